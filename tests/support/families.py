@@ -139,6 +139,14 @@ _GRANITE4_MOE: dict[str, Any] = {
     "num_local_experts": 6,
     "num_experts_per_tok": 2,
 }
+_GPT_OSS: dict[str, Any] = {
+    "head_dim": 16,
+    "intermediate_size": 40,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "sliding_window": 24,
+    "rope_parameters": {**_YARN, "rope_theta": 1.5e5, "truncate": False},
+}
 _EYES = {
     "hidden_size": 8,
     "intermediate_size": 8,
@@ -329,6 +337,19 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    "gpt-oss": ("GptOssForCausalLM", _GPT_OSS),
+    "gpt-oss, context in window": (
+        "GptOssForCausalLM",
+        _GPT_OSS
+        | {
+            "intermediate_size": 96,
+            "num_key_value_heads": 4,
+            "num_experts_per_tok": 1,
+            "sliding_window": 512,
+            # A ramp over all pairs, whose ends are the same whether rounded or not.
+            "rope_parameters": {**_YARN, "rope_theta": 3.0},
+        },
+    ),
     "Phi-3-mini, window 24": ("Phi3ForCausalLM", {"num_key_value_heads": 4, "sliding_window": 24}),
     "Phi-3.5-mini": (
         "Phi3ForCausalLM",
@@ -452,6 +473,8 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "LFM2-MoE": {},
     "Qwen3.5-MoE": {},
     "Qwen3.5-MoE, as many value heads": {},
+    "gpt-oss": {},
+    "gpt-oss, context in window": {},
     "Phi-3-mini, window 24": {},
     "Phi-3.5-mini": _PHI_METADATA,
     "Phi-4-mini": _PHI_METADATA,

@@ -18,6 +18,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quants
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+import gpt_oss
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     architecture_named,
     hugging_face_names,
@@ -38,6 +39,7 @@ ARCHITECTURES = {
     "Qwen3_5ForCausalLM": "qwen35",
     "Qwen3_5MoeForCausalLM": "qwen35moe",
     "Qwen3MoeForCausalLM": "qwen3moe",
+    "GptOssForCausalLM": "gpt-oss",
     "Ministral3ForCausalLM": "mistral3",
     "Olmo2ForCausalLM": "olmo2",
     "Olmo3ForCausalLM": "olmo2",
@@ -91,6 +93,8 @@ def write_gguf(
         for file in sorted(checkpoint.glob("*.safetensors"))
         for key, value in load_file(file).items()
     }
+    if name == "gpt-oss":
+        weights = gpt_oss.in_gguf(weights)
     weights = _with_experts(_usual(weights), fuses_experts)
     weights = {key: _in_gguf(key, values, config) for key, values in weights.items()}
     names = hugging_face_names(architecture, config["num_hidden_layers"])
@@ -299,7 +303,7 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         sizes["rope.scaling.finetuned"] = config["position_embedding_type"] == "rope"
         sizes["attention.head_count_kv"] = [config["num_key_value_heads"]] * layers
     sizes |= _recurrent_sizes(name, config) | _expert_sizes(name, config)
-    if name in ("gemma3", "phi3", "olmo2") and config.get("sliding_window"):
+    if name in ("gemma3", "phi3", "olmo2", "gpt-oss") and config.get("sliding_window"):
         sizes["attention.sliding_window"] = config["sliding_window"]
     if name == "olmo2" and config.get("sliding_window"):
         pattern = [kind == "sliding_attention" for kind in config["layer_types"]]
@@ -321,7 +325,9 @@ def _expert_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     sizes = {
         "expert_count": _num_experts(config),
         "expert_used_count": config["num_experts_per_tok"],
-        "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        "expert_feed_forward_length": config.get(
+            "intermediate_size" if name == "gpt-oss" else "moe_intermediate_size"
+        ),
         "expert_shared_feed_forward_length": config.get(
             "shared_expert_intermediate_size", config.get("shared_intermediate_size")
         ),

@@ -31,6 +31,22 @@ TOOL = {
         },
     },
 }
+KINDS = {
+    "type": "function",
+    "function": {
+        "name": "many",
+        "description": "Takes all kinds",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "one": {"oneOf": [{"type": "string"}, {"type": "integer"}]},
+                "any": {"oneOf": [{"type": "object"}, {"type": "null"}], "description": "Or none"},
+                "inner": {"type": "object", "properties": {"x": {"type": "number"}}},
+                "perhaps": {"type": "string", "nullable": True, "default": "\u201cno\u201d"},
+            },
+        },
+    },
+}
 SYSTEM = {"role": "system", "content": "Answer in one word: \u201cyes\u201d or no."}
 USER = {"role": "user", "content": "Is a lion an animal?\n  Think <b>hard</b>."}
 ASSISTANT = {"role": "assistant", "content": "Yes."}
@@ -119,6 +135,14 @@ DIALOGUES = {
                 ]
             }
         ]
+    },
+    "tools of the model's own": {
+        "messages": [USER],
+        "tools": [TOOL, KINDS],
+        "variables": {"builtin_tools": ["browser", "python"], "model_identity": "You are a bee."},
+    },
+    "a channel in an answer": {
+        "messages": [USER, ASSISTANT | {"content": "<|channel|>analysis<|message|>Yes."}, AGAIN]
     },
     "a system message later": {"messages": [USER, ASSISTANT, SYSTEM, AGAIN]},
     "only a system message": {"messages": [SYSTEM]},

@@ -67,6 +67,8 @@ class StoredLayer:
     mixture: StoredMixture | None = None
     attention_norm: StoredTensor | None = None
     ffn_norm: StoredTensor | None = None
+    sinks: StoredTensor | None = None
+    """`(num_heads,)`: a score of each head that no value stands behind."""
     query_norm: StoredTensor | None = None
     key_norm: StoredTensor | None = None
     attention_out_norm: StoredTensor | None = None
@@ -129,6 +131,9 @@ def write_layer(
 
     attention_norm = norm("attention_norm")
     mixer_in, mixer_out, recurrent = stored_mixer()
+    sinks = None
+    if config.has_sinks and number not in config.recurrent_layers:
+        sinks = writer.tensor(tensor("self_attn.sinks", config.num_heads))
     ffn_norm = norm("ffn_norm")
     gate_up, down = dense()
     return StoredLayer(
@@ -136,6 +141,7 @@ def write_layer(
         mixer_in=mixer_in,
         mixer_out=mixer_out,
         recurrent=recurrent,
+        sinks=sinks,
         ffn_norm=ffn_norm,
         gate_up=gate_up,
         down=down,
@@ -173,7 +179,8 @@ def _write_attention(
         gates = [of_heads.part(first + size, first + 2 * size) for first in firsts]
         weights = [*queries, *into.values(), *gates]
     back = tensor("self_attn.o_proj.weight", hidden, query)
-    return writer.linear(weights, bits, biases), writer.linear([back], bits)
+    back_biases = [tensor("self_attn.o_proj.bias", hidden)] if config.out_bias else []
+    return writer.linear(weights, bits, biases), writer.linear([back], bits, back_biases)
 
 
 def _write_recurrent(
@@ -208,15 +215,25 @@ def _write_mixture(
     # What decides is not rounded: an expert more or less changes more than all of its weights do.
     kept: Bits = "keep" if bits == "keep" else None
 
-    def linear(name: str, rows: int) -> StoredLinear:
-        return writer.linear([tensor(f"{name}.weight", rows, hidden)], kept)
+    def linear(name: str, rows: int, *, has_bias: bool = False) -> StoredLinear:
+        biases = [tensor(f"{name}.bias", rows)] if has_bias else []
+        return writer.linear([tensor(f"{name}.weight", rows, hidden)], kept, biases)
 
     parts = sizes.shapes(hidden)
     matrices = [tensor(f"mlp.experts.{part}.weight", *shape) for part, shape in parts.items()]
+    up_bias = down_bias = None
+    if sizes.has_biases:
+        gate, up, down = (
+            tensor(f"mlp.experts.{part}.bias", sizes.num, rows // sizes.num)
+            for part, (rows, _) in parts.items()
+        )
+        up_bias, down_bias = writer.beside(gate, up), writer.tensor(down)
     return StoredMixture(
         write_experts(matrices, sizes.num),
-        linear(ROUTER, sizes.num),
+        linear(ROUTER, sizes.num, has_bias=sizes.has_biases),
         writer.tensor(tensor(CHOICE_BIAS, sizes.num)) if sizes.has_choice_bias else None,
+        up_bias,
+        down_bias,
         beside_gate=linear(BESIDE_GATE, 1) if sizes.gates_shared else None,
     )
 

@@ -97,6 +97,11 @@ class WeightWriter:
         turned = np.ascontiguousarray(tensor.load().T)
         return self._append([turned], turned.shape, onnx.TensorProto.FLOAT)
 
+    def beside(self, *tensors: Tensor) -> StoredTensor:
+        """Appends small matrices of as many rows as one, each with the next at its right."""
+        joined = np.concatenate([tensor.load() for tensor in tensors], 1)
+        return self._append([joined], joined.shape, onnx.TensorProto.FLOAT)
+
     def raw(self, tensor: onnx.TensorProto) -> StoredTensor:
         """Appends the raw bytes of an initializer of any type."""
         content = np.frombuffer(tensor.raw_data, np.uint8)

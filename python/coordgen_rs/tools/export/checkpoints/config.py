@@ -45,6 +45,10 @@ class ModelConfig(ModelShape):
     qkv_bias: bool
     bos_token_id: int | None
     end_token_ids: list[int]
+    out_bias: bool = False
+    """What attention gives back to the stream has a bias."""
+    has_sinks: bool = False
+    """Each head of attention has a score that no value stands behind."""
     qk_norm: bool = False
     """Queries and keys are normed before they are rotated, each head by itself."""
     wide_qk_norm: bool = False
@@ -201,6 +205,8 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         inv_freq=rope.inv_freq,
         tied_head=bool(config.get("tie_word_embeddings", False)),
         qkv_bias=family.qkv_bias,
+        out_bias=family.out_bias,
+        has_sinks=family.has_sinks,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         end_token_ids=end_token_ids,
         qk_norm=family.qk_norm,

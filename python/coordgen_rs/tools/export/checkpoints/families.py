@@ -21,6 +21,11 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     pattern_layers,
     unrotated_layers,
 )
+from coordgen_rs.tools.export.checkpoints.gpt_oss import (
+    GPT_OSS_DEFAULTS,
+    gpt_oss_experts,
+    gpt_oss_fields,
+)
 from coordgen_rs.tools.export.checkpoints.hybrids import (
     delta_net,
     granite_hybrid_fields,
@@ -113,6 +118,12 @@ class Family:
     fields: Callable[[dict[str, Any]], dict[str, Any]] = same_fields
     """Says in Llama's words what a config.json says in others, or refuses it."""
     qkv_bias: bool = False
+    out_bias: bool = False
+    """What attention gives back to the stream has a bias."""
+    has_sinks: bool = False
+    """Each head of attention has a score that no value stands behind."""
+    quantized_by: str | None = None
+    """What `quantization_config` may name as its method."""
     qk_norm: bool = False
     """Queries and keys are normed before they are rotated, each head by itself."""
     norms_behind: bool = False
@@ -323,6 +334,19 @@ FAMILIES = (
         experts=qwen35_experts,
     ),
     Family(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        GPT_OSS_DEFAULTS,
+        gpt_oss_fields,
+        qkv_bias=True,
+        out_bias=True,
+        has_sinks=True,
+        quantized_by="mxfp4",
+        window_rule=pattern_layers,
+        has_layer_types=True,
+        experts=gpt_oss_experts,
+    ),
+    Family(
         "phi3",
         "Phi3ForCausalLM",
         {"use_sliding_window": True, "original_max_position_embeddings": 4096},
@@ -386,7 +410,7 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     """
     activation, names = _ACTIVATIONS[family.is_gemma]
     refused = {
-        "quantization_config": config.get("quantization_config") is not None,
+        "quantization_config": _is_otherwise_quantized(config, family),
         "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         activation: config.get(activation, names[0]) not in names,
@@ -399,3 +423,12 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
             raise UnsupportedModelError(
                 f"config.json: {name} = {config[name]!r:.200} is not supported"
             )
+
+
+def _is_otherwise_quantized(config: Mapping[str, Any], family: Family) -> bool:
+    """Whether weights are quantised in a way that the family's readers do not know."""
+    given = config.get("quantization_config")
+    if given is None:
+        return False
+    method = given.get("quant_method") if isinstance(given, dict) else None
+    return family.quantized_by is None or method != family.quantized_by

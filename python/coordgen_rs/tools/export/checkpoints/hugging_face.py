@@ -15,6 +15,7 @@ from coordgen_rs.files.json_text import file_errors_as, read_object
 from coordgen_rs.text.chat_files import read_templates
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
+from coordgen_rs.tools.export.checkpoints.gpt_oss import GPT_OSS, gpt_oss_tensors
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 from coordgen_rs.tools.export.checkpoints.tokenizer_file import read_tokenizer
@@ -63,6 +64,8 @@ def open_hugging_face(path: Path) -> Checkpoint:
         config = {"tie_word_embeddings": "lm_head.weight" not in tensors, **config}
     if config.get(_OTHER_EMBEDDING):  # a head for further tokens that the graphs cannot do
         tensors = {name: it for name, it in tensors.items() if not name.startswith("mtp.")}
+    if config.get("architectures") == [GPT_OSS]:
+        tensors = gpt_oss_tensors(tensors)
     tensors = usual_names(tensors)
     read_chat = partial(read_templates, path)
     return Checkpoint(_parsed(path, config), tensors, partial(read_tokenizer, path), read_chat)

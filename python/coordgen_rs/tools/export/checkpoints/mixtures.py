@@ -66,7 +66,7 @@ def qwen3_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
             f"config.json: decoder_sparse_step = {step} and mlp_only_layers leave experts to none "
             f"of {num_layers} layers, which is not supported in Qwen3-MoE"
         )
-    return _read(config, layers, is_normed=flag(config, "norm_topk_prob", False))
+    return read_experts(config, layers, is_normed=flag(config, "norm_topk_prob", False))
 
 
 def qwen35_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
@@ -76,7 +76,7 @@ def qwen35_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
         CheckpointError: A field is malformed, or out of range.
     """
     shared = positive(config, "shared_expert_intermediate_size", 512)
-    return _read(config, range(num_layers), shared_size=shared, gates_shared=True)
+    return read_experts(config, range(num_layers), shared_size=shared, gates_shared=True)
 
 
 def granite_experts(config: Mapping[str, Any], num_layers: int) -> Experts | None:
@@ -90,7 +90,7 @@ def granite_experts(config: Mapping[str, Any], num_layers: int) -> Experts | Non
     if not config["num_experts"]:
         return None
     shared = config["shared_expert_intermediate_size"] and positive(config, "intermediate_size")
-    return _read(config, range(num_layers), shared_size=shared)
+    return read_experts(config, range(num_layers), shared_size=shared)
 
 
 def lfm2_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
@@ -109,7 +109,7 @@ def lfm2_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
             "layers, which is not supported in LFM2-MoE"
         )
     scale = {"routed_scaling_factor": 1.0, **config}
-    return _read(
+    return read_experts(
         config,
         range(dense, num_layers),
         scoring="sigmoid",
@@ -120,7 +120,7 @@ def lfm2_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
     )
 
 
-def _read(config: Mapping[str, Any], layers: Iterable[int], **switches: Any) -> Experts:
+def read_experts(config: Mapping[str, Any], layers: Iterable[int], **switches: Any) -> Experts:
     """The sizes that all families tell, and what they differ in.
 
     Raises:

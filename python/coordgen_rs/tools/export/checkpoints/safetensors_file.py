@@ -25,6 +25,9 @@ _STORED_TYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 
+_BYTES = "U8"
+"""The type of what is packed: no floats, but read as it is."""
+
 _MOST_HEADER_BYTES = 100_000_000
 """Largest header, the same limit as in the safetensors package."""
 
@@ -74,11 +77,20 @@ class _Entry:
         raw = self._raw(start, stop)
         return raw.view(np.uint8).reshape(stop - start, *self.shape[1:], raw.itemsize)
 
+    def read_bytes(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Bytes `start..stop` of a tensor of bytes.
+
+        Raises:
+            CheckpointError: The file ends early.
+        """
+        return self._numbers(np.dtype(np.uint8), start, stop)
+
     def tensor(self) -> Tensor:
         """The tensor, which products read as it is if it is of one or more matrices of floats."""
         is_read = len(self.shape) in (2, 3) and self.stored_type in _STORED_TYPES
         blocks = StoredBlocks(self.stored_type, self.read_blocks) if is_read else None
-        return Tensor(self.name, self.shape, self.read_rows, blocks, self.stored_type)
+        read_bytes = self.read_bytes if self.stored_type == _BYTES else None
+        return Tensor(self.name, self.shape, self.read_rows, blocks, self.stored_type, read_bytes)
 
     def _raw(self, start: int, stop: int) -> NDArray[Any]:
         """The numbers of rows `start..stop`, as they are.
@@ -93,8 +105,15 @@ class _Entry:
                 f"expected {', '.join(_STORED_TYPES)}"
             )
         row_elements = math.prod(self.shape[1:])
-        count = (stop - start) * row_elements
-        offset = self.offset + start * row_elements * dtype.itemsize
+        return self._numbers(dtype, start * row_elements, stop * row_elements)
+
+    def _numbers(self, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        """Numbers `start..stop` of those of all rows.
+
+        Raises:
+            CheckpointError: The file ends early.
+        """
+        count, offset = stop - start, self.offset + start * dtype.itemsize
         try:
             raw = np.fromfile(self.path, dtype, count, offset=offset)
         except OSError as error:
@@ -136,6 +155,8 @@ def _entry(path: Path, name: str, value: Any, data_start: int, file_bytes: int) 
         raise CheckpointError(f"{path} has a damaged header at {name}: {error}") from error
     # A scalar is read as a tensor of one value: tensors have rows.
     shape, dtype = tuple(fields.shape) or (1,), _STORED_TYPES.get(fields.dtype)
+    if fields.dtype == _BYTES:
+        dtype = np.dtype(np.uint8)
     if len(shape) > _MOST_DIMENSIONS or min(shape) < 1 or not 0 <= begin <= end:
         raise CheckpointError(f"{path} has a damaged header at {name}")
     if dtype is not None and end - begin != math.prod(shape) * dtype.itemsize:

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CheckpointError
 
+ReadBytes = Callable[[int, int], NDArray[np.uint8]]
+"""Reads bytes `start..stop`, end open."""
+
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
 
@@ -32,6 +35,14 @@ class StoredBlocks:
 
         def read_rows(first: int, last: int) -> NDArray[np.uint8]:
             return self.read_rows(start + first, start + last)
+
+        return replace(self, read_rows=read_rows)
+
+    def every(self, step: int, first: int) -> "StoredBlocks":
+        """Each `step`th row, from `first` on."""
+
+        def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
+            return self.read_rows(start * step, stop * step)[first::step]
 
         return replace(self, read_rows=read_rows)
 
@@ -65,6 +76,9 @@ class Tensor:
     stored_type: str | None = None
     """What the checkpoint calls the type of its values, as in GGUF files; None for float32 that
     it does not name, and for what is computed."""
+    read_bytes: ReadBytes | None = None
+    """Reads bytes `start..stop` (end open) of a tensor of packed numbers, in its order; may raise
+    CheckpointError. None for one of floats."""
 
     def spans(self) -> Iterator[tuple[int, int]]:
         """All rows in order, a piece at a time: `start, stop`, end open."""
@@ -104,6 +118,19 @@ class Tensor:
             shape=(sum(stop - start for start, stop in spans), *self.shape[1:]),
             read_rows=read_rows,
             blocks=self.blocks and self.blocks.joined(spans),
+        )
+
+    def every(self, step: int, first: int) -> "Tensor":
+        """Each `step`th row, from `first` on; the number of rows is a multiple of `step`."""
+
+        def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+            return self.read_rows(start * step, stop * step)[first::step]
+
+        return replace(
+            self,
+            shape=(self.shape[0] // step, *self.shape[1:]),
+            read_rows=read_rows,
+            blocks=self.blocks and self.blocks.every(step, first),
         )
 
     def as_matrix(self) -> "Tensor":

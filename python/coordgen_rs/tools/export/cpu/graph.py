@@ -178,11 +178,12 @@ def _attention(
         "" if it is None or model.wide_qk_norm else graph.weight(f"{name}.{kind}_norm.weight", it)
         for kind, it in (("query", layer.query_norm), ("key", layer.key_norm))
     ]
+    sinks = [] if layer.sinks is None else [graph.weight(f"{name}.sinks", layer.sinks)]
     caches = [f"key_{number}", f"value_{number}"]
     attended = f"{name}.attended"
     graph.split(
         "Attention",
-        [qkv, *angles, *caches, *PATH, *norms],
+        [qkv, *angles, *caches, *PATH, *norms, *sinks],
         [attended, *(f"{cache}_out" for cache in caches)],
         heads=model.num_heads,
         kv_heads=model.num_kv_heads,

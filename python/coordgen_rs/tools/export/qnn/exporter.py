@@ -186,6 +186,7 @@ def _refuse_switches(config: ModelConfig) -> None:
         f"{len(config.recurrent_layers)} recurrent layers": config.recurrent is not None,
         "mixtures of experts": config.experts is not None,
         "gates behind attention": config.gated_attention,
+        "sinks in attention": config.has_sinks,
         "norms behind attention and feed-forward": config.output_norms,
         f"a sliding window of {config.window} tokens": config.window is not None,
         f"queries that grow behind {scaling and scaling.period} tokens": scaling is not None,

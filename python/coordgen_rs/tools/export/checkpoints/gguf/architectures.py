@@ -158,6 +158,12 @@ _ARCHITECTURES = {
         has_recurrent=True,
         has_experts=True,
     ),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM",
+        layer_names=_NORM_AFTER_ATTENTION | _EXPERTS,
+        whole_names={"attn_sinks.weight": "self_attn.sinks"},
+        has_experts=True,
+    ),
     "gemma3": Architecture("Gemma3ForCausalLM", layer_names=_HEAD_NORMS | _GEMMA_NORMS),
 }
 

@@ -14,6 +14,8 @@ FLOATS = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationTy
 """Types that are floats, not integers in blocks."""
 TERNARY = ("TQ1_0", "TQ2_0")
 """Types whose weights are -1, 0 or 1 times the scale of 256."""
+MOST_EXPONENT = 252
+"""Of MXFP4: with a larger one some weight is no float32."""
 
 _BLOCK = 32
 _MIDDLE = 8

@@ -20,6 +20,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.hybrids import (
 )
 from coordgen_rs.tools.export.checkpoints.gguf.mixtures import (
     all_attention,
+    gpt_oss_options,
     granite_moe_options,
     lfm2_moe_options,
     qwen3_moe_options,
@@ -37,6 +38,9 @@ ROPE_TENSORS = (_ROPE_FREQS, _LONG, _SHORT)
 
 _ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
 """Control tokens that end an answer whatever the metadata says, as in llama.cpp's vocabulary."""
+_HARMONY_ENDS, _HARMONY_GOES_ON = ("<|return|>", "<|call|>"), "<|end|>"
+"""Those of gpt-oss, where both are there: then `<|end|>` ends a message, of which an answer has
+several."""
 
 _CONTROL = 3
 
@@ -90,7 +94,11 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     tokens, kinds = (values.get(f"tokenizer.ggml.{name}", []) for name in ("tokens", "token_type"))
     if isinstance(tokens, list) and isinstance(kinds, list):
         pairs = enumerate(zip(tokens, kinds, strict=False))
-        ends += [number for number, pair in pairs if pair[0] in _ENDS and pair[1] == _CONTROL]
+        controls = {text: number for number, (text, kind) in pairs if kind == _CONTROL}
+        names_of_ends = set(_ENDS)
+        if all(text in controls for text in _HARMONY_ENDS):
+            names_of_ends = names_of_ends.union(_HARMONY_ENDS) - {_HARMONY_GOES_ON}
+        ends += [number for text, number in controls.items() if text in names_of_ends]
     return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
 
 
@@ -191,6 +199,8 @@ def _yarn(metadata: GgufMetadata) -> dict[str, Any]:
         ),
         "beta_fast": metadata.number("rope.scaling.yarn_beta_fast", 32.0),
         "beta_slow": metadata.number("rope.scaling.yarn_beta_slow", 1.0),
+        # No file says so, and llama.cpp rounds the ramp of all: gpt-oss was trained without.
+        "truncate": metadata.architecture != "gpt-oss",
     }
     if scale:
         found |= {"mscale": 1.0, "mscale_all_dim": scale}
@@ -233,6 +243,8 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
         is_mixture = metadata.architecture == "qwen35moe"
         experts = qwen35_moe_options(metadata) if is_mixture else {}
         return qwen35_options(metadata, layers, head_dim) | experts
+    if metadata.architecture == "gpt-oss":
+        return gpt_oss_options(metadata) | _windows(metadata, layers, 2)
     if metadata.architecture == "mistral3":
         return _mistral(metadata)
     if metadata.architecture == "olmo2":
@@ -285,18 +297,25 @@ def _olmo(metadata: GgufMetadata, layers: int) -> dict[str, Any]:
     Raises:
         CheckpointError: The pattern is malformed.
     """
-    window = metadata.number("attention.sliding_window", 0)
-    if not window:
+    if not metadata.number("attention.sliding_window", 0):
         return {"architectures": ["Olmo2ForCausalLM"]}
-    pattern = metadata.get("attention.sliding_window_pattern", 4)
+    found, local = _windows(metadata, layers, 4), metadata.get("rope.freq_base_swa")
+    return found if local is None else {**found, "rope_local_base_freq": local}
+
+
+def _windows(metadata: GgufMetadata, layers: int, every: int) -> dict[str, Any]:
+    """The window, and the layers that have one: all but each `every`th, or those that are told.
+
+    Raises:
+        CheckpointError: The pattern is malformed.
+    """
+    pattern = metadata.get("attention.sliding_window_pattern", every)
     if not isinstance(pattern, list):
         every = metadata.of("attention.sliding_window_pattern", pattern)
         if not isinstance(every, int) or every < 1:
             raise CheckpointError(f"{metadata.header.path}: sliding_window_pattern is {every}")
         pattern = [bool((layer + 1) % every) for layer in range(layers)]
-    found = {
-        "sliding_window": window,
+    return {
+        "sliding_window": metadata.number("attention.sliding_window"),
         "layer_types": ["sliding_attention" if it else "full_attention" for it in pattern],
     }
-    local = metadata.get("rope.freq_base_swa")
-    return found if local is None else {**found, "rope_local_base_freq": local}

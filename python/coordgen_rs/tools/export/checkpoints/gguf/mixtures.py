@@ -10,7 +10,7 @@ from typing import Any
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata, num_layers
 
-_SOFTMAX, _SIGMOID = 1, 2
+_SOFTMAX, _SIGMOID, _SOFTMAX_OF_CHOSEN = 1, 2, 3
 """Of `expert_gating_func`."""
 
 
@@ -57,6 +57,17 @@ def lfm2_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
         "norm_topk_prob": True,
         "use_expert_bias": True,
         "routed_scaling_factor": metadata.number("expert_weights_scale", 0.0) or 1.0,
+    }
+
+
+def gpt_oss_options(metadata: GgufMetadata) -> dict[str, Any]:
+    """gpt-oss; raises as `qwen3_moe_options` does."""
+    _check_scoring(metadata, _SOFTMAX_OF_CHOSEN, scale=False)
+    sizes = _sizes(metadata)
+    return {
+        "num_local_experts": sizes["num_experts"],
+        "num_experts_per_tok": sizes["num_experts_per_tok"],
+        "intermediate_size": sizes["moe_intermediate_size"],
     }
 
 

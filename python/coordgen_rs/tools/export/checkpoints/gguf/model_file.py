@@ -10,6 +10,7 @@ from pathlib import Path
 
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import parse_config
+from coordgen_rs.tools.export.checkpoints.experts import PARTS, ROUTER
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     Architecture,
     architecture_named,
@@ -31,6 +32,8 @@ from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata, num_b
 from coordgen_rs.tools.export.checkpoints.recurrent import DeltaNet, SelectiveState
 
 _BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
+_OUT_BIASES = ("self_attn.o_proj.bias",)
+_EXPERTS_BIASES = (f"{ROUTER}.bias", *(f".experts.{part}.bias" for part in PARTS))
 _CONVOLUTION_BIASES = ("mamba.conv1d.bias",)
 
 
@@ -59,6 +62,10 @@ def open_gguf(path: Path) -> Checkpoint:
     }
     head_dim = config.head_dim if architecture.rotates_neighbours else None
     biases: tuple[str, ...] = _BIASES if config.qkv_bias else ()
+    if config.out_bias:
+        biases += _OUT_BIASES
+    if config.experts is not None and config.experts.has_biases:
+        biases += _EXPERTS_BIASES
     if isinstance(config.recurrent, SelectiveState):
         biases += _CONVOLUTION_BIASES
     tensors = open_tensors(GgufHeader(path, header.metadata, weights), names, head_dim, biases)

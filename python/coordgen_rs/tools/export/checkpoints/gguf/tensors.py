@@ -18,6 +18,7 @@ from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.experts import BESIDE_GATE, gates_and_ups
 from coordgen_rs.tools.export.checkpoints.gguf.block_types import (
     FLOATS,
+    MOST_EXPONENT,
     TERNARY,
     as_q4_0,
     float_rows,
@@ -30,8 +31,6 @@ _HALVES = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}
 _HALVES |= {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "MXFP4": (), "BF16": (), "F32": ()}
 """Where numbers in float16 stand in a block of a type that products read as it is, if not only at
 its start."""
-_MOST_EXPONENT = 252
-"""Of MXFP4: with a larger one some weight is no float32."""
 _VECTORS = (".mamba.A", ".mamba.D", ".mamba.norm.weight")
 """Tensors that files hold as matrices: of a column, or of a row for each group."""
 _CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
@@ -72,7 +71,7 @@ class _Rows:
         for place in _HALVES.get(name, (0,)):
             self._check(np.ascontiguousarray(blocks[..., place : place + 2]).view("<f2"))
         if name == "MXFP4":
-            self._check(np.where(blocks[..., 0] > _MOST_EXPONENT, np.inf, 0))
+            self._check(np.where(blocks[..., 0] > MOST_EXPONENT, np.inf, 0))
         if name in ("BF16", "F32"):
             self._weights(raw)
         return blocks
