@@ -1,0 +1,139 @@
+"""What experts cost: measured when a bundle is first opened, kept, and learned from what steps read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from coordgen_rs import generate, make_drafter, open_session
+from coordgen_rs.opening import self_test
+from coordgen_rs.tools.export import export_checkpoint
+from mixtures import write_mixture
+
+FAMILY = "qwen3_moe"
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("experts")
+    export_checkpoint(write_mixture(folder / "checkpoint", FAMILY, seed=5), folder / "bundle")
+    return folder / "bundle"
+
+
+@pytest.fixture
+def record(mixture, tmp_path, monkeypatch):
+    """Opens the mixture where nothing is known of it, and gives what is kept then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    session = open_session(mixture)
+    (path,) = (tmp_path / "cache" / "coordgen_rs").glob("*.json")
+    return session, path
+
+
+def per_token(session):
+    experts = session.bundle.manifest.experts
+    return experts.chosen * len(experts.layers)
+
+
+def test_steps_are_told_how_many_experts_unrelated_tokens_read(record):
+    session, path = record
+    kept = json.loads(path.read_text())
+    counts = [cost.experts for cost in session.step_costs]
+    assert counts == list(kept["experts"].values())
+    assert counts == sorted(counts)
+    experts = session.bundle.manifest.experts
+    assert counts[0] == per_token(session) < counts[-1] <= experts.num * len(experts.layers)
+    assert {cost.per_expert for cost in session.step_costs} == {kept["expert_us"]}
+    assert kept["expert_us"] >= 0
+
+
+@pytest.mark.parametrize("damage", [{"1": -1.0}, {"1": 9.0}, {"1": 1e12}, "experts"])
+def test_a_damaged_count_costs_another_test(record, mixture, damage):
+    session, path = record
+    kept = json.loads(path.read_text())
+    wrong = {**kept, "experts": {**kept["experts"], **damage} if damage != "experts" else damage}
+    path.write_text(json.dumps(wrong))
+    counts = [cost.experts for cost in open_session(mixture).step_costs]
+    assert counts == [cost.experts for cost in session.step_costs]
+
+
+def test_dense_models_have_no_experts_to_count(session_of):
+    session = session_of("embedded", "fp32")
+    inputs = session.step_inputs[0]
+    inputs.fill_chain(np.array([1], np.uint32), 0)
+    session.rewind(0)
+    session.step(inputs)
+    assert inputs.experts_read is None
+    assert {cost.experts for cost in session.step_costs} == {0.0}
+
+
+def test_padding_reads_no_experts(record):
+    session, _ = record
+    session.rewind(0)
+    wide = session.step_inputs[-1]
+    wide.fill_chain(np.array([7], np.uint32), 0)
+    session.step(wide)
+    assert wide.experts_read == per_token(session)
+
+
+def test_alike_rows_read_the_same_experts(record):
+    session, _ = record
+    session.rewind(0)
+    wide = session.step_inputs[-1]
+    tokens, parents = np.full(wide.rows, 7, np.uint32), np.zeros(wide.rows, np.uint32)
+    wide.fill(tokens, parents, 0)
+    session.step(wide)
+    assert wide.experts_read <= 2 * per_token(session)
+
+
+def test_a_drafter_takes_what_a_step_has_read(record):
+    session, _ = record
+    prompt = np.tile(np.arange(3, 23, dtype=np.uint32), 4)
+    drafter = make_drafter(session)
+    for step in generate(session, prompt, max_new_tokens=12, drafter=drafter, ignore_eos=True):
+        assert step.num_rows >= 1
+        assert all(inputs.experts_read is None for inputs in session.step_inputs)
+
+
+def test_texts_that_share_experts_get_wider_steps(record, monkeypatch):
+    """The same answers of the target, but steps are told to have read few experts, or many."""
+    session, _ = record
+    widths = session.widths
+    counts = [float(per_token(session)) * (1 + index) for index in range(len(widths))]
+    costs = [
+        (100.0 + 60.0 * (width - 1), 0.0, count, 60.0 * (width - 1) / (count - counts[0] + 1e-9))
+        for width, count in zip(widths, counts, strict=True)
+    ]
+    each = min(cost[3] for cost in costs[1:])
+    monkeypatch.setattr(session, "step_costs", [(*cost[:3], each) for cost in costs])
+    rows = []
+    for share in (0.0, 1.0):
+        drafter = make_drafter(session, "auto")
+        step = session.step
+
+        def told(inputs, step=step, share=share):
+            logits = step(inputs)
+            index = widths.index(inputs.rows)
+            inputs.experts_read = counts[0] + share * (counts[index] - counts[0])
+            return logits
+
+        monkeypatch.setattr(session, "step", told)
+        prompt = np.tile(np.arange(3, 23, dtype=np.uint32), 6)
+        steps = generate(session, prompt, max_new_tokens=120, drafter=drafter, ignore_eos=True)
+        rows.append(sum(step.num_drafted for step in steps))
+        monkeypatch.setattr(session, "step", step)
+    assert rows[0] > rows[1]
+
+
+def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch):
+    session, _ = record
+    times = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(self_test, "_clock", lambda _: lambda: next(times) / 1e6)
+    experts = self_test._experts_read(session)
+    alike_us = 10.0
+    width = session.widths[-1]
+    inputs = session.step_inputs[-1]
+    inputs.fill(np.zeros(width, np.uint32), np.zeros(width, np.uint32), session.length)
+    session.step(inputs)
+    more = experts[width] - inputs.experts_read
+    expected = (alike_us + 500.0 - alike_us) / more
+    assert self_test._expert_us(session, alike_us + 500.0) == pytest.approx(expected, abs=1e-3)
