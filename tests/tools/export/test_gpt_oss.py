@@ -1,11 +1,14 @@
 """gpt-oss: what its checkpoints say, in floats and in MXFP4, and what is refused by name."""
 
+import contextlib
 import json
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from checkpoints import exported, save_weights
@@ -27,6 +30,7 @@ from families import (
 )
 from gguf_files import write_gguf
 from gpt_oss import CONFIG, in_gguf, pack, rounded, write_gpt_oss
+from json_values import JSON_VALUES
 
 MXFP4 = {"quant_method": "mxfp4"}
 PUBLISHED: dict[str, Any] = {
@@ -140,6 +144,18 @@ def test_a_size_that_is_none_is_refused_by_name(name, value):
 def test_what_the_graphs_cannot_do_is_refused_by_name(options, message):
     with pytest.raises(CheckpointError, match=message):
         parsed(**options)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_altered_configuration_is_read_or_refused_by_name(data):
+    changed = data.draw(st.sampled_from(sorted({*CONFIG, *PUBLISHED})))
+    with contextlib.suppress(CheckpointError):
+        parsed(**{changed: data.draw(JSON_VALUES)})
+    changed = data.draw(st.sampled_from(sorted(PUBLISHED["rope_scaling"])))
+    scaling = PUBLISHED["rope_scaling"] | {changed: data.draw(JSON_VALUES)}
+    with contextlib.suppress(CheckpointError):
+        parsed(rope_scaling=scaling)
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["floats", "MXFP4"])
