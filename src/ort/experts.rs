@@ -93,9 +93,14 @@ impl Kernel for Mixture {
             Some(&[_, real]) => usize::try_from(real).unwrap_or(0).min(all_rows),
             Some(_) => return Err(call.wrong_inputs()),
         };
-        if num_rows == 0 {
+        if num_rows == 0 && all_rows > 0 {
             // SAFETY: as above.
-            unsafe { call.output::<f32>(0, rows.dims())?.write_bytes(0, rows.data.len()) };
+            unsafe {
+                call.output::<f32>(0, rows.dims())?.write_bytes(0, rows.data.len());
+                if let Some(to) = call.optional_output::<i32>(1, &[all_rows, chosen])? {
+                    to.write_bytes(0, all_rows * chosen);
+                }
+            }
             return Ok(());
         }
         // SAFETY: as above.
