@@ -90,8 +90,8 @@ def test_a_drafter_takes_what_a_step_has_read(record):
     prompt = np.tile(np.arange(3, 23, dtype=np.uint32), 4)
     drafter = make_drafter(session)
     for step in generate(session, prompt, max_new_tokens=12, drafter=drafter, ignore_eos=True):
-        assert step.num_rows >= 1
-        assert all(inputs.experts_read is None for inputs in session.step_inputs)
+        used = next(inputs for inputs in session.step_inputs if inputs.rows == step.num_rows)
+        assert used.experts_read is None
 
 
 def test_texts_that_share_experts_get_wider_steps(record, monkeypatch):
