@@ -8,6 +8,7 @@
 //!   that have just been used go first, which is right for a scan.
 //! - While nothing is asked for, the next layers' likely experts are read ahead. They take no room
 //!   from what is expected sooner, and a read that is asked for waits for one piece of them at most.
+//!   As long as there is room for all, nothing is too unlikely to be read.
 //! - An expert is read in pieces, so that several readers share one expert.
 
 use std::collections::VecDeque;
@@ -363,8 +364,13 @@ impl<F: Forecast> Residency<F> {
     /// The likeliest expert of the nearest layer that has one to be read.
     fn likely_soon(&self) -> Option<usize> {
         let num_layers = self.shape.layers().len();
-        for turns in 1..=self.read_ahead.turns.min(num_layers) {
+        for turns in 1..=num_layers {
             let layer = (self.layer + turns) % num_layers;
+            let has_room = self.held_bytes + self.shape.layers()[layer].num_bytes <= self.budget;
+            let least_due = if has_room { 0.0 } else { self.read_ahead.least_due };
+            if !has_room && turns > self.read_ahead.turns {
+                continue;
+            }
             let mut best = None;
             for expert in self.shape.of_layer(layer) {
                 let entry = &self.entries[expert];
@@ -374,7 +380,7 @@ impl<F: Forecast> Residency<F> {
                     Place::Resident | Place::Leaving | Place::Failed => false,
                 };
                 let due = self.forecast.due(expert);
-                if is_to_read && due >= self.read_ahead.least_due {
+                if is_to_read && due >= least_due {
                     let is_better = best.is_none_or(|(_, most)| due > most);
                     best = if is_better { Some((expert, due)) } else { best };
                 }
