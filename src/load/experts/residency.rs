@@ -345,7 +345,10 @@ impl<F: Forecast> Residency<F> {
         if self.pieces_ahead >= self.read_ahead.most_pieces {
             return None;
         }
-        let expert = self.likely_soon()?;
+        let ReadAhead { turns, least_due, .. } = self.read_ahead;
+        let expert = self.likely_soon(turns, least_due, false);
+        // Only then: room that was made for a likely one is not for others.
+        let expert = expert.or_else(|| self.likely_soon(usize::MAX, 0.0, true))?;
         if self.entries[expert].place == Place::Absent {
             if !self.has_room(expert) {
                 let turns = self.turns(self.shape.layer(expert));
@@ -361,22 +364,19 @@ impl<F: Forecast> Residency<F> {
         read
     }
 
-    /// The likeliest expert of the nearest layer that has one to be read.
-    fn likely_soon(&self) -> Option<usize> {
+    /// The likeliest expert of the nearest layer that has one to be read, within so many turns.
+    fn likely_soon(&self, turns: usize, least_due: f32, is_for_room: bool) -> Option<usize> {
         let num_layers = self.shape.layers().len();
-        for turns in 1..=num_layers {
+        for turns in 1..=turns.min(num_layers) {
             let layer = (self.layer + turns) % num_layers;
-            let has_room = self.held_bytes + self.shape.layers()[layer].num_bytes <= self.budget;
-            let least_due = if has_room { 0.0 } else { self.read_ahead.least_due };
-            if !has_room && turns > self.read_ahead.turns {
-                continue;
-            }
+            let num_bytes = self.shape.layers()[layer].num_bytes;
+            let may_begin = !is_for_room || self.held_bytes + num_bytes <= self.budget;
             let mut best = None;
             for expert in self.shape.of_layer(layer) {
                 let entry = &self.entries[expert];
                 let is_to_read = match entry.place {
-                    Place::Absent => true,
-                    Place::Reading => entry.begun < self.shape.num_bytes(expert),
+                    Place::Absent => may_begin,
+                    Place::Reading => entry.begun < num_bytes,
                     Place::Resident | Place::Leaving | Place::Failed => false,
                 };
                 let due = self.forecast.due(expert);
