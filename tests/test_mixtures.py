@@ -170,3 +170,24 @@ def test_models_open_and_answer_in_turns(bundles, family):
         again = [model.generate(prompt, max_new_tokens=12) for prompt in prompts * 2]
         assert [answer.text for answer in again] == expected * 2
         assert min(answer.stats.reused_tokens for answer in again) > 0
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8"])
+def test_a_head_for_further_tokens_may_have_experts(tmp_path, weights):
+    checkpoint = write_mixture(tmp_path / "checkpoint", "qwen3_5_moe", mtp="fitted")
+    export_checkpoint(checkpoint, tmp_path / "bundle", weights=weights, context=512)
+    session = open_session(tmp_path / "bundle")
+    region = session.bundle.manifest.mtp.experts
+    assert (region.layer, region.file) == (0, "mtp.experts")
+    options = {"max_new_tokens": 60, "ignore_eos": True}
+    accepted = 0
+    for seed in range(3):
+        prompt = prompt_of(seed)
+        answer = tokens_of(plain(session, prompt, **options))
+        for draft in ("mtp", "auto"):
+            stats = Stats()
+            drafter = make_drafter(session, draft)
+            steps = generate(session, prompt, drafter=drafter, stats=stats, **options)
+            assert tokens_of(steps) == answer
+            accepted += (len(answer) - stats.steps) * (draft == "mtp")
+    assert accepted > 20

@@ -280,6 +280,20 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3MoeForCausalLM",
         _QWEN_MOE | {"mlp_only_layers": [0, 2], "num_experts_per_tok": 1},
     ),
+    "Granite 3 with experts": (
+        "GraniteMoeForCausalLM",
+        _GRANITE | {"intermediate_size": 40, "num_local_experts": 6, "num_experts_per_tok": 2},
+    ),
+    "Granite 3 with a shared expert": (
+        "GraniteMoeSharedForCausalLM",
+        _GRANITE
+        | {
+            "intermediate_size": 40,
+            "num_local_experts": 6,
+            "num_experts_per_tok": 2,
+            "shared_intermediate_size": 56,
+        },
+    ),
     "Granite 4 with experts": (
         "GraniteMoeHybridForCausalLM",
         _GRANITE4_MOE | {"tie_word_embeddings": True},
@@ -447,6 +461,8 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
     "Qwen3.5, more value heads": {},
     "Qwen3.5, each second with attention": {},
     "Qwen3-MoE": {},
+    "Granite 3 with experts": {},
+    "Granite 3 with a shared expert": {},
     "Granite 4 with experts": {},
     "Granite 4 with experts, no recurrent layer": {},
     "LFM2-MoE": {},

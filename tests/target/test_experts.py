@@ -7,7 +7,7 @@ import pytest
 
 from checkpoints import exported
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.ort_session import OrtSession
@@ -45,7 +45,7 @@ def test_experts_begin_at_pages_and_take_what_the_manifest_says(bundle):
 def test_a_graph_of_other_experts_is_refused(bundle):
     region = bundle.manifest.experts.layers[0]
     object.__setattr__(region, "num_bytes", region.num_bytes + 4096)
-    with pytest.raises(BundleError, match="does not fit its manifest: experts_0 is"):
+    with pytest.raises(BlockLoadError, match="does not fit its manifest: experts_0 is"):
         OrtSession(CpuDevice(bundle))
 
 

@@ -5,13 +5,18 @@ each of them is. They are in files of their own, which graphs do not read: they 
 as an input, so what is to be in memory is for others to decide.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coordgen_rs.bundle.panels import WeightType, num_bytes
+from coordgen_rs.errors import BundleError
 
 PAGE = 4096
 """Experts begin at a multiple of it, in bytes."""
+_MOST_EXPERTS, _MOST_SIZE = 1 << 12, 1 << 24
+"""No known model has more of them, or larger ones; a damaged manifest may."""
+_MATRICES = 3
+"""Of an expert."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,54 @@ class ExpertLayers:
         """Bytes of an expert."""
         up = (self.size, hidden_size)
         return expert_bytes(region.types, (up, up, (hidden_size, self.size)))
+
+    def check(
+        self,
+        others: Sequence[ExpertRegion],
+        num_layers: int,
+        hidden_size: int,
+        file_bytes: Mapping[str, int],
+    ) -> None:
+        """Refuse what contradicts itself, or the files.
+
+        Args:
+            others: Regions that do not belong to layers of the model.
+            num_layers: Layers of the model.
+            hidden_size: That of the model.
+            file_bytes: Bytes of each file of the bundle.
+
+        Raises:
+            BundleError: Something does; the message names the field.
+        """
+        layers = [region.layer for region in self.layers]
+        if not layers or layers != sorted(set(layers) & set(range(num_layers))):
+            raise BundleError(
+                f"manifest.experts.layers are {layers!s:.200}, expected ascending numbers of its "
+                f"{num_layers} layers"
+            )
+        limits = {"num": _MOST_EXPERTS, "chosen": self.num, "size": _MOST_SIZE}
+        for name, most in limits.items():
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise BundleError(f"manifest.experts.{name} is {value}, expected 1 to {most}")
+        for region in (*self.layers, *others):
+            self._check_region(region, hidden_size, file_bytes)
+
+    def _check_region(
+        self, region: ExpertRegion, hidden_size: int, file_bytes: Mapping[str, int]
+    ) -> None:
+        name, held = f"experts of layer {region.layer}", file_bytes.get(region.file)
+        if len(region.types) != _MATRICES:
+            raise BundleError(f"manifest: {name} have {len(region.types)} types, expected 3")
+        if held is None:
+            raise BundleError(f"manifest.files lacks {region.file}")
+        expected = self.num * self.stride(region, hidden_size)
+        is_inside = 0 <= region.offset <= held - expected and region.offset % PAGE == 0
+        if region.num_bytes != expected or not is_inside:
+            raise BundleError(
+                f"manifest: {name} are {region.num_bytes} bytes at {region.offset} of "
+                f"{region.file}, which has {held}: expected {expected} at a multiple of {PAGE}"
+            )
 
     def described(self, num_layers: int) -> str:
         """What people are told of the experts of a model with so many layers."""

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coordgen_rs.bundle.experts import PAGE, ExpertLayers, ExpertRegion
+from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.recurrent import RecurrentLayers
@@ -34,9 +34,6 @@ DEFAULT_CONTEXT = 4096
 """Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
 _MOST_STATE = 1 << 28
-_MOST_EXPERTS = 1 << 12
-_MATRICES = 3
-"""Of an expert."""
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
 """`keep`: as the checkpoint holds them; `compiled`: in context binaries made by other tools, which
@@ -452,31 +449,10 @@ def _check_recurrent(recurrent: RecurrentLayers, manifest: Manifest) -> None:
 
 
 def _check_experts(experts: ExpertLayers, manifest: Manifest) -> None:
-    layers, num_layers = [region.layer for region in experts.layers], manifest.model.num_layers
-    if not layers or layers != sorted(set(layers) & set(range(num_layers))):
-        raise BundleError(
-            f"manifest.experts.layers are {layers!s:.200}, expected ascending numbers of its "
-            f"{num_layers} layers"
-        )
-    _check_range("experts.num", experts.num, 1, _MOST_EXPERTS)
-    _check_range("experts.chosen", experts.chosen, 1, experts.num)
-    _check_range("experts.size", experts.size, 1, MOST_OF_A_SIZE)
-    mtp = None if manifest.mtp is None else manifest.mtp.experts
-    for region in (*experts.layers, *([] if mtp is None else [mtp])):
-        name = f"experts of layer {region.layer}"
-        if len(region.types) != _MATRICES:
-            raise BundleError(f"manifest: {name} have {len(region.types)} types, expected 3")
-        expected = experts.num * experts.stride(region, manifest.model.hidden_size)
-        record = manifest.files.get(region.file)
-        if record is None:
-            raise BundleError(f"manifest.files lacks {region.file}")
-        held = record.num_bytes
-        is_inside = 0 <= region.offset <= held - expected and region.offset % PAGE == 0
-        if region.num_bytes != expected or not is_inside:
-            raise BundleError(
-                f"manifest: {name} are {region.num_bytes} bytes at {region.offset} of "
-                f"{region.file}, which has {held}: expected {expected} at a multiple of {PAGE}"
-            )
+    own = None if manifest.mtp is None else manifest.mtp.experts
+    held = {name: record.num_bytes for name, record in manifest.files.items()}
+    model = manifest.model
+    experts.check([] if own is None else [own], model.num_layers, model.hidden_size, held)
     if manifest.qnn is not None:
         raise BundleError("manifest.experts: mixtures of experts do not run on QNN")
 

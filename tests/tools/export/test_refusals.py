@@ -142,7 +142,7 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
         (GRANITE4 | {"layer_types": ["attention"]}, "each of 2 layers"),
         (GRANITE4 | {"attention_bias": True}, "attention_bias"),
         (GRANITE4 | {"shared_intermediate_size": 0}, "intermediate_size is 0"),
-        (GRANITE4 | {"architectures": ["GraniteMoeForCausalLM"]}, "GraniteMoeForCausalLM"),
+        (GRANITE4 | {"architectures": ["GraniteMoeForCausalLM"]}, "num_local_experts is 0"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
         ({"hidden_size": "many"}, "hidden_size"),
         ({"head_dim": 25_545_525_350}, "head_dim"),

@@ -173,12 +173,12 @@ def test_a_file_computes_what_the_safetensors_do(tmp_path, family):
     np.testing.assert_array_equal(*logits)
 
 
-@pytest.mark.parametrize("types", ["Q8_0", "Q4_0", "F16"])
-def test_kept_experts_are_the_files(tmp_path, types):
+@pytest.mark.parametrize(("types", "other"), [("Q8_0", "Q5_1"), ("Q4_0", "Q8_0"), ("F16", "BF16")])
+def test_kept_experts_are_the_files(tmp_path, types, other):
     """Also where layers differ in the types of their parts."""
     sizes = {"moe_intermediate_size": 64, "mlp_only_layers": []}
     checkpoint = write_mixture(tmp_path / "model", "qwen3_moe", **sizes)
-    of_parts = {"blk.2.ffn_down_exps": "Q5_1", "ffn_gate_exps": types, "ffn_down_exps": types}
+    of_parts = {"blk.2.ffn_down_exps": other, "ffn_gate_exps": types, "ffn_down_exps": types}
     file = write_gguf(tmp_path / "model.gguf", checkpoint, of_parts)
     ids, logits = tokens(40, 1536), {}
     for weights in ("keep", "fp32"):
@@ -187,7 +187,7 @@ def test_kept_experts_are_the_files(tmp_path, types):
         if weights == "keep":
             assert bundle.manifest.experts is not None
             assert [region.types for region in bundle.manifest.experts.layers] == [
-                [types, "F32", "Q5_1" if layer == 2 else types] for layer in range(4)
+                [types, "F32", other if layer == 2 else types] for layer in range(4)
             ]
     spread = logits["fp32"].std()
     # Activations are rounded to 8 bits where weights are integers.

@@ -80,6 +80,7 @@ def test_drafts_change_no_token_on_the_emulator(
         ("Mistral, window 24", "a sliding window of 24 tokens"),
         ("OLMo 2", "olmo2 has norms behind attention and feed-forward"),
         ("OLMo 3", "olmo3 has norms behind attention and feed-forward"),
+        ("Qwen3-MoE", "qwen3_moe has mixtures of experts"),
         ("LFM2", "lfm2 has 3 recurrent layers"),
         ("Qwen3.5", "qwen3_5 has 3 recurrent layers"),
         ("Granite 4 hybrid", "granitemoehybrid has 3 recurrent layers"),

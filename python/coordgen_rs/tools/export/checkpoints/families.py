@@ -31,6 +31,7 @@ from coordgen_rs.tools.export.checkpoints.hybrids import (
 )
 from coordgen_rs.tools.export.checkpoints.mixtures import (
     granite_experts,
+    granite_moe_fields,
     lfm2_experts,
     lfm2_moe_fields,
     qwen3_experts,
@@ -242,6 +243,20 @@ FAMILIES = (
         has_layer_types=True,
     ),
     Family("granite", "GraniteForCausalLM", _GRANITE, scalars=granite_scalars),
+    *(
+        Family(
+            name,
+            architecture,
+            {**_GRANITE, "rms_norm_eps": 1e-6, "num_experts_per_tok": 2},
+            granite_moe_fields,
+            scalars=granite_scalars,
+            experts=granite_experts,
+        )
+        for name, architecture in (
+            ("granitemoe", "GraniteMoeForCausalLM"),
+            ("granitemoeshared", "GraniteMoeSharedForCausalLM"),
+        )
+    ),
     Family(
         "granitemoehybrid",
         "GraniteMoeHybridForCausalLM",

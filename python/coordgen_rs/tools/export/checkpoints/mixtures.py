@@ -36,6 +36,22 @@ def qwen35_moe_fields(config: dict[str, Any]) -> dict[str, Any]:
     return qwen35_fields({**config, "num_experts": None}) | experts
 
 
+def granite_moe_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json of Granite 3 with experts, perhaps beside a shared one.
+
+    Raises:
+        CheckpointError: A field is malformed.
+    """
+    shared, size = config.get("shared_intermediate_size", 0), positive(config, "intermediate_size")
+    return {
+        **config,
+        "num_experts": positive(config, "num_local_experts", 8),
+        "moe_intermediate_size": size,
+        "shared_expert_intermediate_size": shared,
+        "intermediate_size": shared or size,
+    }
+
+
 def lfm2_moe_fields(config: dict[str, Any]) -> dict[str, Any]:
     """A config.json of LFM2-MoE, the sizes of whose dense layers are never adjusted.
 
@@ -80,7 +96,7 @@ def qwen35_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
 
 
 def granite_experts(config: Mapping[str, Any], num_layers: int) -> Experts | None:
-    """Those of Granite 4: in every layer, mostly beside a shared expert; None for dense models.
+    """Those of Granite: in every layer, perhaps beside a shared expert; None for dense models.
 
     Shares are the softmax over the chosen alone, which is that over all, normed.
 
