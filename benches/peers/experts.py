@@ -35,7 +35,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import numpy as np
 
 import mixture_shapes
-from coordgen_rs import Model
+from coordgen_rs import Sampling
 from coordgen_rs.cli.terminal.byte_size import parse_bytes
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
@@ -72,7 +72,7 @@ def main(arguments=None):
             gguf = Path(folder) / f"{options.shape}.gguf"
             write_shape(gguf, shape, options.type)
             with own_processes() as processes:
-                bundle = processes.submit(converted, gguf, options.threads).result()
+                bundle = processes.submit(converted, gguf).result()
                 disk = processes.submit(disk_speed, bundle).result()
                 rows = [
                     processes.submit(decode, bundle, budget, drafts, options).result()
@@ -90,10 +90,9 @@ def main(arguments=None):
     return 0
 
 
-def converted(gguf, threads):
-    """The bundle that a file is converted to."""
-    with Model.open(gguf, threads=threads, context=512, memory_budget=None) as model:
-        return model.bundle.path
+def converted(gguf):
+    """The folder of the bundle that a file is converted to."""
+    return open_bundle(gguf, context=512).path
 
 
 def expert_files(bundle):
@@ -138,7 +137,10 @@ def decode(path, budget, drafts, options):
     session = OrtSession(device, threads=options.threads, memory_budget=budget)
     prompt = np.random.default_rng(1).integers(256, 1024, options.prompt)
     prompt = np.concatenate([prompt, prompt]).astype(np.uint32)  # so that there is what to draft
+    # The likeliest tokens of a random model are soon the same again and again; drawn ones are not.
+    sampling = Sampling(1.0, top_k=1000, seed=1)
     stats, asked = Stats(), {"max_new_tokens": options.tokens, "ignore_eos": True}
+    asked |= {"sampling": sampling}
     with watched_memory() as most:
         steps = generate if drafts else plain
         begin_decoding = None

@@ -8,6 +8,7 @@
 //!   that have just been used go first, which is right for a scan.
 //! - While nothing is asked for, the next layers' likely experts are read ahead. They take no room
 //!   from what is expected sooner, and a read that is asked for waits for one piece of them at most.
+//!   As long as there is room for all, nothing is too unlikely to be read.
 //! - An expert is read in pieces, so that several readers share one expert.
 
 use std::collections::VecDeque;
@@ -344,7 +345,10 @@ impl<F: Forecast> Residency<F> {
         if self.pieces_ahead >= self.read_ahead.most_pieces {
             return None;
         }
-        let expert = self.likely_soon()?;
+        let ReadAhead { turns, least_due, .. } = self.read_ahead;
+        let expert = self.likely_soon(turns, least_due, false);
+        // Only then: room that was made for a likely one is not for others.
+        let expert = expert.or_else(|| self.likely_soon(usize::MAX, 0.0, true))?;
         if self.entries[expert].place == Place::Absent {
             if !self.has_room(expert) {
                 let turns = self.turns(self.shape.layer(expert));
@@ -360,21 +364,23 @@ impl<F: Forecast> Residency<F> {
         read
     }
 
-    /// The likeliest expert of the nearest layer that has one to be read.
-    fn likely_soon(&self) -> Option<usize> {
+    /// The likeliest expert of the nearest layer that has one to be read, within so many turns.
+    fn likely_soon(&self, turns: usize, least_due: f32, is_for_room: bool) -> Option<usize> {
         let num_layers = self.shape.layers().len();
-        for turns in 1..=self.read_ahead.turns.min(num_layers) {
+        for turns in 1..=turns.min(num_layers) {
             let layer = (self.layer + turns) % num_layers;
+            let num_bytes = self.shape.layers()[layer].num_bytes;
+            let may_begin = !is_for_room || self.held_bytes + num_bytes <= self.budget;
             let mut best = None;
             for expert in self.shape.of_layer(layer) {
                 let entry = &self.entries[expert];
                 let is_to_read = match entry.place {
-                    Place::Absent => true,
-                    Place::Reading => entry.begun < self.shape.num_bytes(expert),
+                    Place::Absent => may_begin,
+                    Place::Reading => entry.begun < num_bytes,
                     Place::Resident | Place::Leaving | Place::Failed => false,
                 };
                 let due = self.forecast.due(expert);
-                if is_to_read && due >= self.read_ahead.least_due {
+                if is_to_read && due >= least_due {
                     let is_better = best.is_none_or(|(_, most)| due > most);
                     best = if is_better { Some((expert, due)) } else { best };
                 }
