@@ -1,7 +1,7 @@
-//! What a target on CPU computes by itself: attention, products with weights in blocks, and recurrent
-//! layers.
+//! What a target on CPU computes by itself: attention, products with weights in blocks, recurrent
+//! layers, and caps of logits.
 //!
-//! [`attention`], [`product`] and [`recurrent`] say what they take and give; ONNX Runtime calls them
+//! [`attention`], [`product`], [`recurrent`] and [`soft_cap`] say what they take and give; ONNX Runtime calls them
 //! through `src/ort`. Their lines are compiled for vectors of several kinds, which all give the same
 //! bits (`lanes`), powers and what rests on them included (`exp`). [`nodes`] are those of draft trees,
 //! along whose paths attention and recurrent layers compute.
@@ -13,6 +13,7 @@ pub mod nodes;
 pub mod product;
 pub mod recurrent;
 mod room;
+pub mod soft_cap;
 
 pub use lanes::{Processor, WIDTH};
 pub use nodes::Nodes;
