@@ -29,6 +29,7 @@ const LAYER: Layer = Layer {
     interleaved: false,
     epsilon: 1e-5,
     shares_keys: false,
+    has_values: true,
 };
 
 fn main() {
@@ -93,6 +94,7 @@ fn attend(processor: Processor, rows: usize, turns: usize) {
         sin: &angles,
         query_norm: None,
         key_norm: None,
+        value_norm: None,
         sinks: None,
     };
     let mut attended = vec![0.0; rows * LAYER.heads * LAYER.head_dim];

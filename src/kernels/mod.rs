@@ -1,7 +1,7 @@
 //! What a target on CPU computes by itself: attention, products with weights in blocks, mixtures of
-//! experts, and recurrent layers.
+//! experts, recurrent layers, and caps of logits.
 //!
-//! [`attention`], [`product`], [`experts`] and [`recurrent`] say what they take and give; ONNX Runtime calls them
+//! [`attention`], [`product`], [`experts`], [`recurrent`] and [`soft_cap`] say what they take and give; ONNX Runtime calls them
 //! through `src/ort`. Their lines are compiled for vectors of several kinds, which all give the same
 //! bits (`lanes`), powers and what rests on them included (`exp`). [`nodes`] are those of draft trees,
 //! along whose paths attention and recurrent layers compute.
@@ -15,6 +15,7 @@ pub mod product;
 pub mod recurrent;
 mod room;
 mod shared;
+pub mod soft_cap;
 
 pub use lanes::{Processor, WIDTH};
 pub use nodes::Nodes;

@@ -27,6 +27,7 @@ pub static OPERATOR: Operator = Operator::new(
         (FLOAT, MAYBE),
         (FLOAT, MAYBE),
         (FLOAT, MAYBE),
+        (FLOAT, MAYBE),
     ],
     &[(FLOAT, ONE), (BYTE, MAYBE), (BYTE, MAYBE)],
     |node| Ok(Box::new(Attention::new(node)?)),
@@ -58,6 +59,7 @@ impl Attention {
             interleaved: node.count(c"interleaved")? != 0,
             epsilon: node.float(c"epsilon")?,
             shares_keys: node.count(c"shares_keys")? != 0,
+            has_values: true,
         };
         if !layer.is_right() {
             return Err(node.wrong("the heads' numbers or their size are out of range"));
@@ -101,23 +103,27 @@ impl Attention {
 
 impl Kernel for Attention {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
-        let Self { processor, layer } = *self;
+        let Self { processor, mut layer } = *self;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
-        let (rows, [cos, sin, query_norm, key_norm, sinks], [parents, sequences, lengths, span]) = unsafe {
+        let (rows, [cos, sin], [query_norm, key_norm, sinks, value_norm], integers) = unsafe {
             let rows: Input<'_, f32> = call.input(0)?;
             let floats = |index| Ok(call.optional::<f32>(index)?.map(|input| input.data));
             let integers = |index| Ok(call.input::<i32>(index)?.data);
             (
                 rows,
-                [floats(1)?, floats(2)?, floats(9)?, floats(10)?, floats(11)?],
+                [floats(1)?, floats(2)?],
+                [floats(9)?, floats(10)?, floats(11)?, floats(12)?],
                 [integers(5)?, integers(6)?, integers(7)?, integers(8)?],
             )
         };
-        let num_rows = rows.data.len() / layer.columns();
+        let [parents, sequences, lengths, span] = integers;
         let &[first, real] = span else { return Err(call.wrong_inputs()) };
-        if rows.dims().last() != Some(&layer.columns()) {
+        let columns = rows.dims().last().copied();
+        layer.has_values = columns == Some(layer.columns());
+        if columns != Some(layer.columns()) {
             return Err(call.wrong_inputs());
         }
+        let num_rows = rows.data.len() / layer.columns();
         // SAFETY: as above.
         let cache = unsafe { self.cache(call, lengths.len())? };
         let nodes = Nodes::new(parents, sequences, lengths, [first, real], num_rows, cache.slots)
@@ -128,6 +134,7 @@ impl Kernel for Attention {
             sin: sin.unwrap_or_default(),
             query_norm,
             key_norm,
+            value_norm,
             sinks,
         };
         let width = layer.heads * layer.head_dim;

@@ -70,7 +70,7 @@
 //!
 //! | input | type and shape | |
 //! |---|---|---|
-//! | `rows` | float32 `(.., M, (heads + 2 * kv_heads) * head_dim)` | queries, keys, values, before rotation; queries alone with `shares_keys` |
+//! | `rows` | float32 `(.., M, (heads + 2 * kv_heads) * head_dim)` | queries, keys, values, before norms and rotation; queries and keys, `(heads + kv_heads) * head_dim`, where keys, as they come, are values, too; queries alone with `shares_keys` |
 //! | `cos`, `sin` | float32 `(.., M, rotated / 2)`, may be absent | by row; what is not rotated stays |
 //! | `key`, `value` | uint8 `(sequences, kv_heads, slots, row_bytes)` | the cache: node `i` of a sequence is written to slot `length + i` |
 //! | `parents` | int32 `(nodes,)` | the number of each node's parent, or -1 where it follows the committed tokens |
@@ -79,6 +79,7 @@
 //! | `span` | int32 `(2,)` | the node of the first row, and how many rows are real: the rest is padding |
 //! | `query_norm`, `key_norm` | float32 `(head_dim,)`, may be absent | RMS norms before rotation |
 //! | `sinks` | float32 `(heads,)`, may be absent | a score of each head that no value stands behind |
+//! | `value_norm` | float32 `(head_dim,)`, may be absent | the RMS norm of values |
 //!
 //! Outputs: `attended`, float32 `(.., M, heads * head_dim)`, zero in padding; `key_out` and `value_out`,
 //! the caches: bound to the same memory as `key` and `value` they are updated in place, else copied.
@@ -95,6 +96,11 @@
 //!
 //! Nodes before the first row were rows of earlier runs that nobody has committed: a tree may be read
 //! in parts. A committed token's slot is its position.
+//!
+//! # SoftCap
+//!
+//! Numbers, float32 of any shape, kept below a cap: `cap * tanh(x / cap)`, each from its own alone.
+//! Attribute: `cap`, positive.
 //!
 //! # Recurrent layers
 //!
@@ -158,6 +164,7 @@ mod experts;
 mod operator;
 mod product;
 mod recurrent;
+mod soft_cap;
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -212,7 +219,8 @@ unsafe fn domain(api: &OrtApi) -> Result<*mut OrtCustomOpDomain, OrtStatusPtr> {
     // SAFETY: the name and the operators are static.
     unsafe {
         call::check((api.CreateCustomOpDomain)(c"ai.coordgen".as_ptr(), &mut made))?;
-        let operators = [&product::OPERATOR, &experts::OPERATOR, &attention::OPERATOR];
+        let operators =
+            [&product::OPERATOR, &experts::OPERATOR, &attention::OPERATOR, &soft_cap::OPERATOR];
         for operator in operators.into_iter().chain(recurrent::OPERATORS) {
             call::check((api.CustomOpDomain_Add)(made, operator.table()))?;
         }

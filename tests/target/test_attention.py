@@ -25,8 +25,10 @@ INPUTS = {
     "query_norm": (FLOAT, 1),
     "key_norm": (FLOAT, 1),
     "sinks": (FLOAT, 1),
+    "value_norm": (FLOAT, 1),
 }
-MAYBE = ("cos", "sin", "query_norm", "key_norm", "sinks")
+NORMS = ("query_norm", "key_norm", "sinks", "value_norm")
+MAYBE = ("cos", "sin", *NORMS)
 
 
 def session_of(absent=MAYBE, **attributes):
@@ -132,7 +134,7 @@ def twin(fed, node, form="f32"):
 @pytest.mark.parametrize(("form", "near"), list(zip(FORMS, (2e-5, 2e-3, 2e-2), strict=True)))
 def test_each_node_attends_to_its_path(form, near):
     fed = inputs(padding=2, form=form)
-    session = session_of(("query_norm", "key_norm", "sinks"))
+    session = session_of(NORMS)
     attended, *caches = session.run(None, fed)
     for node in range(len(PARENTS)):
         np.testing.assert_allclose(attended[node], twin(fed, node, form), atol=near)
@@ -148,7 +150,7 @@ def test_each_node_attends_to_its_path(form, near):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_tree_read_in_parts_into_one_cache_has_the_same_bits(form):
     fed = inputs(form=form)
-    session = session_of(("query_norm", "key_norm", "sinks"))
+    session = session_of(NORMS)
     whole, *caches = session.run(None, fed)
     for node in range(len(PARENTS)):
         binding = session.io_binding()
@@ -172,7 +174,7 @@ def test_rows_are_rounded_to_the_nearest_number_of_their_form(form):
     fed = inputs(form=form)
     heads = fed["rows"].reshape(len(PARENTS), -1, DIM)[:, HEADS + KV_HEADS :]
     heads[0, 0, :3] = 7e4, -1e30, 1e-9
-    value = session_of(("query_norm", "key_norm", "sinks")).run(None, fed)[2]
+    value = session_of(NORMS).run(None, fed)[2]
     of = [node for node, sequence in enumerate(SEQUENCES) if sequence == 0]
     found = numbers(value, form)[0, :, 70 : 70 + len(of)].swapaxes(0, 1)
     if form == "f16":
@@ -188,14 +190,14 @@ def test_rows_of_no_form_are_refused_by_their_size():
     for name in ("key", "value"):
         fed[name] = fed[name][..., : DIM + 3].copy()
     with pytest.raises(Exception, match="rows have 19 bytes, which no form has for 16 numbers"):
-        session_of(("query_norm", "key_norm", "sinks")).run(None, fed)
+        session_of(NORMS).run(None, fed)
 
 
 def test_a_layer_that_shares_keys_reads_those_of_another():
     fed = inputs()
-    _, key, value = session_of(("query_norm", "key_norm", "sinks")).run(None, fed)
+    _, key, value = session_of(NORMS).run(None, fed)
     shared = fed | {"key": key, "value": value, "rows": fed["rows"][:, : HEADS * DIM].copy()}
-    (attended,) = session_of(("query_norm", "key_norm", "sinks"), shares_keys=1).run(None, shared)
+    (attended,) = session_of(NORMS, shares_keys=1).run(None, shared)
     for node in range(len(PARENTS)):
         np.testing.assert_allclose(attended[node], twin(fed, node), atol=2e-5)
 
@@ -225,7 +227,7 @@ def test_what_does_not_fit_is_refused_by_name(changed, why):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"heads": 5}, {"kv_heads": 0}, {"head_dim": 257}, {"head_dim": 0}]
+    "wrong", [{"heads": 5}, {"kv_heads": 0}, {"head_dim": 513}, {"head_dim": 0}]
 )
 def test_heads_that_cannot_be_are_refused(wrong):
     with pytest.raises(Exception, match="out of range"):
@@ -239,3 +241,34 @@ def test_rows_of_another_size_are_refused_before_anything_is_written():
     fed |= {"sequences": np.zeros(2, np.int32), "span": np.array([0, 2], np.int32)}
     with pytest.raises(Exception, match="do not fit each other"):
         session_of().run(None, fed)
+
+
+def test_values_are_normed_where_there_is_a_norm_of_them():
+    fed = {name: array for name, array in inputs().items() if name not in MAYBE}
+    weight = np.random.default_rng(5).uniform(0.5, 2, DIM).astype(np.float32)
+    plain, normed = session_of(), session_of(set(MAYBE) - {"value_norm"})
+    got = normed.run(None, fed | {"value_norm": weight})
+    heads = fed["rows"].reshape(len(PARENTS), -1, DIM).copy()
+    values = heads[:, HEADS + KV_HEADS :]
+    root = np.sqrt(np.square(values.astype(np.float64)).mean(-1, keepdims=True) + 1e-5)
+    heads[:, HEADS + KV_HEADS :] = values / root * weight
+    expected = plain.run(None, fed | {"rows": heads.reshape(len(PARENTS), -1)})
+    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-5)
+    assert np.array_equal(got[1], expected[1])
+    assert not np.array_equal(got[2], plain.run(None, fed)[2])
+    with pytest.raises(Exception, match="do not fit each other"):
+        normed.run(None, fed | {"value_norm": weight[1:]})
+
+
+def test_rows_without_values_have_those_of_their_keys():
+    fed = {name: array for name, array in inputs().items() if name not in MAYBE[2:]}
+    norm = {"key_norm": np.linspace(1, 2, DIM, dtype=np.float32)}
+    session = session_of(("query_norm", "sinks", "value_norm"))
+    heads = fed["rows"].reshape(len(PARENTS), -1, DIM)
+    keys = heads[:, HEADS : HEADS + KV_HEADS]
+    both = np.concatenate([heads[:, : HEADS + KV_HEADS], keys], axis=1)
+    expected = session.run(None, fed | norm | {"rows": both.reshape(len(PARENTS), -1)})
+    alone = np.ascontiguousarray(heads[:, : HEADS + KV_HEADS]).reshape(len(PARENTS), -1)
+    got = session.run(None, fed | norm | {"rows": alone})
+    for one, other in zip(got, expected, strict=True):
+        assert np.array_equal(one, other, equal_nan=one.dtype == np.float32)

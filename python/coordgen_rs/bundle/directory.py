@@ -119,6 +119,27 @@ class Bundle:
             ) from error
         return np.asarray(file)  # rows of a memmap are slow to take
 
+    def per_layer_embedding(self) -> PanelRows | None:
+        """What each layer reads of tokens, `(vocab_size, num_layers * size)`; None if nothing.
+
+        It is memory-mapped: of a table that may be larger than memory, rows are read when they are
+        asked for.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped.
+        """
+        entry, model = self.manifest.per_layer, self.manifest.model
+        if entry is None:
+            return None
+        shape = model.vocab_size * model.num_layers, entry.size
+        path = self.file(entry.file)
+        try:
+            content = np.memmap(path, "u1", "r", shape=num_bytes(entry.dtype, *shape))
+        except (OSError, ValueError) as error:
+            raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
+        table = np.asarray(content)
+        return PanelRows(table, entry.dtype, *shape, entry.scale, joined=model.num_layers)
+
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """What graphs read of each position, `(slots, n) f32` each, by the input's name.
 

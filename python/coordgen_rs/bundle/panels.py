@@ -49,15 +49,25 @@ class PanelRows:
         rows: Rows of the matrix.
         columns: Weights of a row.
         scale: What each weight is multiplied by.
+        joined: How many rows one after the other are read as one.
     """
 
     def __init__(
-        self, content: NDArray[np.uint8], weight_type: str, rows: int, columns: int, scale: float
+        self,
+        content: NDArray[np.uint8],
+        weight_type: str,
+        rows: int,
+        columns: int,
+        scale: float,
+        *,
+        joined: int = 1,
     ) -> None:
         self._content, self._type, self._shape = content, weight_type, (rows, columns)
-        self._scale = np.float32(scale)
+        self._scale, self._joined = np.float32(scale), np.arange(joined, dtype=np.uint32)
 
     def __getitem__(self, numbers: NDArray[Any]) -> NDArray[np.float32]:
-        """The rows of some numbers `(n,)`, `(n, columns) f32`."""
-        wanted = np.ascontiguousarray(numbers, np.uint32)
-        return weight_rows(self._type, self._content, *self._shape, wanted) * self._scale
+        """The rows of some numbers `(n,)`, `(n, joined * columns) f32`."""
+        joined = self._joined
+        wanted = np.asarray(numbers, np.uint32)[:, np.newaxis] * np.uint32(len(joined)) + joined
+        rows = weight_rows(self._type, self._content, *self._shape, wanted.ravel()) * self._scale
+        return rows.reshape(len(numbers), -1)

@@ -7,7 +7,7 @@
 //!
 //! The arithmetic, of one query, in this order:
 //!
-//! - Query and key are normed and rotated (`prepare.rs`). Keys and values are then rounded to what the
+//! - Query and key are normed and rotated, values normed (`prepare.rs`), where there are norms. Keys and values are then rounded to what the
 //!   cache holds (`form.rs`), also those of the row itself, and read from there as float32. The query
 //!   is multiplied by the scale times the logarithm of e to the base 2; or by the scale over the cap,
 //!   where there is one.
@@ -45,12 +45,12 @@ use std::ops::Range;
 use self::attend::attend;
 pub use self::form::Form;
 use self::form::{Float16, Float32, Integer8, Numbers, Stored};
-use self::prepare::{Rotation, prepare};
+use self::prepare::{Rotation, normed, prepare};
 use crate::kernels::lanes::{Lanes, Processor, on_processor};
 use crate::kernels::{Nodes, Room};
 
 /// Most numbers of a head.
-const MOST_NUMBERS: usize = 256;
+const MOST_NUMBERS: usize = 512;
 
 /// What distinguishes a layer's attention.
 #[derive(Clone, Copy, Debug)]
@@ -73,10 +73,12 @@ pub struct Layer {
     pub epsilon: f32,
     /// Whether rows are queries alone, and the cache is another layer's.
     pub shares_keys: bool,
+    /// Whether rows have values; otherwise these are the keys, before their norm and rotation.
+    pub has_values: bool,
 }
 
 impl Layer {
-    /// Whether there are such layers: heads of 1 to 256 numbers, no more than 2^16 of them.
+    /// Whether there are such layers: heads of 1 to 512 numbers, no more than 2^16 of them.
     pub fn is_right(&self) -> bool {
         (1..=MOST_NUMBERS).contains(&self.head_dim)
             && (1..=1 << 16).contains(&self.heads)
@@ -85,15 +87,15 @@ impl Layer {
 
     /// Numbers of a row.
     pub fn columns(&self) -> usize {
-        let kv_heads = if self.shares_keys { 0 } else { 2 * self.kv_heads };
-        (self.heads + kv_heads) * self.head_dim
+        let written = if self.shares_keys { 0 } else { 1 + usize::from(self.has_values) };
+        (self.heads + written * self.kv_heads) * self.head_dim
     }
 }
 
 /// What a step reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
-    /// `(M, columns)`: queries, keys and values.
+    /// `(M, columns)`: queries, keys and perhaps values.
     pub rows: &'a [f32],
     /// `(M, rotated / 2)`.
     pub cos: &'a [f32],
@@ -103,6 +105,8 @@ pub struct Inputs<'a> {
     pub query_norm: Option<&'a [f32]>,
     /// `(head_dim,)`, of keys.
     pub key_norm: Option<&'a [f32]>,
+    /// `(head_dim,)`, of values.
+    pub value_norm: Option<&'a [f32]>,
     /// `(heads,)`.
     pub sinks: Option<&'a [f32]>,
 }
@@ -181,6 +185,7 @@ impl<'a> Step<'a> {
             && 2 * angles <= layer.head_dim
             && is_norm(inputs.query_norm)
             && is_norm(inputs.key_norm)
+            && is_norm(inputs.value_norm)
             && inputs.sinks.is_none_or(|sinks| sinks.len() == layer.heads);
         fits.then(|| {
             let tasks = tasks(layer, nodes, units.max(1));
@@ -256,7 +261,7 @@ macro_rules! by_form {
     };
 }
 
-/// Writes the keys, normed and rotated, and the values of some rows to the cache.
+/// Writes the keys, normed and rotated, and the values, normed, of some rows to the cache.
 ///
 /// # Safety
 ///
@@ -315,7 +320,14 @@ unsafe fn write_rows_on<L: Lanes, F: Stored>(step: &Step<'_>, rows: Range<usize>
             let x = step.head(row, layer.heads + kv_head);
             prepare(x, inputs.key_norm, layer.epsilon, step.rotation(row), prepared);
             F::write(prepared, key);
-            F::write(step.head(row, layer.heads + layer.kv_heads + kv_head), value);
+            let first = layer.heads + if layer.has_values { layer.kv_heads } else { 0 };
+            let x = step.head(row, first + kv_head);
+            if let Some(weight) = inputs.value_norm {
+                normed(x, weight, layer.epsilon, prepared);
+                F::write(prepared, value);
+            } else {
+                F::write(x, value);
+            }
         }
     }
 }

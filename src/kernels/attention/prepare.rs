@@ -33,7 +33,7 @@ pub fn prepare(
 
 /// The RMS norm. Number `i` goes to lane `i` modulo [`WIDTH`] of the sum of squares.
 #[inline(always)]
-fn normed(x: &[f32], weight: &[f32], epsilon: f32, to: &mut [f32]) {
+pub fn normed(x: &[f32], weight: &[f32], epsilon: f32, to: &mut [f32]) {
     let mut lanes = [0.0; WIDTH];
     let (chunks, rest) = x.as_chunks::<WIDTH>();
     for chunk in chunks {

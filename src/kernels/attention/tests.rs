@@ -19,6 +19,7 @@ struct Kind {
     form: Form,
     rotated: usize,
     with_norms: bool,
+    with_value_norm: bool,
     with_sinks: bool,
 }
 
@@ -26,6 +27,7 @@ struct Kind {
 struct Weights {
     query_norm: Vec<f32>,
     key_norm: Vec<f32>,
+    value_norm: Vec<f32>,
     sinks: Vec<f32>,
 }
 
@@ -82,19 +84,19 @@ impl Random {
             interleaved: self.below(2) == 0,
             epsilon: 1e-5,
             shares_keys: false,
+            has_values: true,
         };
         let rotated = self.of(&[head_dim, head_dim, head_dim / 4 * 2, 0]);
         let (with_norms, with_sinks) = (self.below(2) == 0, self.below(3) == 0);
         let form = self.of(&FORMS);
-        Kind { layer, form, rotated, with_norms, with_sinks }
+        Kind { layer, form, rotated, with_norms, with_value_norm: false, with_sinks }
     }
 
     fn weights(&mut self, Kind { layer, .. }: Kind) -> Weights {
-        Weights {
-            query_norm: self.numbers(layer.head_dim, 3.0),
-            key_norm: self.numbers(layer.head_dim, 3.0),
-            sinks: self.numbers(layer.heads, 2.0),
-        }
+        let [query_norm, key_norm] = [0; 2].map(|_| self.numbers(layer.head_dim, 3.0));
+        let sinks = self.numbers(layer.heads, 2.0);
+        let value_norm = key_norm.iter().map(|weight| 1.0 - weight).collect();
+        Weights { query_norm, key_norm, value_norm, sinks }
     }
 
     fn trees(&mut self, kind: Kind, most_nodes: usize, most_committed: usize) -> Trees {
@@ -215,6 +217,7 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
             sin: &sin,
             query_norm: kind.with_norms.then_some(&weights.query_norm),
             key_norm: kind.with_norms.then_some(&weights.key_norm),
+            value_norm: kind.with_value_norm.then_some(&weights.value_norm),
             sinks: kind.with_sinks.then_some(&weights.sinks),
         };
         let span = [first as i32, real as i32];
@@ -391,21 +394,28 @@ fn total<N: Number>(lanes: [N; 16]) -> N {
     left[0]
 }
 
+/// A head of a row, normed.
+fn normed<N: Number>(x: &[f32], norm: &[f32], epsilon: f32) -> Vec<N> {
+    let mut x: Vec<N> = x.iter().map(|x| N::from(*x)).collect();
+    let mut lanes = [N::from(0.0); 16];
+    for (index, x) in x.iter().enumerate() {
+        lanes[index % 16] = x.fused(*x, lanes[index % 16]);
+    }
+    let mean = total(lanes).over(N::from(x.len() as f32));
+    let root = mean.fused(N::from(1.0), N::from(epsilon)).root();
+    let factor = N::from(1.0).over(root);
+    for (x, weight) in x.iter_mut().zip(norm) {
+        *x = x.times(factor).times(N::from(*weight));
+    }
+    x
+}
+
 /// A head of a row, normed and rotated.
 fn prepared<N: Number>(kind: Kind, x: &[f32], norm: &[f32], token: &Token) -> Vec<N> {
-    let mut x: Vec<N> = x.iter().map(|x| N::from(*x)).collect();
-    if kind.with_norms {
-        let mut lanes = [N::from(0.0); 16];
-        for (index, x) in x.iter().enumerate() {
-            lanes[index % 16] = x.fused(*x, lanes[index % 16]);
-        }
-        let mean = total(lanes).over(N::from(x.len() as f32));
-        let root = mean.fused(N::from(1.0), N::from(kind.layer.epsilon)).root();
-        let factor = N::from(1.0).over(root);
-        for (x, weight) in x.iter_mut().zip(norm) {
-            *x = x.times(factor).times(N::from(*weight));
-        }
-    }
+    let mut x: Vec<N> = match kind.with_norms {
+        true => normed(x, norm, kind.layer.epsilon),
+        false => x.iter().map(|x| N::from(*x)).collect(),
+    };
     for angle in 0..kind.rotated / 2 {
         let (one, other) = match kind.layer.interleaved {
             true => (2 * angle, 2 * angle + 1),
@@ -443,13 +453,19 @@ fn twin<N: Number>(kind: Kind, weights: &Weights, trees: &Trees, node: usize) ->
         seen.extend(path.iter().map(|node| {
             let token = &trees.tokens[*node];
             let key = of(&token.row, layer.heads + kv_head);
-            let value = of(&token.row, layer.heads + layer.kv_heads + kv_head);
+            let keys = if layer.has_values { layer.kv_heads } else { 0 };
+            let value = of(&token.row, layer.heads + keys + kv_head);
             let key = match kind.form {
                 Form::Float32 => prepared(kind, &key, &weights.key_norm, token),
                 // Of another number before, another one might be the nearest.
                 _ => numbers(prepared::<f32>(kind, &key, &weights.key_norm, token)),
             };
-            [key, numbers(value)]
+            let value = match (kind.with_value_norm, kind.form) {
+                (false, _) => numbers(value),
+                (true, Form::Float32) => normed(&value, &weights.value_norm, layer.epsilon),
+                (true, _) => numbers(normed::<f32>(&value, &weights.value_norm, layer.epsilon)),
+            };
+            [key, value]
         }));
         let (zero, window) = (N::from(0.0), layer.window);
         let first = if window == 0 { 0 } else { seen.len().saturating_sub(window) };
@@ -523,7 +539,9 @@ fn cuts(random: &mut Random, num_nodes: usize) -> Vec<usize> {
 
 fn check(seed: u64, most_nodes: usize, most_committed: usize) -> Result<(), TestCaseError> {
     let mut random = Random(seed);
-    let kind = random.kind();
+    let mut kind = random.kind();
+    kind.with_value_norm = seed.is_multiple_of(3);
+    kind.layer.has_values = !seed.is_multiple_of(4);
     let weights = random.weights(kind);
     let trees = random.trees(kind, most_nodes, most_committed);
     let num_nodes = trees.parents.len();
@@ -591,7 +609,7 @@ proptest! {
 
 #[test]
 fn heads_of_all_sizes_have_the_same_bits_everywhere() {
-    for (index, head_dim) in [8, 9, 24, 80, 96, 128, 256].into_iter().enumerate() {
+    for (index, head_dim) in [8, 9, 24, 80, 96, 128, 256, 512].into_iter().enumerate() {
         let mut random = Random(index as u64);
         let mut kind = random.kind();
         kind.layer.head_dim = head_dim;

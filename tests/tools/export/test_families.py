@@ -31,7 +31,8 @@ NEW_FAMILIES = [name for name in MODELS if name not in ("Llama", "Qwen2")]
 """The others are tested without transformers, too."""
 RECURRENT = ["LFM2", "Qwen3.5", "Granite 4 hybrid"]
 MIXTURES = ["Qwen3-MoE, two layers dense", "LFM2-MoE", "Granite 4 with experts", "Qwen3.5-MoE"]
-CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", "gpt-oss", *RECURRENT, *MIXTURES]
+GEMMA4 = ["Gemma 4 E2B", "Gemma 4, keys are values"]
+CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", "gpt-oss", *GEMMA4, *RECURRENT, *MIXTURES]
 """Families whose layers are of different kinds."""
 
 

@@ -130,12 +130,12 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
     except ProviderError as error:
         problem = str(error)
     manifest = bundle.manifest
-    recurrent, experts = manifest.recurrent, manifest.experts
+    experts = manifest.experts
     facts: dict[str, Any] = {
         "path": str(bundle.path),
         "provider": manifest.provider,
         "weights": manifest.weights,
-        "layers": recurrent and recurrent.described(manifest.model.num_layers),
+        "layers": manifest.described_layers,
         "experts": experts and experts.described(manifest.model.num_layers),
         "widths": manifest.decode_widths,
         "problem": problem,

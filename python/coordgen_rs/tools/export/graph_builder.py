@@ -20,6 +20,7 @@ _KERNELS = (
     "CausalConvolution",
     "GatedDelta",
     "SelectiveUpdate",
+    "SoftCap",
 )
 _DOMAINS = dict.fromkeys(_KERNELS, KERNEL_DOMAIN)
 """Operators of this package's core."""
@@ -62,6 +63,12 @@ class GraphBuilder:
         """A constant float32 scalar."""
         name = f"number_{value!r}"
         self.constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+        return name
+
+    def ones(self, count: int) -> str:
+        """A constant float32 vector of ones."""
+        name = f"ones_{count}"
+        self.constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [count], [1.0] * count)
         return name
 
     def model(

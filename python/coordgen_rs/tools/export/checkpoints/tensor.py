@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs._core import weight_types
 from coordgen_rs.errors import CheckpointError
 
 ReadBytes = Callable[[int, int], NDArray[np.uint8]]
@@ -43,6 +44,16 @@ class StoredBlocks:
 
         def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
             return self.read_rows(start * step, stop * step)[first::step]
+
+        return replace(self, read_rows=read_rows)
+
+    def cut(self, parts: int) -> "StoredBlocks":
+        """Each row as so many, which have whole blocks."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
+            rows = self.read_rows(first // parts, -(-last // parts))
+            pieces = rows.reshape(rows.shape[0] * parts, -1, rows.shape[2])
+            return pieces[first % parts :][: last - first]
 
         return replace(self, read_rows=read_rows)
 
@@ -148,6 +159,24 @@ class Tensor:
             shape=(count * rows, *columns),
             read_rows=read_rows,
             blocks=self.blocks and self.blocks.as_matrix(rows),
+        )
+
+    def cut(self, parts: int) -> "Tensor":
+        """Each row of a matrix as so many of equal length, one after the other."""
+        rows, columns = self.shape
+        size, blocks = columns // parts, self.blocks
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            whole = self.read_rows(first // parts, -(-last // parts))
+            return whole.reshape(-1, size)[first % parts :][: last - first]
+
+        if blocks is not None and size % weight_types()[blocks.weight_type][0]:
+            blocks = None
+        return replace(
+            self,
+            shape=(rows * parts, size),
+            read_rows=read_rows,
+            blocks=blocks and blocks.cut(parts),
         )
 
     def without_ones(self) -> "Tensor":
