@@ -1,4 +1,4 @@
-"""What experts cost: measured when a bundle is first opened, kept, and learned from what steps read."""
+"""What experts cost: measured when a bundle is first opened, kept, and learned from steps."""
 
 import json
 

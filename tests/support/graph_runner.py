@@ -50,7 +50,7 @@ class GraphRunner:
         files = ExpertFiles(bundle)
         self._experts = {
             name: value
-            for layer in range(model.num_layers)
+            for layer in range(manifest.model.num_layers)
             for name, value in files.inputs(layer).items()
         }
         self._pending = 0
