@@ -6,6 +6,7 @@ It does not load graphs (`target/`) or write bundles (`tools/export/`).
 """
 
 import hashlib
+import mmap
 import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rotation
 from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
-from coordgen_rs.bundle.panels import PanelRows, num_bytes
+from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import file_errors_as, read_bytes
 
@@ -131,14 +132,15 @@ class Bundle:
         entry, model = self.manifest.per_layer, self.manifest.model
         if entry is None:
             return None
-        shape = model.vocab_size * model.num_layers, entry.size
-        path = self.file(entry.file)
+        rows, path = model.vocab_size * model.num_layers, self.file(entry.file)
+        length = num_bytes(entry.dtype, rows, entry.size)
         try:
-            content = np.memmap(path, "u1", "r", shape=num_bytes(entry.dtype, *shape))
+            with path.open("rb") as stream:
+                mapped = mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
-        table = np.asarray(content)
-        return PanelRows(table, entry.dtype, *shape, entry.scale, joined=model.num_layers)
+        joined = model.num_layers
+        return MappedRows(mapped, entry.dtype, rows, entry.size, entry.scale, joined=joined)
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """What graphs read of each position, `(slots, n) f32` each, by the input's name.
