@@ -380,7 +380,7 @@ def real_blocks(bundle_of):
     set_threads(None)
     bundle = Bundle.open(bundle_of("embedded", "fp32"))
     model, slots = bundle.manifest.model, bundle.manifest.slots
-    cache = KvCache(model.num_layers, model.num_kv_heads, slots, model.head_dim)
+    cache = KvCache([(model.num_kv_heads, model.head_dim)] * model.num_layers, slots)
     blocks = CpuBlocks(bundle, cache, share=False)
     return blocks, Buffers.empty(bundle.manifest.decode_rows, bundle.manifest)
 

@@ -30,12 +30,17 @@ class GraphRunner:
         self.bundle = bundle
         self.length = 0
         self._sessions: dict[str, ort.InferenceSession] = {}
-        model, slots = bundle.manifest.model, bundle.manifest.slots
-        shape = (1, model.num_kv_heads, slots, row_bytes("f32", model.head_dim))
+        manifest, slots = bundle.manifest, bundle.manifest.slots
+        shapes = {
+            layer: (1, heads, slots, row_bytes("f32", size))
+            for layer, (heads, size) in zip(
+                manifest.cached_layers, manifest.cache_heads, strict=True
+            )
+        }
         self.caches = {
             f"{kind}_{layer}": ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.uint8))
             for kind in ("key", "value")
-            for layer in bundle.manifest.attention_layers
+            for layer, shape in shapes.items()
         }
         self.caches |= {
             name: ort.OrtValue.ortvalue_from_numpy(content)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.kv_cache import KvCache, row_bytes
 
 NUM_SLOTS, HEAD_DIM = 1000, 8
 ROW_BYTES = {"f32": 32, "f16": 16, "q8": 12}
@@ -18,7 +18,7 @@ ACTIONS = st.one_of(
 
 @given(st.lists(ACTIONS, max_size=12), FORMS)
 def test_committed_tokens_stay_in_their_slots(actions, form):
-    cache = KvCache(1, 2, NUM_SLOTS, HEAD_DIM, form)
+    cache = KvCache([(2, HEAD_DIM)], NUM_SLOTS, form)
     expected: list[int] = []
     for number, (action, amount) in enumerate(actions):
         if action == "rewind":
@@ -40,10 +40,13 @@ def test_committed_tokens_stay_in_their_slots(actions, form):
 
 @given(st.integers(0, 20), st.sets(st.integers(0, 9)), FORMS)
 def test_rows_of_any_branch_are_moved_together(length, rows, form):
-    cache = KvCache(2, 2, 40, HEAD_DIM, form)
-    shape = (2, 1, 2, 40, ROW_BYTES[form])
+    heads = [(2, HEAD_DIM), (1, 3 * HEAD_DIM), (2, HEAD_DIM)]
+    cache = KvCache(heads, 40, form)
     before = [
-        np.random.default_rng(layer).integers(256, size=shape, dtype=np.uint8) for layer in range(2)
+        np.random.default_rng(layer).integers(
+            256, size=(2, 1, count, 40, row_bytes(form, size)), dtype=np.uint8
+        )
+        for layer, (count, size) in enumerate(heads)
     ]
     for pair, numbers in zip(cache.values, before, strict=True):
         for value, array in zip(pair, numbers, strict=True):
@@ -58,12 +61,12 @@ def test_rows_of_any_branch_are_moved_together(length, rows, form):
 
 
 def test_fewer_bits_take_less_memory_and_are_refused_where_they_would_not():
-    sizes = {form: KvCache(3, 2, 40, HEAD_DIM, form).nbytes for form in ROW_BYTES}
+    sizes = {form: KvCache([(2, HEAD_DIM)] * 3, 40, form).nbytes for form in ROW_BYTES}
     assert sizes == {form: 3 * 2 * 2 * 40 * size for form, size in ROW_BYTES.items()}
-    assert KvCache(1, 1, 1, 5, "q8").nbytes < KvCache(1, 1, 1, 5, "f16").nbytes
+    assert KvCache([(1, 5)], 1, "q8").nbytes < KvCache([(1, 5)], 1, "f16").nbytes
     for head_dim in (1, 4):
         with pytest.raises(OptionError, match=rf"'q8', but the model's heads have {head_dim} numb"):
-            KvCache(1, 1, 1, head_dim, "q8")
+            KvCache([(1, head_dim)], 1, "q8")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ It does not load graphs (`target/`) or write bundles (`tools/export/`).
 """
 
 import hashlib
+import mmap
 import stat
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rotation
 from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
-from coordgen_rs.bundle.panels import PanelRows, num_bytes
+from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import file_errors_as, read_bytes
 
@@ -118,6 +119,28 @@ class Bundle:
                 f"{self.file(entry.file)} cannot be mapped: {error}"
             ) from error
         return np.asarray(file)  # rows of a memmap are slow to take
+
+    def per_layer_embedding(self) -> PanelRows | None:
+        """What each layer reads of tokens, `(vocab_size, num_layers * size)`; None if nothing.
+
+        It is memory-mapped: of a table that may be larger than memory, rows are read when they are
+        asked for.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped.
+        """
+        entry, model = self.manifest.per_layer, self.manifest.model
+        if entry is None:
+            return None
+        rows, path = model.vocab_size * model.num_layers, self.file(entry.file)
+        length = num_bytes(entry.dtype, rows, entry.size)
+        try:
+            with path.open("rb") as stream:
+                mapped = mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
+        joined = model.num_layers
+        return MappedRows(mapped, entry.dtype, rows, entry.size, entry.scale, joined=joined)
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """What graphs read of each position, `(slots, n) f32` each, by the input's name.

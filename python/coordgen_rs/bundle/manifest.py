@@ -11,8 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import WeightType, num_bytes
+from coordgen_rs.bundle.per_layer import PerLayerFile
 from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import BundleError, OptionError
@@ -33,6 +35,8 @@ DEFAULT_CONTEXT = 4096
 """Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
 _MOST_STATE = 1 << 28
+_MOST_PER_LAYER_ROWS = (1 << 28) - 1
+"""What `_core.weight_rows` reads of."""
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
 """`keep`: as the checkpoint holds them; `compiled`: in context binaries made by other tools, which
@@ -250,6 +254,7 @@ class Manifest:
     """Rotation per position and pair, rope scaling included, float32 values.
 
     `(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated.
+    Where layers have heads of different sizes, of those without a window.
     """
     blocks: list[BlockFiles]
     head: HeadFiles
@@ -275,12 +280,39 @@ class Manifest:
     """None for a model without a head for further tokens."""
     recurrent: RecurrentLayers | None = None
     """None for a model whose layers all have attention."""
+    caches: list[LayerCache] | None = None
+    """One per layer; None where each has keys and values of its own, of the model's size."""
+    per_layer: PerLayerFile | None = None
+    """None for a model with one embedding."""
+
+    def cache_of(self, layer: int) -> LayerCache:
+        """The keys and values that a layer with attention reads."""
+        if self.caches is not None:
+            return self.caches[layer]
+        return LayerCache(self.model.num_kv_heads, self.model.head_dim, layer)
 
     @property
-    def attention_layers(self) -> list[int]:
-        """The layers that have keys and values, ascending."""
+    def cached_layers(self) -> list[int]:
+        """The layers that have keys and values of their own, ascending."""
         others = () if self.recurrent is None else self.recurrent.layers
-        return sorted(set(range(self.model.num_layers)).difference(others))
+        layers = sorted(set(range(self.model.num_layers)).difference(others))
+        return [layer for layer in layers if self.cache_of(layer).written_by == layer]
+
+    @property
+    def described_layers(self) -> str | None:
+        """What people are told of layers that are not all alike; None where they are."""
+        if self.recurrent is not None:
+            return self.recurrent.described(self.model.num_layers)
+        if self.caches is None:
+            return None
+        sharing = len(self.caches) - len(self.cached_layers)
+        return f"{len(self.caches)}, {sharing} of them with the keys and values of earlier ones"
+
+    @property
+    def cache_heads(self) -> list[tuple[int, int]]:
+        """Of each of them, the heads of keys and values, and the numbers of a head."""
+        caches = map(self.cache_of, self.cached_layers)
+        return [(cache.num_kv_heads, cache.head_dim) for cache in caches]
 
     @property
     def provider(self) -> Literal["cpu", "qnn"]:
@@ -385,7 +417,7 @@ def _check(manifest: Manifest) -> None:
 
 
 def _check_rotations(manifest: Manifest) -> None:
-    most = manifest.model.head_dim // 2
+    most = max([manifest.model.head_dim, *(it.head_dim for it in manifest.caches or ())]) // 2
     for name in ("inv_freq", "window_inv_freq"):
         frequencies = getattr(manifest, name)
         if frequencies is not None and not 1 <= len(frequencies) <= most:
@@ -419,6 +451,8 @@ def _check_layers(manifest: Manifest) -> None:
         )
     if manifest.recurrent is not None:
         _check_recurrent(manifest.recurrent, manifest)
+    if manifest.caches is not None:
+        _check_caches(manifest.caches, manifest)
     for graphs in [block.graphs for block in manifest.blocks] + [manifest.head.graphs]:
         if sorted(graphs) != manifest.widths:
             raise BundleError("manifest: a block or the head lacks the graph of a width")
@@ -439,6 +473,41 @@ def _check_recurrent(recurrent: RecurrentLayers, manifest: Manifest) -> None:
         _check_range(f"recurrent: numbers of {sizes.name!r}", sizes.node_numbers, 1, _MOST_STATE)
     if manifest.qnn is not None:
         raise BundleError("manifest.recurrent: recurrent layers do not run on QNN")
+
+
+def _check_caches(caches: list[LayerCache], manifest: Manifest) -> None:
+    if len(caches) != manifest.model.num_layers:
+        raise BundleError(
+            f"manifest.caches holds {len(caches)} layers, the model has {manifest.model.num_layers}"
+        )
+    if manifest.qnn is not None or manifest.recurrent is not None:
+        raise BundleError(
+            "manifest.caches: such layers run neither on QNN nor beside recurrent ones"
+        )
+    for layer, cache in enumerate(caches):
+        for name in ("num_kv_heads", "head_dim"):
+            _check_range(f"caches[{layer}].{name}", getattr(cache, name), 1, MOST_OF_A_SIZE)
+        _check_range(f"caches[{layer}].written_by", cache.written_by, 0, layer)
+        if caches[cache.written_by] != cache:
+            raise BundleError(
+                f"manifest.caches[{layer}] and the layer {cache.written_by} that writes it differ"
+            )
+
+
+def _check_per_layer(entry: PerLayerFile, manifest: Manifest) -> None:
+    model, held = manifest.model, manifest.files[entry.file].num_bytes
+    _check_range("per_layer.size", entry.size, 1, MOST_OF_A_SIZE)
+    _check_range("per_layer.scale", abs(entry.scale), 1e-30, 1e30)
+    rows = model.vocab_size * model.num_layers
+    _check_range("per_layer: rows", rows, 1, _MOST_PER_LAYER_ROWS)
+    expected = num_bytes(entry.dtype, rows, entry.size)
+    if held != expected:
+        raise BundleError(
+            f"manifest.per_layer: {entry.file} has {held} bytes, but {rows} rows of {entry.size} "
+            f"{entry.dtype} are {expected}"
+        )
+    if manifest.qnn is not None:
+        raise BundleError("manifest.per_layer: embeddings of layers do not run on QNN")
 
 
 def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
@@ -471,6 +540,8 @@ def _check_files(manifest: Manifest) -> None:
         _check_range("mtp.num_scored", mtp.num_scored, 1, manifest.model.vocab_size)
     if manifest.chat is not None:
         used += manifest.chat.templates.values()
+    if manifest.per_layer is not None:
+        used.append(manifest.per_layer.file)
     for name in used:
         if name not in manifest.files:
             raise BundleError(f"manifest.files lacks {name}")
@@ -496,3 +567,5 @@ def _check_files(manifest: Manifest) -> None:
             f"manifest.embedding: {entry.file} has {held} bytes, "
             f"but {model.vocab_size} rows of {model.hidden_size} {entry.dtype} are {expected}"
         )
+    if manifest.per_layer is not None:
+        _check_per_layer(manifest.per_layer, manifest)

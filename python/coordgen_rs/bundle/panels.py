@@ -4,6 +4,7 @@ In: the bytes of all panels (`src/kernels/product/panels.rs`). Out: some rows in
 embedding that is also the output layer is stored once.
 """
 
+import mmap
 from typing import Any, Literal
 
 import numpy as np
@@ -49,15 +50,71 @@ class PanelRows:
         rows: Rows of the matrix.
         columns: Weights of a row.
         scale: What each weight is multiplied by.
+        joined: How many rows one after the other are read as one.
     """
 
     def __init__(
-        self, content: NDArray[np.uint8], weight_type: str, rows: int, columns: int, scale: float
+        self,
+        content: NDArray[np.uint8],
+        weight_type: str,
+        rows: int,
+        columns: int,
+        scale: float,
+        *,
+        joined: int = 1,
     ) -> None:
         self._content, self._type, self._shape = content, weight_type, (rows, columns)
-        self._scale = np.float32(scale)
+        self._scale, self._joined = np.float32(scale), np.arange(joined, dtype=np.uint32)
 
     def __getitem__(self, numbers: NDArray[Any]) -> NDArray[np.float32]:
-        """The rows of some numbers `(n,)`, `(n, columns) f32`."""
-        wanted = np.ascontiguousarray(numbers, np.uint32)
-        return weight_rows(self._type, self._content, *self._shape, wanted) * self._scale
+        """The rows of some numbers `(n,)`, `(n, joined * columns) f32`."""
+        joined = self._joined
+        wanted = np.asarray(numbers, np.uint32)[:, np.newaxis] * np.uint32(len(joined)) + joined
+        rows = weight_rows(self._type, self._content, *self._shape, wanted.ravel()) * self._scale
+        return rows.reshape(len(numbers), -1)
+
+
+class MappedRows(PanelRows):
+    """Rows of a mapped file that may be larger than memory, and of which few are ever read.
+
+    The system is told that they are read in no order, so it reads no pages beside them; and which
+    they are before they are read, so that a disk reads them side by side. Otherwise each waits for
+    its own, with pages that nobody asked for.
+
+    Args:
+        mapped: The file; the others as in `PanelRows`.
+    """
+
+    def __init__(
+        self,
+        mapped: mmap.mmap,
+        weight_type: str,
+        rows: int,
+        columns: int,
+        scale: float,
+        *,
+        joined: int,
+    ) -> None:
+        content = np.frombuffer(mapped, np.uint8)
+        super().__init__(content, weight_type, rows, columns, scale, joined=joined)
+        self._mapped, self._num_joined = mapped, joined
+        self._panel_bytes = num_bytes(weight_type, OUTPUTS, columns)
+        self._advise(_IN_NO_ORDER, 0, len(mapped))
+
+    def __getitem__(self, numbers: NDArray[Any]) -> NDArray[np.float32]:
+        """The rows of some numbers `(n,)`, `(n, joined * columns) f32`."""
+        for number in set(np.asarray(numbers).tolist()):
+            first = number * self._num_joined // OUTPUTS
+            last = ((number + 1) * self._num_joined - 1) // OUTPUTS
+            start = first * self._panel_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+            self._advise(_SOON, start, (last + 1) * self._panel_bytes - start)
+        return super().__getitem__(numbers)
+
+    def _advise(self, advice: str, start: int, length: int) -> None:
+        """Tell the system of a part, where it takes advice."""
+        number = getattr(mmap, advice, None)
+        if number is not None:
+            self._mapped.madvise(number, start, length)
+
+
+_IN_NO_ORDER, _SOON = "MADV_RANDOM", "MADV_WILLNEED"

@@ -160,7 +160,7 @@ class CpuBlocks(OrtBlocks):
 
     def __init__(self, bundle: Bundle, cache: KvCache, *, share: bool = True) -> None:
         super().__init__(bundle, is_shared=share)
-        self._cache, self._attention_layers = cache, bundle.manifest.attention_layers
+        self._cache, self._cached_layers = cache, bundle.manifest.cached_layers
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph; does nothing if it is not loaded."""
@@ -194,17 +194,19 @@ class CpuBlocks(OrtBlocks):
         return session
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
-        states = self._cache.states
+        states, writes = self._cache.states, layer
         if states is None or layer not in states.values:
-            pair = self._cache.values[self._attention_layers.index(layer)]
-            updated = {f"key_{layer}": pair[0], f"value_{layer}": pair[1]}
+            writes = self._bundle.manifest.cache_of(layer).written_by
+            pair = self._cache.values[self._cached_layers.index(writes)]
+            kept = {f"key_{writes}": pair[0], f"value_{writes}": pair[1]}
         else:
-            updated = states.values[layer]
+            kept = states.values[layer]
             for name, value in states.run_values.items():
                 binding.bind_ortvalue_input(name, value)
-        for name, value in updated.items():
+        for name, value in kept.items():
             binding.bind_ortvalue_input(name, value)
-            binding.bind_ortvalue_output(f"{name}_out", value)
+            if writes == layer:
+                binding.bind_ortvalue_output(f"{name}_out", value)
 
 
 def load_graph(bundle: Bundle, file: str) -> onnxruntime.InferenceSession:

@@ -26,8 +26,9 @@ class Buffers:
         position_ids: `(rows,) i64`.
         by_row: What the graphs read beside hidden states, by name, each `(1, 1, rows, size)`: `cos`
             and `sin`; `window_cos`, `window_sin`, where layers with a sliding window have their
-            own; `query_scale`, where queries grow with their position; and where there are no paths
-            the additive `mask` with a column per slot.
+            own; `query_scale`, where queries grow with their position; `embedded` and `per_layer`,
+            where layers have embeddings; and where there are no paths the additive `mask` with a
+            column per slot.
         hidden: Two of `(1, rows, hidden_size) f32`, between which the hidden states go back and
             forth from block to block.
         path: What a row descends from, by name: `parents` and `sequences` `(slots,) i32`,

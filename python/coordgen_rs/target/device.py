@@ -88,10 +88,8 @@ class CpuDevice:
     def __init__(
         self, bundle: Bundle, *, share_graphs: bool = True, kv_cache: str = KV_FORMS[0]
     ) -> None:
-        manifest, model = bundle.manifest, bundle.manifest.model
-        self.bundle = bundle
-        num_layers = len(manifest.attention_layers)
-        sizes = num_layers, model.num_kv_heads, manifest.slots, model.head_dim, kv_cache
+        self.bundle, manifest = bundle, bundle.manifest
+        sizes = manifest.cache_heads, manifest.slots, kv_cache
         self.cache = KvCache(*sizes)
         if manifest.recurrent is not None:
             self.cache = HybridCache(States(manifest.recurrent, manifest.decode_rows), *sizes)

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, Switcher
+from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
 from coordgen_rs.target.blocks import GraphName
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import Device
@@ -34,6 +35,7 @@ class Forward:
         manifest = device.bundle.manifest
         self._device, self._blocks, self._cache = device, device.blocks, device.cache
         self._embedding = None if device.reads_tokens else device.bundle.embedding()
+        self._per_layer = device.bundle.per_layer_embedding()
         self._states = device.cache.states
         self._has_symbolic_rows = manifest.has_symbolic_rows
         self._rotations = device.rope_tables()
@@ -172,7 +174,11 @@ class Forward:
         buffers.write_index[0] = self._cache.length
         if self._embedding is None:
             return
-        buffers.hidden[0][0] = self._embedding[buffers.input_ids]
+        embedded = buffers.hidden[0][0]
+        embedded[:] = self._embedding[buffers.input_ids]
+        if self._per_layer is not None:
+            buffers.by_row[EMBEDDED][0, 0] = embedded
+            buffers.by_row[PER_LAYER][0, 0] = self._per_layer[buffers.input_ids]
         positions = buffers.position_ids
         for name, table in self._rotations.items():
             table.take(positions, axis=0, out=buffers.by_row[name][0, 0], mode="clip")

@@ -11,6 +11,7 @@ from pathlib import Path
 import onnxruntime
 
 from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
+from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.errors import BundleError
 
@@ -27,6 +28,9 @@ def row_sizes(manifest: Manifest) -> dict[str, int]:
             sizes |= dict.fromkeys((f"{prefix}cos", f"{prefix}sin"), len(inv_freq))
     if manifest.query_scaling is not None:
         sizes[QUERY_SCALE] = 1
+    if manifest.per_layer is not None:
+        sizes[EMBEDDED] = manifest.model.hidden_size
+        sizes[PER_LAYER] = manifest.model.num_layers * manifest.per_layer.size
     return sizes
 
 
@@ -59,6 +63,7 @@ def _block_shapes(block: BlockFiles, manifest: Manifest) -> tuple[Shapes, Shapes
         **{name: (1, 1, None, size) for name, size in row_sizes(manifest).items()},
         **{name: (size if name in _FIXED else None,) for name, size in paths.items()},
         **updated,
+        **_read_shapes(block, manifest),
     }
     written = {f"{name}_out": shape for name, shape in updated.items()}
     outputs: Shapes = {"hidden_out": hidden, **written}
@@ -70,21 +75,31 @@ _FIXED = ("lengths", "span", "reads")
 
 def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
     """What the layers of a block read and write in place: caches, or states and updates."""
-    cache = (
-        1,
-        manifest.model.num_kv_heads,
-        None,
-        None,
-    )  # in bytes, of the form that it is opened with
     recurrent, shapes = manifest.recurrent, dict[str, tuple[int | str | None, ...]]()
     for layer in block.layers:
         if recurrent is None or layer not in recurrent.layers:
-            shapes |= {f"key_{layer}": cache, f"value_{layer}": cache}
+            if manifest.cache_of(layer).written_by == layer:
+                shapes |= _cache_shapes(layer, manifest)
             continue
         for sizes in recurrent.states:
             state, updates = sizes.inputs(layer)
             shapes |= {state: (1, 2, sizes.num_bytes), updates: (2, sizes.updates_name)}
     return shapes
+
+
+def _read_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
+    """The caches of earlier blocks that layers of a block read."""
+    shapes = dict[str, tuple[int | str | None, ...]]()
+    if manifest.caches is not None:
+        for layer in block.layers:
+            shapes |= _cache_shapes(manifest.caches[layer].written_by, manifest)
+    return shapes
+
+
+def _cache_shapes(layer: int, manifest: Manifest) -> Shapes:
+    """The keys and values of a layer; bytes are of the form that they are opened with."""
+    cache = 1, manifest.cache_of(layer).num_kv_heads, None, None
+    return {f"key_{layer}": cache, f"value_{layer}": cache}
 
 
 def check_head(session: onnxruntime.InferenceSession, path: Path, model: ModelShape) -> None:

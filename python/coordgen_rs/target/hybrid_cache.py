@@ -3,6 +3,8 @@
 In: runs, commits and ways back. Out: both, of the same committed tokens.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,21 +17,15 @@ class HybridCache(KvCache):
 
     Args:
         states: Those of recurrent layers.
-        num_layers: Layers that have keys and values; this and the others as in `KvCache`.
+        heads: Of layers that have keys and values; this and the others as in `KvCache`.
     """
 
     states: States
 
     def __init__(
-        self,
-        states: States,
-        num_layers: int,
-        num_kv_heads: int,
-        num_slots: int,
-        head_dim: int,
-        form: str,
+        self, states: States, heads: Sequence[tuple[int, int]], num_slots: int, form: str
     ) -> None:
-        super().__init__(num_layers, num_kv_heads, num_slots, head_dim, form)
+        super().__init__(heads, num_slots, form)
         self.states = states
 
     @property

@@ -61,10 +61,9 @@ class KvCache:
     kernels' own: everybody else moves its bytes.
 
     Args:
-        num_layers: Layers of the target that have keys and values.
-        num_kv_heads: Heads of keys and values.
+        heads: Of each layer of the target that has keys and values of its own, the heads of these,
+            and the numbers of a head.
         num_slots: Tokens that fit, including the rows of the widest step.
-        head_dim: Numbers of a head.
         form: How it holds them, one of `KV_FORMS`.
 
     Attributes:
@@ -79,19 +78,19 @@ class KvCache:
     states: States | None = None
 
     def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        num_slots: int,
-        head_dim: int,
-        form: str = KV_FORMS[0],
+        self, heads: Sequence[tuple[int, int]], num_slots: int, form: str = KV_FORMS[0]
     ) -> None:
         self.length, self.form = 0, form
-        shape = (1, num_kv_heads, num_slots, row_bytes(form, head_dim))
-        self._arrays = [
-            (np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)) for _ in range(num_layers)
+        shapes = [
+            (1, num_kv_heads, num_slots, row_bytes(form, head_dim))
+            for num_kv_heads, head_dim in heads
         ]
+        self._arrays = [(np.zeros(it, np.uint8), np.zeros(it, np.uint8)) for it in shapes]
         self._all = [array for pair in self._arrays for array in pair]
+        self._by_shape = [
+            [array for array in self._all if array.shape == shape]
+            for shape in dict.fromkeys(shapes)
+        ]
         from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
         self.values = [tuple(from_numpy(array) for array in pair) for pair in self._arrays]
 
@@ -110,7 +109,8 @@ class KvCache:
         A path's rows ascend. Rows `0 .. n-1` are already in their slots; others are moved together,
         which changes no bit of what is computed from them.
         """
-        move_rows(self._all, rows, self.length)
+        for arrays in self._by_shape:
+            move_rows(arrays, rows, self.length)
         self.length += len(rows)
 
     def copied(self, length: int) -> list[Pair]:

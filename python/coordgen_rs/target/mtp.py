@@ -57,7 +57,7 @@ class MtpSession:
         self.vocab_size, self.end_token_ids = model.vocab_size, target.end_token_ids
         self.allowed_commits = self.exact_commits = ("canonical", "compact")
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
-        self._cache = KvCache(1, model.num_kv_heads, manifest.slots, model.head_dim, form)
+        self._cache = KvCache([(model.num_kv_heads, model.head_dim)], manifest.slots, form)
         self._layer, self._head = _graphs_of(target, files)
         self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
         self._states = target.forward.keep_states()

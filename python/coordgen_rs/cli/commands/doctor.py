@@ -130,12 +130,11 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
     except ProviderError as error:
         problem = str(error)
     manifest = bundle.manifest
-    recurrent = manifest.recurrent
     facts: dict[str, Any] = {
         "path": str(bundle.path),
         "provider": manifest.provider,
         "weights": manifest.weights,
-        "layers": recurrent and recurrent.described(manifest.model.num_layers),
+        "layers": manifest.described_layers,
         "widths": manifest.decode_widths,
         "problem": problem,
         "is_tested": found is not None,

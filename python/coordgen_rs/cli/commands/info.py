@@ -35,8 +35,14 @@ def run(options: argparse.Namespace) -> int:
         f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
         f"{ffn}{heads}{model.num_kv_heads} KV heads, vocabulary {model.vocab_size}"
     )
-    if manifest.recurrent is not None:
-        print(f"layers: {manifest.recurrent.described(model.num_layers)}")
+    if manifest.described_layers is not None:
+        print(f"layers: {manifest.described_layers}")
+    if (table := manifest.per_layer) is not None:
+        size = manifest.files[table.file].num_bytes
+        print(
+            f"embeddings of layers: {table.size} numbers each, {table.dtype}, "
+            f"{size / 1e6:.1f} MB that stay on disk"
+        )
     if manifest.mtp is not None:
         print(f"further tokens: a head (MTP) that scores {manifest.mtp.num_scored:,} tokens")
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
