@@ -53,6 +53,45 @@ _GEMMA: dict[str, Any] = {
     },
 }
 
+_GEMMA4: dict[str, Any] = {
+    "num_hidden_layers": 8,
+    "head_dim": 24,
+    "global_head_dim": 48,
+    "layer_types": ["sliding_attention", "full_attention"] * 4,
+    "num_kv_shared_layers": 4,
+    "sliding_window": 16,
+    "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": _VOCAB,
+    "use_double_wide_mlp": True,
+    "final_logit_softcapping": 3.0,
+}
+"""As E2B: embeddings of layers, shared keys and values, wider feed-forwards behind."""
+_GEMMA4_DENSE: dict[str, Any] = {
+    **_GEMMA4,
+    "layer_types": (["sliding_attention"] * 3 + ["full_attention"]) * 2,
+    "num_kv_shared_layers": 0,
+    "hidden_size_per_layer_input": 0,
+    "vocab_size_per_layer_input": 0,
+    "use_double_wide_mlp": False,
+    "num_key_value_heads": 2,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.5,
+        },
+    },
+}
+"""As the larger ones: keys that are values, one of their heads in layers without a window."""
+_GEMMA4_UNIFIED = {
+    name: value for name, value in _GEMMA4_DENSE.items() if not name.endswith("per_layer_input")
+}
+
+_OF_SCORES = ("q_norm.weight", "k_norm.weight")
+
 _YARN: dict[str, Any] = {
     "rope_type": "yarn",
     "rope_theta": 1e4,
@@ -287,6 +326,59 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "Gemma3ForConditionalGeneration",
         {"text_config": _GEMMA | {"sliding_window": 16}, "vision_config": _EYES},
     ),
+    "Gemma 4 E2B": ("Gemma4ForCausalLM", _GEMMA4),
+    "Gemma 4 E2B, context in window": (
+        "Gemma4ForCausalLM",
+        _GEMMA4 | {"sliding_window": 512, "num_kv_shared_layers": 2, "use_double_wide_mlp": False},
+    ),
+    "Gemma 4, keys are values": ("Gemma4ForCausalLM", _GEMMA4_DENSE),
+    "Gemma 4 12B": ("Gemma4UnifiedForCausalLM", _GEMMA4_UNIFIED),
+    "Gemma 4 12B, uncapped": (
+        "Gemma4UnifiedForCausalLM",
+        _GEMMA4_UNIFIED
+        | {
+            "attention_k_eq_v": False,
+            "num_kv_shared_layers": 4,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+        },
+    ),
+    "Gemma 4 with pictures and sounds": (
+        "Gemma4ForConditionalGeneration",
+        {
+            "text_config": _GEMMA4 | {"model_type": "gemma4_text"},
+            "vision_config": {
+                "hidden_size": 8,
+                "intermediate_size": 8,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 1,
+                "num_key_value_heads": 1,
+                "head_dim": 8,
+                "patch_size": 4,
+                "position_embedding_size": 16,
+            },
+            "audio_config": {
+                "hidden_size": 8,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 1,
+                "subsampling_conv_channels": [4, 4],
+                "output_proj_dims": 8,
+            },
+        },
+    ),
+    "Gemma 4 12B with pictures": (
+        "Gemma4UnifiedForConditionalGeneration",
+        {
+            "text_config": _GEMMA4_UNIFIED | {"model_type": "gemma4_unified_text"},
+            "vision_config": {
+                "patch_size": 4,
+                "mm_embed_dim": 8,
+                "mm_posemb_size": 4,
+                "output_proj_dims": 8,
+            },
+            "audio_config": {"audio_embed_dim": 8},
+        },
+    ),
 }
 """Architecture, and what its configuration has beyond `_SIZES`, by the name of a case."""
 
@@ -319,10 +411,16 @@ def random_model(name: str, seed: int = 0) -> Any:
     model = model_class(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("layer_scalar"):
+                buffer.uniform_(0.5, 1.5, generator=generator)
         for parameter_name, parameter in model.named_parameters():
             values = torch.randn(parameter.shape, generator=generator)
             if "norm" in parameter_name:
                 parameter.copy_(parameter + values / 8)  # near what the family starts with
+                if "Gemma4" in architecture and parameter_name.endswith(_OF_SCORES):
+                    # Its scores have no factor: trained norms hold what one would be.
+                    parameter.mul_(parameter.shape[0] ** -0.25)
             else:
                 parameter.copy_(values * 1.4 / parameter.shape[-1] ** 0.5)
     return model
@@ -382,6 +480,11 @@ _IN_GGUF: dict[str, dict[str, Any]] = {
         "gemma3.rope.scaling.type": "linear",
         "gemma3.rope.scaling.factor": 8.0,
     },
+    "Gemma 4 E2B": {},
+    "Gemma 4 E2B, context in window": {},
+    "Gemma 4, keys are values": {},
+    "Gemma 4 12B": {},
+    "Gemma 4 12B, uncapped": {},
 }
 """Cases that a GGUF file can hold, with metadata beyond sizes. Windows of Mistral and Qwen3, and a
 query_pre_attn_scalar of Gemma, are not in it."""

@@ -37,6 +37,8 @@ ARCHITECTURES = {
     "Olmo3ForCausalLM": "olmo2",
     "Phi3ForCausalLM": "phi3",
     "Gemma3ForCausalLM": "gemma3",
+    "Gemma4ForCausalLM": "gemma4",
+    "Gemma4UnifiedForCausalLM": "gemma4",
 }
 _NORMAL, _CONTROL, _BYTE = 1, 3, 6
 STEPS = {"Q2_K": 1.2, "Q3_K": 2.5, "Q4_K": 5.0, "Q5_K": 10.0, "Q6_K": 20.0}
@@ -233,6 +235,8 @@ def _sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
         sizes["rope.scaling.finetuned"] = config["position_embedding_type"] == "rope"
         sizes["attention.head_count_kv"] = [config["num_key_value_heads"]] * layers
     sizes |= _recurrent_sizes(name, config)
+    if name == "gemma4":
+        sizes |= _gemma4_sizes(config)
     if name in ("gemma3", "phi3", "olmo2") and config.get("sliding_window"):
         sizes["attention.sliding_window"] = config["sliding_window"]
     if name == "olmo2" and config.get("sliding_window"):
@@ -283,6 +287,49 @@ def _recurrent_sizes(name: str, config: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _without_window(config: dict[str, Any]) -> dict[str, Any]:
+    """Sizes of layers without a window, which newer files of Gemma 4 tell layer by layer."""
+    if "per_layer_config" in config:
+        first = config["layer_types"].index("full_attention")
+        found: dict[str, Any] = config["per_layer_config"][str(first)]
+        return found
+    found = {"head_dim": config["global_head_dim"]}
+    if config["attention_k_eq_v"]:
+        found["num_key_value_heads"] = config["num_global_key_value_heads"]
+    return found
+
+
+def _gemma4_sizes(config: dict[str, Any]) -> dict[str, Any]:
+    """What the converter writes of Gemma 4: sizes of layers, of which few have what all have."""
+    layers, shared = config["num_hidden_layers"], config["num_kv_shared_layers"]
+    windows = [kind == "sliding_attention" for kind in config["layer_types"]]
+    whole = _without_window(config)
+    kv_heads = config["num_key_value_heads"]
+    ffn: Any = config["intermediate_size"]
+    if config.get("use_double_wide_mlp"):
+        ffn = [ffn] * (layers - shared) + [2 * ffn] * shared
+    found = {
+        "attention.head_count_kv": [
+            kv_heads if it else whole.get("num_key_value_heads", kv_heads) for it in windows
+        ],
+        "attention.key_length": whole["head_dim"],
+        "attention.value_length": whole["head_dim"],
+        "attention.key_length_swa": config["head_dim"],
+        "attention.value_length_swa": config["head_dim"],
+        "attention.shared_kv_layers": shared,
+        "attention.sliding_window": config["sliding_window"],
+        "attention.sliding_window_pattern": windows,
+        "embedding_length_per_layer_input": config.get("hidden_size_per_layer_input") or 0,
+        "feed_forward_length": ffn,
+        "rope.dimension_count": whole["head_dim"],
+        "rope.dimension_count_swa": config["head_dim"],
+        "rope.freq_base_swa": float(config["rope_parameters"]["sliding_attention"]["rope_theta"]),
+    }
+    if config.get("final_logit_softcapping"):
+        found["final_logit_softcapping"] = float(config["final_logit_softcapping"])
+    return found
+
+
 def _yarn(rope: dict[str, Any]) -> dict[str, Any]:
     if rope.get("rope_type", rope.get("type")) != "yarn":
         return {}
@@ -314,6 +361,11 @@ def _rope_tensors(config: dict[str, Any]) -> dict[str, NDArray[np.float32]]:
             f"rope_factors_{length}.weight": np.array(rope[f"{length}_factor"], np.float32)
             for length in ("long", "short")
         }
+    if kind == "proportional":
+        pairs = _without_window(config)["head_dim"] // 2
+        turning = int(pairs * rope["partial_rotary_factor"])
+        factors = [1.0] * turning + [1e30] * (pairs - turning)
+        return {"rope_freqs.weight": np.array(factors, np.float32)}
     return {}
 
 

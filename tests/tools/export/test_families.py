@@ -30,7 +30,8 @@ pytestmark = needs_transformers
 NEW_FAMILIES = [name for name in MODELS if name not in ("Llama", "Qwen2")]
 """The others are tested without transformers, too."""
 RECURRENT = ["LFM2", "Qwen3.5", "Granite 4 hybrid"]
-CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", *RECURRENT]
+GEMMA4 = ["Gemma 4 E2B", "Gemma 4, keys are values"]
+CUT = ["SmolLM3", "Gemma 3", "OLMo 3", "Ministral 3", *GEMMA4, *RECURRENT]
 """Families whose layers are of different kinds."""
 
 

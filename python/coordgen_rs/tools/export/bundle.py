@@ -98,6 +98,7 @@ def write_manifest(
         window_inv_freq=config.window_inv_freq,
         rope_factor=config.rope_factor,
         query_scaling=within.query_scaling,
+        caches=None if config.caches is None else list(config.caches),
         tokenizer=TOKENIZER_NAME,
         files=dict(staging.records),
         **parts,

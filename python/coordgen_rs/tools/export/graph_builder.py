@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from coordgen_rs.target.onnx_runtime import KERNEL_DOMAIN
 
 _IR_VERSION = 11
-_KERNELS = "Product", "Attention", "CausalConvolution", "GatedDelta", "SelectiveUpdate"
+_KERNELS = "Product", "Attention", "CausalConvolution", "GatedDelta", "SelectiveUpdate", "SoftCap"
 _DOMAINS = dict.fromkeys(_KERNELS, KERNEL_DOMAIN)
 """Operators of this package's core."""
 
@@ -55,6 +55,12 @@ class GraphBuilder:
         """A constant float32 scalar."""
         name = f"number_{value!r}"
         self.constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [], [value])
+        return name
+
+    def ones(self, count: int) -> str:
+        """A constant float32 vector of ones."""
+        name = f"ones_{count}"
+        self.constants[name] = helper.make_tensor(name, TensorProto.FLOAT, [count], [1.0] * count)
         return name
 
     def model(

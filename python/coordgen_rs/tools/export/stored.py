@@ -31,6 +31,8 @@ PANEL_OUTPUTS = 16
 _FLOATS = "F32"
 _NEAR_BITS = 8
 """Of kept weights whose own type products do not read: they become the nearest integers."""
+PER_LAYER_SHARE = 2**-0.5
+"""What both parts of a layer's embedding are multiplied by, that of the table and the other."""
 _ALIGNMENT = 4096
 """Each tensor starts at a page, so that ONNX Runtime can map it."""
 
@@ -80,6 +82,28 @@ class StoredMixer:
 
 
 @dataclass(frozen=True)
+class StoredPerLayer:
+    """What a layer does with its part of an embedded token."""
+
+    gate: StoredLinear
+    """From the stream to as many numbers as it has."""
+    projection: StoredLinear
+    """Back to the stream."""
+    norm: StoredTensor
+    """Behind it."""
+
+
+@dataclass(frozen=True)
+class StoredPerLayerInputs:
+    """What embeddings of layers get from the embedded token itself, for consecutive layers."""
+
+    projection: StoredLinear
+    """To the numbers of each layer, one after the other."""
+    norm: StoredTensor
+    """Of those of a layer."""
+
+
+@dataclass(frozen=True)
 class StoredLayer:
     """One decoder layer; norms that the family does not have are None."""
 
@@ -98,6 +122,10 @@ class StoredLayer:
     ffn_out_norm: StoredTensor | None = None
     recurrent: StoredMixer | None = None
     """None for attention."""
+    per_layer: StoredPerLayer | None = None
+    """None where layers have no embeddings."""
+    scalar: float = 1.0
+    """What all that the layer gives is multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +208,7 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
     the disk is full.
     """
     config = source.config
-    hidden, ffn = config.hidden_size, config.ffn_size
+    hidden, ffn = config.hidden_size, config.ffn_size_of(number)
     gate_up_sizes = {"gate_up_proj": 2 * ffn} if config.is_fused else _gate_up_sizes(ffn)
 
     def tensor(part: str, *shape: int) -> Tensor:
@@ -188,7 +216,7 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
 
     def stored_mixer() -> tuple[StoredLinear, StoredLinear, StoredMixer | None]:
         if config.recurrent is None or number not in config.recurrent_layers:
-            return *_write_attention(config, writer, tensor, bits), None
+            return *_write_attention(config, number, writer, tensor, bits), None
         return _write_recurrent(config.recurrent, hidden, writer, tensor, bits)
 
     gate_up = [tensor(f"mlp.{part}.weight", n, hidden) for part, n in gate_up_sizes.items()]
@@ -198,7 +226,7 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
         name = norms.pop(field, None)
         if name is None:
             return None
-        return writer.tensor(source.norm_tensor(name, config.norm_size(field)))
+        return writer.tensor(source.norm_tensor(name, config.norm_size(field, number)))
 
     attention_norm = norm("attention_norm")
     mixer_in, mixer_out, recurrent = stored_mixer()
@@ -211,6 +239,8 @@ def write_layer(source: Checkpoint, writer: WeightWriter, number: int, bits: Bit
         gate_up=writer.linear(gate_up, bits),
         down=writer.linear([tensor("mlp.down_proj.weight", hidden, ffn)], bits),
         **{field: norm(field) for field in list(norms)},
+        per_layer=_write_per_layer(source, writer, number, bits),
+        scalar=float(tensor("layer_scalar", 1).load()[0]) if config.layer_scalars else 1.0,
     )
 
 
@@ -218,17 +248,55 @@ _OfLayer = Callable[..., Tensor]
 """The tensor of a layer by its name in it and its shape."""
 
 
+def _write_per_layer(
+    source: Checkpoint, writer: WeightWriter, number: int, bits: Bits
+) -> StoredPerLayer | None:
+    """Appends what layer `number` does with its embedding, if there are such."""
+    hidden, size = source.config.hidden_size, source.config.per_layer_size
+    if not size:
+        return None
+    prefix = f"model.layers.{number}"
+    gate = source.tensor(f"{prefix}.per_layer_input_gate.weight", size, hidden)
+    projection = source.tensor(f"{prefix}.per_layer_projection.weight", hidden, size)
+    norm = source.norm_tensor(f"{prefix}.post_per_layer_input_norm", hidden)
+    return StoredPerLayer(
+        writer.linear([gate], bits), writer.linear([projection], bits), writer.tensor(norm)
+    )
+
+
+def write_per_layer_inputs(
+    source: Checkpoint, writer: WeightWriter, layers: range, bits: Bits
+) -> StoredPerLayerInputs | None:
+    """Appends what embeddings of some layers get from the embedded token, if there are such.
+
+    Raises CheckpointError and ExportError as `write_layer` does.
+    """
+    config, size = source.config, source.config.per_layer_size
+    if not size:
+        return None
+    rows = config.num_layers * size
+    whole = source.tensor("model.per_layer_model_projection.weight", rows, config.hidden_size)
+    part = whole.part(layers.start * size, layers.stop * size)
+    norm = source.norm_tensor("model.per_layer_projection_norm", size).times(PER_LAYER_SHARE)
+    return StoredPerLayerInputs(writer.linear([part], bits), writer.tensor(norm))
+
+
 def _gate_up_sizes(ffn: int) -> dict[str, int]:
     return {"gate_proj": ffn, "up_proj": ffn}
 
 
 def _write_attention(
-    config: ModelConfig, writer: WeightWriter, tensor: _OfLayer, bits: Bits
+    config: ModelConfig, number: int, writer: WeightWriter, tensor: _OfLayer, bits: Bits
 ) -> tuple[StoredLinear, StoredLinear]:
     """Appends the projections of attention: queries, keys and values, perhaps gates; and back."""
-    hidden, size = config.hidden_size, config.head_dim
-    query, key = config.num_heads * size, config.num_kv_heads * size
-    sizes = {"q_proj": query, "k_proj": key, "v_proj": key}
+    hidden, cache = config.hidden_size, config.cache_of(number)
+    size = cache.head_dim
+    query, key = config.num_heads * size, cache.num_kv_heads * size
+    sizes = {"q_proj": query}
+    if not config.shares_keys(number):
+        sizes["k_proj"] = key
+        if number not in config.keys_are_values:
+            sizes["v_proj"] = key
     if config.is_fused:
         sizes = {"qkv_proj": query + 2 * key}
     if config.gated_attention:

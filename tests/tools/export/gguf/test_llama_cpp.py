@@ -15,9 +15,11 @@ pytestmark = needs_transformers
 
 OTHERWISE = {
     "Phi-3-mini, window 24": "llama.cpp has no windows in Phi-3",
-    "Gemma 3": "llama.cpp reads GELU from a table of float16, 2e-3 away",
+    "Gemma 4 12B, uncapped": "llama.cpp caps logits at 30 where a file says nothing",
 }
 NAMES = [name for name, kind in CASES if kind == "gguf" and name not in OTHERWISE]
+WITH_GELU = {"Gemma 3": 5e-3, "Gemma 4": 1e-2}
+"""How near the logits of families with GELU are: llama.cpp reads it from a table of float16."""
 _FLOAT32, _NO_FLASH_ATTENTION = 0, 0  # flash attention rounds queries to float16
 
 
@@ -53,4 +55,5 @@ def test_logits_are_those_of_llama_cpp(tmp_path, name):
     _, bundle = exported_model(name, tmp_path, "gguf")
     expected = logits_of_llama_cpp(tmp_path / "checkpoint" / "model.gguf", tokens())
     got = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
-    assert np.abs(got - expected).max() < 1e-3
+    limits = [limit for family, limit in WITH_GELU.items() if name.startswith(family)]
+    assert np.abs(got - expected).max() < (limits or [1e-3])[0]

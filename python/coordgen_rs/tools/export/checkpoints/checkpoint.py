@@ -5,7 +5,7 @@ its tensors make an embedding, a decoder layer, and the head. Weights carry thei
 names.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from coordgen_rs.errors import CheckpointError
@@ -14,6 +14,7 @@ from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
+_PER_LAYER = "model.embed_tokens_per_layer.weight"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,17 @@ class Checkpoint:
         """The embedding as the first layer reads it; raises as `embedding_tensor` does."""
         return self.embedding_tensor().times(self.config.embedding_scale)
 
+    def per_layer_tensor(self) -> Tensor | None:
+        """The embedding of layers, `(vocab_size * num_layers, per_layer_size)`, if there is one.
+
+        Raises CheckpointError if it should be there and is not.
+        """
+        config = self.config
+        if not config.per_layer_size:
+            return None
+        columns = config.num_layers * config.per_layer_size
+        return self.tensor(_PER_LAYER, config.vocab_size, columns).cut(config.num_layers)
+
     def norm_tensor(self, name: str, size: int) -> Tensor:
         """What a norm multiplies by, `(size,)`; raises CheckpointError if it is not there."""
         return self.tensor(f"{name}.weight", size).times(1.0, plus=self.config.norm_offset)
@@ -102,3 +114,17 @@ class Checkpoint:
             return self.tensor(f"{prefix}.{part}.weight", rows, columns)
         name, all_rows, first = fused[part]
         return self.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)
+
+
+def read_tensors(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors without those of keys and values that no layer reads, as some checkpoints have.
+
+    They are of layers that read the keys and values of an earlier one.
+    """
+    left_out = tuple(
+        f"model.layers.{number}.self_attn.{part}."
+        for number in range(config.num_layers)
+        if config.shares_keys(number)
+        for part in ("k_proj", "v_proj", "k_norm", "v_norm")
+    )
+    return {name: it for name, it in tensors.items() if not name.startswith(left_out)}

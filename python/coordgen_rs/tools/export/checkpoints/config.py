@@ -7,6 +7,7 @@ Everything that the graphs cannot do is refused by name, never ignored.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import UnsupportedModelError
@@ -84,6 +85,20 @@ class ModelConfig(ModelShape):
     """Layers with a sliding window."""
     window_inv_freq: list[float] | None = None
     """Rotation in `window_layers`, where it is another than `inv_freq`."""
+    caches: tuple[LayerCache, ...] | None = None
+    """The keys and values that each layer reads; None where all have their own, of one size."""
+    keys_are_values: frozenset[int] = frozenset()
+    """Layers whose values are their keys, before these are normed and rotated."""
+    value_norm: bool = False
+    """Values are normed, each head by itself, without a weight."""
+    wide_ffn_layers: frozenset[int] = frozenset()
+    """Layers whose feed-forward is twice as wide."""
+    layer_scalars: bool = False
+    """What a layer gives is multiplied by a number of its own."""
+    per_layer_size: int = 0
+    """Numbers that each layer reads of a token's second embedding; 0 where there is none."""
+    logits_cap: float | None = None
+    """What logits are kept below, by a hyperbolic tangent; None for nothing."""
     why_most_positions: str = ""
     """Why `max_positions` is less than config.json says; for messages."""
 
@@ -91,6 +106,20 @@ class ModelConfig(ModelShape):
     def score_scale(self) -> float:
         """What attention scores are multiplied by."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
+
+    def cache_of(self, number: int) -> LayerCache:
+        """The keys and values that layer `number` reads."""
+        if self.caches is not None:
+            return self.caches[number]
+        return LayerCache(self.num_kv_heads, self.head_dim, number)
+
+    def shares_keys(self, number: int) -> bool:
+        """Whether layer `number` reads the keys and values of an earlier one."""
+        return self.cache_of(number).written_by != number
+
+    def ffn_size_of(self, number: int) -> int:
+        """The width of the feed-forward of layer `number`."""
+        return self.ffn_size * (2 if number in self.wide_ffn_layers else 1)
 
     def norm_names(self, number: int) -> dict[str, str]:
         """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
@@ -104,15 +133,18 @@ class ModelConfig(ModelShape):
         if not self.input_norms:
             del names["attention_norm"], names["ffn_norm"]
         if self.qk_norm and number not in self.recurrent_layers:
-            names |= {"query_norm": "self_attn.q_norm", "key_norm": "self_attn.k_norm"}
+            names["query_norm"] = "self_attn.q_norm"
+            if not self.shares_keys(number):
+                names["key_norm"] = "self_attn.k_norm"
         return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
 
-    def norm_size(self, field: str) -> int:
-        """Dimensions of a norm, by its field in a `StoredLayer`."""
-        heads = {"query_norm": self.num_heads, "key_norm": self.num_kv_heads}
+    def norm_size(self, field: str, number: int) -> int:
+        """Dimensions of a norm in layer `number`, by its field in a `StoredLayer`."""
+        cache = self.cache_of(number)
+        heads = {"query_norm": self.num_heads, "key_norm": cache.num_kv_heads}
         if field not in heads:
             return self.hidden_size
-        return heads[field] * self.head_dim if self.wide_qk_norm else self.head_dim
+        return heads[field] * cache.head_dim if self.wide_qk_norm else cache.head_dim
 
     def within(self, context: int) -> "ModelConfig":
         """The same without what a context of so many tokens does not reach.
@@ -162,8 +194,14 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
     if family.recurrent is not None and without_attention:
         recurrent = family.recurrent(config, hidden_size)
     unrotated = frozenset(unrotated_layers(config, num_layers))
+    options = {**family.scalars(config, hidden_size), **family.options(config)}
+    caches = options.get("caches")
     found = rotations(
-        config, head_dim, by_kind=family.rotates_by_kind, rotates_part=family.rotates_part
+        config,
+        head_dim if caches is None else caches[-1].head_dim,
+        by_kind=family.rotates_by_kind,
+        rotates_part=family.rotates_part,
+        window_head_dim=head_dim,
     )
     rope, window_rope = read_ropes(found)
     query_scaling = None
@@ -207,5 +245,5 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
-        **family.scalars(config, hidden_size),
+        **options,
     )

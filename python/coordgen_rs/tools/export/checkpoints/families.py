@@ -20,6 +20,13 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     pattern_layers,
     unrotated_layers,
 )
+from coordgen_rs.tools.export.checkpoints.gemma4 import (
+    GEMMA4,
+    UNIFIED,
+    gemma4_fields,
+    gemma4_options,
+    gemma4_scalars,
+)
 from coordgen_rs.tools.export.checkpoints.hybrids import (
     delta_net,
     granite_hybrid_fields,
@@ -69,6 +76,11 @@ def gemma_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
     """
     divisor = number(config, "query_pre_attn_scalar", _LEAST, _MOST)
     return {"embedding_scale": hidden_size**0.5, "attention_scale": divisor**-0.5}
+
+
+def no_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing that only one family has."""
+    return {}
 
 
 def same_fields(config: dict[str, Any]) -> dict[str, Any]:
@@ -123,8 +135,12 @@ class Family:
     """Layers with a window may be rotated otherwise than others."""
     scales_queries: bool = False
     """Queries may grow with their position."""
+    options: Callable[[Mapping[str, Any]], dict[str, Any]] = no_options
+    """Fields of `ModelConfig` that others leave as they are, from a config.json."""
     is_gemma: bool = False
     """Gemma's blocks: four norms, and GELU."""
+    caps_logits: bool = False
+    """Logits may be kept below a number."""
     norm_offset: float = 0.0
     """What is added to the weights of all norms but those inside recurrent layers."""
     gated_attention: bool = False
@@ -140,6 +156,25 @@ _GRANITE = {
     "residual_multiplier": 1.0,
     "logits_scaling": 1.0,
 }
+
+
+def _gemma4(name: str, architecture: str, **defaults: Any) -> Family:
+    """A family of Gemma 4."""
+    return Family(
+        name,
+        architecture,
+        {**GEMMA4, **defaults},
+        gemma4_fields,
+        qk_norm=True,
+        has_layer_types=True,
+        window_rule=every_layer,
+        scalars=gemma4_scalars,
+        options=gemma4_options,
+        rotates_by_kind=True,
+        is_gemma=True,
+        caps_logits=True,
+    )
+
 
 FAMILIES = (
     Family("llama", "LlamaForCausalLM"),
@@ -285,6 +320,8 @@ FAMILIES = (
         is_gemma=True,
         norm_offset=1.0,
     ),
+    _gemma4("gemma4", "Gemma4ForCausalLM"),
+    _gemma4("gemma4_unified", "Gemma4UnifiedForCausalLM", **UNIFIED),
 )
 
 
@@ -321,7 +358,8 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
         "mlp_bias": bool(config.get("mlp_bias")),
         activation: config.get(activation, names[0]) not in names,
         "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,
-        "final_logit_softcapping": config.get("final_logit_softcapping") is not None,
+        "final_logit_softcapping": config.get("final_logit_softcapping") is not None
+        and not family.caps_logits,
         "use_bidirectional_attention": bool(config.get("use_bidirectional_attention")),
     }
     for name, is_refused in refused.items():

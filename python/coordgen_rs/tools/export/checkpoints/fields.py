@@ -14,7 +14,12 @@ from typing import Any
 from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
+PROPORTIONAL = "proportional"
+"""A rotation whose last pairs do not turn."""
 FULL, SLIDING, RECURRENT = "full_attention", "sliding_attention", "linear_attention"
+
+_MOST_LAYERS = 1 << 12
+"""No known model has more; a damaged file may, and would fill the memory with their kinds."""
 
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
 """Maps a config.json and the number of layers to the layers with a window, if there is one."""
@@ -52,6 +57,20 @@ def positive(config: Mapping[str, Any], name: str, default: int | None = None) -
             f"config.json: {name} is {value!r:.60}, expected 1 to {MOST_OF_A_SIZE}"
         )
     return value
+
+
+def layer_count(config: Mapping[str, Any]) -> int:
+    """The number of layers.
+
+    Raises:
+        CheckpointError: It is none, or more than any model has.
+    """
+    layers = positive(config, "num_hidden_layers")
+    if layers > _MOST_LAYERS:
+        raise CheckpointError(
+            f"config.json: num_hidden_layers is {layers}, expected 1 to {_MOST_LAYERS}"
+        )
+    return layers
 
 
 def number(config: Mapping[str, Any], name: str, low: float = 0, high: float = 1) -> float:
@@ -223,9 +242,21 @@ def _not_supported(config: Mapping[str, Any], name: str) -> str:
 
 
 def rotations(
-    config: Mapping[str, Any], head_dim: int, *, by_kind: bool, rotates_part: bool
+    config: Mapping[str, Any],
+    head_dim: int,
+    *,
+    by_kind: bool,
+    rotates_part: bool,
+    window_head_dim: int | None = None,
 ) -> list[Rotation]:
     """The rotation of most layers and, `by_kind`, that of layers with a window.
+
+    Args:
+        config: The parsed config.json.
+        head_dim: Dimensions of a head.
+        by_kind: Whether layers with a window may be rotated otherwise.
+        rotates_part: Whether only the first dimensions may be rotated.
+        window_head_dim: Dimensions of a head in layers with a window, where these are others.
 
     Raises:
         UnsupportedModelError: Only a part of each head is rotated, unless `rotates_part`.
@@ -243,7 +274,7 @@ def rotations(
     local = {"rope_theta": config.get("rope_local_base_freq", config.get("rope_theta", 10_000.0))}
     if SLIDING in (config.get("rope_parameters") or {}):
         local = _rope_parameters({**config, **local}, SLIDING)
-    return [Rotation(parameters, rotated), Rotation(local, head_dim)]
+    return [Rotation(parameters, rotated), Rotation(local, window_head_dim or head_dim)]
 
 
 def _rope_parameters(config: Mapping[str, Any], layer_kind: str | None) -> dict[str, Any]:
@@ -273,7 +304,8 @@ def _rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
     Raises:
         CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
     """
-    if parameters.get("partial_rotary_factor") is None:
+    is_proportional = parameters.get("rope_type") == PROPORTIONAL
+    if parameters.get("partial_rotary_factor") is None or is_proportional:
         return head_dim
     dim = int(head_dim * number(parameters, "partial_rotary_factor"))
     if dim < 2 or dim % 2:

@@ -13,7 +13,7 @@ from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, read_object
 from coordgen_rs.text.chat_files import read_templates
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, read_tensors
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
@@ -23,6 +23,8 @@ from coordgen_rs.tools.export.checkpoints.usual_names import usual_names
 _MOST_JSON_BYTES = 64 << 20
 _TEXT_PARTS = {
     "Gemma3ForConditionalGeneration": {"gemma3_text": "Gemma3ForCausalLM"},
+    "Gemma4ForConditionalGeneration": {"gemma4_text": "Gemma4ForCausalLM"},
+    "Gemma4UnifiedForConditionalGeneration": {"gemma4_unified_text": "Gemma4UnifiedForCausalLM"},
     "Mistral3ForConditionalGeneration": {
         "mistral": "MistralForCausalLM",
         "ministral3": "Ministral3ForCausalLM",
@@ -63,8 +65,9 @@ def open_hugging_face(path: Path) -> Checkpoint:
     if config.get(_OTHER_EMBEDDING):  # a head for further tokens that the graphs cannot do
         tensors = {name: it for name, it in tensors.items() if not name.startswith("mtp.")}
     tensors = usual_names(tensors)
-    read_chat = partial(read_templates, path)
-    return Checkpoint(_parsed(path, config), tensors, partial(read_tokenizer, path), read_chat)
+    read_chat, parsed = partial(read_templates, path), _parsed(path, config)
+    read = read_tensors(tensors, parsed)
+    return Checkpoint(parsed, read, partial(read_tokenizer, path), read_chat)
 
 
 def read_config(path: Path) -> ModelConfig:

@@ -14,6 +14,7 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     FULL,
     RECURRENT,
     flag,
+    layer_count,
     number,
     per_layer,
     positive,
@@ -25,8 +26,6 @@ from coordgen_rs.tools.export.checkpoints.recurrent import (
     ShortConvolution,
 )
 
-_MOST_LAYERS = 1 << 12
-"""No known model has more; a damaged file may, and would fill the memory with their kinds."""
 _LEAST_TAPS, _MOST_TAPS = 2, 8
 """Of a convolution; those of known models have 3 and 4."""
 _MOST_CHANNELS = 1 << 20
@@ -46,7 +45,7 @@ def lfm2_fields(config: dict[str, Any]) -> dict[str, Any]:
         CheckpointError: A field is malformed.
     """
     refused(config, "LFM2", "conv_bias", flag(config, "conv_bias", False))
-    layers = _num_layers(config)
+    layers = layer_count(config)
     kinds = per_layer(config, "layer_types", layers)
     if kinds is None:
         kinds = _listed(config, layers)
@@ -117,7 +116,7 @@ def qwen35_fields(config: dict[str, Any]) -> dict[str, Any]:
     refused(config, name, "attn_output_gate", not flag(config, "attn_output_gate", True))
     refused(config, name, "output_gate_type", gate not in (None, "silu", "swish"))
     refused(config, name, "num_experts", bool(config.get("num_experts")))
-    layers = _num_layers(config)
+    layers = layer_count(config)
     kinds = per_layer(config, "layer_types", layers)
     if kinds is None:
         every = positive(config, "full_attention_interval", 4)
@@ -164,7 +163,7 @@ def granite_hybrid_fields(config: dict[str, Any]) -> dict[str, Any]:
     name, position = "Granite 4", config.get("position_embedding_type")
     refused(config, name, "position_embedding_type", position not in (None, "nope", "rope"))
     refused(config, name, "mamba_proj_bias", flag(config, "mamba_proj_bias", False))
-    layers = _num_layers(config)
+    layers = layer_count(config)
     kinds = per_layer(config, "layer_types", layers) or ["mamba"] * layers
     known = {"mamba": RECURRENT, RECURRENT: RECURRENT, "attention": FULL, FULL: FULL}
     return {
@@ -231,20 +230,6 @@ def _step_limits(config: Mapping[str, Any]) -> tuple[float, float]:
     raise CheckpointError(
         f"config.json: time_step_limit is {limits!r:.60}, expected the least and the most"
     )
-
-
-def _num_layers(config: Mapping[str, Any]) -> int:
-    """The number of layers.
-
-    Raises:
-        CheckpointError: It is none, or more than any model has.
-    """
-    layers = positive(config, "num_hidden_layers")
-    if layers > _MOST_LAYERS:
-        raise CheckpointError(
-            f"config.json: num_hidden_layers is {layers}, expected 1 to {_MOST_LAYERS}"
-        )
-    return layers
 
 
 def _kinds(model: str, kinds: Sequence[Any], known: Mapping[str, str]) -> list[str]:

@@ -22,7 +22,7 @@ from coordgen_rs.bundle.rotation import (
     yarn_span,
 )
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.tools.export.checkpoints.fields import Rotation, number, positive
+from coordgen_rs.tools.export.checkpoints.fields import PROPORTIONAL, Rotation, number, positive
 
 _Frequencies = NDArray[np.float32]
 
@@ -123,12 +123,14 @@ def _read_scaling(parameters: Mapping[str, Any], dim: int) -> _Scaling:
         return _longrope(parameters, dim // 2)
     if rope_type == "yarn":
         return _yarn(parameters, dim)
+    if rope_type == PROPORTIONAL:
+        return _proportional(parameters, dim)
     if rope_type == "linear":
         return _divided(number(parameters, "factor", 1, 1e6))
     if rope_type != "default":
         raise UnsupportedModelError(
             f"config.json: rope type {rope_type!r:.60} is not supported, "
-            "only default, linear, llama3, longrope and yarn"
+            "only default, linear, llama3, longrope, proportional and yarn"
         )
     return _divided(1.0)
 
@@ -140,6 +142,30 @@ def _divided(by: NDArray[np.float32] | float, **other: Any) -> _Scaling:
         return np.asarray(frequencies / by, np.float32)
 
     return _Scaling(scaled, **other)
+
+
+def _proportional(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+    """Some of the first pairs turn as all would, the others not at all.
+
+    Raises:
+        CheckpointError: A figure is out of range, or no pair turns.
+    """
+    share, factor = 1.0, 1.0
+    if parameters.get("partial_rotary_factor") is not None:
+        share = number(parameters, "partial_rotary_factor")
+    if parameters.get("factor") is not None:
+        factor = number(parameters, "factor", 1e-3, 1e6)
+    pairs = int(share * dim // 2)
+    if not pairs:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor leaves 0 of {dim} dimensions to rotate"
+        )
+    turns = np.where(np.arange(dim // 2) < pairs, np.float32(1), np.float32(0))
+
+    def scaled(frequencies: _Frequencies) -> _Frequencies:
+        return np.asarray(frequencies * turns / np.float32(factor), np.float32)
+
+    return _Scaling(scaled)
 
 
 def _llama3(parameters: Mapping[str, Any]) -> _Scaling:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs._core import weight_types
+
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
 
@@ -29,6 +31,16 @@ class StoredBlocks:
 
         def read_rows(first: int, last: int) -> NDArray[np.uint8]:
             return self.read_rows(start + first, start + last)
+
+        return replace(self, read_rows=read_rows)
+
+    def cut(self, parts: int) -> "StoredBlocks":
+        """Each row as so many, which have whole blocks."""
+
+        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
+            rows = self.read_rows(first // parts, -(-last // parts))
+            pieces = rows.reshape(rows.shape[0] * parts, -1, rows.shape[2])
+            return pieces[first % parts :][: last - first]
 
         return replace(self, read_rows=read_rows)
 
@@ -93,6 +105,24 @@ class Tensor:
             shape=(sum(stop - start for start, stop in spans), *self.shape[1:]),
             read_rows=read_rows,
             blocks=self.blocks and self.blocks.joined(spans),
+        )
+
+    def cut(self, parts: int) -> "Tensor":
+        """Each row of a matrix as so many of equal length, one after the other."""
+        rows, columns = self.shape
+        size, blocks = columns // parts, self.blocks
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            whole = self.read_rows(first // parts, -(-last // parts))
+            return whole.reshape(-1, size)[first % parts :][: last - first]
+
+        if blocks is not None and size % weight_types()[blocks.weight_type][0]:
+            blocks = None
+        return replace(
+            self,
+            shape=(rows * parts, size),
+            read_rows=read_rows,
+            blocks=blocks and blocks.cut(parts),
         )
 
     def without_ones(self) -> "Tensor":

@@ -25,6 +25,7 @@ from coordgen_rs.bundle.manifest import (
     refuse_gone,
 )
 from coordgen_rs.bundle.panels import WeightType
+from coordgen_rs.bundle.per_layer import PerLayerFile
 from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools.export.bundle import (
@@ -53,11 +54,13 @@ from coordgen_rs.tools.export.cpu.mtp import (
 from coordgen_rs.tools.export.cpu.quantize import BITS_OF_TYPES
 from coordgen_rs.tools.export.cpu.recurrent import state_sizes
 from coordgen_rs.tools.export.stored import (
+    PER_LAYER_SHARE,
     Bits,
     StoredLinear,
     WeightWriter,
     write_head,
     write_layer,
+    write_per_layer_inputs,
     written_type,
 )
 from coordgen_rs.tools.export.writer import Staging, memory_named, refuse_taken, staged_directory
@@ -174,6 +177,8 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
         in_halves = 16 * math.prod(embedding.shape)
     elif not source.config.tied_head:
         products.append((embedding, head_bits))
+    if (table := source.per_layer_tensor()) is not None:
+        products.append((table, head_bits))
     bits = sum(
         math.prod(tensor.shape) * BITS_OF_TYPES[written_type(tensor, its)]
         for tensor, its in products
@@ -205,6 +210,11 @@ class _Options(BundleOptions):
         if self.weights not in weight_kinds(source):
             raise OptionError("weights is 'keep', but all weights are float32: take fp32")
         self.check_limits(source.config, MOST_ROWS)
+        if self.has_text and source.config.caches is not None:
+            raise OptionError(
+                f"calibration is not known for {source.config.family}, whose layers read the keys "
+                "of others"
+            )
         if self.has_text and self.weights != CALIBRATED:
             raise OptionError(
                 f"calibration changes nothing in {self.weights}: it is for {CALIBRATED}"
@@ -259,6 +269,7 @@ class _Exporter:
             "chat": chat,
             "mtp": mtp,
             "recurrent": self._recurrent(),
+            "per_layer": self._write_per_layer(),
         }
         write_manifest(self._staging, config, options, slots=slots, **parts)
         self._progress("done", config.num_layers + 2)
@@ -280,6 +291,21 @@ class _Exporter:
         self._shifted |= writer.shifted
         return self._in_panels(stored)
 
+    def _write_per_layer(self) -> PerLayerFile | None:
+        """The embedding of layers, if there is one."""
+        table = self._source.per_layer_tensor()
+        if table is None:
+            return None
+        self._progress("embeddings of layers", self._model.num_layers + 1)
+        size, name = self._source.config.per_layer_size, "per_layer.weights"
+        with self._staging.create(name) as file:
+            writer = WeightWriter(name, file)
+            stored = writer.linear([table], _BITS[self._options.weights][1])
+        self._shifted |= writer.shifted
+        (weight_type,) = stored.types
+        scale = size**0.5 * PER_LAYER_SHARE
+        return PerLayerFile(name, cast("WeightType", weight_type), size, scale)
+
     def _in_panels(self, layer: StoredLinear) -> EmbeddingFile:
         """The weights of a layer, which are one segment, as the embedding."""
         (stored,), (weight_type,) = layer.segments, layer.types
@@ -300,8 +326,10 @@ class _Exporter:
                 if calibrated is not None:
                     source = replace(source, tensors={**source.tensors, **next(calibrated)})
                 stored.append(write_layer(source, writer, number, bits))
+            per_layer = write_per_layer_inputs(self._source, writer, layers, bits)
         self._shifted |= writer.shifted
-        graphs = self._write_graph(name, block_graph(self._model, stored, layers.start))
+        graph = block_graph(self._model, stored, layers.start, per_layer)
+        graphs = self._write_graph(name, graph)
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
 
     def _write_head(

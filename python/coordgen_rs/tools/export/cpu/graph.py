@@ -9,8 +9,11 @@ hidden size):
     query_scale (1, 1, M, 1): what queries are multiplied by, where they grow with their position;
     parents, sequences (nodes,), lengths (1,), span (2,), all int32: which nodes of a draft tree the
     rows are, and what each descends from (`src/ort/mod.rs`);
+    embedded (1, 1, M, D) and per_layer (1, 1, M, numbers of all layers): where layers have
+    embeddings, the token as the first layer reads it, and what the table holds of it;
     for each layer i with attention: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
-    bytes of a row are symbolic, and tell in which form it holds a head;
+    bytes of a row are symbolic, and tell in which form it holds a head; of a layer that reads those
+    of an earlier one, the earlier one's, where that is in another block;
     for each recurrent layer i, of each of its operators: {name}_state_i (1, 2, bytes) and
     {name}_updates_i (2, bytes) uint8; for all of them reads (1,), pending (any,), int32.
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
@@ -26,6 +29,10 @@ Why these operators: every row's bits must be the same at every M (measured, see
   a block, so bits would depend on where a model is cut into blocks.
 - Norms over all heads, and the growth of queries, are nodes before attention: its own norms are of
   one head. Growth comes before the rotation, which turns a longer vector by the same angle.
+- Each layer's part of an embedded token is projected in one product for a block's layers, and
+  normed as rows of a layer; that of the table is added.
+- A layer that reads the keys of another one in its block reads what that has written, which is
+  therefore computed before.
 - The query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width.
@@ -38,18 +45,20 @@ from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
+from coordgen_rs.tools.export.cpu.linear import ROWS, LayerGraph, Norm, Rows
+from coordgen_rs.tools.export.cpu.per_layer import per_layer_infos, per_layer_parts, with_part
 from coordgen_rs.tools.export.cpu.recurrent import mixed, state_infos
 from coordgen_rs.tools.export.graph_builder import byte_info, float_info
 from coordgen_rs.tools.export.stored import (
     StoredHead,
     StoredLayer,
     StoredLinear,
+    StoredPerLayerInputs,
     StoredTensor,
 )
 
 OPSET = 24
-ROWS, _SLOTS, _ROW_BYTES, _NODES = "rows", "slots", "row_bytes", "nodes"
+_SLOTS, _ROW_BYTES, _NODES = "slots", "row_bytes", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 PATH: dict[str, int | str] = {"parents": _NODES, "sequences": _NODES, "lengths": 1, "span": 2}
 """What attention reads of a step, and how much of it."""
@@ -58,11 +67,19 @@ _READS: dict[str, int | str] = {"reads": 1, "pending": "pending_nodes"}
 
 
 def block_graph(
-    model: ModelConfig, layers: Sequence[StoredLayer], first_layer: int
+    model: ModelConfig,
+    layers: Sequence[StoredLayer],
+    first_layer: int,
+    per_layer: StoredPerLayerInputs | None = None,
 ) -> onnx.ModelProto:
     """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
     graph = LayerGraph()
-    _, inputs, outputs = decoder(graph, model, layers, first_layer, "hidden")
+    parts = None
+    if per_layer is not None:
+        numbers = range(first_layer, first_layer + len(layers))
+        parts = per_layer_parts(graph, model, per_layer, numbers)
+    _, inputs, outputs = decoder(graph, model, layers, first_layer, "hidden", parts)
+    inputs += per_layer_infos(model)
     graph.rename_last("hidden_out")
     return graph.model("block", inputs, outputs, OPSET)
 
@@ -73,6 +90,7 @@ def decoder(
     layers: Sequence[StoredLayer],
     first_layer: int,
     stream: str,
+    per_layer: Sequence[str] | None = None,
 ) -> tuple[str, list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
     """Adds consecutive layers to a graph.
 
@@ -82,6 +100,7 @@ def decoder(
         layers: Their weights.
         first_layer: The number of the first.
         stream: The residual stream before them.
+        per_layer: What each of them reads of a token's second embedding, if there is one.
 
     Returns:
         The stream behind them; the inputs of a block, and its outputs.
@@ -103,10 +122,16 @@ def decoder(
     ]
     for number, layer in zip(numbers, layers, strict=True):
         kept = _kept_infos(model, number)
-        inputs += kept
         outputs += [_as_output(info) for info in kept]
-        stream = _mixer(graph, model, layer, number, stream)
-        stream = _feed_forward(graph, model, layer, f"layer_{number}", stream)
+        inputs += kept or _read_infos(model, number, numbers, inputs)
+        name = f"layer_{number}"
+        stream = _mixer(graph, model, layer, number, stream, numbers)
+        stream = _feed_forward(graph, model, layer, name, stream)
+        if layer.per_layer is not None and per_layer is not None:
+            part = per_layer[number - first_layer]
+            stream = with_part(graph, model, layer.per_layer, name, stream, part)
+        if layer.scalar != 1:
+            stream = graph.node("Mul", [stream, graph.number(layer.scalar)], f"{name}.multiplied")
     return stream, inputs, outputs
 
 
@@ -114,8 +139,29 @@ def _kept_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
     """What a layer reads of earlier tokens, and changes."""
     if model.recurrent is not None and number in model.recurrent_layers:
         return state_infos(model.recurrent, number)
-    cache = (1, model.num_kv_heads, _SLOTS, _ROW_BYTES)
+    return [] if model.shares_keys(number) else _cache_infos(model, number)
+
+
+def _read_infos(
+    model: ModelConfig, number: int, block: range, known: Sequence[onnx.ValueInfoProto]
+) -> list[onnx.ValueInfoProto]:
+    """The caches that a layer shares with one of another block, unless they are known."""
+    writer = model.cache_of(number).written_by
+    names = {info.name for info in known}
+    infos = [] if writer in block else _cache_infos(model, writer)
+    return [info for info in infos if info.name not in names]
+
+
+def _cache_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
+    """The keys and values that a layer writes."""
+    cache = (1, model.cache_of(number).num_kv_heads, _SLOTS, _row_bytes(model, number))
     return [byte_info(f"{kind}_{number}", *cache) for kind in ("key", "value")]
+
+
+def _row_bytes(model: ModelConfig, number: int) -> str:
+    """What the bytes of a row are called, which differ where sizes of heads do."""
+    size = model.cache_of(number).head_dim
+    return _ROW_BYTES if size == model.head_dim else f"{_ROW_BYTES}_of_{size}"
 
 
 def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
@@ -128,22 +174,33 @@ def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     norm = Norm("norm", head.norm, model.rms_norm_eps)
-    return head_product("head", model.hidden_size, head.output, norm)
+    return head_product("head", model.hidden_size, head.output, norm, model.logits_cap)
 
 
 def head_product(
-    name: str, hidden_size: int, output: StoredLinear, norm: Norm | None = None
+    name: str,
+    hidden_size: int,
+    output: StoredLinear,
+    norm: Norm | None = None,
+    cap: float | None = None,
 ) -> onnx.ModelProto:
-    """The graph from hidden rows, which may be normed first, to logits."""
+    """The graph from hidden rows, which may be normed first, to logits, which may be capped."""
     graph = LayerGraph()
-    graph.product("logits", Rows("hidden", norm), output)
+    graph.product("logits" if cap is None else "products", Rows("hidden", norm), output)
+    if cap is not None:
+        graph.node("SoftCap", ["products"], "logits", cap=cap)
     hidden = float_info("hidden", 1, ROWS, hidden_size)
     logits = float_info("logits", 1, ROWS, sum(output.sizes))
     return graph.model(name, [hidden], [logits], OPSET)
 
 
 def _mixer(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, stream: str
+    graph: LayerGraph,
+    model: ModelConfig,
+    layer: StoredLayer,
+    number: int,
+    stream: str,
+    block: range,
 ) -> str:
     """The stream plus attention, or what a recurrent layer has in its place."""
     name = f"layer_{number}"
@@ -153,15 +210,20 @@ def _mixer(
         how = model.recurrent, layer.recurrent, number
         given = Rows(mixed(graph, *how, x, model.rms_norm_eps))
     else:
-        given = _attention(graph, model, layer, number, rows)
+        given = _attention(graph, model, layer, number, rows, block)
     out, norm = layer.mixer_out, layer.attention_out_norm
     return _join(graph, model, f"{name}.attention_out", given, out, norm, stream)
 
 
 def _attention(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, rows: Rows
+    graph: LayerGraph,
+    model: ModelConfig,
+    layer: StoredLayer,
+    number: int,
+    rows: Rows,
+    block: range,
 ) -> Rows:
-    """Attention over the caches, which get the new keys and values first."""
+    """Attention over the caches, which get the new keys and values first if they are its own."""
     name, epsilon = f"layer_{number}", model.rms_norm_eps
     qkv, gate = graph.product(f"{name}.qkv", rows, layer.mixer_in), ""
     if model.gated_attention:
@@ -178,21 +240,27 @@ def _attention(
         "" if it is None or model.wide_qk_norm else graph.weight(f"{name}.{kind}_norm.weight", it)
         for kind, it in (("query", layer.query_norm), ("key", layer.key_norm))
     ]
-    caches = [f"key_{number}", f"value_{number}"]
+    cache, shares_keys = model.cache_of(number), model.shares_keys(number)
+    caches = [f"{kind}_{cache.written_by}" for kind in ("key", "value")]
+    written = [] if shares_keys else [f"{cache}_out" for cache in caches]
+    if shares_keys and cache.written_by in block:
+        caches = [f"{cache}_out" for cache in caches]
+    if model.value_norm and not shares_keys:
+        norms += ["", graph.ones(cache.head_dim)]
     attended = f"{name}.attended"
     graph.split(
         "Attention",
         [qkv, *angles, *caches, *PATH, *norms],
-        [attended, *(f"{cache}_out" for cache in caches)],
+        [attended, *written],
         heads=model.num_heads,
-        kv_heads=model.num_kv_heads,
-        head_dim=model.head_dim,
+        kv_heads=cache.num_kv_heads,
+        head_dim=cache.head_dim,
         scale=float(model.score_scale),
         softcap=0.0,
         window=(model.window or 0) if is_windowed else 0,
         interleaved=0,
         epsilon=epsilon,
-        shares_keys=0,
+        shares_keys=int(shares_keys),
     )
     if not gate:
         return Rows(attended)

@@ -11,6 +11,9 @@ from onnx import TensorProto
 from coordgen_rs.tools.export.graph_builder import GraphBuilder
 from coordgen_rs.tools.export.stored import StoredLinear, StoredTensor
 
+ROWS = "rows"
+"""The symbolic dimension of rows."""
+
 
 @dataclass(frozen=True)
 class Norm:

@@ -22,8 +22,8 @@ from onnx import TensorProto, helper
 from coordgen_rs.bundle.panels import OUTPUTS, num_bytes
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
-from coordgen_rs.tools.export.cpu.graph import OPSET, ROWS, decoder, head_product
-from coordgen_rs.tools.export.cpu.linear import LayerGraph, Norm, Rows
+from coordgen_rs.tools.export.cpu.graph import OPSET, decoder, head_product
+from coordgen_rs.tools.export.cpu.linear import ROWS, LayerGraph, Norm, Rows
 from coordgen_rs.tools.export.graph_builder import float_info
 from coordgen_rs.tools.export.stored import (
     Bits,

@@ -182,7 +182,11 @@ def _refuse_switches(config: ModelConfig) -> None:
         UnsupportedModelError: The model needs it; the message names it.
     """
     scaling = config.query_scaling
+    sharing = sum(map(config.shares_keys, range(config.num_layers)))
     needed = {
+        f"embeddings of {config.num_layers} layers": config.per_layer_size > 0,
+        f"{sharing} layers that read the keys and values of others": sharing > 0,
+        "layers with heads of different sizes": config.caches is not None,
         f"{len(config.recurrent_layers)} recurrent layers": config.recurrent is not None,
         "gates behind attention": config.gated_attention,
         "norms behind attention and feed-forward": config.output_norms,

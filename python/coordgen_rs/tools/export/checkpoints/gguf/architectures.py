@@ -27,6 +27,10 @@ class Architecture:
     """Attention and feed-forward read normed rows."""
     has_recurrent: bool = False
     """Layers without attention are told by 0 heads of keys and values."""
+    model_names: dict[str, str] = field(default_factory=dict)
+    """Names of tensors beside the layers' that only such models have."""
+    lists_sizes: bool = False
+    """Heads of keys and values, and widths of feed-forwards, may be told layer by layer."""
 
 
 _MODEL = {
@@ -50,6 +54,12 @@ _NORMS_BEHIND = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _GEMMA_NORMS = {**_NORMS_BEHIND, "ffn_norm": "pre_feedforward_layernorm"}
+_PER_LAYER = {
+    "inp_gate": "per_layer_input_gate",
+    "proj": "per_layer_projection",
+    "post_norm": "post_per_layer_input_norm",
+}
+"""What a layer does with its embedding."""
 _INPUT_NORMS = ("attn_norm", "ffn_norm")
 _SHORT_CONVOLUTION = {
     "shortconv.conv": "conv.conv",
@@ -111,6 +121,17 @@ _ARCHITECTURES = {
         has_recurrent=True,
     ),
     "gemma3": Architecture("Gemma3ForCausalLM", layer_names=_HEAD_NORMS | _GEMMA_NORMS),
+    "gemma4": Architecture(
+        "Gemma4ForCausalLM",
+        layer_names=_HEAD_NORMS | _GEMMA_NORMS | _PER_LAYER,
+        whole_names={"layer_output_scale.weight": "layer_scalar"},
+        model_names={
+            "per_layer_token_embd.weight": "model.embed_tokens_per_layer.weight",
+            "per_layer_model_proj.weight": "model.per_layer_model_projection.weight",
+            "per_layer_proj_norm.weight": "model.per_layer_projection_norm.weight",
+        },
+        lists_sizes=True,
+    ),
 }
 
 
@@ -130,7 +151,8 @@ def architecture_named(name: str) -> Architecture:
 
 def hugging_face_names(architecture: Architecture, num_layers: int) -> dict[str, str]:
     """The Hugging Face name of every tensor that such a model may have, by its name in GGUF."""
-    names = _MODEL | {f"{architecture.output_norm}.weight": "model.norm.weight"}
+    names = _MODEL | architecture.model_names
+    names[f"{architecture.output_norm}.weight"] = "model.norm.weight"
     own = architecture.layer_names
     parts = {part: name for part, name in _LAYER.items() if name not in own.values()} | own
     if not architecture.has_input_norms:

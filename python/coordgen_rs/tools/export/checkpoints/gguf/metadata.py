@@ -13,6 +13,7 @@ import numpy as np
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import Architecture
+from coordgen_rs.tools.export.checkpoints.gguf.gemma4 import gemma4_options
 from coordgen_rs.tools.export.checkpoints.gguf.hybrids import (
     granite_hybrid_options,
     lfm2_options,
@@ -28,7 +29,15 @@ _ROPE_FREQS, _LONG, _SHORT = (
 ROPE_TENSORS = (_ROPE_FREQS, _LONG, _SHORT)
 """Tensors that belong to the configuration, not to the weights."""
 
-_ENDS = ("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>")
+_ENDS = (
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<turn|>",
+)
 """Control tokens that end an answer whatever the metadata says, as in llama.cpp's vocabulary."""
 
 _CONTROL = 3
@@ -56,20 +65,29 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
     return {
         "architectures": [architecture.hugging_face],
         "hidden_size": hidden,
-        "intermediate_size": metadata.number("feed_forward_length"),
         "num_hidden_layers": num_layers(metadata),
         "num_attention_heads": heads,
-        "num_key_value_heads": _kv_heads(metadata, heads, architecture.has_recurrent),
         "head_dim": head_dim,
         "vocab_size": None if embedding is None else embedding.shape[0],
         "max_position_embeddings": metadata.number("context_length"),
         "rms_norm_eps": _shortest(metadata.number("attention.layer_norm_rms_epsilon")),
         "tie_word_embeddings": "output.weight" not in header.tensors,
-        **_rope(metadata, head_dim),
+        **({} if architecture.lists_sizes else _sizes(metadata, architecture, heads, head_dim)),
         **_family_options(metadata, head_dim),
         "attn_logit_softcapping": metadata.get("attn_logit_softcapping"),
         "final_logit_softcapping": metadata.get("final_logit_softcapping"),
         "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
+    }
+
+
+def _sizes(
+    metadata: GgufMetadata, architecture: Architecture, heads: int, head_dim: int
+) -> dict[str, Any]:
+    """What all layers have in common, and how they are rotated."""
+    return {
+        "intermediate_size": metadata.number("feed_forward_length"),
+        "num_key_value_heads": _kv_heads(metadata, heads, architecture.has_recurrent),
+        **_rope(metadata, head_dim),
     }
 
 
@@ -214,6 +232,8 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     if metadata.architecture == "phi3":
         window = metadata.number("attention.sliding_window", 0)
         return {"sliding_window": window or None}
+    if metadata.architecture == "gemma4":
+        return gemma4_options(metadata)
     if metadata.architecture == "gemma3":
         pattern = metadata.number("attention.sliding_window_pattern", 6)
         scalar = head_dim

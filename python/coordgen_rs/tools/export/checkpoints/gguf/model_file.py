@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint, read_tensors
 from coordgen_rs.tools.export.checkpoints.config import parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
     Architecture,
@@ -68,7 +68,7 @@ def open_gguf(path: Path) -> Checkpoint:
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     return Checkpoint(
         config,
-        tensors,
+        read_tensors(tensors, config),
         partial(tokenizer_json, header),
         partial(chat_templates, header),
         tokens=tokens if isinstance(tokens, list) else [],

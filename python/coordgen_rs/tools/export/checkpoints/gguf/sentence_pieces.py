@@ -37,6 +37,16 @@ def sentence_piece_tokenizer(
         fuse_unk=True,
         byte_fallback=True,
     )
+    return spaced_tokenizer(model, add_space=add_space)
+
+
+def spaced_tokenizer(model: BPE, *, add_space: bool = False) -> Tokenizer:
+    """A tokenizer whose pieces have U+2581 for spaces, and bytes for characters that are none.
+
+    Args:
+        model: How pieces are joined.
+        add_space: Whether a space is put before a text.
+    """
     tokenizer = Tokenizer(model)
     replace = normalizers.Replace(" ", _SPACE)
     tokenizer.normalizer = (

@@ -1,8 +1,8 @@
 """The tokenizer of a GGUF file as a tokenizer.json.
 
-In: the header's `tokenizer.ggml.*`. Out: text for the tokenizers package. Two kinds are known, by
-the names that GGUF has for them: `gpt2`, byte-level BPE with merges, and `llama`, SentencePiece
-with scores. Every other is refused by name.
+In: the header's `tokenizer.ggml.*`. Out: text for the tokenizers package. Three kinds are known, by
+the names that GGUF has for them: `gpt2`, byte-level BPE with merges; `llama`, SentencePiece with
+scores; and `gemma4`, SentencePiece with merges. Every other is refused by name.
 """
 
 import math
@@ -19,7 +19,10 @@ from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.pre_tokenizers import pre_tokenizer_named
-from coordgen_rs.tools.export.checkpoints.gguf.sentence_pieces import sentence_piece_tokenizer
+from coordgen_rs.tools.export.checkpoints.gguf.sentence_pieces import (
+    sentence_piece_tokenizer,
+    spaced_tokenizer,
+)
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
 """Values of `tokenizer.ggml.token_type`; 5 is unused, 6 a byte."""
@@ -74,7 +77,7 @@ def tokenizer_json(header: GgufHeader) -> str:
         CheckpointError: A part is missing or damaged.
     """
     kind = header.metadata.get("tokenizer.ggml.model")
-    build = {"gpt2": _byte_level, "llama": _sentence_pieces}.get(str(kind))
+    build = _BUILDERS.get(str(kind))
     if build is None:
         raise UnsupportedModelError(
             f"{header.path}: tokenizer.ggml.model is {kind!r:.60}, which is not known: give the "
@@ -129,13 +132,7 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         CheckpointError: Its merges are missing or damaged.
     """
     cuts = pre_tokenizer_named(str(vocabulary.metadata.get("tokenizer.ggml.pre", "default")))
-    merges = []
-    for merge in vocabulary.values("merges", str):
-        left, space, right = merge.partition(" ")
-        if not left or not space or not right:
-            raise CheckpointError(f"{vocabulary.path}: {merge!r:.60} is no merge of two tokens")
-        merges.append((left, right))
-    numbers = {token: number for number, token in enumerate(vocabulary.tokens)}
+    merges, numbers = _merges(vocabulary), _numbers(vocabulary)
     with _errors(vocabulary):
         model = BPE(vocab=numbers, merges=merges, ignore_merges=cuts.ignore_merges)
     tokenizer = Tokenizer(model)
@@ -144,6 +141,43 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     tokenizer.pre_tokenizer = cuts.build()
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer, cuts.begins
+
+
+def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """The merges, the first of which come first.
+
+    Raises:
+        CheckpointError: They are missing or damaged.
+    """
+    merges = []
+    for merge in vocabulary.values("merges", str):
+        left, space, right = merge.partition(" ")
+        if not left or not space or not right:
+            raise CheckpointError(f"{vocabulary.path}: {merge!r:.60} is no merge of two tokens")
+        merges.append((left, right))
+    return merges
+
+
+def _numbers(vocabulary: _Vocabulary) -> dict[str, int]:
+    """The ids of tokens."""
+    return {token: number for number, token in enumerate(vocabulary.tokens)}
+
+
+def _merged_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """A SentencePiece tokenizer with merges, which puts the begin token before a text by default.
+
+    Raises:
+        CheckpointError: Its merges are missing or damaged.
+    """
+    kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    unknown = next((token for token, kind in kinds if kind == _UNKNOWN), None)
+    merges, numbers = _merges(vocabulary), _numbers(vocabulary)
+    with _errors(vocabulary):
+        model = BPE(
+            vocab=numbers, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True
+        )
+        tokenizer = spaced_tokenizer(model)
+    return tokenizer, True
 
 
 def _sentence_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
@@ -180,3 +214,6 @@ def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, begins: bool) -> No
         pair=[*first, "$A", *last, *first, "$B:1", *last],
         special_tokens=[(token, tokenizer.token_to_id(token)) for token in around],
     )
+
+
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentence_pieces, "gemma4": _merged_pieces}

@@ -1,0 +1,141 @@
+"""Random checkpoints of Gemma 4, in the form that Hugging Face directories have.
+
+They need neither PyTorch nor transformers. The tokenizer is that of the embedded model.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from checkpoints import CHECKPOINTS, random_weights, save_weights
+
+Shapes = dict[str, tuple[int, ...]]
+
+_SIZES: dict[str, Any] = {
+    "vocab_size": 1536,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "sliding_window": 24,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "max_position_embeddings": 2048,
+    "rms_norm_eps": 1e-6,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "final_logit_softcapping": 20.0,
+    "tie_word_embeddings": True,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "rope_parameters": {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        "full_attention": {
+            "rope_type": "proportional",
+            "rope_theta": 1e6,
+            "partial_rotary_factor": 0.25,
+        },
+    },
+}
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "gemma4": {
+        **_SIZES,
+        "architectures": ["Gemma4ForCausalLM"],
+        "model_type": "gemma4_text",
+        "num_kv_shared_layers": 3,
+        "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": 1536,
+        "use_double_wide_mlp": True,
+        "attention_k_eq_v": False,
+        "enable_moe_block": False,
+    },
+    "gemma4_unified": {
+        **_SIZES,
+        "architectures": ["Gemma4UnifiedForCausalLM"],
+        "model_type": "gemma4_unified_text",
+        "num_kv_shared_layers": 0,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "use_bidirectional_attention": "vision",
+    },
+}
+"""As E2B, and as the larger ones, by the family's name."""
+
+
+def write_gemma4(path: Path, family: str, *, seed: int = 0, **options: Any) -> Path:
+    """Write a checkpoint of a family into a new directory `path` and return it."""
+    config = CONFIGS[family] | options
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config))
+    shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
+    weights = random_weights(shapes(config), seed, np.float32)
+    random = np.random.default_rng(seed)
+    for name, values in weights.items():
+        if name.endswith("layer_scalar"):
+            weights[name] = random.uniform(0.5, 1.5, 1).astype(np.float32)
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):
+            weights[name] = values * np.float32(len(values) ** -0.25)
+    save_weights(path, weights)
+    return path
+
+
+def shapes(config: dict[str, Any]) -> Shapes:
+    """Name to shape of all weights."""
+    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
+    size = config.get("hidden_size_per_layer_input") or 0
+    found: Shapes = {
+        "model.embed_tokens.weight": (config["vocab_size"], hidden),
+        "model.norm.weight": (hidden,),
+    }
+    if size:
+        found |= {
+            "model.embed_tokens_per_layer.weight": (config["vocab_size"], layers * size),
+            "model.per_layer_model_projection.weight": (layers * size, hidden),
+            "model.per_layer_projection_norm.weight": (size,),
+        }
+    for number in range(layers):
+        parts = _layer(config, number, size)
+        found |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
+    return found
+
+
+def _layer(config: dict[str, Any], number: int, size: int) -> Shapes:
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    is_full = config["layer_types"][number] == "full_attention"
+    is_shared = number >= config["num_hidden_layers"] - config["num_kv_shared_layers"]
+    dim = config["global_head_dim" if is_full else "head_dim"]
+    query, kv_heads = config["num_attention_heads"] * dim, config["num_key_value_heads"]
+    if is_full and config["attention_k_eq_v"]:
+        kv_heads = config["num_global_key_value_heads"]
+    if is_shared and config.get("use_double_wide_mlp"):
+        ffn *= 2
+    norms = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+    found: Shapes = {f"{norm}_layernorm.weight": (hidden,) for norm in norms}
+    found |= {
+        "layer_scalar": (1,),
+        "mlp.gate_proj.weight": (ffn, hidden),
+        "mlp.up_proj.weight": (ffn, hidden),
+        "mlp.down_proj.weight": (hidden, ffn),
+        "self_attn.q_proj.weight": (query, hidden),
+        "self_attn.q_norm.weight": (dim,),
+        "self_attn.o_proj.weight": (hidden, query),
+    }
+    if not is_shared:
+        found |= {
+            "self_attn.k_proj.weight": (kv_heads * dim, hidden),
+            "self_attn.k_norm.weight": (dim,),
+        }
+        if not (is_full and config["attention_k_eq_v"]):
+            found["self_attn.v_proj.weight"] = (kv_heads * dim, hidden)
+    if size:
+        found |= {
+            "per_layer_input_gate.weight": (size, hidden),
+            "per_layer_projection.weight": (hidden, size),
+            "post_per_layer_input_norm.weight": (hidden,),
+        }
+    return found
