@@ -48,6 +48,7 @@
 //! | worth | tokens that a draft node is expected to bring |
 //! | `least_that_pays` | what a token of a draft model costs, as a share of the target's step that it saves if right |
 //! | state | what a recurrent layer keeps instead of keys and values, of the tokens that are applied to it |
+//! | expert | one of a layer's feed-forwards, of which each row takes those of its best scores, in the order of rank |
 //! | update | what a row would do to a state, kept until the row is committed or dropped |
 //! | block | some consecutive layers of the target, with two graphs: G1 for chunks of a prompt, G2 for steps |
 //! | switch | to load a block's G2 in place of its G1, while other blocks compute |
@@ -81,6 +82,7 @@
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 weights are ONNX Runtime's |
+//! | [`experts`](kernels::experts) | a pass over the weights of each expert that any row takes; a [`product`](kernels::product) for each row and each of its experts |
 //! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
 //! | [`recurrent`](kernels::recurrent) | a pass over the state, in which what is pending is applied; for each row two to four multiply-adds for each number of the state, whatever the text before it |
 //!
