@@ -54,7 +54,7 @@ def test_answers_within_a_budget_are_those_without(bundle, decode):
 
 
 def test_blocks_are_streamed_where_the_budget_has_no_room_for_all(bundle):
-    graphs, largest, layer, _ = sizes(bundle)
+    _, largest, layer, _ = sizes(bundle)
     expected = answer(OrtSession(CpuDevice(bundle)), plain)
     session = OrtSession(CpuDevice(bundle), memory_budget=largest + layer)
     assert answer(session, plain) == expected
@@ -77,9 +77,7 @@ def test_a_file_that_is_cut_short_while_a_session_runs_is_named(bundle, tmp_path
     region = bundle.manifest.experts.layers[-1]
     path = bundle.file(region.file)
     whole = path.read_bytes()
-    session = OrtSession(
-        CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None
-    )
+    session = OrtSession(CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None)
     expected = answer(session, plain)
     try:
         with path.open("r+b") as stream:
