@@ -81,7 +81,8 @@
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
-//! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 weights are ONNX Runtime's |
+//! | [`load::experts`] | for each turn of a layer a pass over its experts and the next layer's; for each expert that is read two over all |
+| [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 weights are ONNX Runtime's |
 //! | [`experts`](kernels::experts) | a pass over the weights of each expert that any row takes; a [`product`](kernels::product) for each row and each of its experts |
 //! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
 //! | [`recurrent`](kernels::recurrent) | a pass over the state, in which what is pending is applied; for each row two to four multiply-adds for each number of the state, whatever the text before it |
@@ -146,7 +147,8 @@
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
 //!   registry of strategies (`strategy`) and the paper's k* (`k_star`); [`load::simulate`], what it
 //!   takes, and [`load::exhaustive`], the best there is, to judge it by; [`load::stream`], a target larger than its
-//!   memory; [`load::block_store`], where graphs come from; [`load::prompt_rows`], how a
+//!   memory; [`load::experts`], experts larger than memory, kept by use; [`load::block_store`], where
+//!   graphs come from; [`load::prompt_rows`], how a
 //!   prompt is cut where nothing is loaded; [`load::loader`], which carries a
 //!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt
 //!   whether to plan or to stream, and learns what blocks cost.

@@ -4,17 +4,18 @@
     python benches/peers/experts.py qwen3-30b-a3b --layers 8 --budgets 1500M --skew 0
 
 A GGUF file of random weights is written, opened and removed: 17 GB, and as much again for what it
-is converted to, so that 40 GB of disk must be free. With fewer `--layers` it is less. With less free
-the script ends with exit code 3 before it writes anything.
+is converted to, so that 40 GB of disk must be free. With fewer `--layers` it is less. With less
+free the script ends with exit code 3 before it writes anything.
 
 Within each budget an answer is decoded without drafts and with them, and for comparison without a
-budget. What the budget has dropped is read from the disk again, as on a machine with no memory beyond
-it (the system keeps no copies). Beside tokens/s stand the experts that were not in memory, bytes read,
-what these bytes allow at the disk's speed, which is measured first by the same reads, and the most
-resident memory of the experts' files against their part of the budget.
+budget. What the budget has dropped is read from the disk again, as on a machine with no memory
+beyond it (the system keeps no copies). Beside tokens/s stand the experts that were not in memory,
+bytes read, what these bytes allow at the disk's speed, which is measured first by the same reads,
+and the most resident memory of the experts' files against their part of the budget.
 
-A random router has no favourites, but real ones do: `--skew` makes some rows of it longer than others
-(`mixture_shapes.py`); 0 is the worst case. Both are to be told. Needs `pip install --group peers`.
+A random router has no favourites, but real ones do: `--skew` makes some rows of it longer than
+others (`mixture_shapes.py`); 0 is the worst case. Both are to be told. Needs
+`pip install --group peers`.
 """
 
 import argparse
@@ -101,7 +102,7 @@ def expert_files(bundle):
 
 
 def disk_speed(bundle):
-    """Bytes a second of random reads of a megabyte, several at a time, that nothing holds a copy of."""
+    """Bytes a second of random reads of a megabyte, several at a time, none of them cached."""
     files = [os.open(path, os.O_RDONLY) for path in expert_files(bundle)]
     places = [
         (file, start)
@@ -141,7 +142,7 @@ def decode(path, budget, drafts, options):
     sampling = Sampling(1.0, top_k=1000, seed=1)
     stats, asked = Stats(), {"max_new_tokens": options.tokens, "ignore_eos": True}
     asked |= {"sampling": sampling}
-    with watched_memory() as most:
+    with WatchedMemory() as most:
         steps = generate if drafts else plain
         begin_decoding = None
         for step in steps(session, prompt, stats=stats, **asked):
@@ -167,8 +168,8 @@ def decode(path, budget, drafts, options):
     }
 
 
-class watched_memory:
-    """Looks a few times a second at what of the experts' files is resident; entering gives the most."""
+class WatchedMemory:
+    """Looks a few times a second at what is resident; entering gives the most."""
 
     def __enter__(self):
         self._most, self._is_over = {"experts": 0, "all": 0}, Event()
@@ -229,7 +230,7 @@ def _line(run, disk):
     resident = f"{run['resident_bytes'] / 1e9:.2f}", f"{run['process_bytes'] / 1e9:.2f}"
     if told is None:
         return [*start, *(["-"] * 5), resident[0], "-", resident[1]]
-    # What is read while nothing computes and what is computed while nothing is read add up at worst.
+    # Reading alone: what is computed meanwhile comes on top where it is not hidden.
     allowed = run["new_tokens"] / max(told["read_bytes"] / disk, 1e-9)
     return [
         *start,

@@ -1,8 +1,8 @@
 """Shapes of mixtures of experts, for `shape_file.py`: matrices, vectors and metadata.
 
-In: a shape. Out: what a GGUF file of it has, by llama.cpp's names. A router's rows are random, each as
-long as a log-normal draw of `skew`: the longer, the more often its expert is among a row's. Without
-skew all experts are chosen alike, which is the worst for whoever keeps some of them.
+In: a shape. Out: what a GGUF file of it has, by llama.cpp's names. A router's rows are random, each
+as long as a log-normal draw of `skew`: the longer, the more often its expert is among a row's.
+Without skew all experts are chosen alike, which is the worst for whoever keeps some of them.
 """
 
 import numpy as np

@@ -1,8 +1,9 @@
 """GGUF files of a model's shape with random weights, for times that are the model's.
 
-In: a shape of `qwen_shape.py`'s, `hybrid_shapes.py`'s or `mixture_shapes.py`'s, and the type of a file. Out: a file that
-llama.cpp and coordgen open, its matrices in the types that llama.cpp's quantiser gives them in a
-file of that type. What such a model says means nothing. Needs gguf (`pip install --group peers`).
+In: a shape of `qwen_shape.py`'s, `hybrid_shapes.py`'s or `mixture_shapes.py`'s, and the type of a
+file. Out: a file that llama.cpp and coordgen open, its matrices in the types that llama.cpp's
+quantiser gives them in a file of that type. What such a model says means nothing. Needs gguf
+(`pip install --group peers`).
 """
 
 from typing import NamedTuple

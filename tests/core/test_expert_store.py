@@ -62,11 +62,8 @@ def test_an_array_is_the_files_memory_and_outlives_its_store(file: Path) -> None
     store = ExpertStore([file], REGIONS)
     array = store.array(3)
     del store
-    assert (array.shape, array.dtype, array.flags.writeable) == (
-        (EXPERTS * STRIDE,),
-        np.uint8,
-        False,
-    )
+    assert array.shape == (EXPERTS * STRIDE,)
+    assert not array.flags.writeable
     with file.open("r+b") as stream:
         stream.seek(REGIONS[3][1] + 7)
         stream.write(b"\xee")

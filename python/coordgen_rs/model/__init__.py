@@ -149,7 +149,8 @@ class Model:
                 next: answers are the same, but how fast they come tells nothing of others.
             switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
                 strategy (`coordgen plan` compares them).
-            memory_budget: Most bytes that the blocks' graphs may take; None for no limit.
+            memory_budget: Most bytes that the blocks' graphs and experts may take; None for no
+                limit.
             kv_cache: How keys and values are held, also of the draft model: "f32", in 16 bits "f16"
                 or in 8 bits "q8", which take a half and about a quarter of the memory. Drafts
                 still change no token, but a form's tokens may differ from another's.

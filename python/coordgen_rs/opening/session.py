@@ -54,8 +54,9 @@ def open_session(
         width: Use only decode graphs up to this width; None uses all.
         switch: When to switch from prefill graphs to decode graphs: "auto" or another of
             `_core.strategies()` (`coordgen plan` compares them).
-        memory_budget: Most bytes that the graphs of its blocks may take, also during the test; None
-            for no limit. With "auto", blocks that do not fit are streamed from disk in every pass.
+        memory_budget: Most bytes that the graphs of its blocks and experts may take, also during
+            the test; None for no limit. Experts are read and dropped by use. With "auto", blocks
+            that do not fit are streamed from disk in every pass.
         kv_cache: How keys and values are held, on CPU: "f32", "f16" or "q8" (`docs/kernels.md`). A
             step behind many tokens reads less with fewer bits; what is computed is another.
         profile: What its blocks cost, for plans; None estimates them from their sizes.

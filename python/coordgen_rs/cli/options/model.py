@@ -58,8 +58,8 @@ _OPENING = (
         "when to switch from the prefill graphs to the decode graphs; default %(default)s"
     ),
     option.size("--memory-budget BYTES").help(
-        "most memory for the blocks' graphs (500M, 2G); blocks that do not fit are loaded "
-        "again in every pass, while others compute"
+        "most memory for the blocks' graphs and experts (500M, 2G); experts are read and dropped "
+        "by use, blocks that do not fit are loaded again in every pass, while others compute"
     ),
     option.path("--profile FILE").help(
         "a profile from `coordgen profile`, for --switch and --memory-budget"
