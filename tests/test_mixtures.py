@@ -18,6 +18,7 @@ from coordgen_rs import (
     Vocabulary,
     generate,
     make_drafter,
+    open_bundle,
     open_session,
     plain,
 )
@@ -156,7 +157,10 @@ def test_blocks_that_are_streamed_say_the_same(bundles, family):
     prompt = prompt_of(5, 300)
     expected = tokens_of(plain(open_session(bundles(family)), prompt, max_new_tokens=30))
     size = max(path.stat().st_size for path in bundles(family).glob("block_*.weights"))
-    for options in ({"memory_budget": int(1.5 * size)}, {"switch": "just_in_time"}):
+    experts = open_bundle(bundles(family)).manifest.experts
+    largest = max(region.num_bytes for region in experts.layers)
+    budget = int(1.5 * size) + largest
+    for options in ({"memory_budget": budget}, {"switch": "just_in_time"}):
         streamed = open_session(bundles(family), **options)
         for _ in range(2):
             got = tokens_of(generate(streamed, prompt, max_new_tokens=30))

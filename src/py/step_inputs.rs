@@ -23,8 +23,7 @@ pub struct PyStepInputs {
     #[doc = stub_doc!("StepInputs.mask")]
     #[pyo3(get)]
     mask: Option<Py<PyArrayDyn<f32>>>,
-    #[doc = stub_doc!("StepInputs.experts_read")]
-    #[pyo3(get, set)]
+    /// Until a drafter takes it.
     pub(super) experts_read: Option<f32>,
     /// Parents, lengths, span.
     path: Option<[Py<PyArrayDyn<i32>>; 3]>,
@@ -206,6 +205,17 @@ impl PyStepInputs {
             experts_read: None,
             apart_at: None,
         })
+    }
+
+    #[doc = stub_doc!("StepInputs.experts_read")]
+    #[getter]
+    fn experts_read(&self) -> Option<f32> {
+        self.experts_read
+    }
+
+    #[setter]
+    fn set_experts_read(&mut self, count: Option<f32>) {
+        self.experts_read = count;
     }
 
     #[doc = stub_doc!("StepInputs.rows")]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coordgen_rs import generate, make_drafter, open_session
+from coordgen_rs._core import Drafter
 from coordgen_rs.opening import self_test
 from coordgen_rs.tools.export import export_checkpoint
 from mixtures import write_mixture
@@ -94,33 +95,29 @@ def test_a_drafter_takes_what_a_step_has_read(record):
         assert used.experts_read is None
 
 
-def test_texts_that_share_experts_get_wider_steps(record, monkeypatch):
-    """The same answers of the target, but steps are told to have read few experts, or many."""
+def test_texts_that_share_experts_get_wider_steps(record):
+    """A target that goes on with a cycle whose second half nobody is sure of."""
     session, _ = record
-    widths = session.widths
-    counts = [float(per_token(session)) * (1 + index) for index in range(len(widths))]
-    costs = [
-        (100.0 + 60.0 * (width - 1), 0.0, count, 60.0 * (width - 1) / (count - counts[0] + 1e-9))
-        for width, count in zip(widths, counts, strict=True)
-    ]
-    each = min(cost[3] for cost in costs[1:])
-    monkeypatch.setattr(session, "step_costs", [(*cost[:3], each) for cost in costs])
+    width = session.widths[-1]
+    costs = [(100.0 + 60.0 * (it - 1), 0.0, 12.0 * it, 5.0) for it in session.widths]
+    random = np.random.default_rng(1)
+    text = np.tile(random.integers(3, 40, 200), 2).astype(np.uint32)
     rows = []
     for share in (0.0, 1.0):
-        drafter = make_drafter(session, "auto")
-        step = session.step
-
-        def told(inputs, step=step, share=share):
-            logits = step(inputs)
-            index = widths.index(inputs.rows)
-            inputs.experts_read = counts[0] + share * (counts[index] - counts[0])
-            return logits
-
-        monkeypatch.setattr(session, "step", told)
-        prompt = np.tile(np.arange(3, 23, dtype=np.uint32), 6)
-        steps = generate(session, prompt, max_new_tokens=120, drafter=drafter, ignore_eos=True)
-        rows.append(sum(step.num_drafted for step in steps))
-        monkeypatch.setattr(session, "step", step)
+        drafter = Drafter(session.step_inputs, session.vocab_size, costs=costs)
+        drafter.begin(text[:250], 140)
+        num_rows, at = 0, 249
+        while drafter.finish_reason is None:
+            inputs = drafter.propose(at)
+            inputs.experts_read = 12.0 + share * 12.0 * (inputs.num_nodes - 1)
+            logits = np.zeros((inputs.rows, session.vocab_size), np.float32)
+            depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
+            logits[np.arange(inputs.num_nodes), text[at + 1 + depths]] = 1.0
+            accepted = drafter.accept(logits)
+            num_rows += inputs.rows
+            at += len(accepted.token_ids)
+        rows.append(num_rows)
+    assert width > 8
     assert rows[0] > rows[1]
 
 

@@ -314,6 +314,23 @@ class OfSwitcher(Subject):
         return [*found, switcher.resident()]
 
 
+class OfExpertStore(Subject):
+    def made(self):
+        self.folder = tempfile.TemporaryDirectory()
+        file = Path(self.folder.name, "experts")
+        np.repeat(np.arange(8, dtype=np.uint8), 4096).tofile(file)
+        regions = [(0, 0, 4, 4096), (0, 4 * 4096, 4, 4096)]
+        store = _core.ExpertStore([file], regions, budget=5 * 4096 if self.seed % 2 else None)
+        for layer in range(self.seed % 3):
+            store.bring(layer % 2, [self.seed % 4, (self.seed + 1) % 4], 1)
+        return store
+
+    def seen(self):
+        store = self.object
+        held = [store.array(layer)[::4096].tolist() for layer in (0, 1)]
+        return [held, store.num_read, store.report()["asked"], store.take_failure()]
+
+
 class OfLock(Subject):
     def made(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -335,6 +352,7 @@ SUBJECTS = {
     _core.PromptLookup: OfPromptLookup,
     _core.SeenTokens: OfSeenTokens,
     _core.Switcher: OfSwitcher,
+    _core.ExpertStore: OfExpertStore,
 }
 
 STATELESS = {
