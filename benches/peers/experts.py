@@ -139,7 +139,7 @@ def decode(path, budget, drafts, options):
     prompt = np.random.default_rng(1).integers(256, 1024, options.prompt)
     prompt = np.concatenate([prompt, prompt]).astype(np.uint32)  # so that there is what to draft
     # The likeliest tokens of a random model are soon the same again and again; drawn ones are not.
-    sampling = Sampling(1.0, top_k=1000, seed=1)
+    sampling = Sampling(100.0, top_k=1000, seed=1)
     stats, asked = Stats(), {"max_new_tokens": options.tokens, "ignore_eos": True}
     asked |= {"sampling": sampling}
     with WatchedMemory() as most:
@@ -231,7 +231,7 @@ def _line(run, disk):
     if told is None:
         return [*start, *(["-"] * 5), resident[0], "-", resident[1]]
     # Reading alone: what is computed meanwhile comes on top where it is not hidden.
-    allowed = run["new_tokens"] / max(told["read_bytes"] / disk, 1e-9)
+    allowed = run["new_tokens"] / max(told["read_bytes"] / disk, 1e-3)
     return [
         *start,
         f"{100 * told['misses'] / max(told['asked'], 1):.1f} %",

@@ -23,7 +23,9 @@ SHAPES = {
         "expert_ffn": 768,
     },
 }
-SKEW = 0.5
+EMBEDDING_SCALE = 30.0
+"""Of the usual weights of an embedding."""
+SKEW = 0.3
 """Where a shape has no `skew`: a quarter of the experts gets about half of the rows."""
 
 

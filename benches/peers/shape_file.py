@@ -139,17 +139,22 @@ def write_shape(path, shape, file_type):
     for values in vectors.values():
         writer.write_tensor_data(values)
     random = np.random.default_rng(0)
-    for matrix in all_matrices:
-        writer.write_tensor_data(_random_blocks(matrix, random))
+    # Of a mixture, the stream is the token's own, or all tokens would choose the same experts.
+    embedding = 1.0 if is_dense else getattr(_other(shape), "EMBEDDING_SCALE", 1.0)
+    for number, matrix in enumerate(all_matrices):
+        writer.write_tensor_data(_random_blocks(matrix, random, 1.0 if number else embedding))
     writer.close()
 
 
-def _random_blocks(matrix, random):
-    """Random weights around zero, `(bytes,) u8`: all bytes of a block but its scales are drawn."""
+def _random_blocks(matrix, random, times=1.0):
+    """Random weights around zero, `(bytes,) u8`: all bytes of a block but its scales are drawn.
+
+    They are `times` as large as usual.
+    """
     of_block, block_bytes = _block(matrix.weight_type)
     num_blocks = matrix.num_weights // of_block
     blocks = np.empty((num_blocks, block_bytes), np.uint8)
-    scale = _USUAL_SCALE[matrix.weight_type]
+    scale = times * _USUAL_SCALE[matrix.weight_type]
     for start in range(0, num_blocks, _PIECE_BLOCKS):
         piece = blocks[start : start + _PIECE_BLOCKS]
         drawn = np.frombuffer(random.bytes(piece.size), np.uint8)

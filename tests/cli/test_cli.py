@@ -44,6 +44,7 @@ def test_json_holds_every_promised_field(bundle):
         "first_token_s",
         "decode_s",
         "switching",
+        "experts",
         "tokens_per_s",
         "draft_us",
         "finish_reason",

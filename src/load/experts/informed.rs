@@ -39,11 +39,12 @@ impl<'a> Informed<'a> {
             let mut is_asked = vec![false; of_layer.len()];
             let mut topic = topics[topics.len() - 1];
             for row in 0..num_rows {
-                match ahead {
-                    None => topic = topics[row],
-                    Some((gap, _)) => {
-                        schedule.router.drift(&mut topic, if row == 0 { gap } else { 1 }, draws);
+                match (ahead, topics.get(row)) {
+                    (None, Some(known)) => topic = *known,
+                    (Some((gap, _)), _) if row == 0 => {
+                        schedule.router.drift(&mut topic, gap, draws);
                     }
+                    _ => schedule.router.drift(&mut topic, 1, draws),
                 }
                 let (layer, per_row) = (of_layer.clone(), schedule.per_row);
                 for expert in schedule.router.choose(layer, &topic, per_row, draws) {

@@ -10,7 +10,7 @@ struct InOrder;
 impl Forecast for InOrder {
     fn observe(&mut self, _: usize, _: &[u16], _: usize) {}
     fn due(&self, expert: usize) -> f32 {
-        if expert % 4 == 0 { 1.0 } else { 0.0 }
+        if expert.is_multiple_of(4) { 1.0 } else { 0.0 }
     }
     fn turns_until_use(&self, expert: usize, _: usize) -> f32 {
         expert as f32
@@ -67,7 +67,9 @@ fn the_last_to_be_used_goes_but_not_what_is_held() {
         }
         action
     };
-    (0..9).for_each(|_| drop(act(&mut core)));
+    for _ in 0..9 {
+        act(&mut core);
+    }
     core.let_go(&held[..2]);
     core.ask(0, &[1, 2, 3], 3);
     let done: Vec<_> = (0..7).map(|_| act(&mut core)).collect();

@@ -1,5 +1,6 @@
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
+use std::slice;
 use std::sync::Arc;
 use std::thread;
 
@@ -35,7 +36,7 @@ impl Files {
         };
         let budget =
             budget.map(|num_bytes| Budget { num_bytes, num_threads: 3, is_forgotten: false });
-        ExpertStore::open(&[self.0.clone()], (0..LAYERS).map(region).collect(), budget)
+        ExpertStore::open(slice::from_ref(&self.0), (0..LAYERS).map(region).collect(), budget)
     }
 
     fn cut(&self, num_bytes: u64) {
@@ -160,7 +161,7 @@ fn regions_outside_their_file_and_small_budgets_are_refused() {
         Region { num_experts: 0, ..region },
         Region { offset: u64::MAX - 4095, ..region },
     ] {
-        let refused = ExpertStore::open(&[files.0.clone()], vec![wrong], None).unwrap_err();
+        let refused = ExpertStore::open(slice::from_ref(&files.0), vec![wrong], None).unwrap_err();
         assert!(matches!(refused, Error::BadOption { .. }), "{refused}");
     }
     let absent = ExpertStore::open(&[files.0.join("absent")], vec![], None).unwrap_err();

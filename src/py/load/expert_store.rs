@@ -70,7 +70,7 @@ impl PyExpertStore {
         self.check_layer(layer)?;
         let num_experts = self.core.num_experts(layer);
         let is_known = |&expert: &i32| usize::try_from(expert).is_ok_and(|it| it < num_experts);
-        if per_row == 0 || chosen.len() % per_row != 0 || !chosen.iter().all(is_known) {
+        if per_row == 0 || !chosen.len().is_multiple_of(per_row) || !chosen.iter().all(is_known) {
             let (what, must) =
                 ("what rows have chosen", "numbers of experts, as many for each row");
             return Err(Error::BadOption { what, got: format!("{chosen:?}"), must }.into());
