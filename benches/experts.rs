@@ -75,7 +75,7 @@ fn best_us(layer: &Experts, num_rows: usize, weights: &[u8], rounds: usize) -> (
         let step = Step::new(Processor::best(), layer, inputs, num_rows).expect("inputs fit");
         // SAFETY: there is room for all rows.
         let chosen = unsafe {
-            step.compute(&mut scratch, given.as_mut_ptr(), &|_| Ok(()), &|tasks, work| {
+            step.compute(&mut scratch, given.as_mut_ptr(), &|_, _| Ok(()), &|tasks, work| {
                 (0..tasks).for_each(work);
                 Ok::<(), Infallible>(())
             })

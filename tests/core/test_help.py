@@ -19,9 +19,16 @@ def described(body: list[ast.stmt], prefix: str = "") -> Iterator[tuple[str, str
     for node in body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
             name = prefix + node.name
+            if isinstance(node, ast.FunctionDef) and any(map(is_setter, node.decorator_list)):
+                continue
             yield name, ast.get_docstring(node)
             if isinstance(node, ast.ClassDef):
                 yield from described(node.body, f"{name}.")
+
+
+def is_setter(decorator: ast.expr) -> bool:
+    """Whether a method sets what another of its name, which says what it is, gets."""
+    return isinstance(decorator, ast.Attribute) and decorator.attr == "setter"
 
 
 DESCRIBED = dict(described(STUB.body))

@@ -10,7 +10,9 @@ use crate::error::{Error, Result};
 
 /// What is kept of earlier steps at each new one: about the last 50 count.
 const DECAY: f32 = 0.98;
-/// Weight of unrelated tokens before any step is seen, in steps.
+/// What is expected before any step is seen, and its weight in steps. Tokens that follow each other are
+/// related, and only wide steps teach how much: they have to be tried.
+const PRIOR_SHARE: f32 = 0.75;
 const PRIOR_STEPS: f32 = 1.0;
 
 /// What steps read of experts.
@@ -68,7 +70,7 @@ impl ExpertReads {
     fn share(&self) -> f32 {
         let prior = PRIOR_STEPS * self.beyond_first(self.unrelated.last().copied().unwrap_or(0.0));
         let expected = self.expected + prior;
-        if expected > 0.0 { (self.read + prior) / expected } else { 1.0 }
+        if expected > 0.0 { (self.read + PRIOR_SHARE * prior) / expected } else { 1.0 }
     }
 
     /// How many of so many experts rows behind the first have read.
@@ -100,8 +102,8 @@ mod tests {
     }
 
     #[test]
-    fn unrelated_tokens_are_expected_first() {
-        assert_eq!([0, 1, 2].map(|step| reads().saved(step)), [0.0; 3]);
+    fn tokens_that_are_somewhat_related_are_expected_first() {
+        assert_eq!([0, 1, 2].map(|step| reads().saved(step)), [0.0, 0.25 * 9.0, 0.25 * 18.0]);
     }
 
     #[test]
@@ -131,7 +133,7 @@ mod tests {
         for _ in 0..200 {
             reads.have_read(ROWS.into_iter(), 6, 35.0); // as many as six unrelated rows
         }
-        assert!(reads.saved(2).abs() < 1e-3, "{}", reads.saved(2));
+        assert!(reads.saved(2).abs() < 0.2, "{}", reads.saved(2));
     }
 
     #[test]
@@ -139,7 +141,7 @@ mod tests {
         let mut reads = reads();
         reads.have_read(ROWS.into_iter(), 1, 8.0);
         reads.have_read(ROWS.into_iter(), 8, f32::NAN);
-        assert_eq!(reads.saved(2), 0.0);
+        assert_eq!(reads.saved(2), self::reads().saved(2));
     }
 
     #[test]

@@ -353,7 +353,7 @@ mod tests {
         let choice = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
         let mut choice = choice.with_experts(experts).unwrap();
         let rows = |choice: &StepChoice| choice.rows(choice.best(2, 0, apart(&[0.3; 8])));
-        assert_eq!((rows(&choice), choice.cost(2, 0)), (1, Some(4.5)));
+        assert_eq!((rows(&choice), choice.cost(2, 0)), (1, Some(3.75)));
         for _ in 0..200 {
             choice.experts_read(8, 9.0);
         }

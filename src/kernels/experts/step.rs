@@ -22,6 +22,9 @@ const SUMS_PER_TASK: usize = 1 << 15;
 /// Does work for each number below a count, perhaps on several threads, and returns when all is done.
 pub type InParallel<'a, E> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync)) -> Result<(), E>;
 
+/// Told the experts of each row, and how many different ones they are, before weights are read.
+pub type Bring<'a, E> = &'a dyn Fn(&[i32], usize) -> Result<(), E>;
+
 /// What a step reads, each `M` rows where it has rows.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inputs<'a> {
@@ -114,8 +117,7 @@ impl<'a> Step<'a> {
 
     /// Computes all rows, to `to (M, columns)`; gives the experts of each, `(M, chosen)`, by rank.
     ///
-    /// Weights are read once `bring` has been told the experts of each row, and how many different
-    /// ones they are; and only theirs.
+    /// Weights are read once `bring` has been told of them, and only those.
     ///
     /// # Errors
     ///
@@ -128,7 +130,7 @@ impl<'a> Step<'a> {
         &self,
         scratch: &'s mut Scratch,
         to: *mut f32,
-        bring: &dyn Fn(&[i32], usize) -> Result<(), E>,
+        bring: Bring<'_, E>,
         in_parallel: InParallel<'_, E>,
     ) -> Result<&'s [i32], E> {
         let Self { processor, layer, inputs, num_rows } = *self;
