@@ -170,7 +170,8 @@ class StepInputs:
         """
 
     @experts_read.setter
-    def experts_read(self, count: float | None) -> None: ...
+    def experts_read(self, count: float | None) -> None:
+        """Tell the `count`; None where nobody counts."""
     @property
     def input_ids(self) -> NDArray[np.int64]:
         """The array given, `(rows,) i64`."""

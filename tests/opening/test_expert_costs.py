@@ -98,15 +98,14 @@ def test_a_drafter_takes_what_a_step_has_read(record):
 def test_texts_that_share_experts_get_wider_steps(record):
     """A target that goes on with what was in its prompt, where rows cost much."""
     session, _ = record
-    width = session.widths[-1]
     costs = [(100.0 + 40.0 * (it - 1), 0.0, 12.0 * it, 3.0) for it in session.widths]
     random = np.random.default_rng(1)
     text = np.tile(random.integers(3, 40, 200), 2).astype(np.uint32)
-    rows = []
+    num_steps = []
     for share in (0.0, 1.0):
         drafter = Drafter(session.step_inputs, session.vocab_size, costs=costs)
         drafter.begin(text[:250], 140)
-        num_rows, at = 0, 249
+        at, rows = 249, []
         while drafter.finish_reason is None:
             inputs = drafter.propose(at)
             inputs.experts_read = 12.0 + share * 12.0 * (inputs.num_nodes - 1)
@@ -114,11 +113,10 @@ def test_texts_that_share_experts_get_wider_steps(record):
             depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
             logits[np.arange(inputs.num_nodes), text[at + 1 + depths]] = 1.0
             accepted = drafter.accept(logits)
-            num_rows += inputs.rows
+            rows.append(inputs.rows)
             at += len(accepted.token_ids)
-        rows.append(num_rows)
-    assert width > 8
-    assert rows[0] > rows[1]
+        num_steps.append(len(rows))
+    assert num_steps[0] < num_steps[1] < 140
 
 
 def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch):

@@ -89,6 +89,7 @@ NOT_RUN = {
     ),
     r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/tools/bench/test_quality.py"),
     r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/tools/export/gguf"),
+    r"^coordgen \w+ --model Qwen3-30B": Exempt(Reason.MODEL, "tests/target/test_expert_budget.py"),
     r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/tools/bench/test_bench.py"),
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": Exempt(Reason.MODEL, "tests/foreign/genai"),
     r"^coordgen \w+ .*/llama_v3_2_3b_instruct": Exempt(Reason.MODEL, "tests/foreign/genie"),

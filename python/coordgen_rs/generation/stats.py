@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import SwitchReport
-from coordgen_rs.target.experts import ExpertReport
+from coordgen_rs.target.expert_report import ExpertReport
 
 OfExperts = Callable[[], ExpertReport | None]
 """What a session tells of its experts so far."""
@@ -96,7 +96,7 @@ class Stats:
         return f", {self.read_again_tokens:,} read again" if self.read_again_tokens else ""
 
     def follow(self, of_experts: OfExperts | None) -> None:
-        """Tell of experts, from now on: what this gives, if it gives anything."""
+        """Tell of experts, from now on: what `of_experts` gives, if it gives anything."""
         before = None if of_experts is None else of_experts()
         self._experts = None if of_experts is None or before is None else (of_experts, before)
 

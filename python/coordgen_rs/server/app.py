@@ -283,7 +283,10 @@ class Endpoints:
             model = self._worker.model
             described |= {"context_length": model.context, "provider": model.provider}
             if (costs := model.step_costs) is not None:
-                described["step_us"] = {rows: cost._asdict() for rows, cost in costs.items()}
+                described["step_us"] = {
+                    rows: {"base": cost.base, "per_token": cost.per_token}
+                    for rows, cost in costs.items()
+                }
         return described
 
 

@@ -19,7 +19,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.device import CpuDevice, Device
-from coordgen_rs.target.experts import ExpertReport
+from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
