@@ -13,7 +13,6 @@ from coordgen_rs import (
     Model,
     OrtSession,
     PrefixPool,
-    Sampling,
     Tokenizer,
     generate,
     make_drafter,
@@ -22,32 +21,28 @@ from coordgen_rs import (
 )
 from coordgen_rs.errors import BundleDamagedError, OptionError
 from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.tools.check import SideBranchDrafter
 from coordgen_rs.tools.export import export_checkpoint
 from gemma4 import CONFIGS, write_gemma4
-from scripted import SCRIPTS, ScriptedDrafter
+from lossless import (
+    ALL_SOURCES,
+    COMMITS,
+    Bundles,
+    check_adversarial_drafts,
+    check_drafts,
+    check_ends,
+    check_sampled,
+    check_streamed,
+    prompt_of,
+)
+from scripted import SCRIPTS
 
-ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
-DRAFTS = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
 WEIGHTS = ("fp32", "int8", "int4")
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("gemma4"), {}
-
-    def bundle(family, weights="fp32", blocks=2):
-        if (family, weights, blocks) not in made:
-            source = folder / family
-            if not source.exists():
-                write_gemma4(source, family, seed=3)
-            made[family, weights, blocks] = folder / f"{family}-{weights}-{blocks}"
-            export_checkpoint(
-                source, made[family, weights, blocks], weights=weights, blocks=blocks, context=1024
-            )
-        return made[family, weights, blocks]
-
-    return bundle
+    folder = tmp_path_factory.mktemp("gemma4")
+    return Bundles(folder, lambda path, family: write_gemma4(path, family, seed=3))
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -60,64 +55,28 @@ def session(bundles, family):
     return open_session(bundles(family))
 
 
-def prompt_of(seed, length=90):
-    """Text that repeats parts of itself, so that lookups find some."""
-    random = np.random.default_rng(seed)
-    part = random.integers(3, 128, length // 3)
-    return np.concatenate([part, random.integers(3, 128, length // 3), part]).astype(np.uint32)
-
-
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("commit", COMMITS)
 def test_drafts_change_nothing(bundles, family, weights, commit):
-    session = open_session(bundles(family, weights))
-    assert session.exact_commits == ("canonical", "compact")
-    assert session.is_exact_after_prefill
-    assert session.is_exact_at_any_rows
-    options = {"max_new_tokens": 60, "ignore_eos": True}
-    for seed in range(3):
-        prompt = prompt_of(seed)
-        answer = tokens_of(plain(session, prompt, **options))
-        for draft in DRAFTS:
-            drafter = make_drafter(session, draft, commit)
-            assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
-        text = np.array([prompt[-1], *answer], np.uint32)
-        beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
-        assert tokens_of(generate(session, prompt, drafter=beside, **options)) == answer
+    check_drafts(open_session(bundles(family, weights)), commit)
 
 
-@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_adversarial_drafts_change_nothing(session, script, commit):
-    prompt = prompt_of(1, 40)
-    answer = tokens_of(plain(session, prompt, max_new_tokens=50))
-    for limit in (1, 2, len(answer) // 2 or 1, 50):
-        drafter = ScriptedDrafter(
-            make_drafter(session, "auto", commit), lambda given: script(answer, given)
-        )
-        got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
-        assert got == answer[:limit]
+    check_adversarial_drafts(session, script, commit)
 
 
-def test_sampled_answers_are_the_same(session):
-    for seed in range(3):
-        options = {"sampling": Sampling(0.9, top_p=0.95, seed=seed), "max_new_tokens": 40}
-        expected = tokens_of(plain(session, prompt_of(seed), **options))
-        for draft in ("auto", ALL_SOURCES):
-            drafter = make_drafter(session, draft)
-            got = generate(session, prompt_of(seed), drafter=drafter, **options)
-            assert tokens_of(got) == expected
-            assert len(expected) > 1
+def test_an_answer_ends_where_plain_decoding_ends_it(session, monkeypatch):
+    check_ends(session, SCRIPTS, monkeypatch)
+
+
+def test_sampled_answers_and_those_under_a_grammar_are_the_same(session):
+    check_sampled(session)
 
 
 def test_blocks_that_are_streamed_say_the_same(bundles, family):
-    prompt = prompt_of(5, 300)
-    expected = tokens_of(plain(open_session(bundles(family)), prompt, max_new_tokens=30))
-    size = max(path.stat().st_size for path in bundles(family).glob("block_*.weights"))
-    for options in ({"memory_budget": int(1.5 * size)}, {"switch": "just_in_time"}):
-        streamed = open_session(bundles(family), **options)
-        for _ in range(2):
-            assert tokens_of(generate(streamed, prompt, max_new_tokens=30)) == expected
+    check_streamed(bundles(family))
 
 
 def logits_behind(session, tokens):

@@ -4,30 +4,30 @@ import numpy as np
 import pytest
 
 from answers import tokens_of
-from coordgen_rs import OrtSession, Stats, generate, make_drafter, open_session, plain
-from coordgen_rs.tools.check import SideBranchDrafter
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs import generate, make_drafter, open_session, plain
 from gpt_oss import write_gpt_oss
-from scripted import SCRIPTS, ScriptedDrafter
+from lossless import (
+    COMMITS,
+    DRAFTS,
+    Bundles,
+    check_adversarial_drafts,
+    check_drafts,
+    check_ends,
+    prompt_of,
+)
+from scripted import SCRIPTS
 
-ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
-DRAFTS = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
 WEIGHTS = ("fp32", "int8", "int4", "keep")
 """What is kept are experts in MXFP4, beside floats."""
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("gpt-oss"), {}
-    source = write_gpt_oss(folder / "source", packed=True, seed=3)
+    def write(path, family):
+        write_gpt_oss(path, packed=True, seed=3)
 
-    def bundle(weights):
-        if weights not in made:
-            made[weights] = folder / weights
-            export_checkpoint(source, made[weights], weights=weights, blocks=2, context=1024)
-        return made[weights]
-
-    return bundle
+    made = Bundles(tmp_path_factory.mktemp("gpt-oss"), write)
+    return lambda weights: made("gpt-oss", weights)
 
 
 @pytest.fixture(scope="module")
@@ -35,30 +35,10 @@ def session(bundles):
     return open_session(bundles("keep"))
 
 
-def prompt_of(seed, length=90):
-    """Text that repeats parts of itself, so that lookups find some."""
-    random = np.random.default_rng(seed)
-    part = random.integers(3, 128, length // 3)
-    return np.concatenate([part, random.integers(3, 128, length // 3), part]).astype(np.uint32)
-
-
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("commit", COMMITS)
 def test_drafts_change_nothing(bundles, weights, commit):
-    session = open_session(bundles(weights))
-    assert session.exact_commits == ("canonical", "compact")
-    assert session.is_exact_after_prefill
-    assert session.is_exact_at_any_rows
-    options = {"max_new_tokens": 60, "ignore_eos": True}
-    for seed in range(4):
-        prompt = prompt_of(seed)
-        answer = tokens_of(plain(session, prompt, **options))
-        for draft in DRAFTS:
-            drafter = make_drafter(session, draft, commit)
-            assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
-        text = np.array([prompt[-1], *answer], np.uint32)
-        beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
-        assert tokens_of(generate(session, prompt, drafter=beside, **options)) == answer
+    check_drafts(open_session(bundles(weights)), commit, 4)
 
 
 @pytest.mark.parametrize("form", ["f16", "q8"])
@@ -74,38 +54,14 @@ def test_keys_and_values_in_fewer_bits_change_nothing_with_drafts(bundles, form)
             assert tokens_of(steps) == answer
 
 
-@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_adversarial_drafts_change_nothing(session, script, commit):
-    for seed in range(3):
-        prompt = prompt_of(seed, 40)
-        answer = tokens_of(plain(session, prompt, max_new_tokens=50))
-        for limit in (1, 2, len(answer) // 2 or 1, 50):
-            drafter = ScriptedDrafter(
-                make_drafter(session, "auto", commit),
-                lambda given, answer=answer: script(answer, given),
-            )
-            got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
-            assert got == answer[:limit]
+    check_adversarial_drafts(session, script, commit)
 
 
 def test_an_answer_ends_at_any_of_three_ends(session, monkeypatch):
-    """Also where drafts go on behind it."""
-    for seed in range(3):
-        prompt = prompt_of(seed)
-        answer = tokens_of(plain(session, prompt, max_new_tokens=40, ignore_eos=True))
-        ends = (answer[17], answer[23], answer[30])
-        monkeypatch.setattr(OrtSession, "end_token_ids", ends)
-        expected = answer[: min(answer.index(end) for end in ends) + 1]
-        for script in SCRIPTS:
-            drafter = ScriptedDrafter(
-                make_drafter(session),
-                lambda given, answer=answer, script=script: script(answer, given),
-            )
-            stats = Stats()
-            steps = generate(session, prompt, max_new_tokens=40, drafter=drafter, stats=stats)
-            assert tokens_of(steps) == expected
-            assert stats.finish_reason == "stop"
+    check_ends(session, SCRIPTS, monkeypatch, places=(17, 23, 30))
 
 
 def test_a_prompt_says_the_same_after_a_rewind_as_at_first(bundles, session):

@@ -12,11 +12,8 @@ from coordgen_rs import (
     Model,
     OrtSession,
     PrefixPool,
-    Regex,
-    Sampling,
     Stats,
     Tokenizer,
-    Vocabulary,
     generate,
     make_drafter,
     open_session,
@@ -26,33 +23,28 @@ from coordgen_rs.errors import ShapeError
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.states import SNAPSHOT_TOKENS
-from coordgen_rs.tools.check import SideBranchDrafter
-from coordgen_rs.tools.export import export_checkpoint
 from hybrids import CONFIGS, write_hybrid
-from scripted import SCRIPTS, ScriptedDrafter
+from lossless import (
+    ALL_SOURCES,
+    COMMITS,
+    Bundles,
+    check_adversarial_drafts,
+    check_drafts,
+    check_ends,
+    check_sampled,
+    check_streamed,
+    prompt_of,
+)
+from scripted import SCRIPTS
 
-ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
-DRAFTS = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
 MOST_READ_AGAIN = 64
 WEIGHTS = ("fp32", "int8")
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    folder, made = tmp_path_factory.mktemp("hybrids"), {}
-
-    def bundle(family, weights="fp32"):
-        if (family, weights) not in made:
-            source = folder / family
-            if not source.exists():
-                write_hybrid(source, family, seed=3)
-            made[family, weights] = folder / f"{family}-{weights}"
-            export_checkpoint(
-                source, made[family, weights], weights=weights, blocks=2, context=1024
-            )
-        return made[family, weights]
-
-    return bundle
+    folder = tmp_path_factory.mktemp("hybrids")
+    return Bundles(folder, lambda path, family: write_hybrid(path, family, seed=3))
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -65,92 +57,28 @@ def session(bundles, family):
     return open_session(bundles(family))
 
 
-def prompt_of(seed, length=90):
-    """Text that repeats parts of itself, so that lookups find some."""
-    random = np.random.default_rng(seed)
-    part = random.integers(3, 128, length // 3)
-    return np.concatenate([part, random.integers(3, 128, length // 3), part]).astype(np.uint32)
-
-
 @pytest.mark.parametrize("weights", WEIGHTS)
-@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("commit", COMMITS)
 def test_drafts_change_nothing(bundles, family, weights, commit):
-    session = open_session(bundles(family, weights))
-    assert session.exact_commits == ("canonical", "compact")
-    assert session.is_exact_after_prefill
-    assert session.is_exact_at_any_rows
-    options = {"max_new_tokens": 60, "ignore_eos": True}
-    for seed in range(4):
-        prompt = prompt_of(seed)
-        answer = tokens_of(plain(session, prompt, **options))
-        for draft in DRAFTS:
-            drafter = make_drafter(session, draft, commit)
-            assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
-        text = np.array([prompt[-1], *answer], np.uint32)
-        beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
-        assert tokens_of(generate(session, prompt, drafter=beside, **options)) == answer
+    check_drafts(open_session(bundles(family, weights)), commit, 4)
 
 
-@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("commit", COMMITS)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_adversarial_drafts_change_nothing(session, script, commit):
-    for seed in range(3):
-        prompt = prompt_of(seed, 40)
-        answer = tokens_of(plain(session, prompt, max_new_tokens=50))
-        for limit in (1, 2, len(answer) // 2 or 1, 50):
-            drafter = ScriptedDrafter(
-                make_drafter(session, "auto", commit),
-                lambda given, answer=answer: script(answer, given),
-            )
-            got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
-            assert got == answer[:limit]
+    check_adversarial_drafts(session, script, commit)
 
 
 def test_an_answer_ends_where_plain_decoding_ends_it(session, monkeypatch):
-    """Also where drafts go on behind the end, on the first path or on another."""
-    for seed in range(3):
-        prompt = prompt_of(seed)
-        answer = tokens_of(plain(session, prompt, max_new_tokens=40, ignore_eos=True))
-        end = answer[17]
-        monkeypatch.setattr(OrtSession, "end_token_ids", (end,))
-        expected = answer[: answer.index(end) + 1]
-        assert tokens_of(plain(session, prompt, max_new_tokens=40)) == expected
-        for script in SCRIPTS:
-            drafter = ScriptedDrafter(
-                make_drafter(session),
-                lambda given, answer=answer, script=script: script(answer, given),
-            )
-            stats = Stats()
-            steps = generate(session, prompt, max_new_tokens=40, drafter=drafter, stats=stats)
-            assert tokens_of(steps) == expected
-            assert stats.finish_reason == "stop"
+    check_ends(session, SCRIPTS, monkeypatch)
 
 
 def test_sampled_answers_and_those_under_a_grammar_are_the_same(session):
-    pytest.importorskip("llguidance", reason="grammars need llguidance")
-    vocabulary = Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)
-    grammar = vocabulary.matcher(Regex("([a-f]{3} [0-9]{2};){1,6}"))
-    for seed in range(3):
-        options = {"sampling": Sampling(0.9, top_p=0.95, seed=seed), "max_new_tokens": 40}
-        prompt = prompt_of(seed)
-        for ruled in ({}, {"grammar": grammar}):
-            expected = tokens_of(plain(session, prompt, **options, **ruled))
-            for draft in ("auto", ALL_SOURCES):
-                drafter = make_drafter(session, draft)
-                got = generate(session, prompt, drafter=drafter, **options, **ruled)
-                assert tokens_of(got) == expected
-                assert len(expected) > 1
+    check_sampled(session)
 
 
 def test_blocks_that_are_streamed_say_the_same(bundles, family):
-    prompt = prompt_of(5, 300)
-    expected = tokens_of(plain(open_session(bundles(family)), prompt, max_new_tokens=30))
-    size = max(path.stat().st_size for path in bundles(family).glob("block_*.weights"))
-    for options in ({"memory_budget": int(1.5 * size)}, {"switch": "just_in_time"}):
-        streamed = open_session(bundles(family), **options)
-        for _ in range(2):
-            got = tokens_of(generate(streamed, prompt, max_new_tokens=30))
-            assert got == expected
+    check_streamed(bundles(family))
 
 
 def fresh_logits(session, tokens):

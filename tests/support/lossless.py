@@ -1,0 +1,154 @@
+"""What must hold of every model whose drafts are verified: they change nothing.
+
+In: sessions of random models, drafts of all kinds. Out: a failed assertion where an answer is not
+that of plain decoding. `tests/test_lossless.py` has the models without peculiarities; each family
+that has some is held to the same in a file of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from answers import tokens_of
+from coordgen_rs import (
+    OrtSession,
+    Regex,
+    Sampling,
+    Stats,
+    Tokenizer,
+    Vocabulary,
+    generate,
+    make_drafter,
+    open_bundle,
+    open_session,
+    plain,
+)
+from coordgen_rs.tools.check import SideBranchDrafter
+from coordgen_rs.tools.export import export_checkpoint
+from scripted import ScriptedDrafter
+
+ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
+DRAFTS: tuple[str | Sequence[str], ...] = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
+COMMITS = ("canonical", "compact")
+
+
+class Bundles:
+    """Bundles of random checkpoints, each exported when it is first asked for.
+
+    Args:
+        folder: Where they go.
+        write: Writes the checkpoint of a family to a path.
+    """
+
+    def __init__(self, folder: Path, write: Callable[[Path, str], object]) -> None:
+        self._folder, self._write = folder, write
+
+    def __call__(self, family: str, weights: Any = "fp32", blocks: int = 2) -> Path:
+        """The bundle of a family with such weights, in so many blocks."""
+        source, bundle = self._folder / family, self._folder / f"{family}-{weights}-{blocks}"
+        if not source.exists():
+            self._write(source, family)
+        if not bundle.exists():
+            export_checkpoint(source, bundle, weights=weights, blocks=blocks, context=1024)
+        return bundle
+
+
+def prompt_of(seed: int, length: int = 90) -> NDArray[np.uint32]:
+    """Text that repeats parts of itself, so that lookups find some."""
+    random = np.random.default_rng(seed)
+    part = random.integers(3, 128, length // 3)
+    return np.concatenate([part, random.integers(3, 128, length // 3), part]).astype(np.uint32)
+
+
+def check_drafts(session: OrtSession, commit: str, num_prompts: int = 3) -> None:
+    """Drafts of every method, and such as are right beside the first path alone."""
+    assert session.exact_commits == COMMITS
+    assert session.is_exact_after_prefill
+    assert session.is_exact_at_any_rows
+    options: dict[str, Any] = {"max_new_tokens": 60, "ignore_eos": True}
+    for seed in range(num_prompts):
+        prompt = prompt_of(seed)
+        answer = tokens_of(plain(session, prompt, **options))
+        for draft in DRAFTS:
+            drafter = make_drafter(session, draft, commit)
+            assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
+        text = np.array([prompt[-1], *answer], np.uint32)
+        beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
+        assert tokens_of(generate(session, prompt, drafter=beside, **options)) == answer
+
+
+def check_adversarial_drafts(session: OrtSession, script: Any, commit: str) -> None:
+    """Wrong, empty and too long drafts, of answers with different limits."""
+    for seed in range(3):
+        prompt = prompt_of(seed, 40)
+        answer = tokens_of(plain(session, prompt, max_new_tokens=50))
+        for limit in (1, 2, len(answer) // 2 or 1, 50):
+            drafter = ScriptedDrafter(
+                make_drafter(session, "auto", commit),
+                lambda given, answer=answer: script(answer, given),
+            )
+            got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
+            assert got == answer[:limit]
+
+
+def check_ends(
+    session: OrtSession,
+    scripts: Sequence[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    places: Sequence[int] = (17,),
+) -> None:
+    """Answers end with the first of some tokens, also where drafts go on behind it."""
+    for seed in range(3):
+        prompt = prompt_of(seed)
+        answer = tokens_of(plain(session, prompt, max_new_tokens=40, ignore_eos=True))
+        ends = tuple(answer[place] for place in places)
+        monkeypatch.setattr(OrtSession, "end_token_ids", ends)
+        expected = answer[: min(answer.index(end) for end in ends) + 1]
+        assert tokens_of(plain(session, prompt, max_new_tokens=40)) == expected
+        for script in scripts:
+            drafter = ScriptedDrafter(
+                make_drafter(session),
+                lambda given, answer=answer, script=script: script(answer, given),
+            )
+            stats = Stats()
+            steps = generate(session, prompt, max_new_tokens=40, drafter=drafter, stats=stats)
+            assert tokens_of(steps) == expected
+            assert stats.finish_reason == "stop"
+
+
+def check_sampled(session: OrtSession) -> None:
+    """Answers that are drawn, freely and under a grammar."""
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    vocabulary = Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)
+    grammar = vocabulary.matcher(Regex("([a-f]{3} [0-9]{2};){1,6}"))
+    for seed in range(3):
+        options: dict[str, Any]
+        options = {"sampling": Sampling(0.9, top_p=0.95, seed=seed), "max_new_tokens": 40}
+        prompt = prompt_of(seed)
+        for ruled in ({}, {"grammar": grammar}):
+            expected = tokens_of(plain(session, prompt, **options, **ruled))
+            for draft in ("auto", ALL_SOURCES):
+                drafter = make_drafter(session, draft)
+                got = generate(session, prompt, drafter=drafter, **options, **ruled)
+                assert tokens_of(got) == expected
+                assert len(expected) > 1
+
+
+def check_streamed(bundle: Path) -> None:
+    """Blocks that are streamed within a budget, or switched."""
+    prompt = prompt_of(5, 300)
+    expected = tokens_of(plain(open_session(bundle), prompt, max_new_tokens=30))
+    experts = open_bundle(bundle).manifest.experts
+    regions = [] if experts is None else experts.layers
+    largest = max((region.num_bytes for region in regions), default=0)
+    size = max(path.stat().st_size for path in bundle.glob("block_*.weights"))
+    options: list[dict[str, Any]]
+    options = [{"memory_budget": int(1.5 * size) + largest}, {"switch": "just_in_time"}]
+    for option in options:
+        streamed = open_session(bundle, **option)
+        for _ in range(2):
+            assert tokens_of(generate(streamed, prompt, max_new_tokens=30)) == expected
