@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from coordgen_rs import generate, make_drafter, open_session
+from coordgen_rs import OrtSession, generate, make_drafter, open_bundle, open_session
 from coordgen_rs._core import Drafter
 from coordgen_rs.opening import self_test
 from coordgen_rs.tools.export import export_checkpoint
@@ -119,7 +119,7 @@ def test_texts_that_share_experts_get_wider_steps(record):
     assert num_steps[0] < num_steps[1] < 140
 
 
-def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch):
+def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch, steady_expert_costs):
     session, _ = record
     times = iter(range(0, 10_000, 10))
     monkeypatch.setattr(self_test, "_clock", lambda _: lambda: next(times) / 1e6)
@@ -131,4 +131,34 @@ def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch):
     session.step(inputs)
     more = experts[width] - inputs.experts_read
     expected = (alike_us + 500.0 - alike_us) / more
-    assert self_test._expert_us(session, alike_us + 500.0) == pytest.approx(expected, abs=1e-3)
+    assert steady_expert_costs(session, alike_us + 500.0) == pytest.approx(expected, abs=1e-3)
+
+
+def test_within_a_budget_steps_of_other_tokens_count_on_average(
+    mixture, tmp_path, monkeypatch, steady_costs
+):
+    """Each time of a clock is longer than the one before: what is read belongs to the cost."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    manifest = open_bundle(mixture).manifest
+    graphs = sum(manifest.files[block.weights].num_bytes for block in manifest.blocks)
+    budget = graphs + manifest.experts.layers[0].num_bytes
+    sessions = [open_session(mixture, memory_budget=it) for it in (budget, None)]
+    monkeypatch.setattr(self_test, "_TIMED_SECONDS", 0.0)
+    step, costs, tokens = OrtSession.step, [], []
+
+    def told(session, inputs):
+        if inputs.rows == session.widths[-1]:
+            tokens.append(tuple(inputs.input_ids))
+        return step(session, inputs)
+
+    monkeypatch.setattr(OrtSession, "step", told)
+    for session in sessions:
+        squares = iter([number**2 / 1e6 for number in range(1000)])
+        monkeypatch.setattr(self_test, "_clock", lambda _, squares=squares: lambda: next(squares))
+        costs.append(steady_costs(session, None)[1])
+    rounds, num_widths = self_test._TIMED_ROUNDS[0], len(sessions[0].widths)
+    firsts = [(2 * done * num_widths + 1) ** 2 - (2 * done * num_widths) ** 2 for done in range(3)]
+    assert costs == [sum(firsts) / rounds, firsts[0]]
+    within, without = tokens[:rounds], tokens[rounds:]
+    assert len(set(within)) == rounds
+    assert len(set(without)) == 1
