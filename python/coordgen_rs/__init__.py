@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.drafting.drafter import make_drafter
     from coordgen_rs.errors import CoordgenError
-    from coordgen_rs.generation.loop import Step, generate, plain
+    from coordgen_rs.generation.loop import generate, plain
     from coordgen_rs.generation.stats import Stats
+    from coordgen_rs.generation.step import Step
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
@@ -139,7 +140,7 @@ _MODULES = {
     "Session": "target.session",
     "Span": "model.answer",
     "Stats": "generation.stats",
-    "Step": "generation.loop",
+    "Step": "generation.step",
     "StepInputs": "_core",
     "Stream": "model.answer",
     "SuffixAutomaton": "_core",

@@ -23,8 +23,8 @@ from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
 
-SCHEMA_VERSION = 6
-_QNN_VERSIONS = (2, 3, 4, 5, SCHEMA_VERSION)
+SCHEMA_VERSION = 7
+_QNN_VERSIONS = (2, 3, 4, 5, 6, SCHEMA_VERSION)
 """What bundles for QNN may have: their graphs are the same in all."""
 MANIFEST_NAME = "manifest.json"
 

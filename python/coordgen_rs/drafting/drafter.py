@@ -61,6 +61,12 @@ class Drafting(Protocol):
     def propose(self, past_len: int) -> StepInputs:
         """Draft a tree, and fill the inputs of the step that will verify it."""
 
+    def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
+        """Draft candidates for a step that several requests share; see `Drafter`."""
+
+    def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
+        """Fill the inputs with the worthiest of them: that is the tree which will be verified."""
+
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Verify the tree against the step's logits."""
 

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
+from coordgen_rs.errors import CallOrderError
 
 
 class WrappedDrafter:
@@ -20,6 +21,7 @@ class WrappedDrafter:
 
     def __init__(self, drafter: Drafter) -> None:
         self.drafter = drafter
+        self._whole: StepInputs | None = None  # what was proposed for a shared step
 
     def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         """Same as in `Drafter`."""
@@ -37,6 +39,23 @@ class WrappedDrafter:
     def propose(self, past_len: int) -> StepInputs:
         """Same as in `Drafter`."""
         return self.drafter.propose(past_len)
+
+    def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
+        """The whole tree that is proposed behind `past_len` tokens: subclasses choose its rows."""
+        self._whole = self.propose(past_len)
+        num_nodes = self._whole.num_nodes
+        return np.ones(num_nodes, np.float32), num_nodes
+
+    def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
+        """Same as in `Drafter`, with all `num_nodes` of them, whatever their `cost`.
+
+        Raises:
+            CallOrderError: Nothing was offered.
+        """
+        whole, self._whole = self._whole, None
+        if whole is None:
+            raise CallOrderError("take was called before offer")
+        return whole
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Same as in `Drafter`."""

@@ -1,46 +1,27 @@
-"""The whole algorithm on one screen: `generate`, and `plain`, the baseline it must equal."""
+"""The whole algorithm on one screen: `generate`, and `plain`, the baseline it must equal.
+
+Where the session is one of several sequences, both yield `WAITS` wherever the target is to run.
+"""
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs._core import Sampling, SeenTokens, StepInputs, keep_allowed
+from coordgen_rs._core import Sampling, SeenTokens, keep_allowed
 from coordgen_rs.drafting.drafter import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step_tree import StepTree, tree_of
+from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, read
+from coordgen_rs.generation.step_tree import tree_of
 from coordgen_rs.target.prefixes import PrefixPool, Reused, reused
 from coordgen_rs.target.session import OnRead, Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.history.requests import History
-
-
-class Step(NamedTuple):
-    """The result of one verification.
-
-    Attributes:
-        token_ids: The new tokens, in order.
-        accept_len: How many of them, from the first, are accepted draft tokens; the target's own
-            comes after them.
-        provisional: Tokens that are likely to come next; the target may say others.
-        sources: Who drafted each token: the name of a source, or "target" if nobody did.
-        num_drafted: Draft tokens that were verified, on all branches of the tree.
-        num_rows: Rows of the graph that verified them.
-        tree: The draft tree, where trees were asked for.
-    """
-
-    token_ids: list[int]
-    accept_len: int
-    provisional: Sequence[int] = ()
-    sources: Sequence[str] = ()
-    num_drafted: int = 0
-    num_rows: int = 1
-    tree: StepTree | None = None
 
 
 def generate(
@@ -143,19 +124,19 @@ def generate(
             session.rewind(kept)
             # The last prompt token is the root of the first draft.
             on_logits = drafter.prefilled if drafter.reads_prefill else None
-            stats.switching = session.prefill(
-                request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
+            stats.switching = yield from read(
+                session, request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
             )
         # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
         session.gap_work = drafter.draft_on
         while stats.finish_reason is None:
             _check_owner(session, number, len(request.prompt) - 1 + len(answer))
             stats.begin("draft")
-            inputs = drafter.propose(session.length)
+            inputs = yield from drafted(session, drafter, stats)
             tree = tree_of(drafter) if trees else None
             if provisional:
                 stats.pause()
-                yield Step([], 0, _first_path(inputs))
+                yield Step([], 0, first_path(inputs))
             stats.begin("verify")
             logits = session.step(inputs)
             stats.begin("accept")
@@ -214,14 +195,13 @@ def plain(
     kept = held.num_tokens
     with stats.prefill(request.prompt, *held):
         session.rewind(kept)
-        stats.switching = session.prefill(request.prompt[kept:-1], on_read=on_read)
+        stats.switching = yield from read(session, request.prompt[kept:-1], on_read=on_read)
     end_token_ids = () if ignore_eos else session.end_token_ids
     root, first_row = request.prompt[-1:].copy(), np.zeros(1, np.uint32)
     while stats.finish_reason is None:
         _check_owner(session, number, len(request.prompt) - 1 + len(answer))
         stats.begin("verify")
-        inputs = _narrowest(session)
-        inputs.fill_chain(root, session.length)
+        inputs = yield from drafted(session, PlainStep(session, root), stats)
         logits = _allowed(session.step(inputs)[0], grammar)
         root[0] = _choose(logits, sampling, len(answer), seen)
         if seen is not None:
@@ -243,14 +223,6 @@ def _seen(
     return seen
 
 
-def _narrowest(session: Session) -> StepInputs:
-    """The narrowest step that fits behind what the session holds: each has slots of its own."""
-    fitting = (
-        inputs for inputs in session.step_inputs if session.length + inputs.rows <= inputs.attended
-    )
-    return next(fitting, session.step_inputs[0])  # whose `fill_chain` refuses it by name
-
-
 def _check_types(sampling: object, stats: object, on_read: object, prefixes: object) -> None:
     arguments.of_type("prefixes", prefixes, PrefixPool)
     arguments.of_type("sampling", sampling, Sampling)
@@ -266,14 +238,6 @@ def _plain_finish(
     if grammar is not None and grammar.extend(answer[-1:]):
         return "grammar"
     return request.finish_reason("length" if len(answer) == request.limit else None)
-
-
-def _first_path(inputs: StepInputs) -> list[int]:
-    """The tokens of the tree's first path, below its root."""
-    depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
-    path_len = np.count_nonzero(depths == np.arange(len(depths)))  # row i is i tokens deep
-    path: list[int] = inputs.input_ids[1:path_len].tolist()
-    return path
 
 
 def _allowed(logits: NDArray[np.float32], grammar: "Matcher | None") -> NDArray[np.float32]:

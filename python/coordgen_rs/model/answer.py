@@ -13,10 +13,10 @@ from threading import RLock
 from typing import NamedTuple, Self
 
 from coordgen_rs.errors.process import OpenedHere
-from coordgen_rs.generation.loop import Step
+from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.bell import Bell
-from coordgen_rs.model.making import Making
+from coordgen_rs.model.making import Made, Making
 from coordgen_rs.text.stop import StopStrings
 
 
@@ -131,6 +131,10 @@ class Read(NamedTuple):
     ends: tuple[int, ...]
 
 
+NOTHING_YET = Read(Gain((), (), (), WAITS), ())
+"""In place of a read where the request waits for the next run of its batch."""
+
+
 class Stream(Iterator[Piece]):
     """The pieces of an answer, made as they are asked for; `Model.stream` makes it.
 
@@ -152,11 +156,11 @@ class Stream(Iterator[Piece]):
         stats: Stats,
         decode: Callable[[int], str],
         stop: StopStrings,
-        made: Callable[[Generator[Read]], Making[Read]] | None = None,
+        made: Callable[[Generator[Read]], Made[Read]] | None = None,
     ) -> None:
         read = _read(steps, stats, decode, stop)
         # Neither refers to the stream: one that is dropped is closed at once.
-        self._making = Making(read, Bell()) if made is None else made(read)
+        self._making: Made[Read] = Making(read, Bell()) if made is None else made(read)
         self._reading, self._opened = RLock(), OpenedHere()
         self._stats, self._given = stats, list[Piece]()
         self._is_whole = False
@@ -261,6 +265,9 @@ def _read(
     waiting, num_read = deque[Piece](), 0
     with closing(steps):
         for step in steps:
+            if step is WAITS:
+                yield NOTHING_YET
+                continue
             read = _read_step(step, waiting, decode, stop)
             num_read += len(read.gain.token_ids)
             if stop.cut_at is not None:

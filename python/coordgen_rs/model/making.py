@@ -9,16 +9,39 @@ from collections.abc import Generator
 from contextlib import suppress
 from contextvars import ContextVar
 from threading import Lock, get_ident, main_thread
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
 
 from coordgen_rs.errors import CallOrderError
 from coordgen_rs.model.bell import Bell
 
 _Item = TypeVar("_Item")
+_Made = TypeVar("_Made", covariant=True)
 
 _READ_HERE: ContextVar["ref[Making[Any]] | None"] = ContextVar("read_here", default=None)
 """What the program, or the task that runs, last read in the main thread."""
+
+
+class Made(Protocol[_Made]):
+    """Items of a generator, in order, for the thread that asks for them.
+
+    Attributes:
+        is_given_up: Whether it was closed before its end.
+    """
+
+    is_given_up: bool
+
+    def is_asked(self) -> None:
+        """Say that this thread reads on, also if what it reads was taken before."""
+
+    def is_read(self) -> None:
+        """Say that it got what it had asked for."""
+
+    def take(self) -> _Made:
+        """The next item; raises StopIteration where there is none."""
+
+    def close(self) -> None:
+        """End the generator where it stands."""
 
 
 class Making(Generic[_Item]):

@@ -9,78 +9,20 @@ asks for (`options.py`), and how it is answered (`generation/loop.py`), is not k
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from threading import Lock, get_ident
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coordgen_rs._core import Sampling
-from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
-from coordgen_rs.generation.loop import Step, generate, plain
-from coordgen_rs.generation.stats import Stats
+from coordgen_rs.generation.step import Step
 from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Making
-from coordgen_rs.model.options import AskedOptions
+from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
 
-if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
-
 _Item = TypeVar("_Item")
-
-
-@dataclass(frozen=True)
-class ModelRequest:
-    """One request, ready to run; fields that `generate` has, too, are the same there.
-
-    Attributes:
-        asked: What it asks for.
-        namespace: Whose request it is.
-        drafters: None decodes plainly.
-    """
-
-    asked: AskedOptions
-    prompt_ids: NDArray[np.uint32]
-    namespace: str
-    drafters: Drafters | None
-    sampling: Sampling | None
-    grammar: "Matcher | None"
-    prediction: NDArray[np.uint32] | None
-    reuse_prefix: bool
-    prefixes: PrefixPool | None
-    stats: Stats
-
-    def steps(self, session: OrtSession) -> Generator[Step]:
-        """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
-        begin: Callable[..., Generator[Step]] = plain
-        if self.drafters is not None:
-            drafter, history = self.drafters.of(self.namespace)
-            begin = partial(
-                generate,
-                drafter=drafter,
-                history=history,
-                prediction=self.prediction,
-                trees=self.asked.trees,
-            )
-        return begin(
-            session,
-            self.prompt_ids,
-            max_new_tokens=self.asked.max_new_tokens,
-            sampling=self.sampling,
-            ignore_eos=self.asked.ignore_eos,
-            reuse_prefix=self.reuse_prefix,
-            prefixes=self.prefixes,
-            grammar=self.grammar,
-            on_read=self.asked.on_read,
-            stats=self.stats,
-        )
 
 
 class Turn:

@@ -123,7 +123,7 @@ class OrtBlocks(ABC):
         """The sessions of a graph, by number of rows; raises the same as `load`."""
 
     @abstractmethod
-    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, buffers: Buffers) -> None:
         """Bind the keys and values of a layer, or its states."""
 
     def _bound(self, block: int, graph: GraphName, buffers: Buffers) -> Bound:
@@ -145,7 +145,7 @@ class OrtBlocks(ABC):
                 binding.bind_ortvalue_input(argument.name, offered[argument.name])
         binding.bind_ortvalue_output("hidden_out", buffers.hidden_values[(block + 1) % 2])
         for layer in self._bundle.manifest.blocks[block].layers:
-            self._bind_layer(binding, layer, buffers.rows)
+            self._bind_layer(binding, layer, buffers)
         return binding
 
 
@@ -211,11 +211,12 @@ class CpuBlocks(OrtBlocks):
         check_block(session, self._bundle.file(file), manifest.blocks[block], manifest)
         return session
 
-    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
-        states, writes = self._cache.states, layer
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, buffers: Buffers) -> None:
+        cache = buffers.cache or self._cache
+        states, writes = cache.states, layer
         if states is None or layer not in states.values:
             writes = self._bundle.manifest.cache_of(layer).written_by
-            pair = self._cache.values[self._cached_layers.index(writes)]
+            pair = cache.values[self._cached_layers.index(writes)]
             kept = {f"key_{writes}": pair[0], f"value_{writes}": pair[1]}
         else:
             kept = states.values[layer]

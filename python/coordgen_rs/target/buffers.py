@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.target.graph_shapes import path_sizes, row_sizes
+from coordgen_rs.target.graph_shapes import row_sizes
+from coordgen_rs.target.kv_cache import KvCache
 
 
 class Buffers:
@@ -32,9 +33,11 @@ class Buffers:
         hidden: Two of `(1, rows, hidden_size) f32`, between which the hidden states go back and
             forth from block to block.
         path: What a row descends from, by name: `parents` and `sequences` `(slots,) i32`,
-            `lengths` `(1,) i32`, `span` `(2,) i32`; None where there is a mask.
+            `lengths` `(sequences,) i32`, `span` `(2,) i32`; None where there is a mask.
+        cache: What the graphs write, where it is not the blocks' own.
 
     Attributes:
+        cache: The `cache` argument.
         rows: Number of tokens of a run.
         is_part: Whether it is a part of a chunk, whose rows later parts see.
         write_index: `(1,) i64`, the slot of row 0; where there is a path, that tells it, too.
@@ -48,8 +51,9 @@ class Buffers:
         by_row: Mapping[str, NDArray[Any]],
         hidden: tuple[NDArray[Any], NDArray[Any]],
         path: Mapping[str, NDArray[np.int32]] | None = None,
+        cache: KvCache | None = None,
     ) -> None:
-        self.rows, self.is_part = len(input_ids), False
+        self.rows, self.is_part, self.cache = len(input_ids), False, cache
         self.input_ids, self.position_ids = input_ids, position_ids
         self.by_row, self.hidden, self.path = by_row, hidden, path
         self.write_index = np.zeros(1, np.int64)
@@ -64,9 +68,12 @@ class Buffers:
         self.hidden_values = [ort_value(array) for array in hidden]
 
     @classmethod
-    def empty(cls, rows: int, manifest: Manifest) -> "Buffers":
-        """New buffers for `rows` tokens."""
+    def empty(cls, rows: int, manifest: Manifest, cache: KvCache | None = None) -> "Buffers":
+        """New buffers for `rows` tokens, of as many sequences as there are in `cache`."""
         hidden = (1, rows, manifest.model.hidden_size)
+        num_nodes = max(rows, manifest.slots)
+        path = {"parents": num_nodes, "sequences": num_nodes, "span": 2}
+        path["lengths"] = 1 if cache is None else cache.num_sequences
         return cls(
             np.zeros(rows, np.int64),
             np.zeros(rows, np.int64),
@@ -75,7 +82,8 @@ class Buffers:
                 for name, size in row_sizes(manifest).items()
             },
             (np.zeros(hidden, np.float32), np.zeros(hidden, np.float32)),
-            {name: np.zeros(size, np.int32) for name, size in path_sizes(manifest).items()},
+            {name: np.zeros(size, np.int32) for name, size in path.items()},
+            cache,
         )
 
     def part(self, first: int, rows: int) -> "Buffers":
@@ -91,6 +99,7 @@ class Buffers:
             {name: array[:, :, some] for name, array in self.by_row.items()},
             (one[:, some], other[:, some]),
             self.path and {**self.path, "span": np.zeros(2, np.int32)},
+            self.cache,
         )
         part.is_part = True
         return part

@@ -170,8 +170,11 @@ class Forward:
         self._embed(buffers)
 
     def _embed(self, buffers: Buffers) -> None:
-        """Write the first block's input; the step inputs are already filled."""
         buffers.write_index[0] = self._cache.length
+        self.embed(buffers)
+
+    def embed(self, buffers: Buffers) -> None:
+        """Write the first block's input; the step inputs are already filled."""
         if self._embedding is None:
             return
         embedded = buffers.hidden[0][0]

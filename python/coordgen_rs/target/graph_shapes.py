@@ -35,12 +35,6 @@ def row_sizes(manifest: Manifest) -> dict[str, int]:
     return sizes
 
 
-def path_sizes(manifest: Manifest) -> dict[str, int]:
-    """Length of what tells which nodes of a draft tree the rows are, by name."""
-    slots = manifest.slots
-    return {"parents": slots, "sequences": slots, "lengths": 1, "span": 2}
-
-
 def check_block(
     session: onnxruntime.InferenceSession, path: Path, block: BlockFiles, manifest: Manifest
 ) -> None:
@@ -56,13 +50,13 @@ def _block_shapes(block: BlockFiles, manifest: Manifest) -> tuple[Shapes, Shapes
     """What a block reads, and what it writes."""
     hidden = (1, None, manifest.model.hidden_size)
     updated = updated_shapes(block, manifest)
-    paths = path_sizes(manifest)
+    paths = {"parents": None, "sequences": None, "lengths": None, "span": 2}
     if manifest.recurrent is not None and not {*manifest.recurrent.layers}.isdisjoint(block.layers):
-        paths |= {"reads": 1, "pending": manifest.decode_rows}
+        paths |= {"reads": None, "pending": None}
     inputs: Shapes = {
         "hidden": hidden,
         **{name: (1, 1, None, size) for name, size in row_sizes(manifest).items()},
-        **{name: (size if name in _FIXED else None,) for name, size in paths.items()},
+        **{name: (size,) for name, size in paths.items()},
         **updated,
         **_expert_shapes(block, manifest),
         **_read_shapes(block, manifest),
@@ -82,9 +76,6 @@ def _expert_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
     }
 
 
-_FIXED = ("lengths", "span", "reads")
-
-
 def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
     """What the layers of a block read and write in place: caches, or states and updates."""
     recurrent, shapes = manifest.recurrent, dict[str, tuple[int | str | None, ...]]()
@@ -95,7 +86,7 @@ def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
             continue
         for sizes in recurrent.states:
             state, updates = sizes.inputs(layer)
-            shapes |= {state: (1, 2, sizes.num_bytes), updates: (2, sizes.updates_name)}
+            shapes |= {state: (None, 2, sizes.num_bytes), updates: (2, sizes.updates_name)}
     return shapes
 
 
@@ -110,7 +101,7 @@ def _read_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
 
 def _cache_shapes(layer: int, manifest: Manifest) -> Shapes:
     """The keys and values of a layer; bytes are of the form that they are opened with."""
-    cache = 1, manifest.cache_of(layer).num_kv_heads, None, None
+    cache = None, manifest.cache_of(layer).num_kv_heads, None, None
     return {f"key_{layer}": cache, f"value_{layer}": cache}
 
 

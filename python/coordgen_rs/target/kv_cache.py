@@ -55,7 +55,7 @@ class Cache(Protocol):
 
 
 class KvCache:
-    """Cache of one request, all layers, in place.
+    """The cache of a request, or of several side by side: all layers, in place.
 
     Memory is taken by the system when a slot is first written. What stands in a row is the
     kernels' own: everybody else moves its bytes.
@@ -65,11 +65,12 @@ class KvCache:
             and the numbers of a head.
         num_slots: Tokens that fit, including the rows of the widest step.
         form: How it holds them, one of `KV_FORMS`.
+        num_sequences: Requests that have a cache of their own.
 
     Attributes:
         length: Number of committed tokens; their slots are `0 .. length - 1`.
-        values: Per layer keys and values, each `(1, kv_heads, num_slots, row_bytes) u8`. Bind them
-            both as input and as output of the block that owns them.
+        values: Per layer keys and values, each `(num_sequences, kv_heads, num_slots, row_bytes)
+            u8`. Bind them both as input and as output of the block that owns them.
 
     Raises:
         OptionError: The form saves nothing for heads of this size.
@@ -78,21 +79,42 @@ class KvCache:
     states: States | None = None
 
     def __init__(
-        self, heads: Sequence[tuple[int, int]], num_slots: int, form: str = KV_FORMS[0]
+        self,
+        heads: Sequence[tuple[int, int]],
+        num_slots: int,
+        form: str = KV_FORMS[0],
+        num_sequences: int = 1,
     ) -> None:
-        self.length, self.form = 0, form
         shapes = [
-            (1, num_kv_heads, num_slots, row_bytes(form, head_dim))
+            (num_sequences, num_kv_heads, num_slots, row_bytes(form, head_dim))
             for num_kv_heads, head_dim in heads
         ]
-        self._arrays = [(np.zeros(it, np.uint8), np.zeros(it, np.uint8)) for it in shapes]
-        self._all = [array for pair in self._arrays for array in pair]
+        self._hold([(np.zeros(it, np.uint8), np.zeros(it, np.uint8)) for it in shapes], form)
+
+    def _hold(self, layers: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]], form: str) -> None:
+        self.length, self.form, self._arrays = 0, form, layers
+        self._all = [array for pair in layers for array in pair]
+        shapes = dict.fromkeys(array.shape for array in self._all)
         self._by_shape = [
-            [array for array in self._all if array.shape == shape]
-            for shape in dict.fromkeys(shapes)
+            [array for array in self._all if array.shape == shape] for shape in shapes
         ]
         from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
-        self.values = [tuple(from_numpy(array) for array in pair) for pair in self._arrays]
+        self.values = [tuple(from_numpy(array) for array in pair) for pair in layers]
+
+    @property
+    def num_sequences(self) -> int:
+        """Requests that have a cache of their own."""
+        return len(self._all[0]) if self._all else 1
+
+    def sequence(self, number: int) -> "KvCache":
+        """The cache of one of the requests: the same memory."""
+        one, cache = slice(number, number + 1), KvCache.__new__(KvCache)
+        cache._hold([(keys[one], values[one]) for keys, values in self._arrays], self.form)
+        return cache
+
+    def first(self, length: int) -> list[Pair]:
+        """Per layer the keys and values of the first committed tokens, without a copy."""
+        return [(keys[:, :, :length], values[:, :, :length]) for keys, values in self._arrays]
 
     def rewind(self, length: int) -> None:
         """Forget all but the first committed tokens."""

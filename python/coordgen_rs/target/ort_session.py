@@ -18,19 +18,20 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.cached_session import CachedSession
 from coordgen_rs.target.device import CpuDevice, Device
 from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import GapWork, OnLogits, OnRead, SavedPrefix, StepCost
+from coordgen_rs.target.session import OnLogits, OnRead, StepCost
 from coordgen_rs.target.switching import cancelled_by_errors, reading
 
 _ANSWER_BEGINS = 16
 """Most tokens at a prompt's end that may be the template's own, which begin the answer."""
 
 
-class OrtSession:
+class OrtSession(CachedSession):
     """A bundle in ONNX Runtime.
 
     Args:
@@ -47,23 +48,14 @@ class OrtSession:
 
     Attributes:
         device: The `device` argument.
-        bundle: The device's bundle.
-        cache: The device's keys and values.
         blocks: The device's blocks.
         head: The head of all decode widths.
         forward: The passes over the blocks.
         switcher: Decides which graphs of the blocks are in memory.
-        request: Same as in `Session`.
-        gap_work: Same as in `Session`.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         step_inputs: The input buffers of these widths.
         step_costs: Microseconds of a step of each; None until `select` is given them.
-        is_exact_after_prefill: Whether prefill graphs and decode graphs give equal bits; True until
-            a self-test says otherwise.
-        is_exact_on_branches: Whether rows on a side branch have the bits of plain decoding, and may
-            so be moved by an exact commit; False until a self-test says otherwise.
-        is_exact_at_any_rows: Whether rows have them in runs of any number of rows, so that the rest
-            of a prompt is read in one run; False until a self-test says otherwise.
+        Others are those of `CachedSession`.
 
     Raises:
         OptionError: The number of threads cannot be set, or the strategy is unknown.
@@ -84,19 +76,10 @@ class OrtSession:
         costs: Sequence[BlockCost] | None = None,
     ) -> None:
         self.threads = set_threads(threads)
-        self.device, self.bundle = device, device.bundle
-        self.cache, self.blocks = device.cache, device.blocks
+        super().__init__(device.bundle, device.cache)
+        self.device, self.blocks = device, device.blocks
         self.forward = Forward(device)
         manifest = self.bundle.manifest
-        self.request = 0
-        self.gap_work: GapWork = None
-        self._written = 0  # slots, from the first, that the last run left written
-        self._run_at = 0  # tokens that were committed before it
-        # Of the slots, also of those that a run has written and nobody committed yet.
-        self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
-        self._num_canonical = 0
-        self.is_exact_after_prefill, self.is_exact_on_branches = True, False
-        self.is_exact_at_any_rows = False
         graphs_budget = memory_budget
         self._experts = device.experts if isinstance(device, CpuDevice) else None
         if memory_budget is not None and isinstance(device, CpuDevice):
@@ -111,7 +94,6 @@ class OrtSession:
             memory_budget=graphs_budget,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
-        self._capacity = manifest.context
         if preload and memory_budget is None:
             self.switcher.ensure("prefill", "decode")
         self.head: Head = self.load_head()
@@ -147,59 +129,18 @@ class OrtSession:
         self.forward.cut_chunk(widths[-1])
 
     @property
-    def length(self) -> int:
-        """Number of committed tokens."""
-        return self.cache.length
-
-    @property
-    def reusable_ids(self) -> NDArray[np.uint32]:
-        """The committed tokens whose keys and values are what computing them again would give.
-
-        `(tokens,) u32`. Those behind a compact commit are not among them unless it was found exact.
-        Where prefill graphs and decode graphs differ, there are none.
-        """
-        num_tokens = min(self._num_canonical, self.length) if self.is_exact_after_prefill else 0
-        return self._token_ids[:num_tokens]
-
-    @property
-    def capacity(self) -> int:
-        """Number of tokens that the cache can hold."""
-        return self._capacity
-
-    def limit(self, capacity: int) -> None:
-        """Hold no more than `capacity` tokens.
-
-        Raises:
-            OptionError: It is less than 1, or more than the bundle was exported for.
-        """
-        most, shown = self.bundle.manifest.context, self.bundle.shown
-        capacity = arguments.count("context", capacity)
-        if capacity > most:
-            raise OptionError(
-                f"context is {capacity}, but {shown} was made for {most} tokens: export it with a "
-                "larger --context"
-            )
-        self._capacity = capacity
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of columns of the logits."""
-        return self.bundle.manifest.model.vocab_size
-
-    @property
-    def end_token_ids(self) -> Sequence[int]:
-        """Tokens that end an answer."""
-        return self.bundle.manifest.end_token_ids
-
-    @property
     def allowed_commits(self) -> Sequence[str]:
         """Ways to commit that are allowed."""
         return self.device.allowed_commits
 
-    @property
-    def exact_commits(self) -> Sequence[str]:
-        """Those of them that change no token here, by the self-test."""
-        return self.allowed_commits if self.is_exact_on_branches else ("canonical",)
+    def _read(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
+        return self.prefill(token_ids)
+
+    def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
+        self.forward.commit_states(rows, start)
+
+    def _forget_given(self, length: int) -> None:
+        self.forward.forget_states(length)
 
     def prefill(
         self,
@@ -240,7 +181,7 @@ class OrtSession:
         turn = self.length + len(token_ids) - _ANSWER_BEGINS
         cut = turn - self.length if states is not None and states.is_due(turn) else 0
         parts = [part for part in np.split(token_ids, [max(cut, 0)]) if len(part)] or [token_ids]
-        with self._open_device():
+        with self.open_device():
             for number, part in enumerate(parts):
                 self._written = self.length  # no row of an earlier step can be committed any more
                 if number and states is not None:
@@ -330,7 +271,7 @@ class OrtSession:
             DeviceLostError: The device failed, now or earlier: the session is closed.
             SessionClosedError: The session was closed.
         """
-        with self._open_device():
+        with self.open_device():
             self._written = self._run_at = self.length  # until all of it is
             before = None if self._experts is None else self._experts.num_read
             self.forward.run_step(inputs, self.switcher, self.gap_work)
@@ -339,105 +280,6 @@ class OrtSession:
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)
-
-    def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache.
-
-        Raises:
-            OptionError: The rows are not integers.
-            ShapeError: They do not ascend, the last step has not written one, or the cache is full.
-        """
-        rows = arguments.commit_rows(rows, self._written - self.length)
-        if self.length + len(rows) > self.capacity:
-            raise ShapeError(
-                f"{self.length} committed and {len(rows)} new tokens exceed the capacity of "
-                f"{self.capacity}"
-            )
-        self._commit(rows)
-
-    def _commit(self, rows: NDArray[np.uint32]) -> None:
-        """Commit written rows, and move their tokens along before that counts.
-
-        After a failure half-way no row of the run can be committed: some may have been moved.
-        """
-        start, end = self.length, self.length + len(rows)
-        written, self._written = self._written, start
-        self._num_canonical = min(self._num_canonical, start)
-        is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
-        if not is_canonical:
-            self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
-        self.forward.commit_states(start - self._run_at + rows.astype(np.intp), start)
-        self.cache.commit(rows)
-        if (is_canonical or self.is_exact_on_branches) and self._num_canonical == start:
-            self._num_canonical = end
-        self._written = max(written, end)
-
-    def forget(self) -> None:
-        """Forget all tokens, and all rows that were written."""
-        self.rewind(0)
-        self._written = self._num_canonical = 0
-
-    def rewind(self, length: int) -> None:
-        """Forget all but the first `length` committed tokens.
-
-        Where layers are recurrent, tokens behind those that `reachable` tells are read again.
-
-        Raises:
-            OptionError: `length` is negative or no integer.
-            ShapeError: It is greater than the number of committed tokens.
-            BlockLoadError, DeviceLostError, SessionClosedError: Tokens cannot be read again; those
-                before them are committed.
-        """
-        length = arguments.count("length", length, least=0)
-        if length > self.length:
-            raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
-        reached = self.reachable(length)
-        self.cache.rewind(reached)
-        if self.cache.states is not None:
-            self._written = reached  # which rows of the last run fit to the states is not known
-        self._read_again(length)
-
-    def _read_again(self, length: int) -> None:
-        """Read tokens that are known, until there are `length`."""
-        if self.length < length:
-            self.prefill(self._token_ids[self.length : length].copy())
-
-    def reachable(self, length: int) -> int:
-        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
-        states = self.cache.states
-        return length if states is None else states.reachable(length, self.length)
-
-    def saved_prefix(self) -> SavedPrefix:
-        """A copy of `reusable_ids` with their keys and values, and states."""
-        token_ids, states = self.reusable_ids.copy(), self.cache.states
-        layers = self.cache.copied(len(token_ids))
-        return SavedPrefix(token_ids, layers, None if states is None else states.saved(self.length))
-
-    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
-        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
-
-        Args:
-            prefix: Saved from this session.
-            num_tokens: At most as many as the prefix has.
-
-        Raises:
-            OptionError: `num_tokens` is negative or no integer.
-            ShapeError: The prefix has fewer tokens.
-        """
-        num_tokens = arguments.count("num_tokens", num_tokens, least=0)
-        if num_tokens > len(prefix.token_ids):
-            raise ShapeError(
-                f"a prefix of {len(prefix.token_ids)} tokens cannot give back {num_tokens}"
-            )
-        reached = prefix.reachable(num_tokens)
-        self._num_canonical = self.cache.length = 0  # until all is there
-        if self.cache.states is not None:
-            self.cache.states.put(prefix.states or (), reached)
-        self.cache.put(prefix.layers, reached)
-        self._token_ids[:num_tokens] = prefix.token_ids[:num_tokens]
-        self.forward.forget_states(reached)
-        self._num_canonical = self._written = self._run_at = reached
-        self._read_again(num_tokens)
 
     def close(self) -> None:
         """Release all graphs; later runs raise SessionClosedError."""
@@ -452,7 +294,7 @@ class OrtSession:
         self._closed = self._closed or reason
 
     @contextmanager
-    def _open_device(self) -> Iterator[None]:
+    def open_device(self) -> Iterator[None]:
         """Close the session when the device fails within the block.
 
         Raises:

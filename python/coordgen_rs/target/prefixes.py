@@ -17,7 +17,7 @@ LEAST_TOKENS = 16
 
 
 class PrefixPool:
-    """Saved prefixes of one session; those least recently used go first.
+    """Saved prefixes of one target; those least recently used go first.
 
     Args:
         most_bytes: Most bytes of all that are kept. While one is saved, its bytes come on top.
@@ -30,7 +30,13 @@ class PrefixPool:
     def __init__(self, most_bytes: int, namespace: str = "") -> None:
         self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
         self._namespace = namespace
-        self._kept: list[_Kept] = []  # the latest last
+        self._kept: list[_Kept] = []  # the latest last; of all namespaces, which share it
+
+    def of(self, namespace: str) -> "PrefixPool":
+        """The same pool for a session that holds tokens of a namespace."""
+        pool = PrefixPool(self._most_bytes, namespace)
+        pool._kept = self._kept
+        return pool
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +56,7 @@ class PrefixPool:
         """Save what a prompt is about to overwrite, and put back what is kept of it.
 
         Args:
-            session: Always the same one.
+            session: Of the same target as all others.
             prompt: `(tokens,) u32`, at least one.
 
         Returns:
@@ -86,7 +92,7 @@ class PrefixPool:
         if saved.nbytes > self._most_bytes:  # it would only throw all others out
             return
         covered = {id(kept) for kept in mine if _begins_with(ids, kept.token_ids)}
-        self._kept = [kept for kept in self._kept if id(kept) not in covered]
+        self._kept[:] = [kept for kept in self._kept if id(kept) not in covered]
         self._kept.append(_Kept(self._namespace, saved))
         while self.nbytes > self._most_bytes:
             del self._kept[0]

@@ -16,7 +16,8 @@ from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.drafting.drafter import Drafting, make_drafter
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
-from coordgen_rs.generation.loop import Step, generate, plain
+from coordgen_rs.generation.loop import generate, plain
+from coordgen_rs.generation.step import Step
 from coordgen_rs.opening.self_test import decode_chain, decode_rests, side_branch
 from coordgen_rs.target.ort_session import OrtSession
 

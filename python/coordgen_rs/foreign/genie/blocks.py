@@ -106,10 +106,11 @@ class GenieBlocks(QnnBlocks):
             after = own.hidden_value((block + 1) % 2, graph.facts.outputs[graph.out].shape)
             binding.bind_ortvalue_output(graph.out, after)
         for layer in graph.keys:
-            self._bind_layer(binding, layer, own.rows)
+            self._bind_layer(binding, layer, own)
         return binding
 
-    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, buffers: Buffers) -> None:
+        rows = buffers.rows
         graph = next(p[rows] for p in self._folder.model.parts if layer in p[rows].keys)
         pasts, news = self._cache.past(rows)[layer], self._cache.new_rows(rows)[layer]
         for tensors, past, new in zip((graph.keys, graph.values), pasts, news, strict=True):

@@ -74,7 +74,8 @@ class QnnBlocks(OrtBlocks):
             for rows in self._widths[graph]
         }
 
-    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, rows: int) -> None:
+    def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, buffers: Buffers) -> None:
+        rows = buffers.rows
         past, new = self._cache.past(rows)[layer], self._cache.new_rows(rows)[layer]
         pairs = zip(("key", "value"), past, new, strict=True)
         for kind, read, written in pairs:

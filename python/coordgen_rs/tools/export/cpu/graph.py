@@ -2,20 +2,21 @@
 
 In: where the weights are, and the model's sizes. Out: a model of a few KB without weights.
 
-A block's inputs (all float32 unless said; M rows, the number of slots and of nodes symbolic; D
-hidden size):
+A block's inputs (all float32 unless said; M rows, the number of sequences, of slots and of nodes
+symbolic; D hidden size):
     hidden (1, M, D); cos, sin (1, 1, M, head_dim / 2);
     window_cos, window_sin as cos, sin: for layers with a sliding window that are rotated otherwise;
     query_scale (1, 1, M, 1): what queries are multiplied by, where they grow with their position;
-    parents, sequences (nodes,), lengths (1,), span (2,), all int32: which nodes of a draft tree the
-    rows are, and what each descends from (`src/ort/mod.rs`);
+    parents, sequences (nodes,), lengths (sequences,), span (2,), all int32: which nodes of draft
+    trees the rows are, and what each descends from (`src/ort/mod.rs`);
     embedded (1, 1, M, D) and per_layer (1, 1, M, numbers of all layers): where layers have
     embeddings, the token as the first layer reads it, and what the table holds of it;
-    for each layer i with attention: key_i, value_i (1, num_kv_heads, slots, row_bytes) uint8; the
-    bytes of a row are symbolic, and tell in which form it holds a head; of a layer that reads those
-    of an earlier one, the earlier one's, where that is in another block;
-    for each recurrent layer i, of each of its operators: {name}_state_i (1, 2, bytes) and
-    {name}_updates_i (2, bytes) uint8; for all of them reads (1,), pending (any,), int32;
+    for each layer i with attention: key_i, value_i (sequences, num_kv_heads, slots, row_bytes)
+    uint8; the bytes of a row are symbolic, and tell in which form it holds a head; of a layer that
+    reads those of an earlier one, the earlier one's, where that is in another block;
+    for each recurrent layer i, of each of its operators: {name}_state_i (sequences, 2, bytes)
+    and {name}_updates_i (2, bytes) uint8; for all of them reads (sequences,), pending (any,),
+    int32;
     for each layer i with experts: experts_i (bytes,) uint8, all of them (`bundle/experts.py`).
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
 overwritten, and so of states and updates. Bound to the same memory as the inputs they are updated
@@ -47,7 +48,7 @@ from onnx import TensorProto, helper
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig
 from coordgen_rs.tools.export.cpu.experts import experts_info, mixture
-from coordgen_rs.tools.export.cpu.linear import ROWS, LayerGraph, Norm, Rows
+from coordgen_rs.tools.export.cpu.linear import ROWS, SEQUENCES, LayerGraph, Norm, Rows
 from coordgen_rs.tools.export.cpu.per_layer import per_layer_infos, per_layer_parts, with_part
 from coordgen_rs.tools.export.cpu.recurrent import mixed, state_infos
 from coordgen_rs.tools.export.graph_builder import byte_info, float_info
@@ -57,9 +58,14 @@ from coordgen_rs.tools.export.weight_file import StoredLinear, StoredTensor
 OPSET = 24
 _SLOTS, _ROW_BYTES, _NODES = "slots", "row_bytes", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
-PATH: dict[str, int | str] = {"parents": _NODES, "sequences": _NODES, "lengths": 1, "span": 2}
+PATH: dict[str, int | str] = {
+    "parents": _NODES,
+    "sequences": _NODES,
+    "lengths": SEQUENCES,
+    "span": 2,
+}
 """What attention reads of a step, and how much of it."""
-_READS: dict[str, int | str] = {"reads": 1, "pending": "pending_nodes"}
+_READS: dict[str, int | str] = {"reads": SEQUENCES, "pending": "pending_nodes"}
 """What recurrent layers read besides."""
 
 
@@ -153,7 +159,8 @@ def _read_infos(
 
 def _cache_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
     """The keys and values that a layer writes."""
-    cache = (1, model.cache_of(number).num_kv_heads, _SLOTS, _row_bytes(model, number))
+    heads = model.cache_of(number).num_kv_heads
+    cache = (SEQUENCES, heads, _SLOTS, _row_bytes(model, number))
     return [byte_info(f"{kind}_{number}", *cache) for kind in ("key", "value")]
 
 

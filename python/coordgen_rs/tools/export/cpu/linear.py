@@ -13,6 +13,8 @@ from coordgen_rs.tools.export.weight_file import StoredLinear, StoredTensor
 
 ROWS = "rows"
 """The symbolic dimension of rows."""
+SEQUENCES = "num_sequences"
+"""The symbolic dimension of what is kept for each sequence."""
 
 
 @dataclass(frozen=True)

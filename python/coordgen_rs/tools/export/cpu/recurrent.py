@@ -16,7 +16,7 @@ from coordgen_rs.tools.export.checkpoints.recurrent import (
     SelectiveState,
     ShortConvolution,
 )
-from coordgen_rs.tools.export.cpu.linear import LayerGraph
+from coordgen_rs.tools.export.cpu.linear import SEQUENCES, LayerGraph
 from coordgen_rs.tools.export.graph_builder import byte_info
 from coordgen_rs.tools.export.stored import StoredMixer
 
@@ -48,7 +48,7 @@ def state_infos(kind: Recurrent, layer: int) -> list[onnx.ValueInfoProto]:
     infos = []
     for sizes in state_sizes(kind):
         state, updates = sizes.inputs(layer)
-        infos.append(byte_info(state, 1, 2, sizes.num_bytes))
+        infos.append(byte_info(state, SEQUENCES, 2, sizes.num_bytes))
         infos.append(byte_info(updates, 2, sizes.updates_name))
     return infos
 

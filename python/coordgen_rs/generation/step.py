@@ -1,0 +1,125 @@
+"""A step of a request, and what it does where the target runs: alone at once, or with others.
+
+In: a session, and what drafts. Out: inputs of a step whose logits the session has, tokens that are
+read. A sequence (`target/batch`) waits for the others: until then its request yields `WAITS`.
+"""
+
+from collections.abc import Generator, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.generation.step_tree import StepTree
+from coordgen_rs.target.batch.sharing import Offers, SharesRuns
+from coordgen_rs.target.session import OnLogits, OnRead, Session
+
+
+class Step(NamedTuple):
+    """The result of one verification.
+
+    Attributes:
+        token_ids: The new tokens, in order.
+        accept_len: How many of them, from the first, are accepted draft tokens; the target's own
+            comes after them.
+        provisional: Tokens that are likely to come next; the target may say others.
+        sources: Who drafted each token: the name of a source, or "target" if nobody did.
+        num_drafted: Draft tokens that were verified, on all branches of the tree.
+        num_rows: Rows of the graph that verified them.
+        tree: The draft tree, where trees were asked for.
+    """
+
+    token_ids: list[int]
+    accept_len: int
+    provisional: Sequence[int] = ()
+    sources: Sequence[str] = ()
+    num_drafted: int = 0
+    num_rows: int = 1
+    tree: StepTree | None = None
+
+
+WAITS = Step([], 0)
+"""Yielded where a request waits for the next run of its batch; resumed without one, it runs alone."""
+
+
+class Proposes(Offers, Protocol):
+    """What drafts a step; `Drafting` is one."""
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Draft a tree, and fill the inputs of the step that will verify it."""
+
+
+def read(
+    session: Session,
+    token_ids: NDArray[np.uint32],
+    *,
+    on_logits: OnLogits = None,
+    on_read: OnRead = None,
+) -> Generator[Step, None, SwitchReport | None]:
+    """Compute and commit tokens; arguments, result and errors are those of `Session.prefill`."""
+    if not isinstance(session, SharesRuns):
+        return session.prefill(token_ids, on_logits=on_logits, on_read=on_read)
+    session.ask_to_read(token_ids, on_logits)
+    while session.rest:
+        num_runs = session.num_runs
+        yield WAITS
+        if session.num_runs == num_runs:
+            session.run_alone()
+        session.check()
+        if on_read is not None:
+            on_read(len(token_ids) - session.rest)
+    return None
+
+
+def drafted(session: Session, drafter: Proposes, stats: Stats) -> Generator[Step, None, StepInputs]:
+    """The inputs of a step: filled, or, where it is shared, verified already.
+
+    Args:
+        session: The target.
+        drafter: Fills them.
+        stats: Counts a step's waiting as verification.
+    """
+    if not isinstance(session, SharesRuns):
+        return drafter.propose(session.length)
+    session.offer(drafter)
+    stats.begin("verify")
+    yield WAITS
+    return session.taken()
+
+
+class PlainStep:
+    """The step of plain decoding: one token in the narrowest step that fits.
+
+    Args:
+        session: The target.
+        root: The token, `(1,) u32`, as it is when the step is filled.
+    """
+
+    def __init__(self, session: Session, root: NDArray[np.uint32]) -> None:
+        self._session, self._root = session, root
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Fill the step behind `past_len` tokens."""
+        every = self._session.step_inputs
+        fitting = (inputs for inputs in every if past_len + inputs.rows <= inputs.attended)
+        inputs = next(fitting, every[0])  # whose `fill_chain` refuses it by name
+        inputs.fill_chain(self._root, past_len)
+        return inputs
+
+    def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
+        """The token alone, behind `past_len` others."""
+        return np.ones(1, np.float32), 1
+
+    def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
+        """The step of one node, whatever `num_nodes` and its `cost`."""
+        return self.propose(self._session.length)
+
+
+def first_path(inputs: StepInputs) -> list[int]:
+    """The tokens of the tree's first path, below its root."""
+    depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
+    path_len = np.count_nonzero(depths == np.arange(len(depths)))  # row i is i tokens deep
+    path: list[int] = inputs.input_ids[1:path_len].tolist()
+    return path

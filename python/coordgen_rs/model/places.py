@@ -1,0 +1,108 @@
+"""The places of requests that are answered together, and what each holds.
+
+In: requests that want one. Out: a place whose session holds as much of the prompt as any of them
+has. Nothing of one namespace is seen by another.
+"""
+
+from collections.abc import Sequence
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.target.batch.sequence import Sequence as Shared
+from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, common_len
+
+_TIMES = count()
+
+
+class Place:
+    """A session, and whose tokens it holds.
+
+    Args:
+        session: One of a batch.
+        namespace: Whose tokens it holds.
+
+    Attributes:
+        session: The `session` argument.
+        namespace: The `namespace` argument.
+        prompt: Of the request that has it, `(tokens,) u32`; None while nobody has it.
+        used: The smaller, the longer it has not been taken.
+    """
+
+    def __init__(self, session: Shared, namespace: str) -> None:
+        self.session, self.namespace = session, namespace
+        self.prompt: NDArray[np.uint32] | None = None
+        self.used = next(_TIMES)
+
+    def leave(self) -> None:
+        """Be free for another request."""
+        self.session.withdraw()
+        self.prompt, self.used = None, next(_TIMES)
+
+    def holds(self, prompt: NDArray[np.uint32]) -> int:
+        """How many of a prompt's first tokens it can give without any being read."""
+        return self.session.reachable(common_len(self.session.reusable_ids, prompt))
+
+
+class Places:
+    """All places of a batch.
+
+    Args:
+        sessions: The sequences of the batch.
+        prefixes: Where what is overwritten is kept; None drops it.
+        namespace: The namespace whose tokens they hold at first.
+    """
+
+    def __init__(
+        self, sessions: Sequence[Shared], prefixes: PrefixPool | None, namespace: str
+    ) -> None:
+        self._all = [Place(session, namespace) for session in sessions]
+        self._prefixes = prefixes
+
+    def taken(self, request: ModelRequest) -> Place | None:
+        """A place for a request; None while none is free, or another one reads the same prompt.
+
+        Equal prefixes are computed once: who comes second waits until the first has read them.
+        """
+        free = [place for place in self._all if place.prompt is None]
+        if not free:
+            return None
+        prompt, namespace = request.prompt_ids, request.namespace
+        mine = [it for it in self._all if it.namespace == namespace] if request.reuse_prefix else []
+        most = max(mine, key=lambda it: it.holds(prompt), default=None)
+        num_held = 0 if most is None else most.holds(prompt)
+        if any(_will_hold(it, prompt) >= num_held + LEAST_TOKENS for it in mine):
+            return None
+        # Of a dialogue that goes on nothing is lost; what only begins alike is kept beside it.
+        goes_on = most in free and 2 * num_held >= len(most.session.reusable_ids) if most else False
+        place = most if goes_on and most is not None else min(free, key=lambda it: it.used)
+        self._hand_over(place, namespace)
+        if most is not None and most is not place:
+            own = place.holds(prompt)
+            if num_held - own >= LEAST_TOKENS:
+                self._keep(place)
+                place.session.take_prefix(most.session, num_held)
+        place.prompt = prompt
+        return place
+
+    def _hand_over(self, place: Place, namespace: str) -> None:
+        """See that a place holds nothing of another namespace."""
+        if place.namespace != namespace:
+            self._keep(place)
+            place.session.forget()
+            place.namespace = namespace
+
+    def _keep(self, place: Place) -> None:
+        """Keep what a place holds, before it is overwritten."""
+        if self._prefixes is not None:
+            self._prefixes.of(place.namespace).hand_over(place.session, place.namespace)
+
+
+def _will_hold(place: Place, prompt: NDArray[np.uint32]) -> int:
+    """How many of a prompt's first tokens a place will hold that is still being read; else 0."""
+    if place.prompt is None or not place.session.rest:
+        return 0
+    will = common_len(place.prompt, prompt)
+    return will if will > place.session.length else 0

@@ -1,0 +1,72 @@
+"""A request to a model, ready to run: what it asks for, and what answers it.
+
+In: a session that is this request's until it ends. Out: its steps. When its turn comes is not known
+here (`turns.py`, `rounds.py`).
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Sampling
+from coordgen_rs.drafting.namespaces import Drafters
+from coordgen_rs.generation.loop import generate, plain
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.generation.step import Step
+from coordgen_rs.model.options import AskedOptions
+from coordgen_rs.target.cached_session import CachedSession
+from coordgen_rs.target.prefixes import PrefixPool
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """One request, ready to run; fields that `generate` has, too, are the same there.
+
+    Attributes:
+        asked: What it asks for.
+        namespace: Whose request it is.
+        drafters: None decodes plainly.
+    """
+
+    asked: AskedOptions
+    prompt_ids: NDArray[np.uint32]
+    namespace: str
+    drafters: Drafters | None
+    sampling: Sampling | None
+    grammar: "Matcher | None"
+    prediction: NDArray[np.uint32] | None
+    reuse_prefix: bool
+    prefixes: PrefixPool | None
+    stats: Stats
+
+    def steps(self, session: CachedSession) -> Generator[Step]:
+        """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
+        begin: Callable[..., Generator[Step]] = plain
+        if self.drafters is not None:
+            drafter, history = self.drafters.of(self.namespace, session)
+            begin = partial(
+                generate,
+                drafter=drafter,
+                history=history,
+                prediction=self.prediction,
+                trees=self.asked.trees,
+            )
+        return begin(
+            session,
+            self.prompt_ids,
+            max_new_tokens=self.asked.max_new_tokens,
+            sampling=self.sampling,
+            ignore_eos=self.asked.ignore_eos,
+            reuse_prefix=self.reuse_prefix,
+            prefixes=self.prefixes,
+            grammar=self.grammar,
+            on_read=self.asked.on_read,
+            stats=self.stats,
+        )

@@ -1,0 +1,319 @@
+"""Requests of one model that are answered together.
+
+In: requests, from any thread. Out: their steps. There are as many places as sequences; who finds
+none free waits for one, in order. There is no thread here: whoever asks for an item makes a round,
+unless another thread is at it, and then every request that has a place gains something. So a reader
+who is slow keeps nobody waiting, and where nobody reads, nothing runs.
+"""
+
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from dataclasses import replace
+from threading import Lock, get_ident
+from typing import Any, Generic, TypeVar
+from weakref import ref
+
+from coordgen_rs.errors import CallOrderError, SessionClosedError
+from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.generation.step import WAITS, Step
+from coordgen_rs.model.answer import NOTHING_YET
+from coordgen_rs.model.bell import Bell
+from coordgen_rs.model.places import Place, Places
+from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.target.batch.batch import Batch
+from coordgen_rs.target.prefixes import PrefixPool
+
+_Item = TypeVar("_Item")
+
+
+class Member(Generic[_Item]):
+    """The items of one request, made in rounds; used like a `Making`.
+
+    The generator must not refer to this object: then one that is dropped is closed at once.
+
+    Args:
+        items: The generator; `NOTHING_YET` is no item, but where it waits for the next run.
+        rounds: Makes them.
+
+    Attributes:
+        is_given_up: Whether it was closed before its end.
+        is_over: Whether nothing is made any more.
+    """
+
+    def __init__(self, items: Generator[_Item], rounds: "Rounds") -> None:
+        self._items, self._rounds = items, rounds
+        self._made = deque[_Item]()
+        self._error: Exception | None = None
+        self.is_given_up = self.is_over = False
+        self.reader: int | None = None
+
+    def is_asked(self) -> None:
+        """Say that this thread reads on, also if what it reads was taken before."""
+        self.reader = get_ident()
+        self._rounds.join(self)
+
+    def is_read(self) -> None:
+        """Say that it got what it had asked for."""
+
+    def take(self) -> _Item:
+        """The next item.
+
+        Raises:
+            StopIteration: There is none.
+            CallOrderError: The thread is making a round, or one that made it was interrupted.
+        """
+        item: _Item = self._rounds.bell.wait_for(self._taken)[0]
+        return item
+
+    def close(self) -> None:
+        """End the generator where it stands; what was made is dropped.
+
+        A thread that is making a round ends it first. If that is this one, as in a callback, the
+        generator is closed behind it.
+        """
+        self.is_given_up = True
+        self._rounds.bell.ring()
+        if self._rounds.maker != get_ident():
+            self._rounds.bell.wait_for(self._closed)
+
+    def resume(self) -> bool:
+        """Go on until the request waits for a run, or ends. Whether anything was made.
+
+        To be called by who makes the round.
+        """
+        if self.is_given_up:
+            self.finish()
+            return True
+        num_made = len(self._made)
+        try:
+            while (item := next(self._items)) is not NOTHING_YET:
+                self._made.append(item)
+        except StopIteration:
+            self.is_over = True
+        except Exception as error:
+            self._error, self.is_over = error, True
+        except BaseException:  # Ctrl-C in a thread that may not be the reader's
+            self._error, self.is_over = (
+                CallOrderError("the answer was broken off: ask for it again"),
+                True,
+            )
+            raise
+        return self.is_over or len(self._made) > num_made
+
+    def finish(self) -> None:
+        """Close the generator; to be called by who has the right to make a round."""
+        try:
+            self._items.close()
+        finally:
+            self._made.clear()
+            self.is_over = True
+
+    def _taken(self) -> tuple[_Item] | None:
+        """An item; None while another thread makes a round.
+
+        Raises:
+            StopIteration: There is none.
+            CallOrderError: Same as in `take`.
+        """
+        while True:
+            is_over, error = self.is_over, self._error  # read first: items are made before these
+            with suppress(IndexError):
+                return (self._made.popleft(),)
+            if error is not None:  # what is not complete does not just end
+                raise error
+            if is_over:
+                raise StopIteration
+            if not self._rounds.make(self) and not (self._made or self.is_over):
+                return None
+
+    def _closed(self) -> bool | None:
+        """True once the generator is closed; None while another thread makes a round."""
+        if not self._rounds.may_make():
+            return None
+        try:
+            self.finish()
+        finally:
+            self._rounds.is_made()
+        return True
+
+
+class Round:
+    """One request.
+
+    Args:
+        rounds: Make its steps.
+        request: Same as in `Rounds.turn`.
+
+    Attributes:
+        steps: Its steps; they begin when the first is asked for.
+    """
+
+    def __init__(self, rounds: "Rounds", request: ModelRequest) -> None:
+        self._rounds = rounds
+        self.steps = rounds.steps(request)
+
+    def made(self, read: Generator[_Item]) -> Member[_Item]:
+        """What is read of the steps, to be made in rounds."""
+        return Member(read, self._rounds)
+
+
+class Rounds:
+    """The requests of a batch.
+
+    Args:
+        batch: Runs them; nothing else may use it.
+        prefixes: What is kept of earlier requests; None keeps what the places hold.
+        namespace: The namespace whose tokens the places hold at first.
+        release: Called by each `close`, when no request runs any more and none may begin.
+
+    Attributes:
+        bell: Rung when a round was made, and when a request has ended.
+        maker: The thread that makes a round; None while none does.
+        is_closed: Whether no request may begin any more.
+    """
+
+    def __init__(
+        self,
+        batch: Batch,
+        prefixes: PrefixPool | None,
+        namespace: str,
+        release: Callable[[], None],
+    ) -> None:
+        self._batch, self._prefixes, self._release = batch, prefixes, release
+        self._places = Places(batch.sequences, prefixes, namespace)
+        self.bell = Bell()
+        self.maker: int | None = None
+        self.is_closed = False
+        self._right = Lock()  # to make a round, or to close a request
+        self._waiting = deque[object]()  # for a place, longest first
+        self._members: list[ref[Member[Any]]] = []
+        self._opened = OpenedHere()
+
+    def turn(self, request: ModelRequest) -> Round:
+        """A request, which waits for a place when its first step is asked for.
+
+        That raises SessionClosedError when all are closed, ForkedError in a fork of the process,
+        and what `generate` raises.
+        """
+        return Round(self, request)
+
+    def steps(self, request: ModelRequest) -> Generator[Step]:
+        """The steps of a request, and `WAITS` where it waits for a place or a run.
+
+        Raises:
+            SessionClosedError: The model is closed.
+            ForkedError: This process is a fork of the one that opened the model.
+        """
+        self._opened.check("model")
+        if self.is_closed:
+            raise SessionClosedError("the model is closed")
+        place = yield from self._place_of(request)
+        prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
+        steps = replace(request, prefixes=prefixes).steps(place.session)
+        try:
+            yield from steps
+        finally:
+            steps.close()
+            place.leave()
+            self.bell.ring()
+
+    def _place_of(self, request: ModelRequest) -> Generator[Step, None, Place]:
+        """A place, once there is one for a request, and all who have waited longer have theirs."""
+        ticket = object()
+        self._waiting.append(ticket)
+        try:
+            while True:
+                if self._waiting[0] is ticket:
+                    place = self._places.taken(request)
+                    if place is not None:
+                        return place
+                yield WAITS
+        finally:
+            self._waiting.remove(ticket)
+
+    def join(self, member: Member[Any]) -> None:
+        """Let a request take part in rounds."""
+        if not any(it() is member for it in list(self._members)):
+            self._members.append(ref(member))
+
+    def make(self, member: Member[Any]) -> bool:
+        """Make a round, unless another thread does: every request gains something, or ends.
+
+        Args:
+            member: Who asks.
+
+        Returns:
+            Whether anything was done.
+
+        Raises:
+            CallOrderError: This thread is making one.
+        """
+        self.join(member)
+        if self.maker == get_ident():
+            raise CallOrderError("a stream cannot be read while it makes its own next step")
+        if not self.may_make():
+            return False
+        try:
+            if not self._resume_all():
+                self._batch.run()
+        finally:
+            self.is_made()
+        return True
+
+    def may_make(self) -> bool:
+        """Take the right to make a round, if no other thread has it."""
+        if not self._right.acquire(blocking=False):
+            return False
+        self.maker = get_ident()
+        return True
+
+    def is_made(self) -> None:
+        """Give the right back."""
+        self.maker = None
+        self._right.release()
+        self.bell.ring()
+
+    def close(self) -> None:
+        """Release all, when the open requests have ended.
+
+        Those that this thread was the last to read end at once; any other is answered. In a fork of
+        the process, nothing happens.
+
+        Raises:
+            CallOrderError: This thread is making a step.
+        """
+        if self._opened.is_forked:
+            return
+        if self.maker == get_ident():
+            raise CallOrderError("the model cannot be closed within a step of its own")
+        for member in self._open():
+            if member.reader == get_ident():
+                member.close()
+        self.bell.wait_for(self._released)
+
+    def _released(self) -> bool | None:
+        """True once all is released; None while another thread makes a round."""
+        while True:
+            if not self.may_make():
+                return None
+            try:
+                if not self._open():
+                    self.is_closed = True
+                    self._release()
+                    return True
+                if not self._resume_all():
+                    self._batch.run()
+            finally:
+                self.is_made()
+
+    def _open(self) -> list[Member[Any]]:
+        """The requests that have begun and not ended."""
+        found = (it() for it in list(self._members))
+        return [it for it in found if it is not None and not it.is_over]
+
+    def _resume_all(self) -> bool:
+        """Let every request go on to its next run; whether anything was made."""
+        members = self._open()
+        self._members = [it for it in self._members if it() in members]
+        return any([member.resume() for member in members])

@@ -1,0 +1,1 @@
+"""Several requests in one step of a target: sequences, each a session, and their runs."""

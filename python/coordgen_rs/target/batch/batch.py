@@ -1,0 +1,234 @@
+"""The runs of several sequences: whoever waits takes part in the next.
+
+In: sequences that wait, each for a tree to be verified or a prompt to be read. Out: one run of all
+blocks over their rows, and the head over those that decode. How many rows each gets is decided in
+the core (`src/batch`); a row computes what it would compute alone (`src/kernels`).
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Several
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Batcher, StepInputs
+from coordgen_rs.errors import OptionError
+from coordgen_rs.target.batch.head import BatchHead
+from coordgen_rs.target.batch.sequence import Reading, Sequence, Verifying
+from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.ort_session import OrtSession
+
+_EXACT_ROWS = 64
+"""Up to so many rows a run has as many as are needed; beyond, a multiple of `_WIDE_ROWS`."""
+_WIDE_ROWS = 16
+
+
+class _Part(NamedTuple):
+    """A sequence's rows in a run.
+
+    Attributes:
+        sequence: Whose they are.
+        inputs: The tree that is verified; None where tokens are read.
+        first: The first row.
+        num_rows: How many there are.
+    """
+
+    sequence: Sequence
+    inputs: StepInputs | None
+    first: int
+    num_rows: int
+
+    @property
+    def rows(self) -> slice:
+        """Which rows they are."""
+        return slice(self.first, self.first + self.num_rows)
+
+
+class Batch:
+    """Sequences of a target that run together.
+
+    Args:
+        session: The target, on CPU; nothing else may use it.
+        num_sequences: Most requests at a time, at least 1.
+
+    Attributes:
+        session: The `session` argument.
+        sequences: One for each of them.
+
+    Raises:
+        OptionError: The target cannot run several (`why_alone`).
+        BundleError: The head cannot be loaded.
+    """
+
+    def __init__(self, session: OrtSession, num_sequences: int) -> None:
+        why = why_alone(session)
+        if why is not None:
+            raise OptionError(f"parallel is {num_sequences}, but {why}")
+        manifest = session.bundle.manifest
+        own = session.cache
+        form = own.form if isinstance(own, KvCache) else "f32"
+        self.session = session
+        self._cache = KvCache(manifest.cache_heads, manifest.slots, form, num_sequences)
+        caches = (self._cache.sequence(number) for number in range(num_sequences))
+        self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
+        widest = session.widths[-1]
+        most = max(manifest.prefill_rows, num_sequences * widest)
+        self._whole = Buffers.empty(most, manifest, self._cache)
+        self._buffers: dict[int, Buffers] = {}
+        self._head = BatchHead(session.bundle, num_sequences * widest)
+        self._batcher = Batcher(session.widths, session.step_costs, most)
+
+    def run(self, some: Several[Sequence] | None = None) -> bool:
+        """Run a step of those that wait.
+
+        Args:
+            some: Take part, if they wait; None for all.
+
+        Returns:
+            Whether there was anything to run. What fails is told to those who take part.
+        """
+        waiting = [it for it in self.sequences if it.asked is not None]
+        if some is not None:
+            waiting = [it for it in waiting if it in some]
+        for sequence in waiting:
+            sequence.num_runs += 1
+        parts = self._shared_out(waiting)
+        if not parts:
+            return bool(waiting)
+        try:
+            self._compute(parts)
+        except Exception as error:
+            for part in parts:
+                part.sequence.failed(_copied(error))
+        return True
+
+    def release(self) -> None:
+        """Drop the head's graphs."""
+        self._head.release()
+
+    def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
+        """Who gets which rows: those that decode first."""
+        offered = list(_offered(waiting))
+        reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Reading)]
+        reading.sort(key=lambda pair: pair[0].reading_since)
+        nodes, tokens, costs = self._batcher.share(
+            [(worths, least, sequence.length) for sequence, _, worths, least in offered],
+            [(len(asked.token_ids), sequence.length) for sequence, asked in reading],
+        )
+        parts, first = list[_Part](), 0
+        for (sequence, asked, _, _), num_nodes, cost in zip(offered, nodes, costs, strict=True):
+            try:
+                inputs = asked.offers.take(num_nodes, cost)
+            except Exception as error:
+                sequence.failed(error)
+                continue
+            parts.append(_Part(sequence, inputs, first, inputs.num_nodes))
+            first += inputs.num_nodes
+        for (sequence, _), num_tokens in zip(reading, tokens, strict=True):
+            if num_tokens:
+                parts.append(_Part(sequence, None, first, num_tokens))
+                first += num_tokens
+        return parts
+
+    def _compute(self, parts: Several[_Part]) -> None:
+        """Run all blocks over the rows, and the head over those whose logits are asked for."""
+        num_rows = parts[-1].first + parts[-1].num_rows
+        buffers = self._of(num_rows)
+        self._fill(buffers, parts, num_rows)
+        session = self.session
+        with session.open_device():
+            session.switcher.ensure("prefill", "decode")
+            session.forward.embed(buffers)
+            for block in range(len(session.blocks)):
+                session.blocks.run(block, "decode", buffers)
+            self._hand_out(parts, session.blocks.hidden_out(buffers))
+
+    def _hand_out(self, parts: Several[_Part], hidden: NDArray[np.float32]) -> None:
+        verified = [part for part in parts if part.inputs is not None]
+        num_verified = sum(part.num_rows for part in verified)
+        logits = self._head.first(hidden, num_verified)
+        for part in parts:
+            if part.inputs is not None:
+                part.sequence.has_verified(part.inputs, logits[part.rows])
+                continue
+            asked = part.sequence.asked
+            try:
+                if isinstance(asked, Reading) and asked.on_logits is not None:
+                    for rows in self._head.parts(hidden, part.rows):
+                        asked.on_logits(rows)
+                part.sequence.has_read(part.num_rows)
+            except Exception as error:
+                part.sequence.failed(error)
+
+    def _fill(self, buffers: Buffers, parts: Iterable[_Part], num_rows: int) -> None:
+        """Fill all that the graphs read."""
+        ids, positions, path = buffers.input_ids, buffers.position_ids, buffers.path or {}
+        parents, sequences, lengths = path["parents"], path["sequences"], path["lengths"]
+        ids[num_rows:] = positions[num_rows:] = 0
+        path["span"][:] = 0, num_rows
+        for part in parts:
+            sequence, rows = part.sequence, part.rows
+            length = lengths[sequence.number] = sequence.length
+            sequences[rows] = sequence.number
+            if part.inputs is not None:
+                ids[rows] = part.inputs.input_ids[: part.num_rows]
+                positions[rows] = part.inputs.position_ids[: part.num_rows]
+                own = sequence.steps[part.inputs.rows].path or {}
+                parents[rows] = own["parents"][: part.num_rows] + part.first
+            elif isinstance(sequence.asked, Reading):
+                ids[rows] = sequence.asked.token_ids[: part.num_rows]
+                positions[rows] = np.arange(length, length + part.num_rows)
+                parents[rows] = np.arange(rows.start - 1, rows.stop - 1)
+            parents[part.first] = -1
+            sequence.begin_run(ids[rows])
+
+    def _of(self, num_rows: int) -> Buffers:
+        """Buffers of at least so many rows, which are bound once."""
+        if num_rows > _EXACT_ROWS:
+            num_rows = min(-(-num_rows // _WIDE_ROWS) * _WIDE_ROWS, self._whole.rows)
+        found = self._buffers.get(num_rows)
+        if found is None:
+            found = self._buffers[num_rows] = self._whole.part(0, num_rows)
+        return found
+
+
+def why_alone(session: OrtSession) -> str | None:
+    """Why a target runs one request at a time; None where it may run several."""
+    manifest = session.bundle.manifest
+    if session.device.provider != "cpu" or not isinstance(session.cache, KvCache):
+        return f"on {session.device.provider} requests run one at a time"
+    if manifest.recurrent is not None:
+        return "the states of recurrent layers are of one request"
+    if session.switcher.memory_budget is not None or not session.switcher.keeps_both:
+        return "its blocks are loaded one by one, for one request"
+    if not (session.is_exact_on_branches and session.is_exact_at_any_rows):
+        return "its rows were not exact beside others when it was tested"
+    if not session.is_exact_after_prefill:
+        return "its prefill graphs were not exact when it was tested"
+    return None
+
+
+_Offered = tuple[Sequence, Verifying, NDArray[np.float32], int]
+
+
+def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
+    """What those that decode offer; who cannot is told."""
+    for sequence in waiting:
+        asked = sequence.asked
+        if isinstance(asked, Verifying):
+            try:
+                yield sequence, asked, *asked.offers.offer(sequence.length)
+            except Exception as error:
+                sequence.failed(error)
+
+
+def _copied(error: Exception) -> Exception:
+    """The same error, with a traceback of its own."""
+    try:
+        copied = type(error)(*error.args)
+    except Exception:  # a class with arguments of its own
+        return error
+    copied.__cause__ = error
+    return copied
