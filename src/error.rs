@@ -99,6 +99,19 @@ pub enum Error {
     /// `accept` was called without a tree that waits for it.
     #[error("nothing was proposed: call propose before accept")]
     NothingProposed,
+    /// `take` was called without a tree to take nodes of.
+    #[error("nothing was offered: call offer before take")]
+    NothingOffered,
+    /// Another number of nodes is to be taken than was offered.
+    #[error("{num_nodes} nodes cannot be taken: at least {least} must be, and {most} were offered")]
+    NotOffered {
+        /// The number as given.
+        num_nodes: usize,
+        /// The fewest.
+        least: usize,
+        /// The most.
+        most: usize,
+    },
     /// `propose` was called outside a request, or after its end.
     #[error("no request is running: call begin first")]
     NoRequest,

@@ -449,6 +449,7 @@ class Drafter:
     """Drafts from lookups, verifies and commits: `begin`, then `propose` and `accept` in turn.
 
     A failed call changes nothing. A tree that is never accepted is replaced by the next `propose`.
+    Where a step is shared with other requests, `offer` and `take` stand in place of `propose`.
 
     Args:
         step_inputs: One for each step that the session can run, narrowest first.
@@ -600,16 +601,53 @@ class Drafter:
             GrammarError: The grammar cannot go on; or whatever else it raised.
         """
 
+    def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
+        """Draft a tree as `propose` does, and leave open how many of its nodes are verified.
+
+        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is taken
+        of is replaced by the next one.
+
+        Args:
+            past_len: Committed tokens before the root.
+
+        Returns:
+            Tokens that each node is expected to bring, `(nodes,) f32`, the root's 1.0 first, never
+            increasing; and the fewest nodes that can be taken: 1, or all where the method has a
+            shape of its own, whose worths are all 1.0.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: No step fits after `past_len` tokens.
+            GrammarError: The grammar cannot go on; or whatever else it raised.
+        """
+
+    def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
+        """Propose the worthiest nodes of the offered tree, and fill the buffers of a step.
+
+        Args:
+            num_nodes: How many. `accept` takes as many rows of logits, whatever rows the step has.
+            cost: This request's part of what the shared step costs, in the unit of the drafter's
+                costs; by default what the step would cost alone.
+
+        Returns:
+            The narrowest of `step_inputs` that holds them.
+
+        Raises:
+            CallOrderError: No request is running, or nothing was offered.
+            OptionError: `num_nodes` is less or more than was offered, or the cost is negative,
+                infinite or NaN.
+        """
+
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Verify the proposed tree, and let the sources learn from the new tokens.
 
         Args:
-            logits: `(rows, vocab_size) f32` of the step that `propose` chose; leading axes of
-                length 1 are allowed. Read in place and within the call: the rows on the accepted
-                path, and by a source that learns from all rows the others too, on several threads
-                where that takes long. While a repetition penalty reads a row, the row is changed;
-                afterwards it is as before. With a grammar the rows on the path stay masked. A
-                read-only array is copied.
+            logits: `(rows, vocab_size) f32` of the step that `propose` chose, or of the nodes that
+                `take` took; leading axes of length 1 are allowed. Read in place and within the
+                call: the rows on the accepted path, and by a source that learns from all rows the
+                others too, on several threads where that takes long. While a repetition penalty
+                reads a row, the row is changed; afterwards it is as before. With a grammar the rows
+                on the path stay masked. A read-only array is copied.
 
         Raises:
             CallOrderError: Nothing was proposed.

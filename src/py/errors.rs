@@ -76,6 +76,7 @@ impl From<Error> for PyErr {
             | Error::StepOutOfRange { .. }
             | Error::RowsNotAscending { .. } => ShapeError::new_err(message),
             Error::NothingProposed
+            | Error::NothingOffered
             | Error::NoRequest
             | Error::WrongBlock { .. }
             | Error::StillRunning { .. }
@@ -100,6 +101,7 @@ impl From<Error> for PyErr {
             | Error::UnknownMethod { .. }
             | Error::MethodNeeds { .. }
             | Error::OtherVocabulary { .. }
+            | Error::NotOffered { .. }
             | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }

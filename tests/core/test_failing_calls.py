@@ -63,6 +63,7 @@ LIKELY = {
     **dict.fromkeys(["ignore_eos", "provisional"], st.booleans()),
     **dict.fromkeys(["graph", "graphs"], st.sampled_from(["prefill", "decode"])),
     "logits": st.builds(logits, st.integers(2, 4)),
+    "num_nodes": st.integers(1, 3),
     "parents": st.just(tokens(0, 0, 1)),
 }
 """What is right for a parameter in most calls: so that one that is looked at later is wrong."""

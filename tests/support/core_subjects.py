@@ -118,6 +118,8 @@ class OfDrafter(Subject):
         sampling = _core.Sampling(0.7, seed=self.seed) if self.seed % 3 else None
         drafter.begin(text(self.seed, 9), 9, sampling, num_reused=2, **grammar)
         drafter.prefilled(logits(3, self.seed))
+        if self.seed % 4 == 1:
+            drafter.offer(8)
         if self.seed % 4 > 1:
             drafter.propose(8)
         if self.seed % 4 > 2:
@@ -129,6 +131,8 @@ class OfDrafter(Subject):
         found = [drafter.reads_prefill, drafter.num_carried, drafter.finish_reason]
         found += [drafter.accept_histogram, drafter.per_source, plainly(drafter.draft)]
         found += [drafter.node_sources, told(drafter.accept, logits(ROWS, 5))]
+        found += [told(drafter.take, 1, 0.5), told(drafter.accept, logits(1, 6))]
+        found += [told(drafter.offer, 9), told(drafter.take, 2), told(drafter.accept, logits(2))]
         for past_len in range(10, 20):
             proposed = told(drafter.propose, past_len)
             rows = len(proposed[1]) if isinstance(proposed, list) else ROWS

@@ -107,6 +107,27 @@ pub struct PyDrafter {
 }
 
 impl PyDrafter {
+    /// Fails where filling a step's buffers would: once a tree is proposed, nothing may fail any more,
+    /// since a failed call changes nothing.
+    fn check_writeable(&self, py: Python<'_>) -> PyResult<()> {
+        let mut all = self.step_inputs.iter();
+        all.try_for_each(|inputs| inputs.borrow_mut(py).check_writeable(py))
+    }
+
+    /// The inputs of the step that verifies the proposed tree, filled with it.
+    fn filled(&mut self, py: Python<'_>) -> PyResult<Py<PyStepInputs>> {
+        let (step, past_len) = self.core.proposed_step().expect("a tree was proposed");
+        let inputs = &self.step_inputs[step];
+        let filled = inputs.borrow_mut(py).fill_tree(py, self.core.tree(), past_len);
+        match filled {
+            Ok(()) => Ok(inputs.clone_ref(py)),
+            Err(error) => {
+                self.core.withdraw();
+                Err(error)
+            }
+        }
+    }
+
     /// `object` as `(rows, vocab_size) f32`.
     fn logits<'a, 'py>(
         &self,
@@ -237,10 +258,7 @@ impl PyDrafter {
         past_len: usize,
         draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyStepInputs>> {
-        // Once it is proposed, nothing may fail any more: a failed call changes nothing.
-        for inputs in &self.step_inputs {
-            inputs.borrow_mut(py).check_writeable(py)?;
-        }
+        self.check_writeable(py)?;
         let step = match draft {
             None => self.core.propose(past_len),
             Some((tokens, parents)) => {
@@ -249,23 +267,34 @@ impl PyDrafter {
                 self.core.propose_draft(past_len, &tokens, &parents)
             }
         };
-        let step = step.map_err(|error| self.raised.error(error))?;
-        let inputs = &self.step_inputs[step];
-        let filled = inputs.borrow_mut(py).fill_tree(py, self.core.tree(), past_len);
-        match filled {
-            Ok(()) => Ok(inputs.clone_ref(py)),
-            Err(error) => {
-                self.core.withdraw();
-                Err(error)
-            }
-        }
+        step.map_err(|error| self.raised.error(error))?;
+        self.filled(py)
+    }
+
+    #[doc = stub_doc!("Drafter.offer")]
+    fn offer(&mut self, py: Python<'_>, past_len: usize) -> PyResult<(Py<PyArray1<f32>>, usize)> {
+        let offer = self.core.offer(past_len).map_err(|error| self.raised.error(error))?;
+        Ok((PyArray1::from_vec(py, offer.worths).unbind(), offer.least))
+    }
+
+    #[doc = stub_doc!("Drafter.take")]
+    #[pyo3(signature = (num_nodes, cost=None))]
+    fn take(
+        &mut self,
+        py: Python<'_>,
+        num_nodes: usize,
+        cost: Option<f32>,
+    ) -> PyResult<Py<PyStepInputs>> {
+        self.check_writeable(py)?;
+        self.core.take(num_nodes, cost)?;
+        self.filled(py)
     }
 
     #[doc = stub_doc!("Drafter.accept")]
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
-        if let Some(step) = self.core.proposed_step() {
+        if let Some((step, _)) = self.core.proposed_step() {
             let count = self.step_inputs[step].borrow_mut(py).experts_read.take();
             self.core.experts_read(count);
         }

@@ -104,7 +104,7 @@ proptest! {
         most in 1usize..40,
         allowed in prop::array::uniform9(1u32..8),
         len in 1usize..30,
-        own in prop::collection::vec((strategies::tree(12), any::<bool>()), 1..6),
+        own in prop::collection::vec((strategies::tree(12), 0usize..3, 1usize..9), 1..6),
     ) {
         let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: 64 });
         let mut drafter = Drafter::new(Scripted::sources(&rules), DrafterOptions {
@@ -122,20 +122,28 @@ proptest! {
         let mut text = prompt.clone();
         let mut own = own.iter().cycle();
         while drafter.finish_reason().is_none() {
-            let (tree, use_own) = own.next().unwrap();
-            let step = if *use_own {
-                let mut tokens = tree.token_ids().to_vec();
-                tokens[0] = text[text.len() - 1];
-                let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
-                drafter.propose_draft(text.len() - 1, &tokens, &parents).unwrap()
-            } else {
-                drafter.propose(text.len() - 1).unwrap()
+            let (tree, way, most) = own.next().unwrap();
+            let past_len = text.len() - 1;
+            let rows = match way {
+                0 => [1, 3, 8][drafter.propose(past_len).unwrap()],
+                1 => {
+                    let mut tokens = tree.token_ids().to_vec();
+                    tokens[0] = text[past_len];
+                    let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
+                    [1, 3, 8][drafter.propose_draft(past_len, &tokens, &parents).unwrap()]
+                }
+                _ => {
+                    let offer = drafter.offer(past_len).unwrap();
+                    let num_nodes = (*most).clamp(offer.least, offer.worths.len());
+                    drafter.take(num_nodes, None).unwrap();
+                    num_nodes
+                }
             };
             let drafted = drafter.tree();
             let parents: Vec<u32> = drafted.parents().iter().map(|node| node.0).collect();
             grammar.given = text[prompt.len()..].to_vec();
             prop_assert!(grammar.possible(drafted.token_ids(), &parents).unwrap().iter().all(|&is| is));
-            let accepted = drafter.accept(&mut run_step(&drafter, &text, [1, 3, 8][step])).unwrap();
+            let accepted = drafter.accept(&mut run_step(&drafter, &text, rows)).unwrap();
             text.extend(&accepted.token_ids);
         }
         prop_assert_eq!(drafter.finish_reason(), Some(reason));

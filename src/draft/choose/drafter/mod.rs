@@ -8,6 +8,7 @@ mod answer;
 mod constrained;
 mod draft;
 mod hosted;
+mod offered;
 mod request;
 mod source_list;
 mod state;
@@ -17,6 +18,7 @@ use self::answer::Answer;
 use self::constrained::PathState;
 use self::draft::Draft;
 pub use self::hosted::Learned;
+pub use self::offered::Offer;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
@@ -51,7 +53,8 @@ pub struct DrafterOptions {
 ///
 /// `begin`, then `propose` and `accept` in turn until a [`FinishReason`] is set. A failed call
 /// changes nothing, but that under a grammar a failed proposal takes the one before back; and a tree
-/// that is never accepted is simply replaced by the next `propose`.
+/// that is never accepted is simply replaced by the next `propose`. Where a step is shared with other
+/// requests, [`Drafter::offer`] and [`Drafter::take`] stand in place of `propose`.
 pub struct Drafter {
     sources: SourceList,
     options: DrafterOptions,
@@ -175,13 +178,14 @@ impl Drafter {
         let widest = self.options.steps.widest(past_len)?;
         check_costs([price.a_token, price.catching_up])?;
         self.force()?;
-        let request = self.request.as_ref().ok_or(Error::NoRequest)?;
+        let branches = self.branches();
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let steps = &self.options.steps;
         if self.draft.is_shaped() || steps.cost(0, past_len).is_none() {
             return Ok(true);
         }
-        let branches = self.options.shape != TreeShape::Chain;
         let limits = request.limits(steps.rows(widest), self.options.commit, branches);
+        request.offered = None;
         self.draft.grow(self.sources.all(), request, limits, (steps, widest, past_len));
         if let Some(grammar) = &mut self.constraint {
             self.draft.prune_grown(&mut **grammar)?;
@@ -213,7 +217,7 @@ impl Drafter {
     /// A method with a shape of its own has it in the narrowest step that holds it.
     /// Fails without a request, when no step fits, or when the grammar does.
     pub fn propose(&mut self, past_len: usize) -> Result<usize> {
-        self.propose_within(past_len, usize::MAX, self.options.shape != TreeShape::Chain)
+        self.propose_within(past_len, usize::MAX, self.branches())
     }
 
     /// [`Drafter::propose`] with at most `most_nodes` nodes, at least 1, with or without `branches`.
@@ -223,30 +227,50 @@ impl Drafter {
         most_nodes: usize,
         branches: bool,
     ) -> Result<usize> {
+        let widest = self.grow(past_len, most_nodes, branches)?;
+        let steps = &self.options.steps;
+        let step = if self.draft.is_shaped() {
+            steps.narrowest(self.draft.tree().num_nodes(), past_len)?
+        } else {
+            let step = steps.best(widest, past_len, self.draft.prospects());
+            self.draft.cut(steps.rows(step).min(most_nodes));
+            step
+        };
+        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        let rows = steps.rows(step);
+        request.proposed = Some(Proposed { step, past_len, is_given: false, rows, cost: None });
+        Ok(step)
+    }
+
+    /// Grows a tree of at most `most_nodes` nodes, at least 1, with or without `branches`, and holds it to
+    /// the grammar; where the method has a shape of its own, the tree is built. Whatever was proposed or
+    /// offered before is gone. Returns the widest step that it may fill.
+    fn grow(&mut self, past_len: usize, most_nodes: usize, branches: bool) -> Result<usize> {
         self.force()?;
         let steps = &self.options.steps;
         let widest = steps.narrowest(most_nodes, past_len)?;
         let num_nodes = steps.rows(widest).min(most_nodes);
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
+        (request.proposed, request.offered) = (None, None);
         let sources = self.sources.all();
         let limits = request.limits(num_nodes, self.options.commit, branches);
-        let step = if self.draft.is_shaped() {
+        if self.draft.is_shaped() {
             self.draft.build_shaped(sources, request, limits);
             if let Some(grammar) = &mut self.constraint {
                 self.draft.prune_tree(&mut **grammar)?;
             }
-            steps.narrowest(self.draft.tree().num_nodes(), past_len)?
         } else {
             self.draft.grow(sources, request, limits, (steps, widest, past_len));
             if let Some(grammar) = &mut self.constraint {
                 self.draft.prune_grown(&mut **grammar)?;
             }
-            let step = steps.best(widest, past_len, self.draft.prospects());
-            self.draft.cut(steps.rows(step).min(most_nodes));
-            step
-        };
-        request.proposed = Some(Proposed { step, past_len, is_given: false });
-        Ok(step)
+        }
+        Ok(widest)
+    }
+
+    /// Whether a node of a tree may have several children.
+    fn branches(&self) -> bool {
+        self.options.shape != TreeShape::Chain
     }
 
     /// Takes the caller's own tree in place of the sources', with node 0 as the root. Returns the
@@ -269,13 +293,15 @@ impl Drafter {
         if token_ids[0] != request.root {
             return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
         }
-        request.proposed = None; // the grammar may fail on the tree that takes its place
+        // The grammar may fail on the tree that takes the place of either.
+        (request.proposed, request.offered) = (None, None);
         self.draft.take(draft.trimmed(steps.rows(widest), request.remaining - 1));
         if let Some(grammar) = &mut self.constraint {
             self.draft.prune_tree(&mut **grammar)?;
         }
         let step = steps.narrowest(self.draft.tree().num_nodes(), past_len)?;
-        request.proposed = Some(Proposed { step, past_len, is_given: true });
+        let rows = steps.rows(step);
+        request.proposed = Some(Proposed { step, past_len, is_given: true, rows, cost: None });
         Ok(step)
     }
 
@@ -300,9 +326,10 @@ impl Drafter {
         }
     }
 
-    /// The index of the step whose answer is waited for, if there is one.
-    pub fn proposed_step(&self) -> Option<usize> {
-        self.waiting().ok().map(|(proposed, _)| proposed.step)
+    /// The index of the step whose answer is waited for, if there is one, and how many committed tokens
+    /// it stands behind.
+    pub fn proposed_step(&self) -> Option<(usize, usize)> {
+        self.waiting().ok().map(|(proposed, _)| (proposed.step, proposed.past_len))
     }
 
     /// Records how many experts the step that was proposed has read, in all layers, where it is known.
@@ -314,8 +341,8 @@ impl Drafter {
         }
     }
 
-    /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, and tells
-    /// the sources what was given out.
+    /// Verifies the proposed tree against the step's logits, `(rows, vocab_size) f32`, after
+    /// [`Drafter::take`] `(nodes, vocab_size) f32`, and tells the sources what was given out.
     ///
     /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
     /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a
@@ -323,8 +350,8 @@ impl Drafter {
     /// reads it; afterwards the logits are as they were, but for the visited rows under a grammar,
     /// which stay masked.
     pub fn accept(&mut self, logits: &mut [f32]) -> Result<Commit> {
-        let (Proposed { step, .. }, request) = self.waiting()?;
-        let shape = (self.options.steps.rows(step), self.options.vocab_size);
+        let (Proposed { rows, .. }, request) = self.waiting()?;
+        let shape = (rows, self.options.vocab_size);
         let answer = Answer::computed(logits, shape, (self.sampling, request.num_given))?;
         self.accept_answer(answer)
     }
@@ -417,7 +444,7 @@ impl Drafter {
     /// Learns what the step, and a draft model's run for it, have brought for their cost.
     fn learn_rate(&mut self, proposed: Proposed, model_cost: Option<f32>, num_tokens: usize) {
         let Some(cost) = self.options.steps.cost(proposed.step, proposed.past_len) else { return };
-        let cost = cost + model_cost.unwrap_or(0.0);
+        let cost = proposed.cost.unwrap_or(cost) + model_cost.unwrap_or(0.0);
         if model_cost.is_some() {
             self.model_choice.took(num_tokens, cost);
         }

@@ -1,6 +1,7 @@
 //! How far a request has come. In: what each step gave out. Out: where the next one starts, and
 //! how far it may reach. Knows no tree.
 
+use super::offered::Offered;
 use crate::commit::{Commit, CommitPolicy};
 use crate::draft::choose::grow::GrowthLimits;
 use crate::error::{Error, Result};
@@ -31,6 +32,8 @@ pub(super) struct Request {
     pub forced: Vec<TokenId>,
     /// `None` when no tree waits.
     pub proposed: Option<Proposed>,
+    /// `None` when nothing can be taken of a tree.
+    pub offered: Option<Offered>,
     /// What a draft model's run for the next step has cost; `None` where it did not run.
     pub model_cost: Option<f32>,
 }
@@ -44,6 +47,10 @@ pub(super) struct Proposed {
     pub past_len: usize,
     /// Whether it is the caller's own.
     pub is_given: bool,
+    /// Rows of the logits that it is verified against.
+    pub rows: usize,
+    /// What the request pays for them; `None` for what the step costs.
+    pub cost: Option<f32>,
 }
 
 impl Request {
@@ -64,6 +71,7 @@ impl Request {
             carried: Vec::new(),
             forced: Vec::new(),
             proposed: None,
+            offered: None,
             model_cost: None,
         })
     }
@@ -112,6 +120,7 @@ impl Request {
         self.carried.clear();
         self.forced.clear();
         self.proposed = None;
+        self.offered = None;
         self.model_cost = None;
     }
 
@@ -125,6 +134,7 @@ impl Request {
             carried: carried.clone(),
             forced: Vec::new(),
             proposed: None,
+            offered: None,
             model_cost: None,
             ..self
         })

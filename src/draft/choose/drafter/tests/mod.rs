@@ -1,6 +1,7 @@
 //! Laws of the drafter: whatever is drafted, the tokens given out are those of plain decoding.
 
 mod learning;
+mod offered;
 mod origins;
 mod output;
 mod refusals;
