@@ -101,6 +101,7 @@ def make_drafter(
     lookup_table: LookupTable | None = None,
     draft_model: "DraftModel | None" = None,
     *,
+    beside: Drafting | None = None,
     earlier_requests: bool | None = None,
     free_rows: bool | None = None,
 ) -> "Drafter | ModelDrafter":
@@ -122,6 +123,8 @@ def make_drafter(
             warm-up`; a new one by default.
         draft_model: A smaller model that also drafts; `draft` "edgellm" needs it. Without one,
             "auto", "blend" and "mtp" take the target's own head for further tokens, if it has one.
+        beside: A drafter of another sequence of the same target, made with the same arguments, with
+            which this one shares earlier requests and what is learned; None shares nothing.
         earlier_requests: Whether a method may also draft from earlier requests of this drafter, of
             which the last half million tokens are kept in memory. None is yes without a history,
             which keeps them, and those of other namespaces apart.
@@ -177,6 +180,7 @@ def make_drafter(
         model_draft=None if draft_model is None else draft_model.core,
         phrases=phrases,
         tree=tree,
+        beside=beside if isinstance(beside, Drafter) else None,
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter

@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordgen_rs._core import draft_method
+from coordgen_rs._core import LookupTable, draft_method
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
 from coordgen_rs.drafting.options import DraftingOptions
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel
@@ -26,12 +27,26 @@ class Memory(NamedTuple):
     """What drafts for one namespace.
 
     Attributes:
-        drafter: Made for the session.
+        drafter: Made for the session that asked.
         history: Where its requests are kept on disk; None if they are not.
     """
 
     drafter: Drafting
     history: "History | None"
+
+
+class _Kept(NamedTuple):
+    """What is kept for one namespace.
+
+    Attributes:
+        drafters: By session; all share what they learn and remember.
+        history: Same as in `Memory`.
+        table: The look-up table that they read and update; None for a new one.
+    """
+
+    drafters: dict[int, Drafting]
+    history: "History | None"
+    table: LookupTable | None
 
     def close(self) -> None:
         """Close the history."""
@@ -40,10 +55,10 @@ class Memory(NamedTuple):
 
 
 class Drafters:
-    """The drafters of one session; those least recently used go first.
+    """The drafters of one target; namespaces least recently used go first.
 
     Args:
-        session: The target.
+        session: The target, whose sequences may have drafters of their own.
         options: How it drafts. Each namespace begins with a copy of the look-up table; all share
             the draft model's cache.
 
@@ -59,7 +74,7 @@ class Drafters:
     def __init__(self, session: OrtSession, options: DraftingOptions) -> None:
         self._session, self._options = session, options
         self.commit = chosen_commit(session, options.commit)
-        self._kept: OrderedDict[str, Memory] = OrderedDict()  # the latest last
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the latest last
         method = draft_method(options.draft) if isinstance(options.draft, str) else None
         self._closing = ExitStack()
         self._model = None if options.draft_model is None else self._opened(options.draft_model)
@@ -70,8 +85,17 @@ class Drafters:
             # Once: two of them over one cache would disturb each other.
             self._model = self._model.shaped(method)
 
-    def of(self, namespace: str) -> Memory:
+    @property
+    def has_model(self) -> bool:
+        """Whether a draft model, or the target's own head for further tokens, drafts, too."""
+        return self._model is not None
+
+    def of(self, namespace: str, session: Session | None = None) -> Memory:
         """What drafts for a namespace.
+
+        Args:
+            namespace: Its name.
+            session: The sequence of the target that runs the request; None for the target itself.
 
         Raises:
             HistoryError, HistoryMismatchError: The history cannot be used.
@@ -82,11 +106,14 @@ class Drafters:
         if found is not None and not self._options.memory.remember:
             found.close()
             found = None
-        found = found or self._made(namespace)
+        found = found or self._begun(namespace)
         self._kept[namespace] = found
         while len(self._kept) > MOST_NAMESPACES:
             self._kept.popitem(last=False)[1].close()
-        return found
+        session = session or self._session
+        if id(session) not in found.drafters:  # sessions live as long as their target
+            found.drafters[id(session)] = self._drafter(found, session)
+        return Memory(found.drafters[id(session)], found.history)
 
     @property
     def history(self) -> Path | str | None:
@@ -114,35 +141,42 @@ class Drafters:
 
         return DraftModel.mtp_of(self._session)
 
-    def _made(self, namespace: str) -> Memory:
-        session, options, table, kept = self._session, self._options, None, None
+    def _begun(self, namespace: str) -> _Kept:
+        """What a namespace's drafters share."""
+        bundle, options, table, history = self._session.bundle, self._options, None, None
         memory = options.memory
+        if options.lookup_table is not None:
+            from coordgen_rs.drafting.warm_up import open_table
+
+            table = open_table(Path(options.lookup_table), bundle)
+        if memory.history is not None or memory.fleet_history is not None:
+            from coordgen_rs.history.requests import History
+
+            history = History.of(
+                memory.history,
+                bundle,
+                namespace=namespace,
+                max_tokens=memory.history_max_tokens,
+                fleet=memory.fleet_history,
+                fleet_namespace=memory.fleet_namespace,
+                keep=memory.history is not None,
+            )
+        return _Kept({}, history, table)
+
+    def _drafter(self, kept: _Kept, session: Session) -> Drafting:
+        options, memory = self._options, self._options.memory
         with ExitStack() as opened:  # closes what was opened, should something fail
-            if options.lookup_table is not None:
-                from coordgen_rs.drafting.warm_up import open_table
-
-                table = open_table(Path(options.lookup_table), session.bundle)
-            if memory.history is not None or memory.fleet_history is not None:
-                from coordgen_rs.history.requests import History
-
-                kept = History.of(
-                    memory.history,
-                    session.bundle,
-                    namespace=namespace,
-                    max_tokens=memory.history_max_tokens,
-                    fleet=memory.fleet_history,
-                    fleet_namespace=memory.fleet_namespace,
-                    keep=memory.history is not None,
-                )
+            if not kept.drafters:
                 opened.callback(kept.close)
             drafter = make_drafter(
                 session,
                 options.draft,
                 self.commit,
-                kept,
-                table,
+                kept.history,
+                kept.table,
                 self._model,
+                beside=next(iter(kept.drafters.values()), None),
                 earlier_requests=memory.remember and memory.history is None,
             )
             opened.pop_all()
-        return Memory(drafter, kept)
+        return drafter

@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 
 WAITS = Step([], 0)
-"""Yielded where a request waits for the next run of its batch; resumed without one, it runs alone."""
+"""Yielded where a request waits for the next run of its batch."""
 
 
 class Proposes(Offers, Protocol):
@@ -63,10 +63,7 @@ def read(
         return session.prefill(token_ids, on_logits=on_logits, on_read=on_read)
     session.ask_to_read(token_ids, on_logits)
     while session.rest:
-        num_runs = session.num_runs
-        yield WAITS
-        if session.num_runs == num_runs:
-            session.run_alone()
+        yield from _run(session)
         session.check()
         if on_read is not None:
             on_read(len(token_ids) - session.rest)
@@ -85,8 +82,17 @@ def drafted(session: Session, drafter: Proposes, stats: Stats) -> Generator[Step
         return drafter.propose(session.length)
     session.offer(drafter)
     stats.begin("verify")
-    yield WAITS
+    yield from _run(session)
     return session.taken()
+
+
+def _run(session: SharesRuns) -> Generator[Step]:
+    """Wait for a run; where nobody runs the batch, the session runs alone."""
+    num_runs = session.num_runs
+    while session.is_driven and session.num_runs == num_runs:
+        yield WAITS
+    if session.num_runs == num_runs:
+        session.run_alone()
 
 
 class PlainStep:

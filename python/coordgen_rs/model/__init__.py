@@ -24,10 +24,13 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
 from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
 from coordgen_rs.model.prompts import ChatPrompts, given_template
-from coordgen_rs.model.turns import ModelRequest, Turns
+from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.rounds import Rounds
+from coordgen_rs.model.turns import Turns
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import session_opened
+from coordgen_rs.target.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
@@ -45,10 +48,11 @@ if TYPE_CHECKING:
 class Model:
     """A model that is ready to answer; `Model.open` makes one.
 
-    Requests run one at a time, in the order in which they begin. A stream ends when it is
-    exhausted, closed or dropped, and any thread may read it on. A request that finds one open makes
-    the rest of it first, unless its reader does; the pieces wait until they are read. So a reader
-    who is slow, or shares a pool of threads with others, keeps nobody waiting.
+    Requests run one at a time, in the order in which they begin, or, with `parallel`, so many at a
+    time. A stream ends when it is exhausted, closed or dropped, and any thread may read it on. A
+    request that finds no place makes the rest of those that have one first, unless their readers
+    do; the pieces wait until they are read. So a reader who is slow, or shares a pool of threads
+    with others, keeps nobody waiting.
     What the drafter learned stays for the next request, and so does the text of earlier ones, to
     draft from (`remember`).
 
@@ -59,9 +63,12 @@ class Model:
         prefix_memory: Same as in `open`.
         namespace: Same as in `open`.
         remember: Same as in `open`.
+        parallel: Same as in `open`.
 
     Attributes:
         provider: What runs it, "cpu" or "qnn".
+        parallel: Most requests that are answered at a time.
+        why_alone: Why only one is, where more were asked for; else None.
     """
 
     def __init__(
@@ -73,6 +80,7 @@ class Model:
         prefix_memory: int = 0,
         namespace: str = DEFAULT_NAMESPACE,
         remember: bool = True,
+        parallel: int | None = 1,
     ) -> None:
         arguments.of_type("drafters", drafters, Drafters)
         arguments.of_type("chat", chat, ChatTemplates)
@@ -90,7 +98,18 @@ class Model:
         closing.callback(session.close)
         if drafters is not None:
             closing.callback(drafters.close)
-        self._turns = Turns(session, self._prefixes, namespace, closing.close)
+        asked = (
+            most_together(session) if parallel is None else arguments.count("parallel", parallel)
+        )
+        self.why_alone = None if asked == 1 else _why_alone(session, drafters)
+        self.parallel = 1 if self.why_alone else asked
+        self._turns: Turns | Rounds
+        if self.parallel == 1:
+            self._turns = Turns(session, self._prefixes, namespace, closing.close)
+        else:
+            batch = Batch(session, self.parallel)
+            closing.callback(batch.release)
+            self._turns = Rounds(batch, self._prefixes, namespace, closing.close)
 
     @classmethod
     def open(
@@ -117,6 +136,7 @@ class Model:
         provider: ProviderChoice | str | None = None,
         chat_template: Path | str | None = None,
         prefix_memory: int = 0,
+        parallel: int | None = 1,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
         """Open a model. The first time on a machine it is tested, which takes a few seconds.
@@ -161,6 +181,10 @@ class Model:
             chat_template: A chat template in Jinja, in place of the bundle's.
             prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
                 dialogues which take turns are not read again; 0 keeps only the last request's.
+            parallel: Most requests that are answered at a time, in the same steps; the tokens of
+                each are those that it would get alone. Others wait. Each takes the memory of a
+                cache; None is up to four, as memory allows. Where the target cannot (`why_alone`
+                tells), requests take turns.
             on_progress: Called with what is being done, how much is done, and how much there is;
                 only where something is converted, verified or tested.
 
@@ -203,6 +227,7 @@ class Model:
             profile=profile,
             provider=provider,
             chat_template=chat_template,
+            parallel=parallel,
             on_progress=on_progress,
         )
         return cls.opened(opening, drafting)
@@ -234,6 +259,7 @@ class Model:
                 prefix_memory=memory.prefix_memory,
                 namespace=namespace,
                 remember=memory.remember,
+                parallel=opening.parallel,
             )
             opened.pop_all()
         return model
@@ -500,3 +526,10 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _why_alone(session: OrtSession, drafters: Drafters | None) -> str | None:
+    """Why a model runs one request at a time; None where it may run several."""
+    if drafters is not None and drafters.has_model:
+        return "the draft model drafts for one request at a time"
+    return why_alone(session)

@@ -13,8 +13,8 @@ from threading import RLock
 from typing import NamedTuple, Self
 
 from coordgen_rs.errors.process import OpenedHere
-from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.generation.stats import Stats
+from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Made, Making
 from coordgen_rs.text.stop import StopStrings

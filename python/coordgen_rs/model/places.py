@@ -59,6 +59,8 @@ class Places:
         self, sessions: Sequence[Shared], prefixes: PrefixPool | None, namespace: str
     ) -> None:
         self._all = [Place(session, namespace) for session in sessions]
+        for session in sessions:
+            session.is_driven = True
         self._prefixes = prefixes
 
     def taken(self, request: ModelRequest) -> Place | None:

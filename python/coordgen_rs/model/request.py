@@ -18,8 +18,8 @@ from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
 from coordgen_rs.model.options import AskedOptions
-from coordgen_rs.target.cached_session import CachedSession
 from coordgen_rs.target.prefixes import PrefixPool
+from coordgen_rs.target.session import Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -46,7 +46,7 @@ class ModelRequest:
     prefixes: PrefixPool | None
     stats: Stats
 
-    def steps(self, session: CachedSession) -> Generator[Step]:
+    def steps(self, session: Session) -> Generator[Step]:
         """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
         begin: Callable[..., Generator[Step]] = plain
         if self.drafters is not None:

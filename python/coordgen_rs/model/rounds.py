@@ -316,4 +316,5 @@ class Rounds:
         """Let every request go on to its next run; whether anything was made."""
         members = self._open()
         self._members = [it for it in self._members if it() in members]
-        return any([member.resume() for member in members])
+        made = [member.resume() for member in members]
+        return any(made)

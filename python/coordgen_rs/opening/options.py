@@ -35,11 +35,12 @@ class OpeningOptions:
     profile: "Profile | Path | str | None" = None
     provider: ProviderChoice | str | None = None
     chat_template: Path | str | None = None
+    parallel: int | None = 1
     on_progress: Callable[[str, int, int], None] | None = None
 
     def __post_init__(self) -> None:
         arguments.path("path", self.path)
-        for name in ("threads", "width", "context"):
+        for name in ("threads", "width", "context", "parallel"):
             value = getattr(self, name)
             if value is not None:
                 arguments.count(name, value)

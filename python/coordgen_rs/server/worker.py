@@ -1,4 +1,4 @@
-"""The one thread that has the model, and the queue of those who wait for it.
+"""The threads that have the model, and the queue of those who wait for it.
 
 In: jobs. Out: their news. Clients take turns. How many requests each may have in the server has a
 bound; beyond it they are refused at once, with the time after which it pays to come again.
@@ -25,7 +25,7 @@ _LONGEST_WAIT_S = 60
 
 
 class Worker:
-    """Opens a model in a thread of its own, and answers there.
+    """Opens a model in a thread of its own, and answers there, and in as many as it has places.
 
     Args:
         open_model: Opens it; called in the thread, and what it returns is closed there.
@@ -53,7 +53,7 @@ class Worker:
         self._model: Model | None = None
         self._changed = Condition()
         self._waiting = Rota()
-        self._running: Job | None = None
+        self._running = list[Job]()
         self._mean_s = 1.0  # of a job
         self._thread = Thread(target=self._run, name="coordgen-worker")
 
@@ -81,8 +81,8 @@ class Worker:
 
     @property
     def num_running(self) -> int:
-        """1 while a request is being answered, else 0."""
-        return int(self._running is not None)
+        """Requests that are being answered."""
+        return len(self._running)
 
     def submit(self, job: Job) -> None:
         """Put a job into the queue.
@@ -98,7 +98,8 @@ class Worker:
     def _refused(self, num: int) -> int:
         """Note that a client with `num` requests got no place; when it pays to come again."""
         self.figures.refused += 1
-        after_s = self._mean_s * max(num, self.num_waiting + 1)
+        num_places = 1 if self._model is None else self._model.parallel
+        after_s = self._mean_s * max(num, self.num_waiting + 1) / num_places
         return math.ceil(min(after_s, _LONGEST_WAIT_S))
 
     def withdraw(self, job: Job) -> None:
@@ -111,9 +112,7 @@ class Worker:
     def stop_all(self, why: Exception) -> None:
         """End what runs, within a step, and what waits."""
         with self._changed:
-            jobs = self._waiting.clear()
-            if self._running is not None:
-                jobs.append(self._running)
+            jobs = [*self._waiting.clear(), *self._running]
         for job in jobs:
             job.stop(why)
 
@@ -122,7 +121,7 @@ class Worker:
         with self._changed:
             if self.state in ("loading", "ready"):
                 self.state = "closing"
-            self._changed.notify()
+            self._changed.notify_all()
 
     def join(self) -> None:
         """Wait until the model is closed."""
@@ -137,14 +136,35 @@ class Worker:
                     if self.state == "loading":
                         self.state = "ready"
                 self._on_change()
-                while (job := self._next()) is not None:
-                    self._answer(model, job)
+                others = [
+                    Thread(target=self._help, args=[model], name=f"coordgen-worker-{number}")
+                    for number in range(1, model.parallel)
+                ]
+                for other in others:
+                    other.start()
+                try:
+                    self._answer_all(model)
+                finally:
+                    for other in others:
+                        other.join()
         except BaseException as error:
             self._fail(error)
 
+    def _help(self, model: Model) -> None:
+        """Answer beside the others; the model is the first thread's."""
+        try:
+            self._answer_all(model)
+        except BaseException as error:
+            self._fail(error)
+
+    def _answer_all(self, model: Model) -> None:
+        while (job := self._next()) is not None:
+            self._answer(model, job)
+
     def _fail(self, error: BaseException) -> None:
         with self._changed:
-            self.state, self.failure = "failed", error
+            self.state, self.failure = "failed", self.failure or error
+            self._changed.notify_all()
         self.stop_all(UnavailableError("the model has failed"))
         self._on_change()
 
@@ -155,7 +175,8 @@ class Worker:
                 if self.state != "ready":
                     return None
                 self._changed.wait()
-            self._running = job = self._waiting.take()
+            job = self._waiting.take()
+            self._running.append(job)
             return job
 
     def _answer(self, model: Model, job: Job) -> None:
@@ -188,5 +209,5 @@ class Worker:
             raise
         finally:
             with self._changed:
-                self._running = None
+                self._running.remove(job)
                 self._mean_s += 0.2 * (monotonic() - begun - self._mean_s)

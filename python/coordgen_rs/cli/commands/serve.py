@@ -13,7 +13,7 @@ from coordgen_rs.errors.extras import how_to_install
 
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
-is a chat page. Requests wait for each other. Ctrl-C or SIGTERM ends the server: running answers get
+is a chat page. Up to four requests are answered at a time, in the same steps; others wait. Ctrl-C or SIGTERM ends the server: running answers get
 --grace seconds.
 
 examples:
@@ -39,6 +39,10 @@ _OPTIONS = (
     ),
     option.count("--max-queue N", least=0, default=8).help(
         "most requests of each client that wait; more get status 429; default %(default)s"
+    ),
+    option.count("--parallel N", least=1).help(
+        "most requests that are answered at a time, in the same steps; default: up to 4, as memory "
+        "allows"
     ),
     option.number("--grace SECONDS", least=0, most=3600, default=10).help(
         "what running answers get when the server is told to end; default %(default)s"
@@ -82,6 +86,7 @@ def run(options: argparse.Namespace) -> int:
                 options,
                 prefix_memory=prefix_memory if remember else 0,
                 remember=remember,
+                parallel=options.parallel,
             ),
             place,
             access,

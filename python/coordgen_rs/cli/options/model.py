@@ -100,6 +100,7 @@ def opened(
     *,
     prefix_memory: int = 0,
     remember: bool = True,
+    parallel: int | None = 1,
 ) -> Model:
     """The model, open.
 
@@ -107,6 +108,7 @@ def opened(
         options: Those of `add_arguments`.
         prefix_memory: Same as in `Model.open`.
         remember: Same as in `Model.open`.
+        parallel: Same as in `Model.open`.
 
     Raises:
         OptionError: An option would be ignored.
@@ -122,6 +124,7 @@ def opened(
             path=options.model,
             width=None if options.budget is None else options.budget + 1,  # the root takes a row
             provider=provider_options.chosen(options),
+            parallel=parallel,
             on_progress=on_progress,
         )
         return Model.opened(opening, drafting)

@@ -18,11 +18,14 @@ from coordgen_rs.target.batch.head import BatchHead
 from coordgen_rs.target.batch.sequence import Reading, Sequence, Verifying
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.kv_cache import KvCache
+from coordgen_rs.target.machine import memory_bytes
 from coordgen_rs.target.ort_session import OrtSession
 
 _EXACT_ROWS = 64
 """Up to so many rows a run has as many as are needed; beyond, a multiple of `_WIDE_ROWS`."""
 _WIDE_ROWS = 16
+_MOST_TOGETHER, _SHARE_OF_MEMORY = 4, 0.25
+"""Most requests that run together where nobody says how many, and what their caches may take."""
 
 
 class _Part(NamedTuple):
@@ -208,6 +211,14 @@ def why_alone(session: OrtSession) -> str | None:
     if not session.is_exact_after_prefill:
         return "its prefill graphs were not exact when it was tested"
     return None
+
+
+def most_together(session: OrtSession) -> int:
+    """How many requests a target may well run at a time: their caches take a quarter of memory."""
+    memory = memory_bytes()
+    if memory is None:
+        return _MOST_TOGETHER
+    return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
 
 
 _Offered = tuple[Sequence, Verifying, NDArray[np.float32], int]

@@ -61,6 +61,7 @@ class Sequence(CachedSession, SharesRuns):
         asked: What it waits for; None where it waits for nothing.
         reading_since: The smaller, the longer it has been reading.
         num_runs: Same as in `SharesRuns`.
+        is_driven: Same as in `SharesRuns`.
     """
 
     def __init__(self, batch: "Batch", number: int, cache: KvCache) -> None:
@@ -76,6 +77,7 @@ class Sequence(CachedSession, SharesRuns):
         self.step_costs: Several[StepCost] | None = session.step_costs
         self.asked: Verifying | Reading | None = None
         self.reading_since = self.num_runs = 0
+        self.is_driven = False
         self._failure: Exception | None = None
         self._verified: tuple[StepInputs, NDArray[np.float32]] | None = None
 

@@ -33,9 +33,11 @@ class SharesRuns(ABC):
 
     Attributes:
         num_runs: Runs so far in which it waited, whether or not there were rows for it.
+        is_driven: Whether somebody runs the batch; else what is asked for is run alone.
     """
 
     num_runs: int
+    is_driven: bool
 
     @abstractmethod
     def offer(self, offers: Offers) -> None:
