@@ -6,9 +6,9 @@ dialogue becomes text in `prompts.py`. What is drafted, how wide and when, is le
 below.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
@@ -18,10 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import PLAIN
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
-from coordgen_rs.errors import EmptyPromptError, OptionError, arguments
+from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
+from coordgen_rs.model.async_stream import AsyncStream, Reader
+from coordgen_rs.model.async_stream import whole as awaited
+from coordgen_rs.model.many import answered
 from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
 from coordgen_rs.model.prompts import ChatPrompts, given_template
 from coordgen_rs.model.request import ModelRequest
@@ -110,6 +113,7 @@ class Model:
             batch = Batch(session, self.parallel)
             closing.callback(batch.release)
             self._turns = Rounds(batch, self._prefixes, namespace, closing.close)
+        self._reader = Reader(self.parallel)
 
     @classmethod
     def open(
@@ -322,6 +326,84 @@ class Model:
         check_names("Model.stream_tokens", options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
         return self._answered(checked, AskedOptions(**options))
+
+    def generate_many(
+        self,
+        texts: Iterable[str],
+        *,
+        keep_errors: bool = False,
+        on_progress: Callable[[int, int], None] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> list[Answer | CoordgenError]:
+        """Answer many prompts, `parallel` at a time.
+
+        Args:
+            texts: The prompts; each is used as in `generate`.
+            keep_errors: Put what a prompt fails with in its answer's place. By default it is
+                raised, and the answers are lost.
+            on_progress: Called with how many have been answered, and how many there are.
+            options: See `RequestOptions`; of every prompt.
+
+        Returns:
+            Their answers, in order.
+
+        Raises:
+            OptionError: Same as in `generate`; or `texts` is one text.
+            Others are those of `generate`.
+        """
+        check_names("Model.generate_many", options)
+        if isinstance(texts, str):
+            raise OptionError("texts is one text: generate_many takes a list of them")
+        arguments.flag("keep_errors", keep_errors)
+        arguments.function("on_progress", on_progress)
+        begin = [partial(self.stream, text, **options) for text in texts]
+        return answered(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
+
+    def astream(self, text: str, **options: Unpack[RequestOptions]) -> AsyncStream:
+        """Answer a prompt piece by piece, for `async for`; arguments and errors as of `stream`."""
+        check_names("Model.astream", options)
+        return AsyncStream(self.stream(text, **options), self._reader)
+
+    async def agenerate(self, text: str, **options: Unpack[RequestOptions]) -> Answer:
+        """Answer a prompt; arguments and errors as of `generate`.
+
+        Cancelling the task ends the request within a step.
+        """
+        check_names("Model.agenerate", options)
+        return await awaited(self.astream(text, **options))
+
+    def astream_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncStream:
+        """Answer the last message of a dialogue, for `async for`; all is as of `stream_chat`."""
+        check_names("Model.astream_chat", options)
+        stream = self.stream_chat(
+            messages, tools=tools, template_variables=template_variables, **options
+        )
+        return AsyncStream(stream, self._reader)
+
+    async def achat(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_variables: Mapping[str, Any] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Answer:
+        """Answer the last message of a dialogue; all is as of `chat`.
+
+        Cancelling the task ends the request within a step.
+        """
+        check_names("Model.achat", options)
+        stream = self.astream_chat(
+            messages, tools=tools, template_variables=template_variables, **options
+        )
+        return await awaited(stream)
 
     def chat(
         self,

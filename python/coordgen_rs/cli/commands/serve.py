@@ -13,8 +13,8 @@ from coordgen_rs.errors.extras import how_to_install
 
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
-is a chat page. Up to four requests are answered at a time, in the same steps; others wait. Ctrl-C or SIGTERM ends the server: running answers get
---grace seconds.
+is a chat page. Up to four requests are answered at a time, in the same steps; others wait. Ctrl-C
+or SIGTERM ends the server: running answers get --grace seconds.
 
 examples:
   coordgen serve bundle

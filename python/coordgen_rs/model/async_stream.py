@@ -1,0 +1,175 @@
+"""Streams for asyncio: awaited piece by piece, without a thread a request.
+
+In: streams, which block who reads them. Out: their pieces, in the event loop that asks. One thread
+reads all streams of a model, as many at a time as it has places, and ends when there are none.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from threading import Lock, Thread
+from typing import Self
+from weakref import ref
+
+from coordgen_rs.model.answer import Answer, Piece, Stream
+
+_News = tuple[Piece, ...] | Exception | None
+"""What a step has made certain; why there is no more; None at the end."""
+
+
+class AsyncStream(AsyncIterator[Piece]):
+    """The pieces of an answer for `async for`; `Model.astream` makes it.
+
+    Cancelling the task that awaits a piece abandons the answer, and so does `aclose`, leaving its
+    `async with` block, or dropping it. The model is free for others within a step.
+
+    Args:
+        stream: The answer.
+        reader: Reads it.
+    """
+
+    def __init__(self, stream: Stream, reader: "Reader") -> None:
+        self._stream, self._reader = stream, reader
+        self._pieces = deque[Piece]()
+        self._news: asyncio.Queue[_News] | None = None
+        self._error: Exception | None = None
+        self._is_over = False
+
+    @property
+    def answer(self) -> Answer:
+        """The answer as far as the model has given it: whole once all pieces were awaited."""
+        return self._stream.answer
+
+    async def aclose(self) -> None:
+        """End the request where it stands."""
+        self._give_up()
+
+    async def __anext__(self) -> Piece:
+        while not self._pieces:
+            if self._error is not None:
+                raise self._error
+            if self._is_over:
+                raise StopAsyncIteration
+            try:
+                await self._take()
+            except asyncio.CancelledError:
+                await self.aclose()
+                raise
+        return self._pieces.popleft()
+
+    async def _take(self) -> None:
+        if self._news is None:
+            self._news = asyncio.Queue()
+            self._reader.add(self._stream, self._news)
+        news = await self._news.get()
+        if news is None:
+            self._is_over = True
+        elif isinstance(news, Exception):
+            self._error = news
+        else:
+            self._pieces += news
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        self._give_up()
+
+    def _give_up(self) -> None:
+        if self._news is not None and not self._is_over:
+            self._reader.give_up(self._stream)
+        self._is_over = True
+
+
+async def whole(stream: AsyncStream) -> Answer:
+    """The answer of a stream, which is read to its end; raises what the stream does."""
+    async with stream:
+        async for _ in stream:
+            pass
+        return stream.answer
+
+
+class _Read:
+    """A stream that is read, and who awaits it."""
+
+    def __init__(self, stream: Stream, news: "asyncio.Queue[_News]") -> None:
+        self.stream, self._news = stream, ref(news)
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, news: _News) -> None:
+        """Hand on what was read; what nobody awaits is dropped."""
+        queue = self._news()
+        if queue is not None:
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(queue.put_nowait, news)
+
+
+class Reader:
+    """Reads streams in a thread of its own, which lives as long as there are any.
+
+    Args:
+        num_places: How many are read at a time; the others wait, in order.
+    """
+
+    def __init__(self, num_places: int) -> None:
+        self._num_places = num_places
+        self._streams = deque[_Read]()
+        self._given_up = deque[Stream]()
+        self._lock = Lock()
+        self._is_running = False
+
+    def add(self, stream: Stream, news: "asyncio.Queue[_News]") -> None:
+        """Read a stream from now on, for the event loop that runs."""
+        with self._lock:
+            self._streams.append(_Read(stream, news))
+            if not self._is_running:
+                self._is_running = True
+                Thread(target=self._run, name="coordgen-async", daemon=True).start()
+
+    def give_up(self, stream: Stream) -> None:
+        """Read a stream no more; it is closed within a step. Waits for nothing."""
+        self._given_up.append(stream)
+
+    def _run(self) -> None:
+        while (some := self._next()) is not None:
+            for read in some:
+                if read in self._streams:
+                    self._step(read)
+
+    def _next(self) -> list[_Read] | None:
+        """Those whose turn it is; None where there are none, and the thread ends."""
+        while self._given_up:
+            stream = self._given_up.popleft()
+            with self._lock:
+                found = next((it for it in self._streams if it.stream is stream), None)
+                if found is not None:
+                    self._streams.remove(found)
+            if found is not None:
+                stream.close()
+        with self._lock:
+            some = [*self._streams][: self._num_places]
+            self._is_running = bool(some)
+            return some or None
+
+    def _step(self, read: _Read) -> None:
+        try:
+            gain = read.stream.step()
+        except Exception as error:
+            self._end(read, error)
+            return
+        except BaseException as error:  # such as a panic of the core
+            self._end(read, RuntimeError(f"the model has failed: {error}"))
+            raise
+        if gain is None:
+            self._end(read, None)
+        elif gain.pieces:
+            read.tell(gain.pieces)
+
+    def _end(self, read: _Read, news: Exception | None) -> None:
+        with self._lock, suppress(ValueError):
+            self._streams.remove(read)
+        read.tell(news)
