@@ -159,9 +159,12 @@ def _random_blocks(matrix, random, times=1.0):
         piece = blocks[start : start + _PIECE_BLOCKS]
         drawn = np.frombuffer(random.bytes(piece.size), np.uint8)
         piece[:] = drawn.reshape(piece.shape)
+        # Of 16 values one more is below zero than above: with one sign, sums would all lean there,
+        # and whatever a token is, its stream would soon be the same.
+        signs = random.choice(np.float32([-1, 1]), len(piece))
         for number, place in enumerate(_SCALES[matrix.weight_type]):
             # Minima are 7.5 scales deep, so that weights of 0 to 15 are around zero.
-            scales = np.full(len(piece), scale * (7.5 if number else 1), np.float16)
+            scales = (signs * scale * (7.5 if number else 1)).astype(np.float16)
             piece[:, place : place + 2] = scales[:, np.newaxis].view(np.uint8)
     return blocks.reshape(-1)
 

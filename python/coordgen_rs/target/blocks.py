@@ -213,7 +213,7 @@ class CpuBlocks(OrtBlocks):
 
     def _bind_layer(self, binding: onnxruntime.IOBinding, layer: int, buffers: Buffers) -> None:
         cache = buffers.cache or self._cache
-        states, writes = cache.states, layer
+        states, writes = cache.state_arrays, layer
         if states is None or layer not in states.values:
             writes = self._bundle.manifest.cache_of(layer).written_by
             pair = cache.values[self._cached_layers.index(writes)]

@@ -16,6 +16,9 @@ from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.target.kv_cache import Cache
 from coordgen_rs.target.session import GapWork, SavedPrefix
 
+_ANSWER_BEGINS = 16
+"""Most tokens at a prompt's end that may be the template's own, which begin the answer."""
+
 
 class CachedSession(ABC):
     """A session that holds the tokens of one request.
@@ -221,3 +224,12 @@ class CachedSession(ABC):
         self._forget_given(reached)
         self._num_canonical = self._written = self._run_at = reached
         self._read_again(num_tokens)
+
+
+def turn_of(session: CachedSession, num_tokens: int) -> int:
+    """Where a turn may end in so many tokens that are to be read, so that states are to be kept.
+
+    As a number of committed tokens; 0 where there are no states, or others have just been kept.
+    """
+    states, turn = session.cache.states, session.length + num_tokens - _ANSWER_BEGINS
+    return turn if states is not None and states.is_due(turn) else 0

@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
 from coordgen_rs.target.buffers import Buffers
 from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.head import CpuHead, Head
 from coordgen_rs.target.hybrid_cache import HybridCache
 from coordgen_rs.target.kv_cache import KV_FORMS, Cache, KvCache
-from coordgen_rs.target.states import States
+from coordgen_rs.target.states import StateArrays
 
 
 class Device(Protocol):
@@ -64,6 +65,24 @@ class Device(Protocol):
         """Load a head for all decode widths; it reads the hidden states of steps."""
 
 
+def cache_of(manifest: Manifest, form: str, num_sequences: int = 1) -> KvCache:
+    """A new cache for a bundle on CPU.
+
+    Args:
+        manifest: The bundle's.
+        form: How it holds keys and values, one of `KV_FORMS`.
+        num_sequences: Requests that have a cache of their own.
+
+    Raises:
+        OptionError: Keys and values cannot be held so.
+    """
+    sizes = manifest.cache_heads, manifest.slots, form, num_sequences
+    if manifest.recurrent is None:
+        return KvCache(*sizes)
+    arrays = StateArrays(manifest.recurrent, manifest.decode_rows, num_sequences)
+    return HybridCache(arrays, *sizes)
+
+
 class CpuDevice:
     """A bundle on ONNX Runtime's CPU provider.
 
@@ -90,10 +109,7 @@ class CpuDevice:
         self, bundle: Bundle, *, share_graphs: bool = True, kv_cache: str = KV_FORMS[0]
     ) -> None:
         self.bundle, manifest = bundle, bundle.manifest
-        sizes = manifest.cache_heads, manifest.slots, kv_cache
-        self.cache = KvCache(*sizes)
-        if manifest.recurrent is not None:
-            self.cache = HybridCache(States(manifest.recurrent, manifest.decode_rows), *sizes)
+        self.cache = cache_of(manifest, kv_cache)
         self.experts = ExpertFiles(bundle)
         self.blocks = CpuBlocks(bundle, self.cache, self.experts, share=share_graphs)
 

@@ -9,24 +9,42 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.target.states import States
+from coordgen_rs.target.states import StateArrays, States
 
 
 class HybridCache(KvCache):
     """Keys and values of some layers, states of the others.
 
     Args:
-        states: Those of recurrent layers.
+        arrays: Where the states are, of as many sequences.
         heads: Of layers that have keys and values; this and the others as in `KvCache`.
     """
 
     states: States
+    state_arrays: StateArrays
 
     def __init__(
-        self, states: States, heads: Sequence[tuple[int, int]], num_slots: int, form: str
+        self,
+        arrays: StateArrays,
+        heads: Sequence[tuple[int, int]],
+        num_slots: int,
+        form: str,
+        num_sequences: int = 1,
     ) -> None:
-        super().__init__(heads, num_slots, form)
-        self.states = states
+        super().__init__(heads, num_slots, form, num_sequences)
+        self.state_arrays, self.states = arrays, States(arrays)
+
+    @property
+    def num_sequences(self) -> int:
+        """Requests that have a cache of their own."""
+        return len(self.state_arrays.reads)
+
+    def sequence(self, number: int) -> "HybridCache":
+        """The cache of one of the requests: the same memory."""
+        cache = HybridCache.__new__(HybridCache)
+        self._share(cache, number)
+        cache.state_arrays, cache.states = self.state_arrays, States(self.state_arrays, number)
+        return cache
 
     @property
     def nbytes(self) -> int:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import move_rows
 from coordgen_rs.errors import OptionError
-from coordgen_rs.target.states import States
+from coordgen_rs.target.states import StateArrays, States
 
 KV_FORMS = ("f32", "f16", "q8")
 """How the cache of a `KvCache` may hold numbers: float32, float16, or 8 bits with a scale a head.
@@ -77,6 +77,7 @@ class KvCache:
     """
 
     states: States | None = None
+    state_arrays: StateArrays | None = None
 
     def __init__(
         self,
@@ -108,9 +109,13 @@ class KvCache:
 
     def sequence(self, number: int) -> "KvCache":
         """The cache of one of the requests: the same memory."""
-        one, cache = slice(number, number + 1), KvCache.__new__(KvCache)
-        cache._hold([(keys[one], values[one]) for keys, values in self._arrays], self.form)
+        cache = KvCache.__new__(KvCache)
+        self._share(cache, number)
         return cache
+
+    def _share(self, cache: "KvCache", number: int) -> None:
+        one = slice(number, number + 1)
+        cache._hold([(keys[one], values[one]) for keys, values in self._arrays], self.form)
 
     def first(self, length: int) -> list[Pair]:
         """Per layer the keys and values of the first committed tokens, without a copy."""

@@ -18,7 +18,7 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.cached_session import CachedSession
+from coordgen_rs.target.cached_session import CachedSession, turn_of
 from coordgen_rs.target.device import CpuDevice, Device
 from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.target.forward import Forward
@@ -26,9 +26,6 @@ from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
 from coordgen_rs.target.session import OnLogits, OnRead, StepCost
 from coordgen_rs.target.switching import cancelled_by_errors, reading
-
-_ANSWER_BEGINS = 16
-"""Most tokens at a prompt's end that may be the template's own, which begin the answer."""
 
 
 class OrtSession(CachedSession):
@@ -178,8 +175,7 @@ class OrtSession(CachedSession):
             )
         has_budget = self.switcher.memory_budget is not None
         states, report = self.cache.states, None
-        turn = self.length + len(token_ids) - _ANSWER_BEGINS
-        cut = turn - self.length if states is not None and states.is_due(turn) else 0
+        cut = turn_of(self, len(token_ids)) - self.length
         parts = [part for part in np.split(token_ids, [max(cut, 0)]) if len(part)] or [token_ids]
         with self.open_device():
             for number, part in enumerate(parts):

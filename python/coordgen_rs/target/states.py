@@ -57,39 +57,66 @@ class Snapshot:
         return replace(self, length=length, states=states)
 
 
+class StateArrays:
+    """What the graphs of all recurrent layers read and write in place, of some sequences.
+
+    Args:
+        recurrent: The layers, and what each keeps.
+        num_nodes: Most rows of a step, of each sequence.
+        num_sequences: Requests that have states of their own.
+
+    Attributes:
+        values: By layer what its graph reads and writes, by the name of its input: of each operator
+            states `(num_sequences, 2, bytes) u8` and updates `(2, bytes) u8`.
+        run_values: What all of them read of a run: `reads (num_sequences,) i32`, `pending
+            (num_sequences * num_nodes,) i32`, of which each sequence has a part.
+        states: The states of each operator.
+        reads: Behind `run_values`.
+        pending: Behind `run_values`, `(num_sequences, num_nodes) i32`.
+        most_snapshots: Of each sequence.
+    """
+
+    def __init__(self, recurrent: RecurrentLayers, num_nodes: int, num_sequences: int = 1) -> None:
+        from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
+        self.states: list[NDArray[np.uint8]] = []
+        self.values: dict[int, dict[str, Any]] = {}
+        most_nodes = num_nodes * num_sequences
+        for layer in recurrent.layers:
+            self.values[layer] = {}
+            for sizes in recurrent.states:
+                state = np.zeros((num_sequences, 2, sizes.num_bytes), np.uint8)
+                updates = np.zeros((2, sizes.updates_bytes(most_nodes)), np.uint8)
+                self.states.append(state)
+                pairs = zip(sizes.inputs(layer), (state, updates), strict=True)
+                self.values[layer] |= {name: from_numpy(array) for name, array in pairs}
+        self.reads = np.zeros(num_sequences, np.int32)
+        pending = np.full(most_nodes, _NO_NODE, np.int32)
+        self.pending = pending.reshape(num_sequences, num_nodes)
+        self.run_values = {"reads": from_numpy(self.reads), "pending": from_numpy(pending)}
+        most_bytes = SNAPSHOT_BYTES // num_sequences
+        self.most_snapshots = max(2, most_bytes // recurrent.state_bytes)
+
+
 class States:
     """The states of one request, of all recurrent layers.
 
     Args:
-        recurrent: The layers, and what each keeps.
-        num_nodes: Most rows of a step.
+        arrays: Where they are.
+        number: Which of the sequences it is.
 
     Attributes:
-        values: By layer what its graph reads and writes in place, by the name of its input: of each
-            operator states `(1, 2, bytes) u8` and updates `(2, bytes) u8`.
-        run_values: What all of them read of a run: `reads (1,) i32`, `pending (num_nodes,) i32`.
         snapshots: Ascending by length.
+        first_row: The row of the last run where the sequence's rows began.
     """
 
-    def __init__(self, recurrent: RecurrentLayers, num_nodes: int) -> None:
-        from_numpy = onnxruntime.OrtValue.ortvalue_from_numpy
-        self._states: list[NDArray[np.uint8]] = []
-        self.values: dict[int, dict[str, Any]] = {}
-        for layer in recurrent.layers:
-            self.values[layer] = {}
-            for sizes in recurrent.states:
-                state = np.zeros((1, 2, sizes.num_bytes), np.uint8)
-                updates = np.zeros((2, sizes.updates_bytes(num_nodes)), np.uint8)
-                self._states.append(state[0])
-                pairs = zip(sizes.inputs(layer), (state, updates), strict=True)
-                self.values[layer] |= {name: from_numpy(array) for name, array in pairs}
+    def __init__(self, arrays: StateArrays, number: int = 0) -> None:
+        self._states = [state[number] for state in arrays.states]
         self._counts = [state[:, :_COUNT].view(np.int64)[:, 0] for state in self._states]
-        self._reads = np.zeros(1, np.int32)
-        self._pending = np.full(num_nodes, _NO_NODE, np.int32)
-        self._num_pending = self._run_at = 0
-        self.run_values = {"reads": from_numpy(self._reads), "pending": from_numpy(self._pending)}
+        self._reads = arrays.reads[number : number + 1]
+        self._pending = arrays.pending[number]
+        self._num_pending = self._run_at = self.first_row = 0
         self.snapshots: list[Snapshot] = []
-        self._most_snapshots = max(2, SNAPSHOT_BYTES // recurrent.state_bytes)
+        self._most_snapshots = arrays.most_snapshots
 
     @property
     def nbytes(self) -> int:
@@ -132,7 +159,8 @@ class States:
             return
         first = length - self._run_at
         self._forget_pending(first)
-        self._pending[first : first + len(rows)] = rows.astype(np.int32) + first
+        nodes = rows.astype(np.int32) + (first + self.first_row)
+        self._pending[first : first + len(rows)] = nodes
         self._num_pending = first + len(rows)
 
     def undo(self, length: int) -> None:

@@ -17,6 +17,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.target.batch.head import BatchHead
 from coordgen_rs.target.batch.sequence import Reading, Sequence, Verifying
 from coordgen_rs.target.buffers import Buffers
+from coordgen_rs.target.device import cache_of
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.machine import memory_bytes
 from coordgen_rs.target.ort_session import OrtSession
@@ -73,7 +74,7 @@ class Batch:
         own = session.cache
         form = own.form if isinstance(own, KvCache) else "f32"
         self.session = session
-        self._cache = KvCache(manifest.cache_heads, manifest.slots, form, num_sequences)
+        self._cache = cache_of(manifest, form, num_sequences)
         caches = (self._cache.sequence(number) for number in range(num_sequences))
         self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
         widest = session.widths[-1]
@@ -118,7 +119,7 @@ class Batch:
         reading.sort(key=lambda pair: pair[0].reading_since)
         nodes, tokens, costs = self._batcher.share(
             [(worths, least, sequence.length) for sequence, _, worths, least in offered],
-            [(len(asked.token_ids), sequence.length) for sequence, asked in reading],
+            [(sequence.num_readable, sequence.length) for sequence, _ in reading],
         )
         parts, first = list[_Part](), 0
         for (sequence, asked, _, _), num_nodes, cost in zip(offered, nodes, costs, strict=True):
@@ -146,6 +147,8 @@ class Batch:
             session.forward.embed(buffers)
             for block in range(len(session.blocks)):
                 session.blocks.run(block, "decode", buffers)
+            for sequence in self.sequences:
+                sequence.end_run()
             self._hand_out(parts, session.blocks.hidden_out(buffers))
 
     def _hand_out(self, parts: Several[_Part], hidden: NDArray[np.float32]) -> None:
@@ -171,9 +174,13 @@ class Batch:
         parents, sequences, lengths = path["parents"], path["sequences"], path["lengths"]
         ids[num_rows:] = positions[num_rows:] = 0
         path["span"][:] = 0, num_rows
+        reading = {part.sequence.number for part in parts if part.inputs is None}
+        for sequence in self.sequences:  # also those without rows: what is pending is applied
+            lengths[sequence.number] = sequence.length
+            sequence.begin_run(reads=sequence.number in reading)
         for part in parts:
             sequence, rows = part.sequence, part.rows
-            length = lengths[sequence.number] = sequence.length
+            length = sequence.length
             sequences[rows] = sequence.number
             if part.inputs is not None:
                 ids[rows] = part.inputs.input_ids[: part.num_rows]
@@ -185,7 +192,7 @@ class Batch:
                 positions[rows] = np.arange(length, length + part.num_rows)
                 parents[rows] = np.arange(rows.start - 1, rows.stop - 1)
             parents[part.first] = -1
-            sequence.begin_run(ids[rows])
+            sequence.write(ids[rows], part.first)
 
     def _of(self, num_rows: int) -> Buffers:
         """Buffers of at least so many rows, which are bound once."""
@@ -199,11 +206,8 @@ class Batch:
 
 def why_alone(session: OrtSession) -> str | None:
     """Why a target runs one request at a time; None where it may run several."""
-    manifest = session.bundle.manifest
     if session.device.provider != "cpu" or not isinstance(session.cache, KvCache):
         return f"on {session.device.provider} requests run one at a time"
-    if manifest.recurrent is not None:
-        return "the states of recurrent layers are of one request"
     if session.switcher.memory_budget is not None or not session.switcher.keeps_both:
         return "its blocks are loaded one by one, for one request"
     if not (session.is_exact_on_branches and session.is_exact_at_any_rows):

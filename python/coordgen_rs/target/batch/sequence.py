@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.errors import CallOrderError, ShapeError, arguments
 from coordgen_rs.target.batch.sharing import Offers, SharesRuns
-from coordgen_rs.target.cached_session import CachedSession
+from coordgen_rs.target.cached_session import CachedSession, turn_of
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.session import OnLogits, OnRead, SavedPrefix, StepCost
 
@@ -67,6 +67,7 @@ class Sequence(CachedSession, SharesRuns):
     def __init__(self, batch: "Batch", number: int, cache: KvCache) -> None:
         session = batch.session
         super().__init__(session.bundle, cache)
+        self.cache: KvCache = cache
         self._batch, self.number = batch, number
         self._capacity = session.capacity
         self.is_exact_after_prefill = session.is_exact_after_prefill
@@ -77,7 +78,7 @@ class Sequence(CachedSession, SharesRuns):
         self.step_costs: Several[StepCost] | None = session.step_costs
         self.asked: Verifying | Reading | None = None
         self.reading_since = self.num_runs = 0
-        self.is_driven = False
+        self.is_driven, self._turn = False, 0
         self._failure: Exception | None = None
         self._verified: tuple[StepInputs, NDArray[np.float32]] | None = None
 
@@ -138,6 +139,7 @@ class Sequence(CachedSession, SharesRuns):
         self._verified = self._failure = None
         self.asked = Reading(token_ids, on_logits) if len(token_ids) else None
         self.reading_since = next(_NUMBERS)
+        self._turn = turn_of(self, len(token_ids))
 
     @property
     def rest(self) -> int:
@@ -167,6 +169,12 @@ class Sequence(CachedSession, SharesRuns):
                 on_read(len(token_ids) - self.rest)
         return None
 
+    @property
+    def num_readable(self) -> int:
+        """How many of them one run may read: a state is kept where a turn may end."""
+        to_turn = self._turn - self.length
+        return min(self.rest, to_turn) if to_turn > 0 else self.rest
+
     def run_alone(self) -> None:
         """Run what was asked for, without others."""
         self._batch.run([self])
@@ -179,11 +187,26 @@ class Sequence(CachedSession, SharesRuns):
         """Take what a run has failed with; it is raised when the result is asked for."""
         self.asked, self._verified, self._failure = None, None, error
 
-    def begin_run(self, token_ids: NDArray[np.int64]) -> None:
-        """A run begins that writes rows of these tokens behind the committed ones."""
+    def begin_run(self, *, reads: bool) -> None:
+        """A run of the batch begins, whether or not it has rows of this sequence.
+
+        Args:
+            reads: Whether it has, and they are a chain that is to be committed whole.
+        """
         self._written = self._run_at = self.length  # until all of it is
-        end = self.length + len(token_ids)
-        self._token_ids[self.length : end] = token_ids
+        if self.cache.states is not None:
+            self.cache.states.before_run(self.length, reads=reads)
+
+    def write(self, token_ids: NDArray[np.int64], first_row: int) -> None:
+        """The run has rows of these tokens behind the committed ones, from `first_row` on."""
+        self._token_ids[self.length : self.length + len(token_ids)] = token_ids
+        if self.cache.states is not None:
+            self.cache.states.first_row = first_row
+
+    def end_run(self) -> None:
+        """All layers have run."""
+        if self.cache.states is not None:
+            self.cache.states.after_run(self.length)
 
     def has_verified(self, inputs: StepInputs, logits: NDArray[np.float32]) -> None:
         """The run is over that was to verify a tree."""
@@ -196,23 +219,29 @@ class Sequence(CachedSession, SharesRuns):
             token_ids, on_logits = self.asked
             self._written = self.length + num_tokens
             self._commit(np.arange(num_tokens, dtype=np.uint32))
+            states = self.cache.states
+            if states is not None and self.length == self._turn:
+                states.keep_turn(self.length)
             rest = token_ids[num_tokens:]
             self.asked = Reading(rest, on_logits) if len(rest) else None
 
     def take_prefix(self, other: "Sequence", num_tokens: int) -> None:
         """Commit the first tokens of another sequence, in place of all that is there.
 
+        Where layers are recurrent, those up to the latest of its snapshots.
+
         Args:
             other: One of the same batch.
             num_tokens: At most as many as its `reusable_ids`, and reachable there.
         """
         held = other.prefix_in_place(num_tokens)
-        self.restore_prefix(held, num_tokens)
+        self.restore_prefix(held, held.reachable(num_tokens))
 
     def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
         """The first tokens of `reusable_ids`, with their keys and values, not copied."""
-        layers = self.cache.first(num_tokens) if isinstance(self.cache, KvCache) else []
-        return SavedPrefix(self.reusable_ids[:num_tokens], layers)
+        states, layers = self.cache.states, self.cache.first(num_tokens)
+        snapshots = None if states is None else states.snapshots
+        return SavedPrefix(self.reusable_ids[:num_tokens], layers, snapshots)
 
     def close(self) -> None:
         """Release nothing: the graphs are the batch's."""
