@@ -16,6 +16,7 @@ const CRATE: &[&[&str]] = &[
     &["verify"],
     &["commit"],
     &["draft", "load"],
+    &["batch"],
     &["ort"],
     &["c", "py"],
 ];

@@ -133,6 +133,7 @@
 //!   [`source`](draft::sources::model::source), how it drafts.
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
+//!   [`rate`], what a unit of cost has brought lately;
 //!   [`chain_ahead`], what a running copy is still worth behind a step; [`expert_reads`], what rows
 //!   that share experts save;
 //!   [`model_choice`], when a draft model pays; [`within`], which ids the target knows; [`origins`], who
@@ -143,6 +144,9 @@
 //!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
 //! - [`host`](draft::host): [`HostDrafter`](draft::host::HostDrafter), which drafts for an engine that
 //!   runs the model itself and tells what it has committed.
+//! - [`batch`]: many requests in one step; [`Batcher`](batch::Batcher), who gets its rows, by
+//!   [`RowCosts`](batch::RowCosts), what they cost, what candidates are worth (`nodes`), and which prompts are
+//!   read first (`pieces`).
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
 //!   registry of strategies (`strategy`) and the paper's k* (`k_star`); [`load::simulate`], what it
@@ -219,10 +223,12 @@
 //! [`SamDecoding`]: draft::sources::sam_decoding::SamDecoding
 //! [`Sampling::draw`]: sampling::Sampling::draw
 //! [`SeenTokens::penalised`]: sampling::SeenTokens::penalised
+//! [`rate`]: draft::choose::rate
 //! [`step_choice`]: draft::choose::step_choice
 //! [`tree_shape`]: draft::choose::tree_shape
 //! [`within`]: draft::choose::within
 
+pub mod batch;
 #[cfg(any(feature = "c", test))]
 pub mod c;
 pub mod cache_rows;

@@ -12,6 +12,7 @@ __all__ = [
     "PLAIN",
     "Accepted",
     "Action",
+    "Batcher",
     "BlockCost",
     "BlockLoadError",
     "CallOrderError",
@@ -718,6 +719,68 @@ class Drafter:
 
     def memory_bytes(self) -> int:
         """Bytes held by the sources and the drafter's own buffers."""
+
+class Batcher:
+    """Shares out the rows of a step among requests: `share` before the step, `took` after it.
+
+    Knows nothing of the requests but numbers: the same calls give the same shares. A failed call
+    changes nothing.
+
+    Args:
+        rows: Rows of steps of one request whose costs were measured, ascending.
+        costs: What each of these steps costs, as in `Drafter`; experts are left out. Costs are
+            linear between them, and beyond the last as between the last two. Without costs rows
+            are free.
+        most_rows: Rows that a step may have at most, of all requests.
+
+    Raises:
+        OptionError: `most_rows` is 0, or rows or costs are unusable.
+        ShapeError: There are more or fewer costs than rows.
+    """
+
+    def __new__(
+        cls, rows: Sequence[int], costs: Sequence[_StepCost] | None, most_rows: int
+    ) -> Batcher: ...
+    def share(
+        self,
+        decoding: Sequence[tuple[NDArray[np.float32], int, int]],
+        reading: Sequence[tuple[int, int]],
+    ) -> tuple[list[int], list[int], list[float]]:
+        """How many nodes and tokens of each request are in the next step.
+
+        Every request that decodes gets its fewest nodes; further rows go to the worthiest
+        candidates, as many as pay. Where somebody decodes, prompts are read beside it so far that
+        the step costs at most twice as much, and up to half of its rows are kept for them; else
+        with all rows. A quarter of what is read is the oldest prompt's, the rest goes to the
+        prompts with the fewest tokens left.
+
+        Args:
+            decoding: For each request that decodes: the worths and the fewest nodes that
+                `Drafter.offer` returned, and its committed tokens.
+            reading: For each prompt that is read, the oldest first: the tokens that are left, and
+                those that are read.
+
+        Returns:
+            Nodes of each request that decodes, for `Drafter.take`; tokens that are read of each
+            prompt; and what each request that decodes pays, for `Drafter.take` too: together what
+            the step would cost if nothing were read in it, 0.0 each where rows are free.
+
+        Raises:
+            ShapeError: Worths have another dtype or shape.
+            OptionError: The fewest nodes are 0, or more than there are worths.
+            InvalidDraftError: The fewest nodes of all are more than the step has rows.
+        """
+
+    def took(self, tokens: int, cost: float) -> None:
+        """Learn what a step has brought: further rows have to bring as much for their cost.
+
+        Args:
+            tokens: Tokens that all decoding requests gained.
+            cost: What they paid: the sum of the costs that `share` returned.
+
+        Raises:
+            OptionError: The cost is negative, infinite or NaN.
+        """
 
 def plan(
     blocks: Sequence[BlockCost],

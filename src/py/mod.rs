@@ -4,6 +4,7 @@
 
 include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 
+mod batch;
 mod bus_error;
 mod cache_rows;
 mod constraint;
@@ -39,6 +40,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     unfinished::register(module)?;
     draft::register(module)?;
     load::register(module)?;
+    module.add_class::<batch::PyBatcher>()?;
     module.add_class::<sampling::PySampling>()?;
     module.add_class::<sampling::PySeenTokens>()?;
     module.add_class::<step_inputs::PyStepInputs>()

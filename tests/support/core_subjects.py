@@ -268,6 +268,21 @@ class OfSeenTokens(Subject):
         return [len(self.object), [drawn(row, 0, self.object) for row in rows]]
 
 
+class OfBatcher(Subject):
+    def made(self):
+        costs = [(1.0, 0.01), 1.5] if self.seed % 3 else None
+        batcher = _core.Batcher([1, 4], costs, 6)
+        for step in range(self.seed % 5):
+            batcher.share([], [(9, 0)] * step)
+            batcher.took(1 + self.seed % 4, 0.5)
+        return batcher
+
+    def seen(self):
+        worths = np.array([1.0, 0.7, 0.4, 0.1], np.float32)
+        found = [self.object.share([(worths, 1, 9)] * num, [(5, 1)] * 2) for num in range(4)]
+        return [*found, told(self.object.took, 3, 1.0), self.object.share([(worths, 1, 0)], [])]
+
+
 class Store:
     """Loads and releases at once."""
 
@@ -348,6 +363,7 @@ SUBJECTS = {
     _core.Lock: OfLock,
     _core.StepInputs: OfStepInputs,
     _core.Drafter: OfDrafter,
+    _core.Batcher: OfBatcher,
     _core.HostDrafter: OfHostDrafter,
     _core.SharedHistory: OfSharedHistory,
     _core.LookupTable: OfLookupTable,

@@ -7,6 +7,7 @@ pub mod expert_reads;
 pub mod grow;
 pub mod model_choice;
 pub mod origins;
+pub mod rate;
 #[cfg(test)]
 mod scripted;
 pub mod step_choice;

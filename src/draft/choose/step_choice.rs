@@ -4,12 +4,9 @@
 
 use crate::draft::choose::chain_ahead::ChainAhead;
 use crate::draft::choose::expert_reads::ExpertReads;
+use crate::draft::choose::rate::Rate;
 use crate::error::{Error, Result};
 
-/// What is kept of earlier steps at each new one: about the last 50 count.
-const DECAY: f32 = 0.98;
-/// Weight of plain decoding in the rate before any step is seen, in steps.
-const PRIOR_STEPS: f32 = 4.0;
 /// Of what a step of unrelated tokens costs, the least that one of others is expected to.
 const LEAST_SHARE: f32 = 0.1;
 
@@ -37,7 +34,8 @@ impl StepCost {
         self.base + self.per_token * past_len as f32
     }
 
-    fn is_usable(self) -> bool {
+    /// Whether both numbers are such costs.
+    pub(crate) fn is_usable(self) -> bool {
         let Self { base, per_token } = self;
         base.is_finite() && base > 0.0 && per_token.is_finite() && per_token >= 0.0
     }
@@ -56,13 +54,6 @@ pub struct Prospect {
     pub worth: f32,
     /// Probability that the target says all tokens up to it, where it stands on the first path.
     pub reach: Option<f32>,
-}
-
-/// Tokens for a unit of cost, lately.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rate {
-    tokens: f32,
-    cost: f32,
 }
 
 /// The steps to choose from, in increasing order of rows, what they cost, and how they paid.
@@ -296,16 +287,12 @@ impl StepChoice {
 
     /// Tokens that a unit of cost brings elsewhere.
     fn rate(&self, past_len: usize) -> f32 {
-        let plain = self.plain_cost(past_len).unwrap_or(1.0);
-        let Rate { tokens: seen, cost: paid } = self.rate;
-        let rate = (seen + PRIOR_STEPS) / (paid + PRIOR_STEPS * plain);
-        rate.max(1.0 / plain)
+        self.rate.beside_plain(1.0, self.plain_cost(past_len).unwrap_or(1.0))
     }
 
     /// Learns what a step, and all that was spent on drafting for it, has brought.
     pub fn took(&mut self, tokens: usize, cost: f32) {
-        self.rate.tokens = self.rate.tokens * DECAY + tokens as f32;
-        self.rate.cost = self.rate.cost * DECAY + cost;
+        self.rate.took(tokens, cost);
     }
 }
 

@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 pub use self::history::PySharedHistory;
 pub use self::lookup_table::PyLookupTable;
 pub use self::model::PyModelDraft;
+pub use self::step_choice::CostOption;
 
 /// Adds the classes and functions of drafting.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {

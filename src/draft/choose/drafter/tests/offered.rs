@@ -131,14 +131,14 @@ fn a_proposal_replaces_an_offer_and_an_offer_a_proposal() {
     let mut drafter = drafter(&[1], CommitPolicy::Canonical, Some(vec![1.0, 1.2, 1.9]), 9);
     drafter.begin(&[TokenId(2)], 20).unwrap();
     let price = ModelPrice { a_token: 0.1, catching_up: 0.0 };
-    let replaces: [&dyn Fn(&mut Drafter); 3] = [
-        &|drafter| drop(drafter.propose(0).unwrap()),
-        &|drafter| drop(drafter.propose_draft(0, &[TokenId(2)], &[0]).unwrap()),
-        &|drafter| drop(drafter.model_pays(0, price).unwrap()),
+    let replaces: [fn(&mut Drafter, ModelPrice); 3] = [
+        |drafter, _| assert!(drafter.propose(0).is_ok()),
+        |drafter, _| assert!(drafter.propose_draft(0, &[TokenId(2)], &[0]).is_ok()),
+        |drafter, price| assert!(drafter.model_pays(0, price).is_ok()),
     ];
     for replace in replaces {
         drafter.offer(0).unwrap();
-        replace(&mut drafter);
+        replace(&mut drafter, price);
         assert_eq!(drafter.take(1, None), Err(Error::NothingOffered));
     }
     drafter.propose(0).unwrap();

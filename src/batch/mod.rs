@@ -1,0 +1,199 @@
+//! Many requests in one step: who gets its rows. In: what each request's candidates are worth, how much
+//! of each prompt is left to read, what rows cost. Out: how many nodes and tokens of each are in the
+//! step, and what each request pays.
+//!
+//! The rows go to what brings most tokens for what they cost, which is known as goodput (TurboSpec, Liu
+//! et al. 2024; AdaServe, Li et al. 2025), and prompts are read in pieces beside it (Sarathi-Serve, Agrawal
+//! et al. 2024). Decides by numbers alone: it knows no clock, no thread and no text.
+
+mod nodes;
+mod pieces;
+mod row_costs;
+
+use self::nodes::{Candidates, Given};
+use self::pieces::Pieces;
+pub use self::row_costs::RowCosts;
+use crate::draft::choose::rate::Rate;
+use crate::error::{Error, Result};
+
+/// How much dearer reading makes a step in which others decode: they keep half of their speed.
+const DEARER_BY_READING: f32 = 2.0;
+
+/// A request that decodes.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoding<'a> {
+    /// Tokens that each of its nodes is expected to bring, the root's first, never increasing; see
+    /// [`Offer`](crate::draft::choose::drafter::Offer).
+    pub worths: &'a [f32],
+    /// The fewest nodes that it can do with, at least 1.
+    pub least: usize,
+    /// Committed tokens before its root.
+    pub length: usize,
+}
+
+/// A request whose prompt is being read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// Tokens that are still to be read.
+    pub remaining: usize,
+    /// Tokens that are read.
+    pub length: usize,
+}
+
+/// What a step is made of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Shares {
+    /// Nodes of each request that decodes.
+    pub nodes: Vec<usize>,
+    /// Tokens that are read of each prompt.
+    pub tokens: Vec<usize>,
+    /// What the whole step is expected to cost; 0 where rows are free.
+    pub cost: f32,
+    /// What each request that decodes pays of it: together, what the step would cost if nothing were
+    /// read in it. Its rows' part of what all share, and what its rows attend to.
+    pub costs: Vec<f32>,
+}
+
+/// Shares out the rows of each step.
+///
+/// [`Batcher::share`] before a step, [`Batcher::took`] after it.
+///
+/// ```
+/// use coordgen_rs::batch::{Batcher, Decoding, Reading, RowCosts};
+///
+/// let costs = RowCosts::new(&[(1, 1.0.into()), (9, 1.8.into())])?; // a tenth for each row more
+/// let mut batcher = Batcher::new(Some(costs), 64)?;
+/// let sure = Decoding { worths: &[1.0, 0.9, 0.8, 0.05], least: 1, length: 0 };
+/// let unsure = Decoding { worths: &[1.0, 0.2, 0.02], ..sure };
+/// assert_eq!(batcher.share(&[sure, unsure], &[])?.nodes, [3, 2]);
+/// let prompt = Reading { remaining: 100, length: 0 };
+/// assert_eq!(batcher.share(&[sure, unsure], &[prompt])?.tokens, [14]); // at twice the cost
+/// # Ok::<(), coordgen_rs::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Batcher {
+    costs: Option<RowCosts>,
+    most_rows: usize,
+    rate: Rate,
+    candidates: Candidates,
+    pieces: Pieces,
+}
+
+impl Batcher {
+    /// For steps of at most `most_rows` rows; without costs rows are free. Fails when that is 0.
+    pub fn new(costs: Option<RowCosts>, most_rows: usize) -> Result<Self> {
+        if most_rows == 0 {
+            let (what, must) = ("most_rows", "at least 1");
+            return Err(Error::BadOption { what, got: "0".into(), must });
+        }
+        let (candidates, pieces) = (Candidates::default(), Pieces::default());
+        Ok(Self { costs, most_rows, rate: Rate::default(), candidates, pieces })
+    }
+
+    /// Shares out a step among requests that decode and prompts that are read, the oldest first.
+    ///
+    /// Every request that decodes gets its `least` nodes. Further ones go to the candidates of the
+    /// highest worth, as many of them as bring most tokens beyond those that their cost brings
+    /// elsewhere, which is at least what plain decoding of these requests brings. All are given where
+    /// rows are free.
+    ///
+    /// Where somebody decodes, so many tokens are read that the step costs at most twice what it costs
+    /// without them, and up to half of the rows are kept for them; at least one token, if a row is left
+    /// by what decoding requests must get. Where nobody does, all rows read. Of these tokens the oldest
+    /// prompt has a quarter, so that it comes to its end; the others go to the prompts with the fewest
+    /// left, so that a short one does not wait for a long one.
+    ///
+    /// Cost: an insertion into a heap for each row, and for each doubling of the rows a look at each
+    /// prompt. Fails when a request can do with no nodes or with more than it has, or those that all
+    /// must get are more than the step has rows; nothing changes then.
+    pub fn share(&mut self, decoding: &[Decoding<'_>], reading: &[Reading]) -> Result<Shares> {
+        let must = self.checked(decoding)?;
+        let unread = reading.iter().fold(0, |sum: usize, it| sum.saturating_add(it.remaining));
+        let kept = unread.min(self.most_rows / 2);
+        let most_nodes = must.max(self.most_rows - kept);
+        let given = self.candidates.given(decoding, most_nodes, self.costs.as_ref(), &self.rate);
+        let costs = self.parts(decoding, &given);
+        let room = unread.min(self.most_rows - given.rows);
+        let (tokens, cost) = self.read(reading, &given, room);
+        Ok(Shares { nodes: given.nodes, tokens, cost, costs })
+    }
+
+    /// Learns how many tokens all decoding requests gained in a step, and what they paid for it: the
+    /// sum of [`Shares::costs`], as it was expected or measured, and what was spent on drafting. Fails
+    /// when that is negative or not finite.
+    pub fn took(&mut self, tokens: usize, cost: f32) -> Result<()> {
+        if !(cost.is_finite() && cost >= 0.0) {
+            let (what, must) = ("the cost of a step", "finite and not negative");
+            return Err(Error::BadOption { what, got: cost.to_string(), must });
+        }
+        self.rate.took(tokens, cost);
+        Ok(())
+    }
+
+    /// The rows that all requests must get. Fails when there are not so many, or one must get none or
+    /// more than it has.
+    fn checked(&self, decoding: &[Decoding<'_>]) -> Result<usize> {
+        for &Decoding { worths, least, .. } in decoding {
+            if !(1..=worths.len()).contains(&least) {
+                let (what, must) = ("the least of nodes", "at least 1, and at most all nodes");
+                let got = format!("{least} of {}", worths.len());
+                return Err(Error::BadOption { what, got, must });
+            }
+        }
+        let must = decoding.iter().fold(0, |sum: usize, it| sum.saturating_add(it.least));
+        if must > self.most_rows {
+            return Err(Error::TooManyNodes { nodes: must, rows: self.most_rows });
+        }
+        Ok(must)
+    }
+
+    /// What each request that decodes pays.
+    fn parts(&self, decoding: &[Decoding<'_>], given: &Given) -> Vec<f32> {
+        let Some(costs) = &self.costs else { return vec![0.0; decoding.len()] };
+        let a_row = costs.base(given.rows) / given.rows as f32;
+        let part = |(&nodes, request): (&usize, &Decoding<'_>)| {
+            a_row * nodes as f32 + costs.attention(nodes, request.length)
+        };
+        given.nodes.iter().zip(decoding).map(part).collect()
+    }
+
+    /// How many tokens of each prompt are read, at most `room`, and what the step then costs.
+    fn read(&mut self, reading: &[Reading], given: &Given, room: usize) -> (Vec<usize>, f32) {
+        self.pieces.begin(reading);
+        let Some(costs) = &self.costs else { return (self.pieces.take(reading, room), 0.0) };
+        let pieces = &self.pieces;
+        let cost = |num_tokens: usize| {
+            let attention =
+                |(piece, prompt): (usize, &Reading)| costs.attention(piece, prompt.length);
+            let read = pieces.of(reading, num_tokens).into_iter().zip(reading).map(attention);
+            costs.base(given.rows + num_tokens) + given.attention + read.sum::<f32>()
+        };
+        let mut num_tokens = room;
+        if given.rows > 0 {
+            let most = DEARER_BY_READING * cost(0);
+            num_tokens = most_within(room, |num_tokens| cost(num_tokens) <= most).max(room.min(1));
+        }
+        let cost = cost(num_tokens);
+        (self.pieces.take(reading, num_tokens), cost)
+    }
+}
+
+/// The largest number up to `most` that fits, where what is larger than one that does not fit does not
+/// fit either; 0 always fits.
+fn most_within(most: usize, fits: impl Fn(usize) -> bool) -> usize {
+    let (mut fitting, mut beyond) = (0, most + 1);
+    while fitting + 1 < beyond {
+        let middle = fitting + (beyond - fitting) / 2;
+        if fits(middle) {
+            fitting = middle;
+        } else {
+            beyond = middle;
+        }
+    }
+    fitting
+}
+
+#[cfg(test)]
+mod simulate;
+#[cfg(test)]
+mod tests;
