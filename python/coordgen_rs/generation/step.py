@@ -5,7 +5,7 @@ read. A sequence (`target/batch`) waits for the others: until then its request y
 """
 
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,6 @@ WAITS = Step([], 0)
 """Yielded where a request waits for the next run of its batch."""
 
 
-class Proposes(Offers, Protocol):
-    """What drafts a step; `Drafting` is one."""
-
-    def propose(self, past_len: int) -> StepInputs:
-        """Draft a tree, and fill the inputs of the step that will verify it."""
-
-
 def read(
     session: Session,
     token_ids: NDArray[np.uint32],
@@ -70,7 +63,7 @@ def read(
     return None
 
 
-def drafted(session: Session, drafter: Proposes, stats: Stats) -> Generator[Step, None, StepInputs]:
+def drafted(session: Session, drafter: Offers, stats: Stats) -> Generator[Step, None, StepInputs]:
     """The inputs of a step: filled, or, where it is shared, verified already.
 
     Args:

@@ -122,7 +122,7 @@ class States:
     def nbytes(self) -> int:
         """Bytes of all states and snapshots."""
         kept = sum(snapshot.nbytes for snapshot in self.snapshots)
-        return kept + sum(state.nbytes for state in self._states)
+        return kept + sum(int(state.nbytes) for state in self._states)
 
     def before_run(self, length: int, *, reads: bool) -> None:
         """Prepare a run behind `length` committed tokens.

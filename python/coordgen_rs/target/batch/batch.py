@@ -37,12 +37,14 @@ class _Part(NamedTuple):
         inputs: The tree that is verified; None where tokens are read.
         first: The first row.
         num_rows: How many there are.
+        cost: What the sequence pays, where it decodes, in the unit of the steps' costs.
     """
 
     sequence: Sequence
     inputs: StepInputs | None
     first: int
     num_rows: int
+    cost: float = 0.0
 
     @property
     def rows(self) -> slice:
@@ -83,6 +85,7 @@ class Batch:
         self._buffers: dict[int, Buffers] = {}
         self._head = BatchHead(session.bundle, num_sequences * widest)
         self._batcher = Batcher(session.widths, session.step_costs, most)
+        self._paid: list[tuple[Sequence, int, float]] = []
 
     def run(self, some: Several[Sequence] | None = None) -> bool:
         """Run a step of those that wait.
@@ -98,7 +101,12 @@ class Batch:
             waiting = [it for it in waiting if it in some]
         for sequence in waiting:
             sequence.num_runs += 1
-        parts = self._shared_out(waiting)
+        try:
+            parts = self._alone(waiting[0]) if len(waiting) == 1 else self._shared_out(waiting)
+        except Exception as error:
+            for sequence in waiting:
+                sequence.failed(_copied(error))
+            return True
         if not parts:
             return bool(waiting)
         try:
@@ -112,8 +120,20 @@ class Batch:
         """Drop the head's graphs."""
         self._head.release()
 
+    def _alone(self, sequence: Sequence) -> list[_Part]:
+        """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
+        if isinstance(sequence.asked, Verifying):
+            inputs = sequence.asked.offers.propose(sequence.length)
+            return [_Part(sequence, inputs, 0, inputs.rows)]
+        most_rows = self.session.bundle.manifest.prefill_rows
+        num_tokens = min(sequence.num_readable, most_rows)
+        return [_Part(sequence, None, 0, num_tokens)] if num_tokens else []
+
     def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
         """Who gets which rows: those that decode first."""
+        gained = sum(sequence.num_committed - before for sequence, before, _ in self._paid)
+        self._batcher.took(gained, sum(cost for _, _, cost in self._paid))
+        self._paid = []
         offered = list(_offered(waiting))
         reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Reading)]
         reading.sort(key=lambda pair: pair[0].reading_since)
@@ -128,7 +148,8 @@ class Batch:
             except Exception as error:
                 sequence.failed(error)
                 continue
-            parts.append(_Part(sequence, inputs, first, inputs.num_nodes))
+            parts.append(_Part(sequence, inputs, first, inputs.num_nodes, cost))
+            self._paid.append((sequence, sequence.num_committed, cost))
             first += inputs.num_nodes
         for (sequence, _), num_tokens in zip(reading, tokens, strict=True):
             if num_tokens:
@@ -138,9 +159,10 @@ class Batch:
 
     def _compute(self, parts: Several[_Part]) -> None:
         """Run all blocks over the rows, and the head over those whose logits are asked for."""
-        num_rows = parts[-1].first + parts[-1].num_rows
-        buffers = self._of(num_rows)
-        self._fill(buffers, parts, num_rows)
+        last = parts[-1]
+        buffers = self._of(last.first + last.num_rows)
+        num_nodes = last.num_rows if last.inputs is None else last.inputs.num_nodes
+        self._fill(buffers, parts, last.first + num_nodes)
         session = self.session
         with session.open_device():
             session.switcher.ensure("prefill", "decode")
@@ -187,6 +209,7 @@ class Batch:
                 positions[rows] = part.inputs.position_ids[: part.num_rows]
                 own = sequence.steps[part.inputs.rows].path or {}
                 parents[rows] = own["parents"][: part.num_rows] + part.first
+                rows = slice(rows.start, rows.start + part.inputs.num_nodes)
             elif isinstance(sequence.asked, Reading):
                 ids[rows] = sequence.asked.token_ids[: part.num_rows]
                 positions[rows] = np.arange(length, length + part.num_rows)

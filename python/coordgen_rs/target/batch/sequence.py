@@ -61,6 +61,7 @@ class Sequence(CachedSession, SharesRuns):
         asked: What it waits for; None where it waits for nothing.
         reading_since: The smaller, the longer it has been reading.
         num_runs: Same as in `SharesRuns`.
+        num_committed: Tokens that it has committed so far, of all its requests.
         is_driven: Same as in `SharesRuns`.
     """
 
@@ -77,7 +78,7 @@ class Sequence(CachedSession, SharesRuns):
         self.step_inputs: Several[StepInputs] = [it.inputs for it in self.steps.values()]
         self.step_costs: Several[StepCost] | None = session.step_costs
         self.asked: Verifying | Reading | None = None
-        self.reading_since = self.num_runs = 0
+        self.reading_since = self.num_runs = self.num_committed = 0
         self.is_driven, self._turn = False, 0
         self._failure: Exception | None = None
         self._verified: tuple[StepInputs, NDArray[np.float32]] | None = None
@@ -105,7 +106,7 @@ class Sequence(CachedSession, SharesRuns):
         return self._verified[0]
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Same as in `Session`: the logits of its nodes, `(nodes, vocab_size) f32`.
+        """Same as in `Session`; where others took part, the logits are those of its nodes alone.
 
         Raises:
             CallOrderError: Another request has asked for a step.
@@ -250,7 +251,7 @@ class Sequence(CachedSession, SharesRuns):
         return self.prefill(token_ids)
 
     def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
-        """Nothing is kept."""
+        self.num_committed += len(rows)
 
     def _forget_given(self, length: int) -> None:
         """Nothing is kept."""
@@ -266,6 +267,9 @@ class _Filled:
 
     def __init__(self, inputs: StepInputs) -> None:
         self._inputs = inputs
+
+    def propose(self, past_len: int) -> StepInputs:
+        return self._inputs
 
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
         num_nodes = self._inputs.num_nodes

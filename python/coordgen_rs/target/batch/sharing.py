@@ -14,7 +14,13 @@ from coordgen_rs.target.session import OnLogits
 
 
 class Offers(Protocol):
-    """What drafts for a request: candidates first, and then as many of them as there are rows."""
+    """What drafts for a request: candidates first, and then as many of them as there are rows.
+
+    Where it is alone, it chooses by itself how many (`propose`).
+    """
+
+    def propose(self, past_len: int) -> StepInputs:
+        """Fill step inputs behind `past_len` tokens; the logits of all their rows are read."""
 
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
         """What could be verified behind `past_len` tokens.

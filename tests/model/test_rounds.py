@@ -1,0 +1,336 @@
+"""Requests of one model that are answered together: threads, streams in one thread, and asyncio."""
+
+import asyncio
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from coordgen_rs import Model
+from coordgen_rs.errors import (
+    CallOrderError,
+    EmptyPromptError,
+    NonFiniteLogitsError,
+    OptionError,
+    PromptTooLongError,
+    SessionClosedError,
+)
+from coordgen_rs.target.batch.batch import Batch
+from coordgen_rs.target.batch.sequence import Sequence
+
+LIMIT = 24
+OPTIONS = {"max_new_tokens": LIMIT, "ignore_eos": True}
+LONG = "Passage 2: report on the Treerus Bridge by Treerus Lorinalia, on 9 March. " * 10
+PROMPTS = [f"{LONG if number % 3 else ''}Hello {number}, the report" for number in range(9)]
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return bundle_of("embedded", "fp32")
+
+
+@pytest.fixture(scope="module")
+def answers(bundle):
+    """What each prompt is answered alone."""
+    with Model.open(bundle, threads=1) as model:
+        return {prompt: _said(model.generate(prompt, **OPTIONS)) for prompt in PROMPTS}
+
+
+@pytest.fixture
+def model(bundle):
+    with Model.open(bundle, threads=1, parallel=3) as model:
+        assert model.parallel == 3
+        assert model.why_alone is None
+        yield model
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """How many requests took part in each run, in order."""
+    taking_part, compute = [], Batch._compute
+
+    def counted(self, parts):
+        taking_part.append(len(parts))
+        compute(self, parts)
+
+    monkeypatch.setattr(Batch, "_compute", counted)
+    return taking_part
+
+
+def _said(answer):
+    return answer.text, answer.token_ids, answer.finish_reason
+
+
+def test_threads_run_together(model, answers, shared):
+    with ThreadPoolExecutor(6) as pool:
+        got = list(pool.map(lambda it: model.generate(it, **OPTIONS), PROMPTS))
+    assert [_said(answer) for answer in got] == list(answers.values())
+    assert max(shared) == 3
+
+
+def test_streams_of_one_thread_take_turns_with_pieces(model, answers, shared):
+    streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS[:3]]
+    is_open = [*streams]
+    while is_open:
+        is_open = [stream for stream in is_open if stream.step() is not None]
+    assert [_said(it.answer) for it in streams] == [answers[prompt] for prompt in PROMPTS[:3]]
+    assert max(shared) == 3
+    assert len(shared) < sum(len(it.answer.token_ids) for it in streams)
+
+
+def test_more_streams_than_places_are_all_answered(model, answers):
+    streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS]
+    first = [next(stream) for stream in streams]  # the last of them have waited for the first
+    texts = ["".join([piece, *stream]) for piece, stream in zip(first, streams, strict=True)]
+    assert texts == [answers[prompt][0] for prompt in PROMPTS]
+
+
+def test_nobody_waits_for_a_stream_that_nobody_reads(model, answers):
+    slow = model.stream(PROMPTS[0], **OPTIONS)
+    begun = next(slow)
+    for prompt in PROMPTS[1:]:
+        assert _said(model.generate(prompt, **OPTIONS)) == answers[prompt]
+    assert "".join([begun, *slow]) == answers[PROMPTS[0]][0]
+
+
+def test_dropped_and_closed_streams_leave_their_places(model, answers):
+    for _ in range(5):
+        dropped = model.stream(PROMPTS[1], **OPTIONS)
+        next(dropped)
+        del dropped
+        gc.collect()
+        with model.stream(PROMPTS[2], **OPTIONS) as closed:
+            next(closed)
+    assert _said(model.generate(PROMPTS[4], **OPTIONS)) == answers[PROMPTS[4]]
+    assert all(place.prompt is None for place in model._turns._places._all)
+
+
+def test_sampled_and_plain_requests_beside_each_other(model, bundle):
+    asked = [
+        {"temperature": 0.9, "top_p": 0.9, "seed": 4},
+        {"drafts": False},
+        {"repetition_penalty": 1.2, "stop": "."},
+        {"temperature": 1.2, "seed": 9, "min_p": 0.05},
+    ] * 3
+    with Model.open(bundle, threads=1) as alone:
+        expected = [
+            _said(
+                alone.generate(PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options)
+            )
+            for number, options in enumerate(asked)
+        ]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        waiting = [
+            pool.submit(
+                model.generate, PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options
+            )
+            for number, options in enumerate(asked)
+        ]
+        assert [_said(it.result()) for it in waiting] == expected
+
+
+def test_equal_prompts_are_read_once(model, shared):
+    prompts = [f"{LONG}And {number}" for number in range(3)]
+    streams = [model.stream(prompt, max_new_tokens=4, ignore_eos=True) for prompt in prompts]
+    for stream in streams:
+        next(stream)
+    stats = [stream.answer.stats for stream in streams]
+    common = len(model.tokenizer.encode(LONG)) - 2
+    assert stats[0].reused_tokens == 0
+    assert all(it.reused_tokens >= common for it in stats[1:])
+
+
+def test_nothing_is_reused_across_namespaces(model, answers):
+    for number in range(6):
+        options = {"namespace": f"user {number}", **OPTIONS}
+        answer = model.generate(PROMPTS[1], **options)
+        assert _said(answer) == answers[PROMPTS[1]]
+        assert answer.stats.reused_tokens == 0
+    again = model.generate(PROMPTS[1], namespace="user 5", **OPTIONS)
+    assert again.stats.reused_tokens > 0
+
+
+def test_a_dialogue_goes_on_where_it_was(model):
+    text = LONG
+    for number in range(4):
+        answer = model.generate(text, **OPTIONS)
+        if number:
+            assert answer.stats.reused_tokens >= len(model.tokenizer.encode(text)) - LIMIT - 8
+        text += answer.text + " And then"
+        model.generate(f"another {number} " * 20, max_new_tokens=4, ignore_eos=True)
+
+
+def test_what_was_overwritten_is_put_back(bundle):
+    with Model.open(bundle, threads=1, parallel=2, prefix_memory=1 << 26) as model:
+        asked = [f"{name} {LONG}" for name in ("one", "two", "three", "four")]
+        for prompt in asked:
+            model.generate(prompt, max_new_tokens=4, ignore_eos=True)
+        again = model.generate(asked[0], max_new_tokens=4, ignore_eos=True)
+        assert again.stats.reused_tokens >= len(model.tokenizer.encode(asked[0])) - 2
+
+
+def test_a_request_that_fails_ends_alone(model, answers, monkeypatch):
+    verified, bad = Sequence.has_verified, model.tokenizer.encode(PROMPTS[1])
+
+    def spoiled(self, inputs, logits):
+        if self._token_ids[: len(bad) - 1].tolist() == bad[:-1].tolist():
+            logits[:] = float("nan")
+        verified(self, inputs, logits)
+
+    monkeypatch.setattr(Sequence, "has_verified", spoiled)
+    with ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(model.generate, it, **OPTIONS) for it in PROMPTS[:3]]
+        with pytest.raises(NonFiniteLogitsError):
+            waiting[1].result()
+        for number in (0, 2):
+            assert _said(waiting[number].result()) == answers[PROMPTS[number]]
+
+
+def test_an_interrupt_loses_nothing(model, answers, monkeypatch):
+    streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS[:3]]
+    first = [next(stream) for stream in streams]
+    compute, left = Batch._compute, [1]
+
+    def interrupted(self, parts):
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        compute(self, parts)
+
+    monkeypatch.setattr(Batch, "_compute", interrupted)
+    pieces = [[piece] for piece in first]
+    with pytest.raises(KeyboardInterrupt):
+        pieces[0] += streams[0]
+    for got, stream in zip(pieces, streams, strict=True):
+        got += stream
+    assert not left
+    texts = ["".join(stream.answer.text) for stream in streams]
+    assert texts == [answers[prompt][0] for prompt in PROMPTS[:3]]
+
+
+def test_reading_within_a_step_is_refused(model):
+    other = model.stream(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
+    seen = []
+
+    def on_read(_):
+        try:
+            next(other)
+        except CallOrderError as error:
+            seen.append(error)
+
+    model.generate(LONG, max_new_tokens=2, on_read=on_read)
+    assert seen
+    assert "".join(other)
+
+
+def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):
+    model = Model.open(bundle, threads=1, parallel=3)
+    own = model.stream(PROMPTS[0], **OPTIONS)
+    next(own)
+    begun, got = threading.Event(), []
+
+    def read():
+        stream = model.stream(PROMPTS[1], **OPTIONS)
+        pieces = [next(stream)]
+        begun.set()
+        got.append("".join([*pieces, *stream]))
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert begun.wait(60)
+    model.close()
+    thread.join()
+    assert got == [answers[PROMPTS[1]][0]]
+    with pytest.raises(SessionClosedError):
+        model.generate(PROMPTS[2])
+
+
+def test_many_prompts_in_order(model, answers, shared):
+    told = []
+    got = model.generate_many(PROMPTS, **OPTIONS, on_progress=lambda *numbers: told.append(numbers))
+    assert [_said(answer) for answer in got] == list(answers.values())
+    assert told == [(number + 1, len(PROMPTS)) for number in range(len(PROMPTS))]
+    assert max(shared) == 3
+    assert model.generate_many([]) == []
+
+
+def test_errors_of_many_are_raised_or_kept(model, answers):
+    prompts = [PROMPTS[0], "word " * 3000, PROMPTS[2], ""]
+    with pytest.raises(PromptTooLongError):
+        model.generate_many(prompts, **OPTIONS)
+    got = model.generate_many(prompts, **OPTIONS, keep_errors=True)
+    assert _said(got[0]) == answers[PROMPTS[0]]
+    assert isinstance(got[1], PromptTooLongError)
+    assert _said(got[2]) == answers[PROMPTS[2]]
+    assert isinstance(got[3], EmptyPromptError) or got[3].text
+    with pytest.raises(OptionError, match="takes a list"):
+        model.generate_many("one text")
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_tasks_await_answers(bundle, answers, parallel):
+    async def ask():
+        before = threading.active_count()
+        tasks = [asyncio.create_task(model.agenerate(it, **OPTIONS)) for it in PROMPTS]
+        await asyncio.sleep(0.01)
+        assert threading.active_count() <= before + 1
+        return await asyncio.gather(*tasks)
+
+    with Model.open(bundle, threads=1, parallel=parallel) as model:
+        for _ in range(2):
+            got = asyncio.run(ask())
+            assert [_said(answer) for answer in got] == list(answers.values())
+
+
+def test_pieces_are_awaited(model, answers):
+    async def read(prompt):
+        pieces = []
+        async with model.astream(prompt, **OPTIONS) as stream:
+            async for piece in stream:
+                pieces.append(piece)
+        assert _said(stream.answer) == answers[prompt]
+        return "".join(pieces)
+
+    async def read_all():
+        return await asyncio.gather(*map(read, PROMPTS[:5]))
+
+    assert asyncio.run(read_all()) == [answers[prompt][0] for prompt in PROMPTS[:5]]
+
+
+def test_a_cancelled_task_leaves_its_place(model, answers):
+    async def cancel_one():
+        task = asyncio.create_task(
+            model.agenerate(PROMPTS[1], max_new_tokens=100_000, ignore_eos=True)
+        )
+        others = [asyncio.create_task(model.agenerate(it, **OPTIONS)) for it in PROMPTS]
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await asyncio.gather(*others)
+
+    got = asyncio.run(cancel_one())
+    assert [_said(answer) for answer in got] == list(answers.values())
+    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+
+
+def test_errors_are_awaited(model):
+    async def ask():
+        return await model.agenerate("word " * 3000)
+
+    with pytest.raises(PromptTooLongError):
+        asyncio.run(ask())
+    with pytest.raises(OptionError, match="no option"):
+        asyncio.run(model.agenerate("Hello", wrong=1))
+
+
+def test_a_model_that_cannot_says_why(bundle, bundle_of):
+    with Model.open(bundle, parallel=4, switch="just_in_time") as model:
+        assert model.parallel == 1
+        assert "one by one" in model.why_alone
+        assert model.generate("Hello", max_new_tokens=2).text
+    with Model.open(bundle, parallel=None) as model:
+        assert 1 <= model.parallel <= 4
+    with pytest.raises(OptionError, match="parallel"):
+        Model.open(bundle, parallel=0)
