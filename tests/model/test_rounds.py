@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from coordgen_rs import Model
+from coordgen_rs import Model, Regex
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -334,3 +334,32 @@ def test_a_model_that_cannot_says_why(bundle, bundle_of):
         assert 1 <= model.parallel <= 4
     with pytest.raises(OptionError, match="parallel"):
         Model.open(bundle, parallel=0)
+
+
+def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
+    asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
+    with Model.open(bundle, threads=1) as alone:
+        expected = [_said(alone.generate(PROMPTS[0], **one)) for one in asked]
+    for _ in range(2):  # the second time with matchers that have followed answers
+        with ThreadPoolExecutor(6) as pool:
+            waiting = [pool.submit(model.generate, PROMPTS[0], **one) for one in asked]
+            assert [_said(it.result()) for it in waiting] == expected
+    assert len({text for text, *_ in expected}) > 1
+
+
+def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
+    of, left = type(model._drafters).of, [1] * 4
+
+    def failing(self, *arguments):
+        if left:
+            left.pop()
+            raise OptionError("no drafter")
+        return of(self, *arguments)
+
+    monkeypatch.setattr(type(model._drafters), "of", failing)
+    for _ in range(4):
+        with pytest.raises(OptionError, match="no drafter"):
+            model.generate(PROMPTS[0], **OPTIONS)
+    assert _said(model.generate(PROMPTS[0], **OPTIONS)) == answers[PROMPTS[0]]

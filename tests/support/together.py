@@ -10,11 +10,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs import OrtSession, Sampling, generate, make_drafter, plain
+from coordgen_rs import (
+    JsonSchema,
+    Lark,
+    OrtSession,
+    Regex,
+    Sampling,
+    Vocabulary,
+    generate,
+    make_drafter,
+    plain,
+)
 from coordgen_rs.target.batch.batch import Batch
 from lossless import ALL_SOURCES, prompt_of
 
 DRAFTS: tuple[Any, ...] = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES, None)
+
+GRAMMARS = (
+    Regex("([a-f]{3} [0-9]{2};){1,6}"),
+    JsonSchema({"type": "array", "items": {"enum": ["red", "green", 7]}, "maxItems": 5}),
+    Lark('start: "yes" | "no" (" no")*'),
+)
 
 
 @dataclass(eq=False)
@@ -46,8 +62,18 @@ class Asked:
         return said if self.cancelled is None else said[: self.cancelled]
 
 
-def random_requests(seed: int, count: int, *, longest: int = 120, spread: int = 20) -> list[Asked]:
-    """Requests of all kinds, joining within the first rounds; the same for the same seed."""
+def random_requests(
+    seed: int,
+    count: int,
+    *,
+    longest: int = 120,
+    spread: int = 20,
+    vocabulary: Vocabulary | None = None,
+) -> list[Asked]:
+    """Requests of all kinds, joining within the first rounds; the same for the same seed.
+
+    With a vocabulary, a quarter of them follow grammars; some of these are sampled.
+    """
     random, asked = np.random.default_rng(seed), list[Asked]()
     for number in range(count):
         prompt = prompt_of(int(random.integers(4)), int(random.integers(6, longest)))
@@ -58,6 +84,10 @@ def random_requests(seed: int, count: int, *, longest: int = 120, spread: int = 
             options["sampling"] = Sampling(0.8, top_p=0.9, seed=number)
         elif kind == 2:
             options["sampling"] = Sampling(0.0, repetition_penalty=1.3)
+        elif kind == 3 and vocabulary is not None:
+            options["grammar"] = vocabulary.matcher(GRAMMARS[number % len(GRAMMARS)]).another()
+            if number % 2:
+                options["sampling"] = Sampling(1.1, seed=number)
         draft = DRAFTS[int(random.integers(len(DRAFTS)))]
         cancelled = int(random.integers(1, 20)) if random.integers(5) == 0 else None
         asked.append(Asked(prompt, options, draft, int(random.integers(spread)), cancelled))
@@ -65,7 +95,7 @@ def random_requests(seed: int, count: int, *, longest: int = 120, spread: int = 
 
 
 def run_together(batch: Batch, asked: Sequence[Asked], commit: str = "auto") -> None:
-    """Let requests run, each on the first place that is free from the round on in which it joins."""
+    """Let requests run, each on the first free place from the round on in which it joins."""
     waiting = sorted(asked, key=lambda it: it.joins)
     free, running = [*batch.sequences], list[Any]()
     for sequence in free:

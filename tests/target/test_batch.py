@@ -7,7 +7,15 @@ import gemma4
 import hybrids
 import mixtures
 from answers import tokens_of
-from coordgen_rs import PrefixPool, generate, make_drafter, open_session, plain
+from coordgen_rs import (
+    PrefixPool,
+    Tokenizer,
+    Vocabulary,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, OptionError, ShapeError
 from coordgen_rs.target.batch.batch import Batch, why_alone
 from lossless import COMMITS, Bundles, check_adversarial_drafts, check_drafts, prompt_of
@@ -59,6 +67,16 @@ def test_each_says_what_it_says_alone(pair, seed):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_trained_model_too(embedded, seed, commit):
     _check(embedded, random_requests(100 + seed, 24), commit)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_grammars_are_followed_beside_other_requests(pair, seed):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    session, _ = pair
+    vocabulary = Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)
+    asked = random_requests(200 + seed, 16, vocabulary=vocabulary)
+    assert sum("grammar" in it.options for it in asked) > 1
+    _check(pair, asked)
 
 
 def test_a_sequence_alone_is_a_session(pair):

@@ -4,7 +4,8 @@ In: the tokens given out, and paths of drafts behind them. Out: forced tokens, d
 right, and a mask of allowed tokens for each row that the target's answer visits. It sees no logits.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import takewhile
 from typing import Any
 
@@ -53,6 +54,7 @@ class Matcher:
         self._ends, self._has_end = frozenset(end_token_ids), has_end
         self._ahead: list[int] = []
         self._never_ends = False
+        self._idle = [self]  # matchers of this grammar that follow no answer
         self.begin(ignore_eos=True)
 
     def begin(self, *, ignore_eos: bool = False) -> None:
@@ -73,6 +75,25 @@ class Matcher:
             raise UnsupportedGrammarError(
                 "the grammar allows no answer but the empty one: there is nothing to generate"
             )
+
+    def another(self) -> "Matcher":
+        """Make another matcher of the same grammar: each follows one answer at a time."""
+        return Matcher(self._compile, self.vocab_size, [*self._ends], has_end=self._has_end)
+
+    @contextmanager
+    def lent(self) -> Iterator["Matcher"]:
+        """This matcher, or another one where answers run beside each other, until the block ends.
+
+        Those that were made are kept: what llguidance has worked out of a grammar stays with it.
+        """
+        try:
+            matcher = self._idle.pop()
+        except IndexError:  # all follow answers of other requests
+            matcher = self.another()
+        try:
+            yield matcher
+        finally:
+            self._idle.append(matcher)
 
     def forced(self, path: list[int]) -> list[int]:
         """The tokens after `path` of which each is the only one allowed.

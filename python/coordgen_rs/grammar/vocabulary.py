@@ -63,7 +63,9 @@ class Vocabulary:
             )
 
     def matcher(self, grammar: Grammar) -> Matcher:
-        """What follows a grammar through answers. The same grammar gets the same matcher.
+        """What follows a grammar through answers, one at a time (`Matcher.another`).
+
+        The same grammar gets the same matcher.
 
         Raises:
             OptionError: It is no grammar.

@@ -5,6 +5,7 @@ here (`turns.py`, `rounds.py`).
 """
 
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -48,6 +49,10 @@ class ModelRequest:
 
     def steps(self, session: Session) -> Generator[Step]:
         """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
+        with nullcontext() if self.grammar is None else self.grammar.lent() as grammar:
+            yield from self._steps(session, grammar)
+
+    def _steps(self, session: Session, grammar: "Matcher | None") -> Generator[Step]:
         begin: Callable[..., Generator[Step]] = plain
         if self.drafters is not None:
             drafter, history = self.drafters.of(self.namespace, session)
@@ -66,7 +71,7 @@ class ModelRequest:
             ignore_eos=self.asked.ignore_eos,
             reuse_prefix=self.reuse_prefix,
             prefixes=self.prefixes,
-            grammar=self.grammar,
+            grammar=grammar,
             on_read=self.asked.on_read,
             stats=self.stats,
         )
