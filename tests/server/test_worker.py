@@ -10,59 +10,17 @@ from hypothesis import strategies as st
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import BundleError, DeviceLostError
-from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers import answering
 from coordgen_rs.server.answers.answering import Answering
 from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.asked.completion import asked_completion
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.turns import Rota
 from coordgen_rs.server.worker import Worker
-from fake_model import STEPS, FakeModel, FakeTokenizer
-
-
-def asked(prompt, **fields):
-    return asked_completion(Fields({"prompt": prompt, **fields}))
-
-
-def job(prompt, client="one", **fields):
-    ids = FakeTokenizer().encode(prompt)
-    return Job(asked(prompt, **({"stream": True} | fields)), ids, Client("", client))
-
-
-async def all_news(job):
-    """All news of a job, its end last."""
-    found = [await job.news()]
-    while isinstance(found[-1], Gain):
-        found.append(await job.news())
-    return found
-
-
-async def in_thread(function, *arguments):
-    return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
-
-
-def with_worker(test, model, max_queue=8):
-    """Run an async test with a worker that is ready."""
-
-    async def run():
-        ready = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        worker = Worker(lambda: model, max_queue, lambda: loop.call_soon_threadsafe(ready.set))
-        worker.start()
-        await ready.wait()
-        try:
-            await test(worker)
-        finally:
-            model.may_step.release(1000)
-            worker.close()
-            await in_thread(worker.join)
-        assert model.is_closed
-
-    asyncio.run(run())
+from fake_model import STEPS, FakeModel
+from with_worker import all_news, asked, in_thread, job, with_worker
 
 
 def test_clients_take_turns():

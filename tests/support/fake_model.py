@@ -48,6 +48,8 @@ class FakeModel:
         reads_tools: Whether the chat template knows tools.
         ends: Why answers end.
         fails_at: Prompts whose answer fails after its first step, and how.
+        parallel: How many requests it answers at a time.
+        threads: The threads that answer, by prompt.
     """
 
     provider, context, vocab_size = "cpu", 200, 0x110000
@@ -56,10 +58,13 @@ class FakeModel:
     step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
     reads_tools, ends = True, "length"
 
-    def __init__(self, *, is_gated=False, steps=STEPS, chunks=0):
+    why_alone, runs = None, None
+
+    def __init__(self, *, is_gated=False, steps=STEPS, chunks=0, parallel=1):
+        self.parallel = parallel
         self.chunks = chunks
         self.steps, self.is_gated = steps, is_gated
-        self.asked, self.ended, self.fails_at = [], [], {}
+        self.asked, self.ended, self.fails_at, self.threads = [], [], {}, {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
         self.is_closed = False
 
@@ -80,6 +85,7 @@ class FakeModel:
         return Stream(steps, stats, chr, StopStrings(options["stop"]))
 
     def _steps(self, prompt, stats, on_read, trees):
+        self.threads[prompt] = threading.current_thread().name
         try:
             for number in range(self.chunks):
                 self.at_step.release()

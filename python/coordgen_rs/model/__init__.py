@@ -34,6 +34,7 @@ from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import session_opened
 from coordgen_rs.target.batch.batch import Batch, most_together, why_alone
+from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
@@ -72,6 +73,8 @@ class Model:
         provider: What runs it, "cpu" or "qnn".
         parallel: Most requests that are answered at a time.
         why_alone: Why only one is, where more were asked for; else None.
+        runs: What the steps of requests that are answered together were made of; None where they
+            take turns.
     """
 
     def __init__(
@@ -101,17 +104,18 @@ class Model:
         closing.callback(session.close)
         if drafters is not None:
             closing.callback(drafters.close)
-        asked = (
-            most_together(session) if parallel is None else arguments.count("parallel", parallel)
-        )
-        self.why_alone = None if asked == 1 else _why_alone(session, drafters)
-        self.parallel = 1 if self.why_alone else asked
+        if parallel is not None:
+            arguments.count("parallel", parallel)
+        self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
+        self.parallel = 1 if self.why_alone else parallel or most_together(session)
+        self.runs: RunCounts | None = None
         self._turns: Turns | Rounds
         if self.parallel == 1:
             self._turns = Turns(session, self._prefixes, namespace, closing.close)
         else:
             batch = Batch(session, self.parallel)
             closing.callback(batch.release)
+            self.runs = batch.counts
             self._turns = Rounds(batch, self._prefixes, namespace, closing.close)
         self._reader = Reader(self.parallel)
 
@@ -610,8 +614,11 @@ class Model:
         self.close()
 
 
-def _why_alone(session: OrtSession, drafters: Drafters | None) -> str | None:
+def _why_alone(session: OrtSession, drafters: Drafters | None, asked: int | None) -> str | None:
     """Why a model runs one request at a time; None where it may run several."""
     if drafters is not None and drafters.has_model:
         return "the draft model drafts for one request at a time"
-    return why_alone(session)
+    why = why_alone(session)
+    if why is None and asked is None and most_together(session) == 1:
+        return "this machine has no memory for the caches of more"
+    return why

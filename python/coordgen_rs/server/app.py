@@ -227,7 +227,12 @@ class Endpoints:
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
         worker = self._worker
-        text = worker.figures.text(num_running=worker.num_running, num_waiting=worker.num_waiting)
+        text = worker.figures.text(
+            num_running=worker.num_running,
+            num_waiting=worker.num_waiting,
+            num_places=worker.num_places,
+            runs=worker.runs,
+        )
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     def place(self, client: Client, path: str) -> AbstractContextManager[None]:
@@ -282,6 +287,9 @@ class Endpoints:
         if self._worker.state == "ready":
             model = self._worker.model
             described |= {"context_length": model.context, "provider": model.provider}
+            described["parallel"] = model.parallel
+            if model.why_alone is not None:
+                described["why_alone"] = model.why_alone
             if (costs := model.step_costs) is not None:
                 described["step_us"] = {
                     rows: {"base": cost.base, "per_token": cost.per_token}

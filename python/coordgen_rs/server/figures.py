@@ -1,13 +1,17 @@
 """Counts of what a server has answered, for `/metrics`.
 
-In: finished answers, in the worker's thread. Out: text in the format of Prometheus (exposition
+In: finished answers, in the worker's threads. Out: text in the format of Prometheus (exposition
 format 0.0.4). Draft tokens are labelled by the source that proposed them.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import chain
+from threading import Lock
+from typing import Literal
 
 from coordgen_rs.model.answer import Answer
+from coordgen_rs.target.batch.counts import RunCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,6 +23,13 @@ _SUMS = {
     "prompt_seconds": "Seconds of reading prompts.",
     "tokens_predicted_seconds": "Seconds of decoding.",
     "queue_seconds": "Seconds that requests waited for their turn.",
+}
+_RUNS = {
+    "runs": "Runs of the graphs that requests shared.",
+    "requests": "Requests that had rows in these runs, counted once for each run.",
+    "rows": "Rows of these runs.",
+    "decode_rows": "Rows of these runs that verified tokens of answers.",
+    "prompt_tokens_beside": "Tokens of prompts that were read while others were answered.",
 }
 
 
@@ -34,16 +45,23 @@ class Figures:
 
     def __init__(self) -> None:
         self.finished = self.given_up = self.failed = self.refused = 0
+        self._right = Lock()  # to count: answers end in several threads
         self._sums: dict[str, float] = dict.fromkeys(_SUMS, 0)
         self._proposed, self._accepted = Counter[str](), Counter[str]()
 
     def add(self, answer: Answer, queued_s: float, *, is_given_up: bool) -> None:
         """Count an answer, whole or given up."""
+        self.ended("given_up" if is_given_up else "finished")
+        with self._right:
+            self._add(answer, queued_s)
+
+    def ended(self, how: Literal["finished", "given_up", "failed", "refused"]) -> None:
+        """Count a request by how it has ended, where there is no answer to count."""
+        with self._right:
+            setattr(self, how, getattr(self, how) + 1)
+
+    def _add(self, answer: Answer, queued_s: float) -> None:
         stats = answer.stats
-        if is_given_up:
-            self.given_up += 1
-        else:
-            self.finished += 1
         for name, value in (
             ("prompt_tokens", stats.prompt_tokens),
             ("cached_tokens", stats.reused_tokens),
@@ -58,16 +76,27 @@ class Figures:
             self._proposed[source] += counts["proposed"]
             self._accepted[source] += counts["accepted"]
 
-    def text(self, *, num_running: int, num_waiting: int) -> str:
-        """All counts, and how many requests run and wait now."""
-        return "".join(self._lines(num_running, num_waiting))
+    def text(
+        self, *, num_running: int, num_waiting: int, num_places: int, runs: RunCounts | None
+    ) -> str:
+        """All counts.
 
-    def _lines(self, num_running: int, num_waiting: int) -> Iterator[str]:
-        for name, value, about in (
-            ("requests_processing", num_running, "Requests being answered."),
-            ("requests_deferred", num_waiting, "Requests waiting for their turn."),
-        ):
-            yield from _metric(name, "gauge", about, {"": value})
+        Args:
+            num_running: Requests that are answered now.
+            num_waiting: Requests that wait now.
+            num_places: How many are answered at a time.
+            runs: What the runs were made of that they shared; None where there are none.
+        """
+        now = {
+            "requests_processing": (num_running, "Requests being answered."),
+            "requests_deferred": (num_waiting, "Requests waiting for their turn."),
+            "places": (num_places, "Requests that are answered at a time."),
+        }
+        with self._right:
+            gauges = (_metric(name, "gauge", about, {"": n}) for name, (n, about) in now.items())
+            return "".join([*chain(*gauges), *self._sums_text(), *_runs_text(runs)])
+
+    def _sums_text(self) -> Iterator[str]:
         ended = {
             "finished": self.finished,
             "given_up": self.given_up,
@@ -84,6 +113,12 @@ class Figures:
         ):
             labelled = {f'{{source="{source}"}}': n for source, n in sorted(counts.items())}
             yield from _metric(f"spec_decode_num_{name}_total", "counter", about, labelled)
+
+
+def _runs_text(runs: RunCounts | None) -> Iterator[str]:
+    if runs is not None:
+        for name, about in _RUNS.items():
+            yield from _metric(f"shared_{name}_total", "counter", about, {"": getattr(runs, name)})
 
 
 def _metric(name: str, kind: str, about: str, samples: Mapping[str, float]) -> Iterator[str]:

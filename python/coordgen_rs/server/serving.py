@@ -67,6 +67,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def how_many_together(model: Model) -> str:
+    """How many requests a model answers at a time, and why only one where more were asked for."""
+    if model.parallel > 1:
+        return f"{model.parallel} requests at a time"
+    return "one request at a time" + (f": {model.why_alone}" if model.why_alone else "")
+
+
 def serve(
     open_model: Callable[[], Model], place: Place, access: Access, tell: Callable[[str], None]
 ) -> None:
@@ -87,13 +94,17 @@ def serve(
 
     def changed() -> None:
         if worker.state == "ready":
-            tell(f"serving {access.model} on {url} (API: {url}/v1; Ctrl-C ends)")
+            tell(f"serving {access.model} on {url} (API: {url}/v1; {together}; Ctrl-C ends)")
         else:
             server.should_exit = True
 
+    together = ""
+
     def opened() -> Model:
+        nonlocal together
         model = open_model()
         _ = model.tokenizer.bound  # it takes a while: before the first request
+        together = how_many_together(model)
         return model
 
     worker, connections = Worker(opened, place.max_queue, changed), Connections(most_connections())

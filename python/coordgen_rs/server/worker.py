@@ -17,6 +17,7 @@ from coordgen_rs.server.job import GivenUpError, Job
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import UnavailableError, log_unexpected
 from coordgen_rs.server.turns import Rota
+from coordgen_rs.target.batch.counts import RunCounts
 
 State = Literal["loading", "ready", "closing", "failed"]
 
@@ -29,7 +30,7 @@ class Worker:
 
     Args:
         open_model: Opens it; called in the thread, and what it returns is closed there.
-        max_queue: Most requests of a client that wait while one of them is answered.
+        max_queue: Most requests of a client that wait while others of it are answered.
         on_change: Called in the thread when the model is ready, and when the worker has failed.
 
     Attributes:
@@ -49,6 +50,7 @@ class Worker:
         self.state: State = "loading"
         self.failure: BaseException | None = None
         self.figures = Figures()
+        self._max_queue = max_queue
         self.places = Places(max_queue + 1, self._refused)
         self._model: Model | None = None
         self._changed = Condition()
@@ -84,6 +86,16 @@ class Worker:
         """Requests that are being answered."""
         return len(self._running)
 
+    @property
+    def num_places(self) -> int:
+        """How many requests are answered at a time; 0 until the model is open."""
+        return 0 if self._model is None else self._model.parallel
+
+    @property
+    def runs(self) -> RunCounts | None:
+        """What the runs that requests shared were made of; None where there are none."""
+        return None if self._model is None else self._model.runs
+
     def submit(self, job: Job) -> None:
         """Put a job into the queue.
 
@@ -97,9 +109,8 @@ class Worker:
 
     def _refused(self, num: int) -> int:
         """Note that a client with `num` requests got no place; when it pays to come again."""
-        self.figures.refused += 1
-        num_places = 1 if self._model is None else self._model.parallel
-        after_s = self._mean_s * max(num, self.num_waiting + 1) / num_places
+        self.figures.ended("refused")
+        after_s = self._mean_s * max(num, self.num_waiting + 1) / max(self.num_places, 1)
         return math.ceil(min(after_s, _LONGEST_WAIT_S))
 
     def withdraw(self, job: Job) -> None:
@@ -107,7 +118,7 @@ class Worker:
         job.stop()
         with self._changed:
             if self._waiting.remove(job):
-                self.figures.given_up += 1
+                self.figures.ended("given_up")
 
     def stop_all(self, why: Exception) -> None:
         """End what runs, within a step, and what waits."""
@@ -132,34 +143,37 @@ class Worker:
         try:
             with self._open() as model:
                 self._model = model
+                self.places.most = self._max_queue + model.parallel
                 with self._changed:
                     if self.state == "loading":
                         self.state = "ready"
                 self._on_change()
-                others = [
-                    Thread(target=self._help, args=[model], name=f"coordgen-worker-{number}")
-                    for number in range(1, model.parallel)
-                ]
-                for other in others:
-                    other.start()
-                try:
-                    self._answer_all(model)
-                finally:
-                    for other in others:
-                        other.join()
+                self._answer_together(model)
         except BaseException as error:
             self._fail(error)
 
-    def _help(self, model: Model) -> None:
-        """Answer beside the others; the model is the first thread's."""
+    def _answer_together(self, model: Model) -> None:
+        """Answer in as many threads as the model has places; the model is this one's."""
+        others = list[Thread]()
         try:
-            self._answer_all(model)
-        except BaseException as error:
+            for number in range(1, model.parallel):
+                name = f"coordgen-worker-{number}"
+                other = Thread(target=self._answer_all, args=[model], name=name)
+                other.start()
+                others.append(other)
+        except RuntimeError as error:  # the system gives no more threads
             self._fail(error)
+        self._answer_all(model)
+        for other in others:
+            other.join()
 
     def _answer_all(self, model: Model) -> None:
-        while (job := self._next()) is not None:
-            self._answer(model, job)
+        """Answer until there is no more; what makes the model unusable ends the others, too."""
+        try:
+            while (job := self._next()) is not None:
+                self._answer(model, job)
+        except BaseException as error:
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:
@@ -196,12 +210,12 @@ class Worker:
             self.figures.add(answer, job.queued_s, is_given_up=job.is_ended)
             job.tell(answer)
         except GivenUpError:
-            self.figures.given_up += 1
+            self.figures.ended("given_up")
         except (DeviceLostError, SessionClosedError) as error:
             job.tell(error)
             raise
         except Exception as error:
-            self.figures.failed += 1
+            self.figures.ended("failed")
             log_unexpected(error)
             job.tell(error)
         except BaseException:  # such as a panic of the core: the worker ends, and says so itself

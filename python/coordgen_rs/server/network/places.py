@@ -22,10 +22,13 @@ class Places:
     Args:
         most: Most requests of a client.
         when_full: Gives the seconds after which a client with so many requests may try again.
+
+    Attributes:
+        most: The `most` argument; it may be changed.
     """
 
     def __init__(self, most: int, when_full: Callable[[int], int]) -> None:
-        self._most, self._when_full = most, when_full
+        self.most, self._when_full = most, when_full
         self._of_client, self._of_key = Counter[Client](), Counter[str]()
 
     @contextmanager
@@ -36,7 +39,7 @@ class Places:
             RefusalError: There is none.
         """
         num, num_of_key = self._of_client[client], self._of_key[client.key]
-        if num >= self._most or num_of_key >= FULL_CLIENTS * self._most:
+        if num >= self.most or num_of_key >= FULL_CLIENTS * self.most:
             raise self._full(num)
         self._of_client[client] += 1
         self._of_key[client.key] += 1

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
+from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.batch.head import BatchHead
 from coordgen_rs.target.batch.sequence import Reading, Sequence, Verifying
 from coordgen_rs.target.buffers import Buffers
@@ -62,6 +63,7 @@ class Batch:
     Attributes:
         session: The `session` argument.
         sequences: One for each of them.
+        counts: What its runs were made of.
 
     Raises:
         OptionError: The target cannot run several (`why_alone`).
@@ -75,7 +77,7 @@ class Batch:
         manifest = session.bundle.manifest
         own = session.cache
         form = own.form if isinstance(own, KvCache) else "f32"
-        self.session = session
+        self.session, self.counts = session, RunCounts()
         self._cache = cache_of(manifest, form, num_sequences)
         caches = (self._cache.sequence(number) for number in range(num_sequences))
         self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
@@ -172,6 +174,10 @@ class Batch:
             for sequence in self.sequences:
                 sequence.end_run()
             self._hand_out(parts, session.blocks.hidden_out(buffers))
+        self.counts.add(
+            [part.num_rows for part in parts if part.inputs is not None],
+            [part.num_rows for part in parts if part.inputs is None],
+        )
 
     def _hand_out(self, parts: Several[_Part], hidden: NDArray[np.float32]) -> None:
         verified = [part for part in parts if part.inputs is not None]

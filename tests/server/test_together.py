@@ -1,0 +1,264 @@
+"""Requests that a server answers at the same time: what one of them does changes no other."""
+
+import asyncio
+import threading
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
+from coordgen_rs.model.answer import Answer
+from coordgen_rs.server.answers.answering import Answering
+from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.figures import Figures
+from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.serving import how_many_together
+from coordgen_rs.server.worker import Worker
+from coordgen_rs.target.batch.counts import RunCounts
+from fake_model import STEPS, FakeModel
+from with_worker import all_news, in_thread, job, with_worker
+
+TEXT = "".join(text for text, _ in STEPS)
+
+
+async def running(model, worker, *jobs):
+    """Submit jobs, and wait until all of them are at their first step."""
+    for one in jobs:
+        worker.submit(one)
+        await in_thread(model.at_step.acquire)
+
+
+def test_as_many_as_there_are_places_run_at_the_same_time():
+    model = FakeModel(is_gated=True, parallel=2)
+
+    async def test(worker):
+        first, second, third = job("a"), job("b"), job("c")
+        await running(model, worker, first, second)
+        worker.submit(third)
+        assert (worker.num_running, worker.num_waiting, worker.num_places) == (2, 1, 2)
+        model.may_step.release(1000)
+        for one in (first, second, third):
+            assert (await all_news(one))[-1].text == TEXT
+        assert worker.figures.finished == 3
+
+    with_worker(test, model)
+
+
+def test_one_that_fails_ends_alone():
+    model = FakeModel(is_gated=True, parallel=2)
+    model.fails_at = {"bad": NonFiniteLogitsError("NaN")}
+
+    async def test(worker):
+        bad, good = job("bad"), job("good")
+        await running(model, worker, bad, good)
+        model.may_step.release(1000)
+        assert isinstance((await all_news(bad))[-1], NonFiniteLogitsError)
+        assert (await all_news(good))[-1].text == TEXT
+        assert (worker.state, worker.figures.failed) == ("ready", 1)
+
+    with_worker(test, model)
+
+
+def test_one_that_is_cut_gives_its_place_to_the_next():
+    model = FakeModel(is_gated=True, parallel=2)
+
+    async def test(worker):
+        cut, other, waiting = job("cut"), job("other"), job("waiting")
+        await running(model, worker, cut, other)
+        worker.submit(waiting)
+        worker.withdraw(cut)
+        model.may_step.release(1000)
+        assert (await all_news(waiting))[-1].text == TEXT
+        assert (await all_news(other))[-1].text == TEXT
+        worker.close()
+        await in_thread(worker.join)
+        assert worker.figures.given_up == 1
+
+    with_worker(test, model)
+
+
+def test_a_client_that_reads_slowly_keeps_nobody_waiting():
+    model = FakeModel(parallel=2)
+
+    async def test(worker):
+        slow, may_read, sent = job("slow"), asyncio.Event(), []
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+            await may_read.wait()
+
+        worker.submit(slow)
+        answering = Answering(slow, worker, Form(slow.asked, "fake", chr))
+        response = asyncio.create_task(answering({}, receive, send))
+        for number in range(6):
+            other = job(f"other {number}")
+            worker.submit(other)
+            assert (await all_news(other))[-1].text == TEXT
+        assert len(sent) == 1
+        may_read.set()
+        await asyncio.wait_for(response, 600)
+        assert sent[-2]["body"] == b"data: [DONE]\n\n"
+
+    with_worker(test, model)
+
+
+@pytest.mark.parametrize("is_first_thread", [True, False])
+def test_a_lost_device_ends_every_thread_also_those_that_wait(is_first_thread):
+    model = FakeModel(is_gated=True, parallel=3)
+
+    async def test(worker):
+        jobs = {name: job(name) for name in ("a", "b", "c")}
+        await running(model, worker, *jobs.values())
+        by_thread = {name == "coordgen-worker": of for of, name in model.threads.items()}
+        failing = by_thread[is_first_thread]
+        others = [one for name, one in jobs.items() if name != failing]
+        for one in others:  # their threads wait for the next request then
+            worker.withdraw(one)
+        model.fails_at = {failing: DeviceLostError("gone")}
+        model.may_step.release(1000)
+        assert isinstance((await all_news(jobs[failing]))[-1], DeviceLostError)
+        await in_thread(worker.join)
+        assert worker.state == "failed"
+        assert isinstance(worker.failure, DeviceLostError)
+        with pytest.raises(UnavailableError, match="failed"):
+            worker.submit(job("later"))
+
+    with_worker(test, model)
+
+
+def test_a_lost_device_is_told_to_whom_it_was_answering_and_to_who_waits():
+    model = FakeModel(is_gated=True, parallel=2)
+    model.fails_at = {"lost": DeviceLostError("gone")}
+
+    async def test(worker):
+        lost, other, waiting = job("lost"), job("other"), job("waiting")
+        await running(model, worker, lost, other)
+        worker.submit(waiting)
+        model.may_step.release(1000)
+        assert isinstance((await all_news(lost))[-1], DeviceLostError)
+        for one in (other, waiting):  # which may have ended before
+            assert isinstance((await all_news(one))[-1], UnavailableError | Answer)
+        await in_thread(worker.join)
+
+    with_worker(test, model)
+
+
+def test_going_down_lets_all_that_run_and_wait_end():
+    model = FakeModel(is_gated=True, parallel=2)
+
+    async def test(worker):
+        jobs = [job(name) for name in "abcd"]
+        await running(model, worker, *jobs[:2])
+        for one in jobs[2:]:
+            worker.submit(one)
+        worker.close()
+        model.may_step.release(1000)
+        for one in jobs:
+            assert (await all_news(one))[-1].text == TEXT
+        await in_thread(worker.join)
+        assert worker.failure is None
+
+    with_worker(test, model)
+
+
+def test_at_the_deadline_all_that_run_end_by_an_error():
+    model = FakeModel(is_gated=True, parallel=2, steps=[("x", ("target",))] * 50)
+
+    async def test(worker):
+        jobs = [job(name) for name in "abc"]
+        await running(model, worker, *jobs[:2])
+        worker.submit(jobs[2])
+        worker.close()
+        worker.stop_all(UnavailableError("the server is going down"))
+        model.may_step.release(1000)
+        for one in jobs:
+            assert isinstance((await all_news(one))[-1], UnavailableError)
+        await in_thread(worker.join)
+
+    with_worker(test, model)
+
+
+def test_closing_while_all_threads_wait_ends_them():
+    with_worker(lambda worker: asyncio.sleep(0), FakeModel(parallel=4))
+    names = {thread.name for thread in threading.enumerate()}
+    assert not any(name.startswith("coordgen-worker") for name in names)
+
+
+def test_threads_that_the_system_does_not_give_are_the_failure_of_the_worker(monkeypatch):
+    start = threading.Thread.start
+
+    def refused(thread):
+        if thread.name == "coordgen-worker-2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    worker = Worker(lambda: FakeModel(parallel=4), 8)
+    worker.start()
+    worker.join()
+    assert "start new thread" in str(worker.failure)
+    assert worker.state == "failed"
+
+
+def test_a_client_may_have_as_many_waiting_as_asked_for_beside_those_that_are_answered():
+    async def test(worker):
+        held = [worker.places.one(Client("", "one")) for _ in range(3)]
+        for place in held:
+            place.__enter__()
+        with pytest.raises(RefusalError), worker.places.one(Client("", "one")):
+            pass
+        for place in held:
+            place.__exit__(None, None, None)
+
+    with_worker(test, FakeModel(parallel=2), max_queue=1)
+
+
+def test_figures_that_many_threads_count_lose_nothing():
+    figures, together = Figures(), threading.Barrier(8)
+
+    def count():
+        together.wait()
+        for _ in range(500):
+            figures.ended("failed")
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert figures.failed == 4000
+
+
+def test_figures_tell_of_the_runs_that_requests_shared():
+    counts = RunCounts()
+    counts.add([3, 1], [])
+    counts.add([2], [10, 4])
+    counts.add([], [64])
+    text = Figures().text(num_running=1, num_waiting=2, num_places=3, runs=counts)
+    told = dict(line.split(" ") for line in text.splitlines() if line[0] != "#")
+    assert float(told["coordgen_places"]) == 3
+    shared = {
+        "runs": 3,
+        "requests": 6,
+        "rows": 84,
+        "decode_rows": 6,
+        "prompt_tokens_beside": 14,
+    }
+    for name, value in shared.items():
+        assert float(told[f"coordgen_shared_{name}_total"]) == value
+    alone = Figures().text(num_running=1, num_waiting=2, num_places=1, runs=None)
+    assert "shared" not in alone
+
+
+def test_the_ready_line_tells_how_many_and_why_only_one():
+    model = FakeModel(parallel=3)
+    assert how_many_together(model) == "3 requests at a time"
+    model = FakeModel()
+    assert how_many_together(model) == "one request at a time"
+    model.why_alone = "the draft model drafts for one"
+    assert how_many_together(model) == "one request at a time: the draft model drafts for one"

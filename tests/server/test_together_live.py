@@ -1,0 +1,111 @@
+"""A server that answers several requests at a time, over HTTP, with a model of its own process."""
+
+import http.client
+import json
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+from served import served
+
+LONG = "Passage 2: report on the Treerus Bridge by Treerus Lorinalia, on 9 March. " * 10
+PROMPTS = [f"{LONG}Hello {number}, the report" for number in range(6)]
+
+
+def ask(url, path, body=None, key="5f0c"):
+    """Status and whole text of what a path answers."""
+    place = urlsplit(url)
+    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=600)
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    content = None if body is None else json.dumps(body)
+    connection.request("GET" if body is None else "POST", path, content, headers)
+    response = connection.getresponse()
+    text = response.read().decode()
+    connection.close()
+    return response.status, text
+
+
+def complete(url, prompt, key="5f0c", **fields):
+    asked = {"prompt": prompt, "max_tokens": 24, "ignore_eos": True, **fields}
+    status, text = ask(url, "/v1/completions", asked, key)
+    assert status == 200, text
+    return json.loads(text)
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return bundle_of("embedded", "fp32")
+
+
+@pytest.fixture
+def keys(tmp_path):
+    path = tmp_path / "keys"
+    path.write_text("alice 5f0c\nbob 91b2\n")
+    return path
+
+
+def test_answers_of_many_clients_are_those_that_each_gets_alone(bundle, keys):
+    options = ("--parallel", "3", "--metrics", "--api-key-file", str(keys))
+    with served(bundle, *options) as (_, url):
+        described = json.loads(ask(url, "/v1/models")[1])["data"][0]
+        assert described["parallel"] == 3
+        assert "why_alone" not in described
+        with ThreadPoolExecutor(6) as pool:
+            told = list(pool.map(lambda prompt: complete(url, prompt), PROMPTS))
+        for prompt, one in zip(PROMPTS, told, strict=True):
+            plain = {"cache_prompt": False, "coordgen": {"drafts": False}}
+            alone = complete(url, prompt, **plain)
+            assert one["choices"][0]["text"] == alone["choices"][0]["text"]
+        figures = dict(
+            line.split(" ") for line in ask(url, "/metrics")[1].splitlines() if line[0] != "#"
+        )
+    assert float(figures["coordgen_places"]) == 3
+    runs = float(figures["coordgen_shared_runs_total"])
+    assert 0 < runs < float(figures["coordgen_shared_requests_total"])
+    assert float(figures["coordgen_shared_decode_rows_total"]) >= runs / 2
+
+
+def test_nothing_is_reused_or_drafted_across_keys(bundle, keys):
+    spans = {"coordgen": {"spans": True}}
+    with served(bundle, "--parallel", "2", "--api-key-file", str(keys)) as (_, url):
+        for _ in range(2):
+            first = complete(url, PROMPTS[0], **spans)
+        cached = first["usage"]["prompt_tokens_details"]["cached_tokens"]
+        assert cached > 0
+        assert "earlier-requests" in first["coordgen"]["per_source"]
+        with ThreadPoolExecutor(2) as pool:
+            alices = pool.submit(complete, url, PROMPTS[0], **spans)
+            bobs = complete(url, PROMPTS[0], "91b2", **spans)
+        assert alices.result()["choices"] == first["choices"]
+        assert bobs["choices"][0]["text"] == first["choices"][0]["text"]
+        assert bobs["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        drafted = bobs["coordgen"]["per_source"].get("earlier-requests", {"proposed": 0})
+        assert drafted["proposed"] == 0
+
+
+def test_the_server_ends_when_all_that_run_are_answered(bundle):
+    with served(bundle, "--parallel", "2") as (process, url), ThreadPoolExecutor(3) as pool:
+        place = urlsplit(url)
+        streams = []
+        for prompt in PROMPTS[:3]:
+            connection = http.client.HTTPConnection(place.hostname, place.port, timeout=600)
+            asked = {"prompt": prompt, "max_tokens": 40, "ignore_eos": True, "stream": True}
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/v1/completions", json.dumps(asked), headers)
+            streams.append(connection)
+        first = streams[0].getresponse()  # it has begun
+        process.terminate()
+        texts = pool.map(lambda it: it.read().decode(), [first])
+        assert all(text.endswith("data: [DONE]\n\n") for text in texts)
+        for connection in streams[1:]:
+            try:
+                response = connection.getresponse()
+            except http.client.RemoteDisconnected:
+                continue  # its request was not read before the server was told to end
+            text = response.read().decode()
+            assert response.status == 503 or text.endswith("data: [DONE]\n\n")
+        assert process.wait(600) == 0

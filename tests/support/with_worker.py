@@ -1,0 +1,52 @@
+"""A server's worker over a fake model, without HTTP: jobs, their news, and a worker that runs."""
+
+import asyncio
+
+from coordgen_rs.model.answer import Gain
+from coordgen_rs.server.asked.completion import asked_completion
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.job import Job
+from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.worker import Worker
+from fake_model import FakeTokenizer
+
+
+def asked(prompt, **fields):
+    return asked_completion(Fields({"prompt": prompt, **fields}))
+
+
+def job(prompt, client="one", **fields):
+    ids = FakeTokenizer().encode(prompt)
+    return Job(asked(prompt, **({"stream": True} | fields)), ids, Client("", client))
+
+
+async def all_news(job):
+    """All news of a job, its end last."""
+    found = [await job.news()]
+    while isinstance(found[-1], Gain):
+        found.append(await job.news())
+    return found
+
+
+async def in_thread(function, *arguments):
+    return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
+
+
+def with_worker(test, model, max_queue=8):
+    """Run an async test with a worker that is ready."""
+
+    async def run():
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        worker = Worker(lambda: model, max_queue, lambda: loop.call_soon_threadsafe(ready.set))
+        worker.start()
+        await ready.wait()
+        try:
+            await test(worker)
+        finally:
+            model.may_step.release(1000)
+            worker.close()
+            await in_thread(worker.join)
+        assert model.is_closed
+
+    asyncio.run(run())
