@@ -72,10 +72,10 @@ test-faults: build/.core ## 200 kills at random points, and full disks at every 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (an hour)
 	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py tests/foreign/genie/test_full.py
 
-test-real-full: build/.core ## 40 answers of SmolLM2 by weights and threads, in every mode (1 hour)
+test-real-full: build/.core ## answers of SmolLM2 by weights and threads, in every mode, and 500 together (1 hour)
 	$(BIN)/python models/smollm2.py build
 	for threads in 1 2; do \
-		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/test_real_model.py || exit 1; \
+		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/test_real_model.py tests/test_real_together.py || exit 1; \
 	done
 
 page-shots: build/.core $(EMBEDDED) ## pictures of the chat page, in build/page (needs chromium-driver; BUNDLES=..)
