@@ -1,13 +1,16 @@
-"""Many clients at once at a server of its own: every answer is checked, some clients go away.
+"""Many clients at once at a server of its own: every answer is checked, and what it leaves behind.
 
-In: a bundle. Out: figures on stdout; exit code 1 if an answer is not its plain one, or one is
-missing. It needs httpx, and reads the memory of the server in /proc.
+In: a bundle. Out: figures on stdout; exit code 1 if an answer is not its plain one, one is missing
+or refused by another status than 429, or memory, threads or files grew. A quarter of the requests
+go away at a random moment, some in the midst of a stream, and a tenth of them are read slowly. It
+needs httpx, and reads what the server has in /proc.
 
     python benches/server_load.py build/embedded-fp32 --clients 64 --requests 20 --max-queue 64
 """
 
 import argparse
 import asyncio
+import json
 import random
 import re
 import subprocess
@@ -17,13 +20,38 @@ from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import quantiles
+from typing import NamedTuple
 
 from support.script import run_script
 
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))
 LENGTHS = (1, 8, 40)
+GROWTH = 1.03
+"""How much resident memory may grow, from a quarter of the requests to the end."""
+_ROUNDS = 4
+_LEAVING, _CUT, _SLOW = 0.15, 0.25, 0.35
+"""Which part of the requests go away, are cut in the midst of a stream, and are read slowly: each
+bound is the sum of the parts."""
 _MOST_WAIT_S = 0.5
 """Of a client that was refused: the server's own advice is in whole seconds."""
+_POOLED = 6
+"""Threads that the server's pools begin when they are first needed."""
+_SETTLED_S = 20
+"""How long a server may take to close what its clients have left."""
+
+
+class Held(NamedTuple):
+    """What a process has.
+
+    Attributes:
+        resident_mb: Memory.
+        threads: How many there are.
+        files: Descriptors, sockets included.
+    """
+
+    resident_mb: float
+    threads: int
+    files: int
 
 
 @contextmanager
@@ -44,9 +72,11 @@ def server(bundle, max_queue, threads, *more):
             process.terminate()
 
 
-def resident_mb(pid):
+def held_by(pid):
+    """What a process has now."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1000
+    of = {name: int(re.search(rf"{name}:\s+(\d+)", status)[1]) for name in ("VmRSS", "Threads")}
+    return Held(of["VmRSS"] / 1000, of["Threads"], len([*Path(f"/proc/{pid}/fd").iterdir()]))
 
 
 class Load:
@@ -63,9 +93,23 @@ class Load:
             if response.status_code != 429:
                 response.raise_for_status()
                 return response.json()
-            assert int(response.headers["retry-after"]) >= 1
-            self.ended["refused, asked again"] += 1
-            await asyncio.sleep(random.uniform(0.1, 1) * _MOST_WAIT_S)
+            await self.wait(response)
+
+    async def wait(self, response):
+        """Wait as one who was refused."""
+        assert int(response.headers["retry-after"]) >= 1
+        self.ended["refused, asked again"] += 1
+        await asyncio.sleep(random.uniform(0.1, 1) * _MOST_WAIT_S)
+
+    async def read(self, prompt, length, most_events, pause_s):
+        """The text of a stream, and its end; after so many events the connection is cut."""
+        body = {"prompt": prompt, "max_tokens": length, "stream": True}
+        while True:
+            async with self.http.stream("POST", "/v1/completions", json=body) as response:
+                if response.status_code != 429:
+                    response.raise_for_status()
+                    return await _read(response, most_events, pause_s)
+            await self.wait(response)
 
     async def learn(self):
         """Plain answers, one at a time."""
@@ -75,58 +119,148 @@ class Load:
                 self.expected[path, length] = told["choices"][0]["text"]
 
     async def client(self, number, num_requests):
+        """Ask for one answer after the other."""
+        import httpx
+
         chance = random.Random(f"{self.seed} {number}")
         for _ in range(num_requests):
-            path, length = chance.choice(PROMPTS), chance.choice(LENGTHS)
-            leaves_after_s = chance.uniform(0, 2) if chance.random() < 0.25 else None
+            path, length, kind = chance.choice(PROMPTS), chance.choice(LENGTHS), chance.random()
             try:
-                told = await asyncio.wait_for(self.ask(path.read_text(), length), leaves_after_s)
+                self.ended[await self.one(path, length, kind, chance)] += 1
+            except httpx.HTTPError as error:
+                self.ended[f"failed: {error}"] += 1
+
+    async def one(self, path, length, kind, chance):
+        """Ask once; how it ended."""
+        prompt = path.read_text()
+        if kind < _LEAVING:
+            try:
+                told = await asyncio.wait_for(self.ask(prompt, length), chance.uniform(0, 2))
             except TimeoutError:
-                self.ended["gone away"] += 1
-                continue
-            self.ended["answered"] += 1
-            self.queued_ms.append(told["metrics"]["queue_time_ms"])
-            if told["choices"][0]["text"] != self.expected[path, length]:
-                self.wrong.append((path.name, length))
+                return "gone away"
+        elif kind < _SLOW:
+            is_cut = kind < _CUT
+            most_events = chance.randint(1, 4) if is_cut else None
+            text, last = await self.read(prompt, length, most_events, 0 if is_cut else 0.02)
+            if last is None:
+                return "cut"
+            told = last | {"choices": [{"text": text}]}
+        else:
+            told = await self.ask(prompt, length)
+        self.queued_ms.append(told["metrics"]["queue_time_ms"])
+        if told["choices"][0]["text"] != self.expected[path, length]:
+            self.wrong.append((path.name, length))
+        return "answered slowly" if _CUT <= kind < _SLOW else "answered"
+
+
+async def _read(response, most_events, pause_s):
+    text, last = "", None
+    async for line in response.aiter_lines():
+        if line == "data: [DONE]":
+            return text, last
+        if line.startswith("data: "):
+            last = json.loads(line.removeprefix("data: "))
+            text += last["choices"][0]["text"]
+            most_events = None if most_events is None else most_events - 1
+            if most_events == 0:
+                return text, None
+            await asyncio.sleep(pause_s)
+    raise SystemExit("a stream ended without its last event")
 
 
 async def run(options):
+    """Ask, and print what came of it; the exit code."""
     import httpx
 
-    with server(options.bundle, options.max_queue, options.threads) as (pid, url):
-        limits = httpx.Limits(max_connections=None)
-        async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
-            load = Load(http, options.seed)
+    limits = httpx.Limits(max_connections=None)
+    more = ("--parallel", str(options.parallel))
+    with server(options.bundle, options.max_queue, options.threads, *more) as (pid, url):
+
+        def connected():
+            return httpx.AsyncClient(base_url=url, timeout=300, limits=limits)
+
+        load = Load(None, options.seed)
+        async with connected() as load.http:
             await load.learn()
-            before, start = resident_mb(pid), time.perf_counter()
-            rounds = []
-            for part in range(4):  # the first warms up what grows once
+        before, start = await settled(pid, None), time.perf_counter()
+        rounds = []
+        async with connected() as load.http:
+            for part in range(_ROUNDS):  # the first warms up what grows once
                 clients = (
-                    load.client(f"{part} {number}", max(options.requests // 4, 1))
+                    load.client(f"{part} {number}", max(options.requests // _ROUNDS, 1))
                     for number in range(options.clients)
                 )
                 await asyncio.gather(*clients)
-                rounds.append(resident_mb(pid))
+                rounds.append(held_by(pid))
             seconds = time.perf_counter() - start
-            health = (await http.get("/health")).json()
+            health = (await load.http.get("/health")).json()
+        after = await settled(pid, before)
     cuts = quantiles(load.queued_ms, n=100)
-    print(f"{options.clients} clients, queue of {options.max_queue}, {seconds:.1f} s: {health}")
-    print(", ".join(f"{name} {count}" for name, count in load.ended.items()))
+    print(
+        f"{options.clients} clients, {options.parallel} answered at a time, queue of "
+        f"{options.max_queue}, {seconds:.1f} s: {health}"
+    )
+    print(", ".join(f"{name} {count}" for name, count in sorted(load.ended.items())))
     print(f"queue time p50 {cuts[49]:.0f} ms, p99 {cuts[98]:.0f} ms")
-    print(f"resident {before:.1f} MB, then {', '.join(f'{size:.1f}' for size in rounds)}")
+    print(
+        f"resident {before.resident_mb:.1f} MB, then "
+        f"{', '.join(f'{held.resident_mb:.1f}' for held in rounds)}; threads "
+        f"{before.threads}, then {after.threads}; files {before.files}, then {after.files}"
+    )
     print(f"{len(load.wrong)} answers are not their plain ones {load.wrong[:3]}")
-    return 1 if load.wrong else 0
+    asked = options.clients * max(options.requests // _ROUNDS, 1) * _ROUNDS
+    found = problems(load, asked, rounds, before, after)
+    for problem in found:
+        print(f"wrong: {problem}")
+    return 1 if found else 0
 
 
-def main():
+async def settled(pid, before):
+    """What a server has once its clients are gone; waits for as few files as it had before."""
+    until = time.monotonic() + _SETTLED_S
+    held = held_by(pid)
+    while before is not None and held.files > before.files and time.monotonic() < until:
+        await asyncio.sleep(0.1)
+        held = held_by(pid)
+    return held
+
+
+def problems(load, num_asked, rounds, before, after):
+    """What must not be, in words.
+
+    Args:
+        load: The clients, who are done.
+        num_asked: Requests that they had.
+        rounds: What the server had behind each part of them; the first begins what grows once.
+        before: What it had before.
+        after: What it has when they are gone.
+    """
+    found = [f"an answer to {name} with {length} tokens" for name, length in load.wrong]
+    found += [name for name in load.ended if name.startswith("failed")]
+    known = ("answered", "answered slowly", "gone away", "cut")
+    if (num_ended := sum(load.ended[name] for name in known)) != num_asked:
+        found.append(f"{num_ended} of {num_asked} requests have ended as they should")
+    growth = rounds[-1].resident_mb / rounds[0].resident_mb
+    if growth > GROWTH:
+        found.append(f"memory grew by {100 * (growth - 1):.1f} %")
+    if after.threads > before.threads + _POOLED:
+        found.append(f"{after.threads} threads, {before.threads} before")
+    if after.files > before.files:
+        found.append(f"{after.files} files, {before.files} before")
+    return found
+
+
+def main(arguments=None):
+    """Measure and print; 1 where something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundle")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=20, help="of each client")
     parser.add_argument("--max-queue", type=int, default=64)
+    parser.add_argument("--parallel", type=int, default=4, help="answered at a time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
-    return asyncio.run(run(parser.parse_args()))
+    return asyncio.run(run(parser.parse_args(arguments)))
 
 
 if __name__ == "__main__":
