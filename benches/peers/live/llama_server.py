@@ -38,7 +38,7 @@ faster with shorter ones, and flash attention is best left to choose itself.
 REMEMBERING = ("ngram-mod", "ngram-cache")
 """Types that draft from earlier requests: a round, which repeats them, begins with a new server."""
 _LISTENING = re.compile(r"listening on (http://\S+)")
-_LOG_LEVEL = "4"
+LOG_LEVEL = "4"
 """At which system_info is told; nothing is logged for single tokens."""
 _POLL_S = 0.05
 _CLOSING_S = 10
@@ -51,6 +51,9 @@ class Server:
     Args:
         command: What is run; the port is added.
         log: A file for all that it prints.
+
+    Attributes:
+        address: Where it listens.
     """
 
     def __init__(self, command, log):
@@ -65,7 +68,7 @@ class Server:
                 preexec_fn=end_with_parent,
             )
         try:
-            self._address = self._listening()
+            self.address = self._listening()
         except BaseException:
             self.close()
             raise
@@ -83,7 +86,7 @@ class Server:
     def post(self, path, asked):
         """The answer to a request; raises ProgramError."""
         request = urllib.request.Request(
-            f"{self._address}/{path}",
+            f"{self.address}/{path}",
             json.dumps(asked).encode(),
             {"Content-Type": "application/json"},
         )
@@ -226,7 +229,7 @@ def open_engine(
     asked = [
         *command(programs, "llama-server", gguf, threads),
         *("--threads-batch", str(threads), "--ctx-size", str(context), "--parallel", "1"),
-        *("--cache-ram", "0", "--log-verbosity", _LOG_LEVEL),  # no prompt is kept for later
+        *("--cache-ram", "0", "--log-verbosity", LOG_LEVEL),  # no prompt is kept for later
         *SETTINGS[kind],
         *(() if slots is None else ("--slot-save-path", f"{slots}/")),
     ]

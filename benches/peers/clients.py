@@ -1,0 +1,262 @@
+"""Many clients of one server: coordgen beside llama.cpp, on the same GGUF file and token ids.
+
+    python benches/peers/clients.py MODEL.gguf
+    python benches/peers/clients.py MODEL.gguf --quick --json clients.json
+
+`coordgen serve` and llama.cpp's `llama-server` answer `--parallel` requests at a time; 1, 2, 4 and
+8 clients ask for the same prompts, in turns, greedily, all answers of the same length. Whole
+answers are those of prompts that nobody has read before; then each prompt is read, and the answers
+alone are timed. Last, a long prompt is sent while a short request, and then two streams, are being
+answered. A server that is absent or fails is named, and the others are still reported.
+
+Needs `make peers`, which builds llama.cpp for this machine.
+"""
+
+import argparse
+import json
+import sys
+from contextlib import ExitStack
+from importlib import metadata
+from itertools import chain
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1]))
+
+from contest import ContestantFailedError
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.opening.costs import machine_facts
+from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.tools.bench.measuring.repeats import rotated
+from coordgen_rs.tools.bench.reporting.condition import commit_of
+from live import llama_build
+from live.prompts import (
+    Conversation,
+    chat_template,
+    check_room,
+    digest,
+    encode,
+    of_lengths,
+    read_conversations,
+    shorter,
+)
+from live.weights import Weights
+from over_http import picture, report
+from over_http.latency import latency_of
+from over_http.load import loaded
+from over_http.servers import KINDS, LlamaServer, OurServer
+from recorded.picture import check as check_picture
+from support.script import run_script
+
+SCHEMA_VERSION = 1
+PROMPTS = Path(__file__).parents[1] / "prompts"
+PEERS = ("llama.cpp",)
+_SHORTS = ("Say hello.", "Count from one to a hundred.", "Tell a long story about a lighthouse.")
+_QUICK = {
+    "limit": 1,
+    "clients": [1, 4],
+    "rounds": 1,
+    "max_new_tokens": 16,
+    "long": 1000,
+    "settings": ["plain"],
+}
+
+
+def main(arguments=None):
+    """Measure and print; 1 if a server failed or answers of ours differ, 2 if nothing can be."""
+    try:
+        options = _parser().parse_args(arguments)
+        if options.quick:
+            vars(options).update(_QUICK)
+        if options.picture is not None:
+            check_picture(options.picture)
+        weights = Weights(options.model, options.work)
+        prompts, long, shorts, context = _prompts(options)
+    except (CoordgenError, OSError) as error:
+        print(f"clients.py: {error}", file=sys.stderr)
+        return 2
+    with ExitStack() as stack:
+        rows, facts, failures = _started(options, context, stack)
+        loads = _loads(options, rows, prompts, failures)
+        latencies = _latencies(options, rows, long, shorts, failures)
+    kept = [row for row in rows if row.name not in failures]
+    document = _document(options, weights, prompts) | {
+        "facts": facts,
+        "loads": report.load_rows(kept, loads) if options.clients else [],
+        "latencies": report.latency_rows(kept, latencies) if options.long else [],
+        "failures": failures,
+    }
+    report.show(document, options.threads, options.parallel)
+    if options.json:
+        options.json.write_text(json.dumps(document), encoding="utf-8")
+    if options.picture is not None and document["loads"]:
+        picture.draw(document["loads"], options.picture)
+    if num_unlike := report.num_unlike(document):
+        print(f"{num_unlike} answers of ours are not those of plain decoding", file=sys.stderr)
+    return 1 if failures or num_unlike else 0
+
+
+def _prompts(options):
+    """Prompts in the order in which they are asked, a long one, short ones, and the context.
+
+    Raises CoordgenError or OSError where there are none that can be used.
+    """
+    with progress() as on_progress:
+        bundle = open_bundle(options.model, on_progress=on_progress)
+    tokenizer, template = Tokenizer.of(bundle), chat_template(options.model)
+    prompts = encode(read_conversations(options.prompts, options.limit), template, tokenizer)
+    if options.max_prompt_tokens is not None:
+        prompts, num_left_out = shorter(prompts, options.max_prompt_tokens)
+        if num_left_out:
+            print(f"{num_left_out} longer prompts are left out", file=sys.stderr)
+    context = bundle.manifest.context
+    check_room(prompts, context - options.max_new_tokens, "give --max-prompt-tokens")
+    asked = [Conversation("", "short", [{"role": "user", "content": text}]) for text in _SHORTS]
+    shorts = [prompt.token_ids for prompt in encode(asked, template, tokenizer)["short"]]
+    if not options.long:
+        return prompts, None, shorts, context
+    texts = encode(read_conversations(options.prompts), template, tokenizer)
+    pieces = of_lengths(texts, [options.long])
+    check_room(pieces, context - 1, "give a shorter --long")
+    return prompts, next(chain.from_iterable(pieces.values())).token_ids, shorts, context
+
+
+def _started(options, context, stack):
+    """Rows of the servers that could be started, facts of these, and why others could not."""
+    logs = options.work / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    common = options.threads, options.parallel
+    begin = {"coordgen": lambda: OurServer(options.model, *common, logs, options.limit_s)}
+    for kind in options.settings if "llama.cpp" in options.peers else ():
+        begin[f"llama.cpp {kind}"] = lambda kind=kind: LlamaServer(
+            options.model, kind, *common, context, options.llama_cpp, logs, options.limit_s
+        )
+    rows, facts, failures = [], {}, {}
+    for name, start in begin.items():
+        try:
+            server = start()
+        except ContestantFailedError as error:
+            failures[name] = str(error)
+            continue
+        stack.callback(server.close)
+        if isinstance(server, LlamaServer):
+            facts[name] = server.facts
+        rows += [row for row in server.rows if options.drafts or not row.drafts]
+    return rows, facts, failures
+
+
+def _loads(options, rows, prompts, failures):
+    """`Load`s of each round, by row name and number of clients; what fails is left out."""
+    token_ids = [prompt.token_ids for prompt in chain.from_iterable(prompts.values())]
+    loads = {row.name: {number: [] for number in options.clients} for row in rows}
+    total, done = options.rounds * len(options.clients) * len(rows), 0
+    with progress() as on_progress:
+        for turn in range(options.rounds):
+            for index, number in enumerate(options.clients):
+                for row in rotated(rows, turn + index):
+                    if row.name not in failures:
+                        given = token_ids, number, options.max_new_tokens
+                        load = _tried(failures, row, loaded, *given)
+                        loads[row.name][number].append(load)
+                    done += 1
+                    on_progress(f"{row.name}, {number} at a time", done, total)
+    return loads
+
+
+def _latencies(options, rows, long, shorts, failures):
+    """`Latency` by row name; what fails is left out."""
+    latencies = {}
+    with progress() as on_progress:
+        for done, row in enumerate(rows if options.long else (), 1):
+            if row.name not in failures:
+                given = long, shorts, options.rounds
+                latencies[row.name] = _tried(failures, row, latency_of, *given)
+            on_progress(f"{row.name}, a long prompt", done, len(rows))
+    return latencies
+
+
+def _tried(failures, row, call, *arguments):
+    try:
+        return call(row, *arguments)
+    except ContestantFailedError as error:
+        failures[row.name] = str(error)
+        return None
+
+
+def _document(options, weights, prompts):
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "machine": machine_facts(),
+        "software": {
+            "coordgen_rs": metadata.version("coordgen-rs"),
+            "python": sys.version.split()[0],
+        },
+        "commit": commit_of(Path(__file__)),
+        "model": {"name": options.model.name, "sha256": weights.sha256},
+        "options": {
+            name: getattr(options, name)
+            for name in (
+                *("threads", "parallel", "clients", "rounds", "limit", "max_prompt_tokens"),
+                *("max_new_tokens", "long", "settings", "drafts", "quick"),
+            )
+        },
+        "prompts": {
+            "sha256": digest(prompts),
+            "lengths": {task: [len(p.token_ids) for p in of] for task, of in prompts.items()},
+        },
+    }
+
+
+def _parser():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+
+    def add_count(name, default, help, least=1):
+        told = help if default is None else f"{help}, default %(default)s"
+        option.count(f"{name} N", least=least, default=default).help(told).add_to(parser)
+
+    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument(
+        "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
+    )
+    add_count("--limit", None, "only N prompts a task")
+    add_count("--max-prompt-tokens", 1000, "leave longer prompts out")
+    add_count("--threads", 2, "compute threads of each server")
+    add_count("--parallel", 4, "requests that a server answers at a time")
+    option.count("--clients N", least=1, nargs="*", default=[1, 2, 4, 8]).help(
+        "clients at a time, default 1 2 4 8; none leaves this out"
+    ).add_to(parser)
+    add_count("--rounds", 3, "times that each prompt is answered")
+    add_count("--max-new-tokens", 48, "tokens of an answer")
+    add_count("--long", 4000, "tokens of the long prompt; 0 leaves it out", least=0)
+    parser.add_argument(
+        "--settings", nargs="+", choices=KINDS, default=KINDS, help="llama.cpp's; default all"
+    )
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
+    parser.add_argument(
+        "--no-drafts", dest="drafts", action="store_false", help="only rows without drafts"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="few prompts, 1 and 4 clients, once: to see that it runs",
+    )
+    parser.add_argument(
+        "--llama-cpp",
+        type=Path,
+        default=llama_build.BUILT,
+        metavar="DIR",
+        help="llama-server, default what `make peers` builds",
+    )
+    add_count("--limit-s", 1800, "seconds for one answer")
+    parser.add_argument(
+        "--work", type=Path, default=Path("build/peers"), help="for files that are made"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    parser.add_argument("--picture", type=Path, metavar="FILE.svg")
+    return parser
+
+
+if __name__ == "__main__":
+    run_script(main)
