@@ -25,7 +25,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from contest import ContestantFailedError
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError
+from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -54,6 +54,8 @@ SCHEMA_VERSION = 1
 PROMPTS = Path(__file__).parents[1] / "prompts"
 PEERS = ("llama.cpp",)
 _SHORTS = ("Say hello.", "Count from one to a hundred.", "Tell a long story about a lighthouse.")
+_BESIDE = 3
+"""Requests at a time: a long prompt and two streams."""
 _QUICK = {
     "limit": 1,
     "clients": [1, 4],
@@ -70,6 +72,10 @@ def main(arguments=None):
         options = _parser().parse_args(arguments)
         if options.quick:
             vars(options).update(_QUICK)
+        if options.long and options.parallel < _BESIDE:
+            raise OptionError(
+                f"--long is answered beside others: --parallel {_BESIDE}, or --long 0"
+            )
         if options.picture is not None:
             check_picture(options.picture)
         weights = Weights(options.model, options.work)
@@ -118,7 +124,7 @@ def _prompts(options):
     if not options.long:
         return prompts, None, shorts, context
     texts = encode(read_conversations(options.prompts), template, tokenizer)
-    pieces = of_lengths(texts, [options.long])
+    pieces = of_lengths(texts, [options.long], "--long")
     check_room(pieces, context - 1, "give a shorter --long")
     return prompts, next(chain.from_iterable(pieces.values())).token_ids, shorts, context
 

@@ -4,13 +4,15 @@
 
 In: the options that the benches give, and a file with any of `ends` ("at start" or "at an answer"),
 `refuses`, and `timings` that replace its own. Out: what the real one prints when it starts, and
-answers to completions: each token is its place.
+answers to completions, whole or streamed: each token is its place.
 """
 
 import json
 import os
 import sys
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +20,8 @@ VERSION = "version: 0.5.0-dev (build 1, commit 0c1e570)\nbuilt with GNU 12.2.0 f
 SYSTEM_INFO = (
     "system_info: n_threads = 1 (n_threads_batch = 1) / 2 | CPU : AVX512 = 1 | REPACK = 1 |"
 )
+_TOKEN_S = 0.0005
+"""Between two events of a stream, so that one of many tokens lasts a while."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -42,7 +46,16 @@ class Handler(BaseHTTPRequestHandler):
             "predicted_ms": 2000.0,
             **self.script.get("timings", {}),
         }
-        self._send(200, {"tokens": tokens, "timings": timings})
+        if not asked.get("stream"):
+            self._send(200, {"tokens": tokens, "timings": timings})
+            return
+        self.send_response(200)
+        self.end_headers()
+        events = [{"tokens": [token], "stop": False} for token in tokens]
+        with suppress(ConnectionError):  # who asked has gone away
+            for event in (*events, {"tokens": [], "stop": True, "timings": timings}):
+                time.sleep(_TOKEN_S)
+                self.wfile.write(b"data: %s\n\n" % json.dumps(event).encode())
 
     def _send(self, status: int, answer: dict) -> None:
         body = json.dumps(answer).encode()
@@ -62,7 +75,7 @@ def main() -> None:
     if Handler.script.get("ends") == "at start":
         print("0.00.2 E error loading model\n0.00.2 E exiting due to model loading error")
         sys.exit(1)
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     print(f"0.00.3 I listening on http://127.0.0.1:{server.server_port}", flush=True)
     server.serve_forever()
 

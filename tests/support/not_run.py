@@ -63,6 +63,7 @@ NOT_RUN = {
     r"^python benches/server_(load|cost)\.py": Exempt(Reason.HOURS),
     r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_qwen_shape.py"),
     r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_live_peers.py"),
+    r"^python benches/peers/clients\.py": Exempt(Reason.MODEL, "tests/tools/bench/test_clients.py"),
     r"^python benches/peers/quantize\.py": Exempt(
         Reason.MODEL, "tests/tools/bench/test_quantize.py"
     ),

@@ -59,7 +59,7 @@ class RealRequest:
         """
         options = self.options | more
         if self.fails:
-            options["on_read"] = _break_off
+            options |= {"on_read": _break_off, "reuse_prefix": False}  # what is kept is not read
         with closing(model.stream(self.prompt, **options)) as stream:
             try:
                 text = ""

@@ -128,8 +128,13 @@ def encode(conversations, render, tokenizer):
     return prompts
 
 
-def of_lengths(prompts, lengths):
+def of_lengths(prompts, lengths, option="--read"):
     """Token ids of exactly such lengths, by length: pieces of all prompts' text, one after another.
+
+    Args:
+        prompts: By task.
+        lengths: Of the pieces.
+        option: What asked for them.
 
     Raises:
         PromptsError: The text is too short.
@@ -137,7 +142,7 @@ def of_lengths(prompts, lengths):
     text = np.concatenate([prompt.token_ids for of_task in prompts.values() for prompt in of_task])
     if len(text) < sum(lengths):
         raise PromptsError(
-            f"prompts of {len(text)} tokens hold no pieces of {sum(lengths)}: give shorter --read"
+            f"prompts of {len(text)} tokens hold no pieces of {sum(lengths)}: give shorter {option}"
         )
     ends = np.cumsum(lengths)
     return {

@@ -105,6 +105,8 @@ def _streams(row, long, prompts, key):
             stream.wait_for(len(stream.said.tokens) + _BEFORE_TOKENS)
         sent = time.perf_counter()
         end = row.ask(long, 1, key).arrivals[0][0]
+        if any(stream.has_ended for stream in streams):
+            raise ContestantFailedError("a stream ended while the long prompt was read")
 
     def speed(start, end):
         tokens = sum(stream.between(start, end) for stream in streams)
@@ -125,11 +127,12 @@ class _Asked:
 
     Attributes:
         said: The reply so far; None before its first token.
+        has_ended: Whether there will be no more.
     """
 
     def __init__(self, row, prompt, max_new_tokens, key, is_over=lambda: False):
         self._is_over, self._failure, self._came = is_over, None, Event()
-        self._has_ended, self.said = False, None
+        self.has_ended, self.said = False, None
         arguments = (row, prompt, max_new_tokens, key)
         self._thread = Thread(target=self._ask, args=arguments)
 
@@ -138,8 +141,10 @@ class _Asked:
         while self.said is None or len(self.said.tokens) < num_tokens:
             self._came.wait()
             self._came.clear()
-            if self._has_ended:
-                raise self._failure or ContestantFailedError("a stream ended too soon")
+            if self.has_ended:
+                raise self._failure or ContestantFailedError(
+                    "a stream ended before the long prompt came"
+                )
 
     def between(self, start, end):
         """How many of its tokens came between two times."""
@@ -165,5 +170,5 @@ class _Asked:
         except ContestantFailedError as error:
             self._failure = error
         finally:
-            self._has_ended = True
+            self.has_ended = True
             self._came.set()
