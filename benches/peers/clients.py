@@ -2,6 +2,7 @@
 
     python benches/peers/clients.py MODEL.gguf
     python benches/peers/clients.py MODEL.gguf --quick --json clients.json
+    python benches/peers/clients.py --show clients.json --picture clients.svg
 
 `coordgen serve` and llama.cpp's `llama-server` answer `--parallel` requests at a time; 1, 2, 4 and
 8 clients ask for the same prompts, in turns, greedily, all answers of the same length. Whole
@@ -70,14 +71,18 @@ def main(arguments=None):
     """Measure and print; 1 if a server failed or answers of ours differ, 2 if nothing can be."""
     try:
         options = _parser().parse_args(arguments)
+        if options.picture is not None:
+            check_picture(options.picture)
+        if options.show is not None:
+            return _shown(_kept(options.show), options)
+        if options.model is None:
+            raise OptionError("give a MODEL.gguf, or --show FILE for what was measured before")
         if options.quick:
             vars(options).update(_QUICK)
         if options.long and options.parallel < _BESIDE:
             raise OptionError(
                 f"--long is answered beside others: --parallel {_BESIDE}, or --long 0"
             )
-        if options.picture is not None:
-            check_picture(options.picture)
         weights = Weights(options.model, options.work)
         prompts, long, shorts, context = _prompts(options)
     except (CoordgenError, OSError) as error:
@@ -94,9 +99,26 @@ def main(arguments=None):
         "latencies": report.latency_rows(kept, latencies) if options.long else [],
         "failures": failures,
     }
-    report.show(document, options.threads, options.parallel)
     if options.json:
         options.json.write_text(json.dumps(document), encoding="utf-8")
+    return _shown(document, options)
+
+
+def _kept(path):
+    """The document of a file; raises OptionError or OSError where it is none."""
+    try:
+        document = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise OptionError(f"--show {path}: {error}") from error
+    if not isinstance(document, dict) or document.get("schema_version") != SCHEMA_VERSION:
+        raise OptionError(f"--show {path}: is no file of --json, schema version {SCHEMA_VERSION}")
+    return document
+
+
+def _shown(document, options):
+    """Print the tables of a document and draw its picture; the exit code."""
+    asked, failures = document["options"], document["failures"]
+    report.show(document, asked["threads"], asked["parallel"])
     if options.picture is not None and document["loads"]:
         picture.draw(document["loads"], options.picture)
     if num_unlike := report.num_unlike(document):
@@ -222,7 +244,7 @@ def _parser():
         told = help if default is None else f"{help}, default %(default)s"
         option.count(f"{name} N", least=least, default=default).help(told).add_to(parser)
 
-    parser.add_argument("model", type=Path, metavar="MODEL.gguf")
+    parser.add_argument("model", type=Path, nargs="?", metavar="MODEL.gguf")
     parser.add_argument(
         "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
     )
@@ -260,6 +282,9 @@ def _parser():
         "--work", type=Path, default=Path("build/peers"), help="for files that are made"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    parser.add_argument(
+        "--show", type=Path, metavar="FILE", help="measure nothing: tables of a file of --json"
+    )
     parser.add_argument("--picture", type=Path, metavar="FILE.svg")
     return parser
 

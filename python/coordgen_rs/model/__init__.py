@@ -364,7 +364,12 @@ class Model:
         return answered(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
 
     def astream(self, text: str, **options: Unpack[RequestOptions]) -> AsyncStream:
-        """Answer a prompt piece by piece, for `async for`; arguments and errors as of `stream`."""
+        """Answer a prompt piece by piece, for `async for`; errors are those of `stream`.
+
+        Args:
+            text: The prompt, used as is.
+            options: See `RequestOptions`.
+        """
         check_names("Model.astream", options)
         return AsyncStream(self.stream(text, **options), self._reader)
 
@@ -384,7 +389,14 @@ class Model:
         template_variables: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncStream:
-        """Answer the last message of a dialogue, for `async for`; all is as of `stream_chat`."""
+        """Answer the last message of a dialogue, for `async for`; errors as of `stream_chat`.
+
+        Args:
+            messages: Same as in `chat`.
+            tools: Same as in `chat`.
+            template_variables: Same as in `chat`.
+            options: See `RequestOptions`.
+        """
         check_names("Model.astream_chat", options)
         stream = self.stream_chat(
             messages, tools=tools, template_variables=template_variables, **options

@@ -21,7 +21,7 @@ _LARGEST = 2**64 - 1
 
 
 class RequestOptions(TypedDict, total=False):
-    """Keywords of `Model.generate`, `stream`, `chat` and `stream_chat`."""
+    """Keywords of `Model.generate`, `stream`, `chat`, `stream_chat`, and of those for asyncio."""
 
     max_new_tokens: int
     """Most tokens of the answer, 256 by default; the model's context is another limit."""

@@ -210,6 +210,19 @@ def test_all_is_measured_told_and_written(
     assert f"Peer: llama.cpp {fake_llama_server.VERSION.split(': ')[1].splitlines()[0]}" in told
 
 
+def test_what_was_measured_before_is_shown_again(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = str(tmp_path / "figures.json")
+    assert clients.main([*arguments, "--json", kept, "--no-drafts", "--long", "0"]) == 0
+    first = capsys.readouterr().out
+    assert clients.main(["--show", kept]) == 0
+    assert capsys.readouterr().out == first
+    assert clients.main([]) == 2
+    assert clients.main(["--show", str(tmp_path / "m.gguf")]) == 2  # it lacks what is shown
+    assert capsys.readouterr().err.count("clients.py: ") == 2
+
+
 def test_what_is_absent_is_named_and_the_others_are_reported(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
