@@ -245,3 +245,11 @@ def test_folders_of_the_model_builder(tmp_path, precision):
             expected = model(torch.tensor(prompt.astype(np.int64))[None]).logits[0].numpy()
         np.testing.assert_allclose(logits_of(session, prompt), expected, atol=1e-3)
     assert hashes(out) == before
+
+
+def test_requests_take_turns_and_the_model_says_why(written):
+    with Model.open(written, parallel=3) as model:
+        assert model.parallel == 1
+        assert "folders of other tools" in model.why_alone
+        answers = model.generate_many(["Hello", "The lamp"], max_new_tokens=4)
+    assert all(answer.text for answer in answers)

@@ -237,6 +237,8 @@ def why_alone(session: OrtSession) -> str | None:
     """Why a target runs one request at a time; None where it may run several."""
     if session.device.provider != "cpu" or not isinstance(session.cache, KvCache):
         return f"on {session.device.provider} requests run one at a time"
+    if session.device.reads_tokens:
+        return "folders of other tools run one request at a time"
     if session.switcher.memory_budget is not None or not session.switcher.keeps_both:
         return "its blocks are loaded one by one, for one request"
     if not (session.is_exact_on_branches and session.is_exact_at_any_rows):
