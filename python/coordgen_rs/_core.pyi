@@ -605,8 +605,8 @@ class Drafter:
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
         """Draft a tree as `propose` does, and leave open how many of its nodes are verified.
 
-        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is taken
-        of is replaced by the next one.
+        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is
+        taken of is replaced by the next one.
 
         Args:
             past_len: Committed tokens before the root.
@@ -720,6 +720,7 @@ class Drafter:
     def memory_bytes(self) -> int:
         """Bytes held by the sources and the drafter's own buffers."""
 
+@final
 class Batcher:
     """Shares out the rows of a step among requests: `share` before the step, `took` after it.
 
