@@ -474,11 +474,15 @@ class Drafter:
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
             targets that verify no branches. Other trees use only the first source, and no costs:
             "static" is Token Recycling's, a `DynamicTree` is DIAA's.
+        beside: A drafter of the same sources and vocabulary, with which this one, and all beside
+            it, share "earlier-requests" and what is learned of the sources: for requests of one
+            user that run at the same time. A request that runs is not drafted from until it has
+            ended and another begins. No other thread may be within a call of it meanwhile.
 
     Raises:
         OptionError: A source, commit or tree is unknown, steps or costs are unusable, the
-            vocabulary is above 2^24, or the history, the look-up table or the draft model is of
-            another one.
+            vocabulary is above 2^24, the history, the look-up table or the draft model is of
+            another one, or the drafter beside has other sources or another vocabulary.
     """
 
     def __new__(
@@ -495,6 +499,7 @@ class Drafter:
         model_draft: ModelDraft | None = None,
         phrases: PhraseTable | None = None,
         tree: str | DynamicTree = ...,
+        beside: Drafter | None = None,
     ) -> Drafter: ...
     def begin(
         self,
@@ -605,8 +610,8 @@ class Drafter:
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
         """Draft a tree as `propose` does, and leave open how many of its nodes are verified.
 
-        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is taken
-        of is replaced by the next one.
+        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is
+        taken of is replaced by the next one.
 
         Args:
             past_len: Committed tokens before the root.
@@ -720,6 +725,7 @@ class Drafter:
     def memory_bytes(self) -> int:
         """Bytes held by the sources and the drafter's own buffers."""
 
+@final
 class Batcher:
     """Shares out the rows of a step among requests: `share` before the step, `took` after it.
 

@@ -66,6 +66,11 @@ impl ExpertReads {
         }
     }
 
+    /// Takes over what was learned elsewhere of the same target.
+    pub fn learn_as(&mut self, other: &Self) {
+        (self.read, self.expected) = (other.read, other.expected);
+    }
+
     /// Of the experts that rows behind the first would read were they unrelated, how many they read.
     fn share(&self) -> f32 {
         let prior = PRIOR_STEPS * self.beyond_first(self.unrelated.last().copied().unwrap_or(0.0));

@@ -108,6 +108,14 @@ impl StepChoice {
         }
     }
 
+    /// Takes over what another choice has learned: how steps paid, and what tokens share of experts.
+    pub fn learn_as(&mut self, other: &Self) {
+        self.rate = other.rate;
+        if let (Some(experts), Some(others)) = (&mut self.experts, &other.experts) {
+            experts.learn_as(others);
+        }
+    }
+
     /// Rows of a step.
     pub fn rows(&self, step: usize) -> usize {
         self.steps[step].rows

@@ -8,6 +8,7 @@ mod answer;
 mod constrained;
 mod draft;
 mod hosted;
+mod learned;
 mod offered;
 mod request;
 mod source_list;
@@ -17,7 +18,8 @@ mod statistics;
 use self::answer::Answer;
 use self::constrained::PathState;
 use self::draft::Draft;
-pub use self::hosted::Learned;
+pub use self::learned::Learned;
+use self::learned::SharedLearned;
 pub use self::offered::Offer;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
@@ -69,6 +71,8 @@ pub struct Drafter {
     request: Option<Request>,
     finish_reason: Option<FinishReason>,
     statistics: Statistics,
+    /// With the drafters beside this one.
+    shared: SharedLearned,
 }
 
 impl Drafter {
@@ -88,6 +92,7 @@ impl Drafter {
             seen: SeenTokens::default(),
             ignores_end: false,
             constraint: None,
+            shared: SharedLearned::default(),
             sources: SourceList::new(sources, options.vocab_size)?,
             options,
         })
@@ -127,6 +132,10 @@ impl Drafter {
         request.skip_prefilled(num_reused)?;
         self.check_tokens(prompt)?;
         self.check_tokens(prediction)?;
+        if self.request.is_some() {
+            self.give_learned();
+        }
+        self.take_learned();
         self.sources.begin(prompt, prediction);
         self.sources.reused(num_reused);
         self.seen.restart(prompt);
@@ -309,7 +318,9 @@ impl Drafter {
     /// an index, and texts of other requests. Whoever gives an answer up calls it; one that comes to
     /// its end does so by itself.
     pub fn end(&mut self) {
-        self.request = None;
+        if self.request.take().is_some() {
+            self.give_learned();
+        }
         self.sources.ended();
     }
 
@@ -428,6 +439,7 @@ impl Drafter {
             if self.request.is_none() {
                 self.model_choice.ended(num_given);
                 self.sources.ended();
+                self.give_learned();
             }
         }
         Ok(decided)
