@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 
 from checkpoints import exported
+from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
+from coordgen_rs.opening.session import open_session
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.tools.profiling.blocks import measure
 from mixtures import write_mixture
 
+_FIGURES = ("load_us", "compute_us", "bytes")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not on Windows")
 
 
@@ -87,3 +91,38 @@ def test_a_file_that_is_cut_short_while_a_session_runs_is_named(bundle, tmp_path
     finally:
         path.write_bytes(whole)
     assert answer(session, plain) == expected
+
+
+@pytest.fixture(scope="module")
+def profile(bundle):
+    return measure(bundle.path, repeats=1)
+
+
+def test_a_profile_counts_no_experts(bundle, profile):
+    files, blocks = bundle.manifest.files, bundle.manifest.blocks
+    weights = [files[block.weights].num_bytes for block in blocks]
+    assert [cost.prefill_bytes for cost in profile.block_costs()] == weights
+    assert [cost.decode_bytes for cost in profile.block_costs()] == weights
+
+
+def test_with_a_profile_a_budget_holds_what_its_figures_say(bundle, profile):
+    """Also where graphs take more than their files, as they do in memory."""
+    _, _, layer, experts = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), plain)
+    for grown in (0, 1 << 20):
+        costs = [heavier(cost, grown) for cost in profile.block_costs()]
+        graph_bytes = [max(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
+        for budget in (max(graph_bytes) + layer, sum(graph_bytes) + layer):
+            session = OrtSession(CpuDevice(bundle), memory_budget=budget, costs=costs)
+            assert answer(session, plain) == expected
+            assert session.switcher.memory_budget == budget - layer
+            assert layer <= session.device.experts.budget <= experts
+    session = open_session(bundle.path, memory_budget=budget, profile=profile)
+    assert answer(session, plain) == expected
+
+
+def heavier(cost, num_bytes):
+    """The cost of a block whose decode graph takes so many bytes more."""
+    names = [f"{graph}_{what}" for graph in ("prefill", "decode") for what in _FIGURES]
+    figures = {name: getattr(cost, name) for name in names}
+    return BlockCost(**figures | {"decode_bytes": cost.decode_bytes + num_bytes})

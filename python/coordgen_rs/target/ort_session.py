@@ -97,13 +97,13 @@ class OrtSession:
         self._num_canonical = 0
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.is_exact_at_any_rows = False
-        graphs_budget = memory_budget
+        costs, graphs_budget = costs or guessed_costs(manifest), memory_budget
         self._experts = device.experts if isinstance(device, CpuDevice) else None
         if memory_budget is not None and isinstance(device, CpuDevice):
-            graphs_budget = device.graphs_within(memory_budget)
+            graphs_budget = device.graphs_within(memory_budget, costs)
         self.switcher = Switcher(
             self.blocks,
-            costs or guessed_costs(manifest),
+            costs,
             manifest.prefill_rows,
             manifest.decode_rows,
             is_shared=self.blocks.is_shared,
