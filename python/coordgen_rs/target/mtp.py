@@ -18,7 +18,6 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.bundle.experts import input_name
 from coordgen_rs.bundle.manifest import MtpFiles
 from coordgen_rs.errors import BundleError
 from coordgen_rs.target.blocks import load_graph
@@ -61,10 +60,7 @@ class MtpSession:
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
         self._cache = KvCache([(model.num_kv_heads, model.head_dim)], manifest.slots, form)
         self._layer, self._head = _graphs_of(target, files)
-        experts = files.experts
-        self._experts = (
-            {} if experts is None else {input_name(0): ExpertFiles(bundle).value(experts)}
-        )
+        self._experts = ExpertFiles(bundle, [] if files.experts is None else [files.experts])
         self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
         self._states = target.forward.keep_states()
         self._own = np.zeros((manifest.slots, model.hidden_size), np.float32)
@@ -94,7 +90,11 @@ class MtpSession:
         on_logits: OnLogits = None,
         on_read: OnRead = None,
     ) -> SwitchReport | None:
-        """Read tokens that the target has read; same as in `Session`, without logits."""
+        """Read tokens that the target has read; same as in `Session`, without logits.
+
+        Raises:
+            BundleDamagedError: Same as in `step`.
+        """
         run = self._runs[max(self._runs)]
         for start in range(0, len(token_ids), run.buffers.rows):
             part = token_ids[start : start + run.buffers.rows]
@@ -106,7 +106,12 @@ class MtpSession:
         return None
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Logits `(rows, num_scored) f32` of nodes; same as in `Session`."""
+        """Logits `(rows, num_scored) f32` of nodes; same as in `Session`.
+
+        Raises:
+            BundleDamagedError: The file of its experts cannot be read any more; the message names
+                it.
+        """
         run = self._runs[inputs.rows]
         self._compute(run, inputs.num_nodes)
         return run.logits()
@@ -144,7 +149,11 @@ class MtpSession:
         buffers.hidden[0][0] = self._embedding[buffers.input_ids]
         for name, table in self._rotations.items():
             table.take(buffers.position_ids, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
-        run.compute()
+        try:
+            run.compute()
+        except Exception as error:  # ONNX Runtime raises its own unrelated classes
+            self._experts.name_failure(error)
+            raise
         start = past + first
         self._own[start : start + num_nodes] = buffers.hidden[1][0, :num_nodes]
 
@@ -192,7 +201,7 @@ class _Run:
         self.is_own = np.zeros((1, rows, 1), np.uint8)
         own = {"previous": ort_value(self.previous), "is_own": ort_value(self.is_own)}
         offered = {**self.buffers.values, **own, "hidden": self.buffers.hidden_values[0]}
-        offered |= session._experts
+        offered |= session._experts.inputs(0)
         offered |= dict(zip(_FILLED, session._cache.values[0], strict=True))
         self._layer, self._bound = session._layer, session._layer.io_binding()
         for argument in session._layer.get_inputs():
