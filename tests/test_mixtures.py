@@ -4,6 +4,9 @@ What a row computes depends on the row alone, so a wide step, which reads more e
 one, must give the bits of plain decoding.
 """
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -17,7 +20,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs.errors import BundleDamagedError
+from coordgen_rs.errors import BundleDamagedError, SessionClosedError
 from coordgen_rs.tools.export import export_checkpoint
 from lossless import (
     COMMITS,
@@ -145,3 +148,16 @@ def test_experts_of_a_head_that_are_cut_short_are_named(drafting):
         answer()
     path.write_bytes(whole)
     assert answer() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_head_is_closed_with_its_target(drafting):
+    session, path = drafting
+    head = make_drafter(session, "mtp").model.session
+    head.prefill(prompt_of(1))
+    assert str(path) in Path("/proc/self/maps").read_text()
+    session.close()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    for run in (lambda: head.prefill(prompt_of(1)), lambda: head.step(head.step_inputs[0])):
+        with pytest.raises(SessionClosedError, match="the session is closed"):
+            run()

@@ -1,13 +1,14 @@
 """Sessions whose experts are kept within a memory budget: the same answers, and what they tell."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from checkpoints import exported
 from coordgen_rs._core import BlockCost
-from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError
+from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, SessionClosedError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.opening.session import open_session
@@ -126,3 +127,33 @@ def heavier(cost, num_bytes):
     names = [f"{graph}_{what}" for graph in ("prefill", "decode") for what in _FIGURES]
     figures = {name: getattr(cost, name) for name in names}
     return BlockCost(**figures | {"decode_bytes": cost.decode_bytes + num_bytes})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_a_closed_session_holds_no_experts(bundle, has_budget):
+    graphs, _, layer, _ = sizes(bundle)
+    threads = num_threads()
+    session = OrtSession(CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None)
+    answer(session, generate)
+    assert is_mapped(bundle.path)
+    session.close()
+    assert not is_mapped(bundle.path)
+    assert num_threads() == threads
+    assert session.expert_report() is None
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        answer(session, plain)
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        answer(OrtSession(session.device), plain)
+
+
+def is_mapped(folder):
+    """Whether the process maps a folder's experts."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return any(str(folder) in line and line.endswith(".experts") for line in lines)
+
+
+def num_threads():
+    """Threads that load or read."""
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum(name.startswith("coordgen-load") for name in names)

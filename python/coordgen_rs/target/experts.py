@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.experts import ExpertRegion, input_name
-from coordgen_rs.errors import BlockLoadError, BundleDamagedError, OptionError
+from coordgen_rs.errors import (
+    BlockLoadError,
+    BundleDamagedError,
+    OptionError,
+    SessionClosedError,
+)
 from coordgen_rs.target.buffers import ort_value
 from coordgen_rs.target.expert_report import ExpertReport
 
@@ -46,6 +51,7 @@ class ExpertFiles:
         self._regions = of_layers if regions is None else regions
         self.budget: int | None = None
         self._store: ExpertStore | None = None
+        self._is_closed = False
         self.keep_cached = True
 
     def keep_within(self, memory_budget: int, graph_bytes: Sequence[int]) -> int:
@@ -62,6 +68,7 @@ class ExpertFiles:
 
         Raises:
             BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+            SessionClosedError: They are closed.
             MemoryBudgetError: It is too small; the message says how much is needed.
             OptionError: It is negative; or the bundle has experts, on Windows.
         """
@@ -83,6 +90,7 @@ class ExpertFiles:
 
         Raises:
             BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+            SessionClosedError: They are closed.
         """
         for number, region in enumerate(self._regions):
             if region.layer == layer:
@@ -92,7 +100,15 @@ class ExpertFiles:
                 return {input_name(layer): ort_value(self._store.array(number))}
         return {}
 
+    def close(self) -> None:
+        """Give back the memory that they take, and end the threads that read them.
+
+        To be called when no graph is bound to them any more.
+        """
+        self._store, self._is_closed = None, True
+
     def _mapped(self, region: ExpertRegion) -> NDArray[np.uint8]:
+        self._check_open()
         self._check_size(region)
         path, place = self._bundle.file(region.file), (region.offset, region.num_bytes)
         content: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", *place)
@@ -104,7 +120,7 @@ class ExpertFiles:
         return None if self._store is None else self._store.num_read
 
     def report(self) -> ExpertReport | None:
-        """What was asked of them so far; None without a budget."""
+        """What was asked of them so far; None without a budget, and when they are closed."""
         if self._store is None or self.budget is None:
             return None
         return ExpertReport.of(self._store)
@@ -124,9 +140,11 @@ class ExpertFiles:
 
         Raises:
             BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+            SessionClosedError: They are closed.
         """
         from coordgen_rs._core import ExpertStore
 
+        self._check_open()
         for region in self._regions:
             self._check_size(region)
         files = list(dict.fromkeys(region.file for region in self._regions))
@@ -143,6 +161,10 @@ class ExpertFiles:
             )
         except BlockLoadError as error:
             raise BundleDamagedError(str(error)) from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionClosedError("the session is closed")
 
     def _check_size(self, region: ExpertRegion) -> None:
         path = self._bundle.file(region.file)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.bundle.manifest import MtpFiles
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleError, SessionClosedError
 from coordgen_rs.target.blocks import load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
 from coordgen_rs.target.experts import ExpertFiles
@@ -59,16 +59,18 @@ class MtpSession:
         self.allowed_commits = self.exact_commits = ("canonical", "compact")
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
         self._cache = KvCache([(model.num_kv_heads, model.head_dim)], manifest.slots, form)
-        self._layer, self._head = _graphs_of(target, files)
         self._experts = ExpertFiles(bundle, [] if files.experts is None else [files.experts])
         self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
         self._states = target.forward.keep_states()
         self._own = np.zeros((manifest.slots, model.hidden_size), np.float32)
         widths = [*manifest.decode_widths, manifest.prefill_rows]
-        self._runs = {rows: _Run(self, rows, is_step=rows <= widths[-2]) for rows in widths}
+        graphs = _graphs_of(target, files)
+        self._runs = {rows: _Run(self, graphs, rows, is_step=rows < widths[-1]) for rows in widths}
         self.step_inputs: Sequence[StepInputs] = [
             self._runs[rows].buffers.inputs for rows in manifest.decode_widths
         ]
+        self._is_closed = False
+        target.dependents.add(self)
         if target not in _COSTS:
             _COSTS[target] = self._measured()
         self.step_costs: Sequence[StepCost] | None = _COSTS[target]
@@ -95,7 +97,7 @@ class MtpSession:
         Raises:
             BundleDamagedError: Same as in `step`.
         """
-        run = self._runs[max(self._runs)]
+        run = self._run(self._target.bundle.manifest.prefill_rows)
         for start in range(0, len(token_ids), run.buffers.rows):
             part = token_ids[start : start + run.buffers.rows]
             run.buffers.inputs.fill_chain(part, self.length)
@@ -112,7 +114,7 @@ class MtpSession:
             BundleDamagedError: The file of its experts cannot be read any more; the message names
                 it.
         """
-        run = self._runs[inputs.rows]
+        run = self._run(inputs.rows)
         self._compute(run, inputs.num_nodes)
         return run.logits()
 
@@ -127,7 +129,16 @@ class MtpSession:
         self._cache.rewind(length)
 
     def close(self) -> None:
-        """Release nothing: the graphs go with the session."""
+        """Release the graphs and experts; later runs raise SessionClosedError."""
+        self._is_closed = True
+        self._runs.clear()
+        _LOADED.pop(self._target, None)  # heads that are still open keep theirs
+        self._experts.close()
+
+    def _run(self, rows: int) -> "_Run":
+        if self._is_closed:
+            raise SessionClosedError("the session is closed")
+        return self._runs[rows]
 
     def _compute(self, run: "_Run", num_nodes: int) -> None:
         """Run filled inputs, and keep the states that the head gives."""
@@ -194,7 +205,7 @@ def _graphs_of(target: OrtSession, files: MtpFiles) -> _Graphs:
 class _Run:
     """What one width reads and writes, bound to the graphs."""
 
-    def __init__(self, session: MtpSession, rows: int, *, is_step: bool) -> None:
+    def __init__(self, session: MtpSession, graphs: _Graphs, rows: int, *, is_step: bool) -> None:
         manifest = session._target.bundle.manifest
         self.buffers = Buffers.empty(rows, manifest)
         self.previous = np.zeros((1, rows, manifest.model.hidden_size), np.float32)
@@ -203,8 +214,9 @@ class _Run:
         offered = {**self.buffers.values, **own, "hidden": self.buffers.hidden_values[0]}
         offered |= session._experts.inputs(0)
         offered |= dict(zip(_FILLED, session._cache.values[0], strict=True))
-        self._layer, self._bound = session._layer, session._layer.io_binding()
-        for argument in session._layer.get_inputs():
+        self._layer, output_layer = graphs
+        self._bound = self._layer.io_binding()
+        for argument in self._layer.get_inputs():
             self._bound.bind_ortvalue_input(argument.name, offered[argument.name])
         self._bound.bind_ortvalue_output("hidden_out", self.buffers.hidden_values[1])
         for name in _FILLED:
@@ -212,10 +224,10 @@ class _Run:
         self._head: tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding] | None = None
         if is_step:
             self._logits = np.zeros((1, rows, session.num_scored), np.float32)
-            head = session._head.io_binding()
+            head = output_layer.io_binding()
             head.bind_ortvalue_input("hidden", self.buffers.hidden_values[1])
             head.bind_ortvalue_output("logits", ort_value(self._logits))
-            self._head = session._head, head
+            self._head = output_layer, head
 
     def compute(self) -> None:
         """Run the layer."""

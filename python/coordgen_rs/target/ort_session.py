@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,14 @@ from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import GapWork, OnLogits, OnRead, SavedPrefix, StepCost
+from coordgen_rs.target.session import (
+    GapWork,
+    OnLogits,
+    OnRead,
+    SavedPrefix,
+    Session,
+    StepCost,
+)
 from coordgen_rs.target.switching import cancelled_by_errors, reading
 
 _ANSWER_BEGINS = 16
@@ -53,6 +61,7 @@ class OrtSession:
         head: The head of all decode widths.
         forward: The passes over the blocks.
         switcher: Decides which graphs of the blocks are in memory.
+        dependents: Sessions that read what this one has computed; closed with it.
         request: Same as in `Session`.
         gap_work: Same as in `Session`.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
@@ -99,6 +108,7 @@ class OrtSession:
         self.is_exact_at_any_rows = False
         costs, graphs_budget = costs or guessed_costs(manifest), memory_budget
         self._experts = device.experts if isinstance(device, CpuDevice) else None
+        self.dependents = WeakSet[Session]()
         if memory_budget is not None and isinstance(device, CpuDevice):
             graphs_budget = device.graphs_within(memory_budget, costs)
         self.switcher = Switcher(
@@ -449,6 +459,10 @@ class OrtSession:
             self.blocks.release(block, "prefill")
             self.blocks.release(block, "decode")
         self.head.release()
+        for dependent in list(self.dependents):
+            dependent.close()
+        if self._experts is not None:
+            self._experts.close()
         self._closed = self._closed or reason
 
     @contextmanager
