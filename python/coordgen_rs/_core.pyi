@@ -1385,7 +1385,7 @@ class ExpertStore:
         """Experts that layers have read so far, each once in a layer's run."""
 
     def take_failure(self) -> str | None:
-        """Why a layer or a read failed last, if one did since this was last asked."""
+        """Why what a layer has chosen could not be read, if it failed since this was last asked."""
 
     def report(self) -> dict[str, int]:
         """What it has done so far.

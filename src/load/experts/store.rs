@@ -7,6 +7,7 @@
 //! where it is not in memory. So a turn that nobody announced is right, too, as is one in a fork of
 //! the process, which has no threads to read.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,7 +92,9 @@ struct State {
     /// None without a budget.
     core: Option<Residency<Expectation>>,
     waited_us: u64,
-    /// Why the last read failed.
+    /// Why the last read of an expert failed; told while it has, to whoever asks for it.
+    failures: HashMap<usize, Error>,
+    /// Why what was asked for last is not there.
     failure: Option<Error>,
     is_closed: bool,
 }
@@ -127,7 +130,8 @@ impl ExpertStore {
             Residency::new(shape.clone(), budget.num_bytes, PIECE_BYTES, forecast)
         };
         let core = budget.map(core).transpose()?;
-        let state = State { core, waited_us: 0, failure: None, is_closed: false };
+        let (failures, failure) = (HashMap::new(), None);
+        let state = State { core, waited_us: 0, failures, failure, is_closed: false };
         let shared = Arc::new(Shared {
             mappings,
             regions,
@@ -202,14 +206,10 @@ impl ExpertStore {
             state.waited_us += started.elapsed().as_micros() as u64;
         }
         let core = state.core.as_ref().expect("it has been there");
-        let failed = held.asked.iter().any(|&expert| core.has_failed(expert));
-        let failure = state.failure.clone();
-        drop(state);
-        if failed {
-            let file = shared.mappings[shared.regions[layer].file].path().display().to_string();
-            let unknown = || Error::ExpertsUnreadable { file, reason: "a read failed".to_owned() };
-            return Err(failure.unwrap_or_else(unknown));
-        }
+        let failed = held.asked.iter().find(|&&expert| core.has_failed(expert));
+        let failure = failed.map(|expert| state.failures[expert].clone());
+        drop(state); // `held` is let go of where this fails
+        shared.noted(failure.map_or(Ok(()), Err))?;
         Ok(held)
     }
 
@@ -233,7 +233,7 @@ impl ExpertStore {
         }
     }
 
-    /// Why the last [`hold`](Self::hold) or read failed, if one did since this was last asked.
+    /// Why the last [`hold`](Self::hold) that failed did, if one did since this was last asked.
     pub fn take_failure(&self) -> Option<Error> {
         waiting::lock(&self.shared.state).failure.take()
     }
@@ -307,12 +307,12 @@ impl Shared {
             match &action {
                 Action::Read(expert, bytes) => {
                     core.read_over(*expert, bytes, outcome.is_ok());
+                    if let Err(error) = outcome {
+                        state.failures.insert(*expert, error);
+                    }
                     self.done.notify_all();
                 }
                 Action::Drop(expert) => core.drop_over(*expert),
-            }
-            if let Err(error) = outcome {
-                state.failure = Some(error);
             }
             self.work.notify_all();
         }
