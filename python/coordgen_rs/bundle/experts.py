@@ -12,7 +12,7 @@ from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.errors import BundleError
 
 PAGE = 4096
-"""Experts begin at a multiple of it, in bytes."""
+"""Experts begin at a multiple of it, in bytes: a page of most systems; others' are larger."""
 _MOST_EXPERTS, _MOST_SIZE = 1 << 12, 1 << 24
 """No known model has more of them, or larger ones; a damaged manifest may."""
 _MATRICES = 3

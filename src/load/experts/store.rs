@@ -24,7 +24,7 @@ use crate::waiting;
 
 /// Bytes of a read: enough for a disk to be quick, few enough to wait for.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Experts begin and end at a multiple of it.
+/// Experts begin and end at a multiple of it, a page of most systems; others' are larger.
 pub const PAGE: u64 = 4096;
 
 /// Where the experts of a layer are.
@@ -329,10 +329,37 @@ impl Shared {
             }
             Action::Drop(expert) => {
                 let (mapping, bytes) = self.bytes(*expert);
+                let bytes = self.with_shared_pages(*expert, mapping.page(), bytes);
                 mapping.give_back(&bytes, self.is_forgotten);
                 Ok(())
             }
         }
+    }
+
+    /// An expert's bytes, and of pages that it shares with a neighbour all, if that is absent. Where
+    /// pages are larger than experts, more than two share one, and it stays.
+    fn with_shared_pages(
+        &self,
+        expert: usize,
+        page: usize,
+        Range { start, end }: Range<usize>,
+    ) -> Range<usize> {
+        let (first, last) = (start / page * page, end.next_multiple_of(page));
+        if end - start < page {
+            return start..end;
+        }
+        let has_first = first < start && self.is_absent_beside(expert, expert.checked_sub(1));
+        let has_last = end < last && self.is_absent_beside(expert, Some(expert + 1));
+        (if has_first { first } else { start })..(if has_last { last } else { end })
+    }
+
+    /// Whether nothing is in memory of a neighbour in an expert's layer; of others it is not known.
+    fn is_absent_beside(&self, expert: usize, neighbour: Option<usize>) -> bool {
+        let of_layer = self.shape.of_layer(self.shape.layer(expert));
+        let neighbour = neighbour.filter(|neighbour| of_layer.contains(neighbour));
+        let state = self.lock();
+        let core = state.core.as_ref();
+        neighbour.is_some_and(|it| core.is_some_and(|core| core.is_absent(it)))
     }
 
     /// Gives back what faults have mapped beside an expert, of neighbours that are not in memory.
@@ -341,13 +368,7 @@ impl Shared {
         if all.len() < 2 * FAULT_AROUND {
             return;
         }
-        let of_layer = self.shape.of_layer(self.shape.layer(expert));
-        let is_absent = |neighbour: Option<usize>| {
-            let neighbour = neighbour.filter(|neighbour| of_layer.contains(neighbour));
-            let state = self.lock();
-            let core = state.core.as_ref();
-            neighbour.is_some_and(|it| core.is_some_and(|core| core.is_absent(it)))
-        };
+        let is_absent = |neighbour| self.is_absent_beside(expert, neighbour);
         if bytes.start == all.start && is_absent(expert.checked_sub(1)) {
             mapping.give_back(&(all.start - FAULT_AROUND..all.start), false);
         }
