@@ -1393,7 +1393,8 @@ class ExpertStore:
         `asked`: experts that layers have chosen, once a turn; `misses`: of these, those that were
         not in memory; `read_bytes`; `waited_us`: microseconds in which layers waited; `ahead`:
         experts that were begun to be read ahead, `ahead_used` and `ahead_wasted`: of these, those
-        that were chosen, or dropped before; `held_bytes`: of experts in memory now.
+        that were chosen, or dropped before, `wasted_bytes`: what was read of the latter;
+        `held_bytes`: of experts in memory now.
         """
 
 def memory_shares(

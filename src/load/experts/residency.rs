@@ -54,6 +54,8 @@ pub struct Counts {
     pub ahead_used: u64,
     /// Of these, how many were dropped before they were asked for.
     pub ahead_wasted: u64,
+    /// Bytes that were read of those.
+    pub wasted_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,6 +314,7 @@ impl<F: Forecast> Residency<F> {
         let victim = self.used_last().filter(|&(_, last)| last > turns)?.0;
         let entry = &mut self.entries[victim];
         self.counts.ahead_wasted += u64::from(entry.is_ahead);
+        self.counts.wasted_bytes += if entry.is_ahead { entry.read } else { 0 };
         (entry.place, entry.is_ahead) = (Place::Leaving, false);
         self.leaving_bytes += self.shape.num_bytes(victim);
         Some(Action::Drop(victim))
