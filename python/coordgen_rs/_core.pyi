@@ -163,15 +163,18 @@ class StepInputs:
         """Rows that hold a node since the last fill; the others are padding."""
 
     @property
-    def experts_read(self) -> float | None:
+    def experts_read(self) -> tuple[float, float] | None:
         """Experts of all layers that the last step has read, where rows read experts of their own.
 
-        Set by who has run it. The drafter takes it with the step's logits, and learns from it.
+        For its first row, and for all rows; within a memory budget only those that were not in
+        memory. Set by who has run it. The drafter takes it with the step's logits, and learns from
+        it.
         """
 
     @experts_read.setter
-    def experts_read(self, count: float | None) -> None:
-        """Tell the `count`; None where nobody counts."""
+    def experts_read(self, counts: tuple[float, float] | None) -> None:
+        """Tell the `counts`; None where nobody counts."""
+
     @property
     def input_ids(self) -> NDArray[np.int64]:
         """The array given, `(rows,) i64`."""
@@ -1381,8 +1384,11 @@ class ExpertStore:
         """
 
     @property
-    def num_read(self) -> int:
-        """Experts that layers have read so far, each once in a layer's run."""
+    def num_read(self) -> tuple[int, int]:
+        """Experts that were read so far for the first rows of layers' runs, and for all rows.
+
+        Each once in a run; with a budget only those that were not in memory.
+        """
 
     def take_failure(self) -> str | None:
         """Why what a layer has chosen could not be read, if it failed since this was last asked."""

@@ -115,9 +115,19 @@ class ExpertFiles:
         return np.asarray(content)
 
     @property
-    def num_read(self) -> int | None:
-        """Experts that layers have read so far, each once in a run; None where nobody counts."""
+    def num_read(self) -> tuple[int, int] | None:
+        """Experts that were read so far for first rows and for all; None where nobody counts.
+
+        Each counts once in a layer's run; within a budget only those that were not in memory.
+        """
         return None if self._store is None else self._store.num_read
+
+    def read_since(self, before: tuple[int, int] | None) -> tuple[float, float] | None:
+        """What was read since `num_read` was `before`; None where nobody counts."""
+        now = self.num_read
+        if before is None or now is None:
+            return None
+        return float(now[0] - before[0]), float(now[1] - before[1])
 
     def report(self) -> ExpertReport | None:
         """What was asked of them so far; None without a budget, and when they are closed."""

@@ -344,8 +344,8 @@ class OrtSession:
             self._written = self._run_at = self.length  # until all of it is
             before = None if self._experts is None else self._experts.num_read
             self.forward.run_step(inputs, self.switcher, self.gap_work)
-            if self._experts is not None and before is not None:
-                inputs.experts_read = (self._experts.num_read or before) - before
+            if self._experts is not None:
+                inputs.experts_read = self._experts.read_since(before)
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)

@@ -79,6 +79,7 @@ struct Shared {
     regions: Vec<Region>,
     shape: Shape,
     is_forgotten: bool,
+    first_row_read: AtomicU64,
     num_read: AtomicU64,
     state: Mutex<State>,
     /// There may be something to read.
@@ -137,6 +138,7 @@ impl ExpertStore {
             regions,
             shape,
             is_forgotten: budget.is_some_and(|budget| budget.is_forgotten),
+            first_row_read: AtomicU64::new(0),
             num_read: AtomicU64::new(0),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -213,14 +215,21 @@ impl ExpertStore {
         Ok(held)
     }
 
-    /// Counts experts that a layer's run has read, each once.
-    pub fn count_read(&self, num_experts: usize) {
-        self.shared.num_read.fetch_add(num_experts as u64, Ordering::Relaxed);
+    /// Counts experts that a layer's run reads: those of its first row, and all, each once.
+    pub fn count_read(&self, first_row: usize, all: usize) {
+        self.shared.first_row_read.fetch_add(first_row as u64, Ordering::Relaxed);
+        self.shared.num_read.fetch_add(all as u64, Ordering::Relaxed);
     }
 
-    /// Experts that were read so far, each once in a layer's run; with a budget and without.
-    pub fn num_read(&self) -> u64 {
-        self.shared.num_read.load(Ordering::Relaxed)
+    /// Experts that were read so far for the first rows of runs of a layer, and for all rows: from
+    /// memory, each once in a run; with a budget only those that were not there.
+    pub fn num_read(&self) -> (u64, u64) {
+        if self.is_managed() {
+            let counts = self.report().counts;
+            return (counts.first_row_misses, counts.misses);
+        }
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (read(&self.shared.first_row_read), read(&self.shared.num_read))
     }
 
     /// What it has done so far.

@@ -80,7 +80,7 @@ impl PyExpertStore {
 
     #[doc = stub_doc!("ExpertStore.num_read")]
     #[getter]
-    fn num_read(&self) -> u64 {
+    fn num_read(&self) -> (u64, u64) {
         self.core.num_read()
     }
 
