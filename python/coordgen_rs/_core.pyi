@@ -1293,7 +1293,9 @@ class BlockCost:
     ) -> BlockCost: ...
     def __eq__(self, other: object, /) -> bool: ...
     @staticmethod
-    def guessed(num_bytes: int, prefill_rows: int, decode_rows: int) -> BlockCost:
+    def guessed(
+        num_bytes: int, prefill_rows: int, decode_rows: int, *, expert_bytes: int = 0
+    ) -> BlockCost:
         """An estimate of what a block costs, if it was not measured.
 
         Within a factor of three of what a CPU of two cores took. Only plans hang on it.
@@ -1302,6 +1304,7 @@ class BlockCost:
             num_bytes: The size of its weights.
             prefill_rows: Tokens per chunk.
             decode_rows: Tokens of a run of its decode graph.
+            expert_bytes: Of experts, what a row reads; they are not loaded with the block.
 
         Raises:
             OptionError: A figure is negative.
@@ -1407,6 +1410,9 @@ def memory_shares(
     memory_budget: int, graph_bytes: Sequence[int], layers: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
     """What a memory budget leaves to the blocks' graphs, and to experts.
+
+    Graphs get what one graph of each block takes, then experts what all of them take, then graphs
+    the rest: a plan may hold both graphs of a block.
 
     Args:
         memory_budget: Bytes for both.

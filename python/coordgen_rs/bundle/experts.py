@@ -49,6 +49,11 @@ class ExpertLayers:
         up = (self.size, hidden_size)
         return expert_bytes(region.types, (up, up, (hidden_size, self.size)))
 
+    def row_bytes(self, layers: Sequence[int]) -> int:
+        """Bytes of experts that a row reads in some layers of the model."""
+        held = (region.num_bytes for region in self.layers if region.layer in layers)
+        return sum(num_bytes // self.num * self.chosen for num_bytes in held)
+
     def check(
         self,
         others: Sequence[ExpertRegion],

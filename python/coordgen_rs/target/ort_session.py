@@ -488,7 +488,13 @@ def _told_behind(on_read: Callable[[int], None], before: int, num_read: int) -> 
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:
-    """Estimated costs of the blocks, from the sizes of their weights."""
-    sizes = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
-    rows = manifest.prefill_rows, manifest.decode_rows
-    return [BlockCost.guessed(num_bytes, *rows) for num_bytes in sizes]
+    """Estimated costs of the blocks, by their weights and the experts that a row reads."""
+    rows, experts = (manifest.prefill_rows, manifest.decode_rows), manifest.experts
+    return [
+        BlockCost.guessed(
+            manifest.files[block.weights].num_bytes,
+            *rows,
+            expert_bytes=0 if experts is None else experts.row_bytes(block.layers),
+        )
+        for block in manifest.blocks
+    ]
