@@ -164,15 +164,18 @@ class StepInputs:
         """Rows that hold a node since the last fill; the others are padding."""
 
     @property
-    def experts_read(self) -> float | None:
+    def experts_read(self) -> tuple[float, float] | None:
         """Experts of all layers that the last step has read, where rows read experts of their own.
 
-        Set by who has run it. The drafter takes it with the step's logits, and learns from it.
+        For its first row, and for all rows; within a memory budget only those that were not in
+        memory. Set by who has run it. The drafter takes it with the step's logits, and learns from
+        it.
         """
 
     @experts_read.setter
-    def experts_read(self, count: float | None) -> None:
-        """Tell the `count`; None where nobody counts."""
+    def experts_read(self, counts: tuple[float, float] | None) -> None:
+        """Tell the `counts`; None where nobody counts."""
+
     @property
     def input_ids(self) -> NDArray[np.int64]:
         """The array given, `(rows,) i64`."""
@@ -1397,7 +1400,9 @@ class BlockCost:
     ) -> BlockCost: ...
     def __eq__(self, other: object, /) -> bool: ...
     @staticmethod
-    def guessed(num_bytes: int, prefill_rows: int, decode_rows: int) -> BlockCost:
+    def guessed(
+        num_bytes: int, prefill_rows: int, decode_rows: int, *, expert_bytes: int = 0
+    ) -> BlockCost:
         """An estimate of what a block costs, if it was not measured.
 
         Within a factor of three of what a CPU of two cores took. Only plans hang on it.
@@ -1406,6 +1411,7 @@ class BlockCost:
             num_bytes: The size of its weights.
             prefill_rows: Tokens per chunk.
             decode_rows: Tokens of a run of its decode graph.
+            expert_bytes: Of experts, what a row reads; they are not loaded with the block.
 
         Raises:
             OptionError: A figure is negative.
@@ -1488,11 +1494,14 @@ class ExpertStore:
         """
 
     @property
-    def num_read(self) -> int:
-        """Experts that layers have read so far, each once in a layer's run."""
+    def num_read(self) -> tuple[int, int]:
+        """Experts that were read so far for the first rows of layers' runs, and for all rows.
+
+        Each once in a run; with a budget only those that were not in memory.
+        """
 
     def take_failure(self) -> str | None:
-        """Why a layer or a read failed last, if one did since this was last asked."""
+        """Why what a layer has chosen could not be read, if it failed since this was last asked."""
 
     def report(self) -> dict[str, int]:
         """What it has done so far.
@@ -1500,13 +1509,17 @@ class ExpertStore:
         `asked`: experts that layers have chosen, once a turn; `misses`: of these, those that were
         not in memory; `read_bytes`; `waited_us`: microseconds in which layers waited; `ahead`:
         experts that were begun to be read ahead, `ahead_used` and `ahead_wasted`: of these, those
-        that were chosen, or dropped before; `held_bytes`: of experts in memory now.
+        that were chosen, or dropped before, `wasted_bytes`: what was read of the latter;
+        `held_bytes`: of experts in memory now.
         """
 
 def memory_shares(
     memory_budget: int, graph_bytes: Sequence[int], layers: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
     """What a memory budget leaves to the blocks' graphs, and to experts.
+
+    Graphs get what one graph of each block takes, then experts what all of them take, then graphs
+    the rest: a plan may hold both graphs of a block.
 
     Args:
         memory_budget: Bytes for both.

@@ -14,6 +14,7 @@ use super::phrases::PyPhraseTable;
 use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
+use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::ModelPrice;
 use crate::draft::choose::origins::Origin;
 use crate::draft::methods::{DrawnOn, source_drawing_on};
@@ -301,8 +302,8 @@ impl PyDrafter {
         let py = logits.py();
         let logits = self.logits(logits)?;
         if let Some((step, _)) = self.core.proposed_step() {
-            let count = self.step_inputs[step].borrow_mut(py).experts_read.take();
-            self.core.experts_read(count);
+            let counts = self.step_inputs[step].borrow_mut(py).experts_read.take();
+            self.core.experts_read(counts.map(|(first_row, all)| StepReads { first_row, all }));
         }
         let is_long = self.core.num_scores_learned_from() >= LONG;
         let core = &mut self.core;

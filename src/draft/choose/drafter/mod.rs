@@ -27,6 +27,7 @@ use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::constraint::Constraint;
+use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::{ModelChoice, ModelPrice};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
@@ -245,12 +246,12 @@ impl Drafter {
         self.waiting().ok().map(|(proposed, _)| (proposed.step, proposed.past_len))
     }
 
-    /// Records how many experts the step that was proposed has read, in all layers, where it is known.
-    /// Nothing happens where nothing was proposed, or where costs tell of no experts.
-    pub fn experts_read(&mut self, count: Option<f32>) {
-        if let (Some(count), true) = (count, self.waiting().is_ok()) {
+    /// Records what the step that was proposed has read of experts, where it is known. Nothing happens
+    /// where nothing was proposed, or where costs tell of no experts.
+    pub fn experts_read(&mut self, reads: Option<StepReads>) {
+        if let (Some(reads), true) = (reads, self.waiting().is_ok()) {
             let num_nodes = self.draft.tree().num_nodes();
-            self.options.steps.experts_read(num_nodes, count);
+            self.options.steps.experts_read(num_nodes, reads);
         }
     }
 
