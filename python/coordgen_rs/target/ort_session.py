@@ -79,7 +79,8 @@ class OrtSession(CachedSession):
         self.device, self.blocks = device, device.blocks
         self.forward = Forward(device)
         manifest = self.bundle.manifest
-        costs, graphs_budget = costs or guessed_costs(manifest), memory_budget
+        costs = costs or guessed_costs(manifest)
+        graphs_budget = memory_budget
         self._experts = device.experts if isinstance(device, CpuDevice) else None
         self.dependents = WeakSet[Session]()
         if memory_budget is not None and isinstance(device, CpuDevice):
