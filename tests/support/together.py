@@ -65,7 +65,7 @@ def random_requests(seed: int, count: int, *, longest: int = 120, spread: int = 
 
 
 def run_together(batch: Batch, asked: Sequence[Asked], commit: str = "auto") -> None:
-    """Let requests run, each on the first place that is free from the round on in which it joins."""
+    """Let requests run, each from the round on in which it joins, once a place is free."""
     waiting = sorted(asked, key=lambda it: it.joins)
     free, running = [*batch.sequences], list[Any]()
     for sequence in free:
