@@ -78,6 +78,7 @@
 //! | [`keep_allowed`](constraint::keep_allowed) | a pass over the mask, and over the scores of words that refuse a token |
 //! | [`SeenTokens::penalised`] | two accesses to the row for each distinct token of the text |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
+//! | [`Batcher::share`](batch::Batcher::share) | an insertion into a heap for each row; for each doubling of the rows that read, a look at each prompt |
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |

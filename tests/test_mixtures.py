@@ -4,6 +4,9 @@ What a row computes depends on the row alone, so a wide step, which reads more e
 one, must give the bits of plain decoding.
 """
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -17,6 +20,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.errors import BundleDamagedError, SessionClosedError
 from coordgen_rs.tools.export import export_checkpoint
 from lossless import (
     COMMITS,
@@ -119,3 +123,41 @@ def test_a_head_for_further_tokens_may_have_experts(tmp_path, weights):
             assert tokens_of(steps) == answer
             accepted += (len(answer) - stats.steps) * (draft == "mtp")
     assert accepted > 20
+
+
+@pytest.fixture
+def drafting(tmp_path):
+    """A session whose own head has experts, and the file of these."""
+    checkpoint = write_mixture(tmp_path / "checkpoint", "qwen3_5_moe", mtp="fitted")
+    export_checkpoint(checkpoint, tmp_path / "bundle", context=512)
+    session = open_session(tmp_path / "bundle")
+    return session, session.bundle.file(session.bundle.manifest.mtp.experts.file)
+
+
+def test_experts_of_a_head_that_are_cut_short_are_named(drafting):
+    session, path = drafting
+    drafter, whole = make_drafter(session, "mtp"), path.read_bytes()
+
+    def answer():
+        return tokens_of(generate(session, prompt_of(1), max_new_tokens=8, drafter=drafter))
+
+    expected = answer()
+    with path.open("r+b") as stream:
+        stream.truncate(0)
+    with pytest.raises(BundleDamagedError, match=rf"{path} cannot be read: it was cut short"):
+        answer()
+    path.write_bytes(whole)
+    assert answer() == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_head_is_closed_with_its_target(drafting):
+    session, path = drafting
+    head = make_drafter(session, "mtp").model.session
+    head.prefill(prompt_of(1))
+    assert str(path) in Path("/proc/self/maps").read_text()
+    session.close()
+    assert str(path) not in Path("/proc/self/maps").read_text()
+    for run in (lambda: head.prefill(prompt_of(1)), lambda: head.step(head.step_inputs[0])):
+        with pytest.raises(SessionClosedError, match="the session is closed"):
+            run()

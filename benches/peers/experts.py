@@ -10,8 +10,9 @@ free the script ends with exit code 3 before it writes anything.
 Within each budget an answer is decoded without drafts and with them, and for comparison without a
 budget. What the budget has dropped is read from the disk again, as on a machine with no memory
 beyond it (the system keeps no copies). Beside tokens/s stand the experts that were not in memory,
-bytes read, what these bytes allow at the disk's speed, which is measured first by the same reads,
-and the most resident memory of the experts' files against their part of the budget.
+bytes read, and how many of them were read ahead and dropped unused; what the others, which were
+needed, allow at the disk's speed, which is measured first by the same reads; and the most resident
+memory of the experts' files against their part of the budget.
 
 A random router has no favourites, but real ones do: `--skew` makes some rows of it longer than
 others (`mixture_shapes.py`); 0 is the worst case. Both are to be told. Needs
@@ -210,8 +211,8 @@ def show(document):
         "decoding",
         [
             *("budget, GB", "drafts", "prompt, s", "tokens/s", "tokens/step", "not in memory"),
-            *("read, GB", "disk allows, tokens/s", "of that", "waited", "experts resident, GB"),
-            *("of their budget", "process, GB"),
+            *("read, GB", "unused, GB", "disk allows, tokens/s", "of that", "waited"),
+            *("experts resident, GB", "of their budget", "process, GB"),
         ],
         [_line(run, disk) for run in document["runs"]],
         num_words=2,
@@ -229,13 +230,13 @@ def _line(run, disk):
     ]
     resident = f"{run['resident_bytes'] / 1e9:.2f}", f"{run['process_bytes'] / 1e9:.2f}"
     if told is None:
-        return [*start, *(["-"] * 5), resident[0], "-", resident[1]]
-    # Reading alone: what is computed meanwhile comes on top where it is not hidden.
-    allowed = run["new_tokens"] / max(told["read_bytes"] / disk, 1e-3)
+        return [*start, *(["-"] * 6), resident[0], "-", resident[1]]
+    allowed = allowed_tokens_s(run, disk)
     return [
         *start,
         f"{100 * told['misses'] / max(told['asked'], 1):.1f} %",
         f"{told['read_bytes'] / 1e9:.2f}",
+        f"{told['wasted_bytes'] / 1e9:.2f}",
         f"{allowed:.2f}",
         f"{100 * run['tokens_s'] / allowed:.0f} %",
         f"{100 * told['waited_s'] / run['decode_s']:.0f} %",
@@ -243,6 +244,17 @@ def _line(run, disk):
         f"{100 * run['resident_bytes'] / run['experts_budget']:.1f} %",
         resident[1],
     ]
+
+
+def allowed_tokens_s(run, disk):
+    """Tokens a second that a disk allows by what had to be read of it.
+
+    Reads ahead that were dropped unused are the reader's fault, not the disk's. What is computed
+    meanwhile comes on top where it is not hidden.
+    """
+    told = run["decoding"]
+    needed = told["read_bytes"] - told["wasted_bytes"]
+    return run["new_tokens"] / max(needed / disk, 1e-3)
 
 
 def _parser():

@@ -164,15 +164,18 @@ class StepInputs:
         """Rows that hold a node since the last fill; the others are padding."""
 
     @property
-    def experts_read(self) -> float | None:
+    def experts_read(self) -> tuple[float, float] | None:
         """Experts of all layers that the last step has read, where rows read experts of their own.
 
-        Set by who has run it. The drafter takes it with the step's logits, and learns from it.
+        For its first row, and for all rows; within a memory budget only those that were not in
+        memory. Set by who has run it. The drafter takes it with the step's logits, and learns from
+        it.
         """
 
     @experts_read.setter
-    def experts_read(self, count: float | None) -> None:
-        """Tell the `count`; None where nobody counts."""
+    def experts_read(self, counts: tuple[float, float] | None) -> None:
+        """Tell the `counts`; None where nobody counts."""
+
     @property
     def input_ids(self) -> NDArray[np.int64]:
         """The array given, `(rows,) i64`."""
@@ -474,11 +477,15 @@ class Drafter:
         tree: "best-first", the default, blends all sources; "chain" is its likeliest path, for
             targets that verify no branches. Other trees use only the first source, and no costs:
             "static" is Token Recycling's, a `DynamicTree` is DIAA's.
+        beside: A drafter of the same sources and vocabulary, with which this one, and all beside
+            it, share "earlier-requests" and what is learned of the sources: for requests of one
+            user that run at the same time. A request that runs is not drafted from until it has
+            ended and another begins. No other thread may be within a call of it meanwhile.
 
     Raises:
         OptionError: A source, commit or tree is unknown, steps or costs are unusable, the
-            vocabulary is above 2^24, or the history, the look-up table or the draft model is of
-            another one.
+            vocabulary is above 2^24, the history, the look-up table or the draft model is of
+            another one, or the drafter beside has other sources or another vocabulary.
     """
 
     def __new__(
@@ -495,6 +502,7 @@ class Drafter:
         model_draft: ModelDraft | None = None,
         phrases: PhraseTable | None = None,
         tree: str | DynamicTree = ...,
+        beside: Drafter | None = None,
     ) -> Drafter: ...
     def begin(
         self,
@@ -605,8 +613,8 @@ class Drafter:
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
         """Draft a tree as `propose` does, and leave open how many of its nodes are verified.
 
-        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is taken
-        of is replaced by the next one.
+        `take` says so. A tree that waits for `accept` is withdrawn, and an offer that nothing is
+        taken of is replaced by the next one.
 
         Args:
             past_len: Committed tokens before the root.
@@ -720,6 +728,7 @@ class Drafter:
     def memory_bytes(self) -> int:
         """Bytes held by the sources and the drafter's own buffers."""
 
+@final
 class Batcher:
     """Shares out the rows of a step among requests: `share` before the step, `took` after it.
 
@@ -1391,7 +1400,9 @@ class BlockCost:
     ) -> BlockCost: ...
     def __eq__(self, other: object, /) -> bool: ...
     @staticmethod
-    def guessed(num_bytes: int, prefill_rows: int, decode_rows: int) -> BlockCost:
+    def guessed(
+        num_bytes: int, prefill_rows: int, decode_rows: int, *, expert_bytes: int = 0
+    ) -> BlockCost:
         """An estimate of what a block costs, if it was not measured.
 
         Within a factor of three of what a CPU of two cores took. Only plans hang on it.
@@ -1400,6 +1411,7 @@ class BlockCost:
             num_bytes: The size of its weights.
             prefill_rows: Tokens per chunk.
             decode_rows: Tokens of a run of its decode graph.
+            expert_bytes: Of experts, what a row reads; they are not loaded with the block.
 
         Raises:
             OptionError: A figure is negative.
@@ -1482,11 +1494,14 @@ class ExpertStore:
         """
 
     @property
-    def num_read(self) -> int:
-        """Experts that layers have read so far, each once in a layer's run."""
+    def num_read(self) -> tuple[int, int]:
+        """Experts that were read so far for the first rows of layers' runs, and for all rows.
+
+        Each once in a run; with a budget only those that were not in memory.
+        """
 
     def take_failure(self) -> str | None:
-        """Why a layer or a read failed last, if one did since this was last asked."""
+        """Why what a layer has chosen could not be read, if it failed since this was last asked."""
 
     def report(self) -> dict[str, int]:
         """What it has done so far.
@@ -1494,13 +1509,17 @@ class ExpertStore:
         `asked`: experts that layers have chosen, once a turn; `misses`: of these, those that were
         not in memory; `read_bytes`; `waited_us`: microseconds in which layers waited; `ahead`:
         experts that were begun to be read ahead, `ahead_used` and `ahead_wasted`: of these, those
-        that were chosen, or dropped before; `held_bytes`: of experts in memory now.
+        that were chosen, or dropped before, `wasted_bytes`: what was read of the latter;
+        `held_bytes`: of experts in memory now.
         """
 
 def memory_shares(
     memory_budget: int, graph_bytes: Sequence[int], layers: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
     """What a memory budget leaves to the blocks' graphs, and to experts.
+
+    Graphs get what one graph of each block takes, then experts what all of them take, then graphs
+    the rest: a plan may hold both graphs of a block.
 
     Args:
         memory_budget: Bytes for both.

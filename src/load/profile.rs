@@ -29,14 +29,20 @@ pub struct BlockCost {
 }
 
 impl BlockCost {
-    /// A guess at what a block costs, from the bytes of its weights, where it was not measured.
+    /// A guess at what a block costs, from the bytes of its weights, where it was not measured. Of
+    /// experts a row reads `expert_bytes`, which are neither loaded nor held with the block.
     ///
     /// A gigabyte a second to load, and ten microseconds a row for a megabyte of weights: within a
     /// factor of three of what a CPU of two cores took for fp32, int8 and int4 weights of
     /// Qwen2.5-0.5B's shape. Only plans depend on it, and a plan survives late loads.
-    pub fn guessed(num_bytes: u64, prefill_rows: usize, decode_rows: usize) -> Self {
-        let compute_us =
-            |rows: usize| (num_bytes as f64 / 1e5 * rows as f64).round().max(1.0) as u64;
+    pub fn guessed(
+        num_bytes: u64,
+        expert_bytes: u64,
+        prefill_rows: usize,
+        decode_rows: usize,
+    ) -> Self {
+        let of_row = num_bytes as f64 + expert_bytes as f64;
+        let compute_us = |rows: usize| (of_row / 1e5 * rows as f64).round().max(1.0) as u64;
         let graph = |rows| GraphCost {
             load_us: (num_bytes / 1000).max(1),
             compute_us: compute_us(rows),

@@ -127,7 +127,7 @@ impl Kernel for Mixture {
         let bring = |_all: &[i32], _num_distinct: usize| {
             #[cfg(unix)]
             if let Some((store, layer)) = &lender {
-                store.count_read(_num_distinct);
+                store.count_read(chosen, _num_distinct);
                 let brought = store.hold(*layer, _all, chosen);
                 held.set(Some(brought.map_err(|error| call.wrong(&error.to_string()))?));
             }

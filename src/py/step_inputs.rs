@@ -24,7 +24,7 @@ pub struct PyStepInputs {
     #[pyo3(get)]
     mask: Option<Py<PyArrayDyn<f32>>>,
     /// Until a drafter takes it.
-    pub(super) experts_read: Option<f32>,
+    pub(super) experts_read: Option<(f32, f32)>,
     /// Parents, lengths, span.
     path: Option<[Py<PyArrayDyn<i32>>; 3]>,
     /// Where the buffers stood when all of them could be written at once; `None` if they could not.
@@ -209,13 +209,13 @@ impl PyStepInputs {
 
     #[doc = stub_doc!("StepInputs.experts_read")]
     #[getter]
-    fn experts_read(&self) -> Option<f32> {
+    fn experts_read(&self) -> Option<(f32, f32)> {
         self.experts_read
     }
 
     #[setter]
-    fn set_experts_read(&mut self, count: Option<f32>) {
-        self.experts_read = count;
+    fn set_experts_read(&mut self, counts: Option<(f32, f32)>) {
+        self.experts_read = counts;
     }
 
     #[doc = stub_doc!("StepInputs.rows")]

@@ -1,6 +1,7 @@
 """What experts cost: measured when a bundle is first opened, kept, and learned from steps."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from coordgen_rs import OrtSession, generate, make_drafter, open_bundle, open_session
 from coordgen_rs._core import Drafter
 from coordgen_rs.opening import self_test
+from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.tools.export import export_checkpoint
 from mixtures import write_mixture
 
@@ -73,7 +75,7 @@ def test_padding_reads_no_experts(record):
     wide = session.step_inputs[-1]
     wide.fill_chain(np.array([7], np.uint32), 0)
     session.step(wide)
-    assert wide.experts_read == per_token(session)
+    assert wide.experts_read == (per_token(session), per_token(session))
 
 
 def test_alike_rows_read_the_same_experts(record):
@@ -83,7 +85,9 @@ def test_alike_rows_read_the_same_experts(record):
     tokens, parents = np.full(wide.rows, 7, np.uint32), np.zeros(wide.rows, np.uint32)
     wide.fill(tokens, parents, 0)
     session.step(wide)
-    assert wide.experts_read <= 2 * per_token(session)
+    first_row, all_rows = wide.experts_read
+    assert first_row == per_token(session)
+    assert all_rows <= 2 * per_token(session)
 
 
 def test_a_drafter_takes_what_a_step_has_read(record):
@@ -108,7 +112,7 @@ def test_texts_that_share_experts_get_wider_steps(record):
         at, rows = 249, []
         while drafter.finish_reason is None:
             inputs = drafter.propose(at)
-            inputs.experts_read = 12.0 + share * 12.0 * (inputs.num_nodes - 1)
+            inputs.experts_read = 12.0, 12.0 + share * 12.0 * (inputs.num_nodes - 1)
             logits = np.zeros((inputs.rows, session.vocab_size), np.float32)
             depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
             logits[np.arange(inputs.num_nodes), text[at + 1 + depths]] = 1.0
@@ -129,7 +133,7 @@ def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch, st
     inputs = session.step_inputs[-1]
     inputs.fill(np.zeros(width, np.uint32), np.zeros(width, np.uint32), session.length)
     session.step(inputs)
-    more = experts[width] - inputs.experts_read
+    more = experts[width] - inputs.experts_read[1]
     expected = (alike_us + 500.0 - alike_us) / more
     assert steady_expert_costs(session, alike_us + 500.0) == pytest.approx(expected, abs=1e-3)
 
@@ -162,3 +166,30 @@ def test_within_a_budget_steps_of_other_tokens_count_on_average(
     within, without = tokens[:rounds], tokens[rounds:]
     assert len(set(within)) == rounds
     assert len(set(without)) == 1
+
+
+def test_within_a_budget_experts_count_that_are_not_in_memory(mixture, tmp_path, monkeypatch):
+    """A step whose tokens were there before finds theirs, so it reads none, however many it has."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    manifest = open_bundle(mixture).manifest
+    graphs = sum(manifest.files[block.weights].num_bytes for block in manifest.blocks)
+    layers = [region.num_bytes for region in manifest.experts.layers]
+    for held, is_enough in ((max(layers), False), (sum(layers), True)):
+        session = open_session(mixture, memory_budget=graphs + held)
+        counts = [cost.experts for cost in session.step_costs]
+        assert counts == sorted(counts)
+        for inputs in (session.step_inputs[0], session.step_inputs[-1]) * 2:
+            inputs.fill_chain(np.arange(inputs.rows, dtype=np.uint32), session.length)
+            before = session.expert_report()
+            session.step(inputs)
+            first_row, all_rows = inputs.experts_read
+            assert all_rows == session.expert_report().since(before).misses
+            assert first_row <= min(all_rows, per_token(session))
+        assert (all_rows == 0) == is_enough
+        assert is_enough or counts[-1] > 0
+
+
+def test_a_wait_is_shared_by_the_experts_that_were_waited_for():
+    told = ExpertReport(100, 20, 0, 0.05, 0, 0, 0, 0, 0)
+    assert self_test._wait_us(told) == 2500.0
+    assert self_test._wait_us(replace(told, misses=0)) == 0.0

@@ -95,7 +95,7 @@ def random_requests(
 
 
 def run_together(batch: Batch, asked: Sequence[Asked], commit: str = "auto") -> None:
-    """Let requests run, each on the first free place from the round on in which it joins."""
+    """Let requests run, each from the round on in which it joins, once a place is free."""
     waiting = sorted(asked, key=lambda it: it.joins)
     free, running = [*batch.sequences], list[Any]()
     for sequence in free:

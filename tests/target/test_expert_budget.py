@@ -1,18 +1,23 @@
 """Sessions whose experts are kept within a memory budget: the same answers, and what they tell."""
 
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from checkpoints import exported
-from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError
+from coordgen_rs._core import BlockCost
+from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, SessionClosedError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
+from coordgen_rs.opening.session import open_session
 from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.tools.profiling.blocks import measure
 from mixtures import write_mixture
 
+_FIGURES = ("load_us", "compute_us", "bytes")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not on Windows")
 
 
@@ -87,3 +92,68 @@ def test_a_file_that_is_cut_short_while_a_session_runs_is_named(bundle, tmp_path
     finally:
         path.write_bytes(whole)
     assert answer(session, plain) == expected
+
+
+@pytest.fixture(scope="module")
+def profile(bundle):
+    return measure(bundle.path, repeats=1)
+
+
+def test_a_profile_counts_no_experts(bundle, profile):
+    files, blocks = bundle.manifest.files, bundle.manifest.blocks
+    weights = [files[block.weights].num_bytes for block in blocks]
+    assert [cost.prefill_bytes for cost in profile.block_costs()] == weights
+    assert [cost.decode_bytes for cost in profile.block_costs()] == weights
+
+
+def test_with_a_profile_a_budget_holds_what_its_figures_say(bundle, profile):
+    """Also where graphs take more than their files, as they do in memory."""
+    _, _, layer, experts = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), plain)
+    for grown in (0, 1 << 20):
+        costs = [heavier(cost, grown) for cost in profile.block_costs()]
+        graph_bytes = [max(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
+        for budget in (max(graph_bytes) + layer, sum(graph_bytes) + layer):
+            session = OrtSession(CpuDevice(bundle), memory_budget=budget, costs=costs)
+            assert answer(session, plain) == expected
+            assert session.switcher.memory_budget == budget - layer
+            assert layer <= session.device.experts.budget <= experts
+    session = open_session(bundle.path, memory_budget=budget, profile=profile)
+    assert answer(session, plain) == expected
+
+
+def heavier(cost, num_bytes):
+    """The cost of a block whose decode graph takes so many bytes more."""
+    names = [f"{graph}_{what}" for graph in ("prefill", "decode") for what in _FIGURES]
+    figures = {name: getattr(cost, name) for name in names}
+    return BlockCost(**figures | {"decode_bytes": cost.decode_bytes + num_bytes})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_a_closed_session_holds_no_experts(bundle, has_budget):
+    graphs, _, layer, _ = sizes(bundle)
+    threads = num_threads()
+    session = OrtSession(CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None)
+    answer(session, generate)
+    assert is_mapped(bundle.path)
+    session.close()
+    assert not is_mapped(bundle.path)
+    assert num_threads() == threads
+    assert session.expert_report() is None
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        answer(session, plain)
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        answer(OrtSession(session.device), plain)
+
+
+def is_mapped(folder):
+    """Whether the process maps a folder's experts."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return any(str(folder) in line and line.endswith(".experts") for line in lines)
+
+
+def num_threads():
+    """Threads that load or read."""
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum(name.startswith("coordgen-load") for name in names)

@@ -55,12 +55,12 @@ def test_a_file_that_became_shorter_or_went_is_named(bundle):
     with path.open("r+b") as stream:
         stream.truncate(region.offset + 4096)
     with pytest.raises(BundleDamagedError, match=r"block_01.experts is damaged: it ends inside"):
-        ExpertFiles(bundle).value(region)
+        ExpertFiles(bundle).inputs(region.layer)
     with pytest.raises(BundleDamagedError, match=r"block_01.experts is damaged: .* expected"):
         Bundle.open(bundle.path)
     path.unlink()
     with pytest.raises(BundleDamagedError, match=r"block_01.experts cannot be mapped"):
-        ExpertFiles(bundle).value(region)
+        ExpertFiles(bundle).inputs(region.layer)
 
 
 def test_experts_are_among_what_is_verified(bundle):

@@ -12,7 +12,7 @@ from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.errors import BundleError
 
 PAGE = 4096
-"""Experts begin at a multiple of it, in bytes."""
+"""Experts begin at a multiple of it, in bytes: a page of most systems; others' are larger."""
 _MOST_EXPERTS, _MOST_SIZE = 1 << 12, 1 << 24
 """No known model has more of them, or larger ones; a damaged manifest may."""
 _MATRICES = 3
@@ -48,6 +48,11 @@ class ExpertLayers:
         """Bytes of an expert."""
         up = (self.size, hidden_size)
         return expert_bytes(region.types, (up, up, (hidden_size, self.size)))
+
+    def row_bytes(self, layers: Sequence[int]) -> int:
+        """Bytes of experts that a row reads in some layers of the model."""
+        held = (region.num_bytes for region in self.layers if region.layer in layers)
+        return sum(num_bytes // self.num * self.chosen for num_bytes in held)
 
     def check(
         self,

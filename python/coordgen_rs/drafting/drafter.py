@@ -180,6 +180,7 @@ def make_drafter(
         model_draft=None if draft_model is None else draft_model.core,
         phrases=phrases,
         tree=tree,
+        beside=beside if isinstance(beside, Drafter) else None,
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter

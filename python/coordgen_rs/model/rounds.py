@@ -69,11 +69,11 @@ class Member(Generic[_Item]):
     def close(self) -> None:
         """End the generator where it stands; what was made is dropped.
 
-        A thread that is making a round ends it first. If that is this one, as in a callback, the
-        generator is closed behind it.
+        A thread that is making a round ends it first, and closes the generator in the next. If that
+        is this one, as in a callback, nothing waits for it.
         """
         self.is_given_up = True
-        self._rounds.bell.ring()
+        self._made.clear()
         if self._rounds.maker != get_ident():
             self._rounds.bell.wait_for(self._closed)
 
@@ -129,6 +129,8 @@ class Member(Generic[_Item]):
 
     def _closed(self) -> bool | None:
         """True once the generator is closed; None while another thread makes a round."""
+        if self.is_over:
+            return True
         if not self._rounds.may_make():
             return None
         try:

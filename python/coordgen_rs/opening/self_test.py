@@ -9,8 +9,9 @@ disk).
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from statistics import mean
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import StepInputs
 from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
 from coordgen_rs.opening.directory import KINDS
+from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import SavedPrefix, StepCost
 
@@ -29,6 +31,7 @@ _LONG_TOKENS = 1024
 _CUTS = (0, 1, 5)
 _TIMED_SECONDS = 1.0
 _TIMED_ROUNDS = (3, 40)
+_BUDGET_SECONDS = 5.0  # for each of the loops that wait for a disk
 _LONGEST_US = 1e12
 _MOST_EXPERTS = 1e9
 
@@ -48,8 +51,8 @@ class SelfTest:
         few_tokens: How many those were.
         long_step_us: The same behind as many as fit, but 1,024 at most.
         long_tokens: How many those were; `few_tokens` where no more fit or none costs more.
-        experts: Width to the experts of all layers that a step of unrelated tokens reads; empty
-            where there are none.
+        experts: Width to the experts of all layers that a step of unrelated tokens reads: within a
+            memory budget those that are not in memory, on average; empty where there are none.
         expert_us: What a step takes longer for one of them, microseconds.
         files: File name to its size in bytes and its modification time in ns when its SHA-256
             was last verified.
@@ -136,7 +139,8 @@ def run_self_test(
     experts = _experts_read(session)
     expert_us = _expert_us(session, step_us[session.widths[-1]]) if experts else 0.0
     long, long_step_us = min(session.capacity - session.widths[-1], _LONG_TOKENS), step_us
-    if session.device.is_host and long > few:  # elsewhere a step attends to all slots anyway
+    is_steady = session.device.is_host and not _is_within_budget(session)
+    if is_steady and long > few:  # elsewhere a step attends to all slots anyway
         _fill_cache(session, long)
         long_step_us = _step_us(session, on_progress)
     long = session.length
@@ -265,27 +269,26 @@ def _step_us(
 
     Where experts are kept within a budget, it is the mean over steps of other tokens each time:
     what a step reads from the disk belongs to what it costs. No step costs more than narrower steps
-    that add up to as many rows.
+    that add up to as many rows, and one that was not reached in time as much.
     """
-    clock, is_within = _clock(session), session.expert_report() is not None
+    clock, is_within = _clock(session), _is_within_budget(session)
     times: dict[int, list[float]] = {width: [] for width in session.widths}
-    begin, first_spare = time.perf_counter(), 1
+    begin = time.perf_counter()
     for done in range(_TIMED_ROUNDS[1]):
         if done >= _TIMED_ROUNDS[0] and time.perf_counter() - begin > _TIMED_SECONDS:
             break
         if on_progress is not None:
             on_progress("timing steps", done, _TIMED_ROUNDS[1])
-        for width in session.widths:
-            root = np.array([first_spare % session.vocab_size if is_within else 0], np.uint32)
-            inputs = _chain_inputs(session, width, root, first_spare + 1 if is_within else 1)
+        for width in _reached(session, begin):
+            inputs = _unrelated(session, width, done)
             start = clock()
             session.step(inputs)
             times[width].append(1e6 * (clock() - start))
-            first_spare += width
-    found = {width: mean(each) if is_within else min(each) for width, each in times.items()}
+    of_times = mean if is_within else min
+    found = {width: of_times(each) for width, each in times.items() if each}
     for width in session.widths[1:]:
         in_parts = (-(-width // other) * found[other] for other in session.widths if other < width)
-        found[width] = min(found[width], *in_parts)
+        found[width] = min(found.get(width, float("inf")), *in_parts)
     return {width: round(us, 1) for width, us in found.items()}
 
 
@@ -295,34 +298,78 @@ def _clock(session: OrtSession) -> Callable[[], float]:
     Other processes must not make some widths look expensive for good. If this thread computes, only
     its own CPU time counts.
     """
-    waits = session.switcher.is_streaming or session.expert_report() is not None
+    waits = session.switcher.is_streaming or _is_within_budget(session)
     # Windows counts a thread's time in ticks of 15.6 ms, which most steps do not take.
     has_clock = session.device.is_host and not waits and sys.platform != "win32"
     return time.thread_time if has_clock else time.perf_counter
 
 
+def _is_within_budget(session: OrtSession) -> bool:
+    """Whether experts are kept within a memory budget."""
+    return session.expert_report() is not None
+
+
+def _unrelated(session: OrtSession, width: int, number: int) -> StepInputs:
+    """A step of unrelated tokens; within a budget they are others for each number and width.
+
+    The same again would find its experts in memory, but no text repeats a step.
+    """
+    first = 0
+    if _is_within_budget(session):
+        first = number * sum(session.widths) + sum(w for w in session.widths if w < width)
+    root = np.array([first % session.vocab_size], np.uint32)
+    return _chain_inputs(session, width, root, first + 1)
+
+
 def _experts_read(session: OrtSession) -> dict[int, float]:
     """Experts of all layers that a step of each width reads whose tokens are unrelated."""
-    counts, most = {}, 0.0
-    for width in session.widths:
-        inputs = _chain_inputs(session, width, np.zeros(1, np.uint32))
-        session.step(inputs)
-        if inputs.experts_read is None:
-            return {}
-        counts[width] = most = max(most, inputs.experts_read)
-    return counts
+    counts: dict[int, list[float]] = {width: [] for width in session.widths}
+    begin = time.perf_counter()
+    for number in range(_TIMED_ROUNDS[0] if _is_within_budget(session) else 1):
+        for width in _reached(session, begin):
+            inputs = _unrelated(session, width, number)
+            session.step(inputs)
+            if inputs.experts_read is None:
+                return {}
+            counts[width].append(inputs.experts_read[1])
+    reached = {width: mean(each) for width, each in counts.items() if each}
+    widest = max(reached)  # of wider ones no more is known than that rows are alike
+    each = (reached.get(width, reached[widest] * width / widest) for width in session.widths)
+    return dict(zip(session.widths, accumulate(each, max), strict=True))
+
+
+def _reached(session: OrtSession, begin: float) -> Iterator[int]:
+    """The widths to be timed, narrowest first.
+
+    Where experts wait for a disk, that ends after some seconds, which began at `begin`: a wide step
+    of unrelated tokens may read most of a file that is larger than memory.
+    """
+    for number, width in enumerate(session.widths):
+        is_late = time.perf_counter() - begin > _BUDGET_SECONDS
+        if number and is_late and _is_within_budget(session):
+            return
+        yield width
 
 
 def _expert_us(session: OrtSession, step_us: float) -> float:
     """What an expert costs that is read once more.
 
-    All rows of one more step are alike, so they read the same experts, but are as many as in the
-    widest step, which takes `step_us`.
+    Within a memory budget that is the wait for one that is not in memory. Elsewhere all rows of one
+    more step are alike, so they read the same experts, but are as many as in the widest step, which
+    takes `step_us`.
     """
-    width, clock = session.widths[-1], _clock(session)
-    unrelated = _chain_inputs(session, width, np.zeros(1, np.uint32))
+    width = session.widths[-1]
+    before = session.expert_report()
+    if before is not None:
+        begin = time.perf_counter()
+        for number in range(_TIMED_ROUNDS[0]):
+            for each in _reached(session, begin):
+                session.step(_unrelated(session, each, number))
+        told = session.expert_report()
+        return 0.0 if told is None else _wait_us(told.since(before))
+    clock, unrelated = _clock(session), _unrelated(session, width, 0)
     session.step(unrelated)
-    more = unrelated.experts_read or 0.0
+    more = _all_read(unrelated)
     inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
     parents = np.zeros(width, np.uint32)
     alike_us = float("inf")
@@ -331,5 +378,15 @@ def _expert_us(session: OrtSession, step_us: float) -> float:
         start = clock()
         session.step(inputs)
         alike_us = min(alike_us, 1e6 * (clock() - start))
-    fewer = inputs.experts_read or 0.0
+    fewer = _all_read(inputs)
     return round(max(step_us - alike_us, 0.0) / (more - fewer), 4) if more > fewer else 0.0
+
+
+def _wait_us(told: ExpertReport) -> float:
+    """Microseconds of waiting for each expert that was not in memory."""
+    return round(1e6 * told.waited_s / told.misses, 4) if told.misses else 0.0
+
+
+def _all_read(inputs: StepInputs) -> float:
+    """Experts that the last step with these inputs has read for all rows; 0 where nobody counts."""
+    return 0.0 if inputs.experts_read is None else inputs.experts_read[1]

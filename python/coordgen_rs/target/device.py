@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.target.blocks import Blocks, CpuBlocks
@@ -113,8 +114,12 @@ class CpuDevice:
         self.experts = ExpertFiles(bundle)
         self.blocks = CpuBlocks(bundle, self.cache, self.experts, share=share_graphs)
 
-    def graphs_within(self, memory_budget: int) -> int:
+    def graphs_within(self, memory_budget: int, costs: Sequence[BlockCost]) -> int:
         """Divide a memory budget between the blocks' graphs and experts, if there are any.
+
+        Args:
+            memory_budget: Bytes for both.
+            costs: What the blocks cost, as plans and streams of their graphs reckon with it.
 
         Returns:
             Bytes of it for graphs. To be called before a block is loaded.
@@ -123,8 +128,7 @@ class CpuDevice:
             MemoryBudgetError: It is too small for experts; the message says how much is needed.
             OptionError: It is negative; or there are experts, on Windows.
         """
-        files, blocks = self.bundle.manifest.files, self.bundle.manifest.blocks
-        graph_bytes = [files[block.weights].num_bytes for block in blocks]
+        graph_bytes = [max(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
         return self.experts.keep_within(memory_budget, graph_bytes)
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:

@@ -22,6 +22,7 @@ class ExpertReport:
         ahead: Experts that were read ahead, or in part.
         ahead_used: Those of them that were chosen.
         ahead_wasted: Those of them that were dropped before.
+        wasted_bytes: Bytes that were read of these.
         held_bytes: Bytes of experts in memory, now.
     """
 
@@ -32,6 +33,7 @@ class ExpertReport:
     ahead: int
     ahead_used: int
     ahead_wasted: int
+    wasted_bytes: int
     held_bytes: int
 
     @classmethod

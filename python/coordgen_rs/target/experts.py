@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.experts import ExpertRegion, input_name
-from coordgen_rs.errors import BlockLoadError, BundleDamagedError, OptionError
+from coordgen_rs.errors import (
+    BlockLoadError,
+    BundleDamagedError,
+    OptionError,
+    SessionClosedError,
+)
 from coordgen_rs.target.buffers import ort_value
 from coordgen_rs.target.expert_report import ExpertReport
 
@@ -30,6 +35,7 @@ class ExpertFiles:
 
     Args:
         bundle: An opened bundle, with experts or without.
+        regions: Which experts; None for those of the model's layers.
 
     Attributes:
         budget: Most bytes of them in memory; None for no limit.
@@ -37,13 +43,15 @@ class ExpertFiles:
             wants the memory. Without, what comes back is read from the disk; for measurements.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, regions: Sequence[ExpertRegion] | None = None) -> None:
         self._bundle = bundle
         experts = bundle.manifest.experts
         self._num = 0 if experts is None else experts.num
-        self._regions = [] if experts is None else experts.layers
+        of_layers = [] if experts is None else experts.layers
+        self._regions = of_layers if regions is None else regions
         self.budget: int | None = None
         self._store: ExpertStore | None = None
+        self._is_closed = False
         self.keep_cached = True
 
     def keep_within(self, memory_budget: int, graph_bytes: Sequence[int]) -> int:
@@ -59,7 +67,8 @@ class ExpertFiles:
             Bytes of the budget for graphs: all of them, or within what they are to be streamed.
 
         Raises:
-            BundleDamagedError: As of `value`.
+            BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+            SessionClosedError: They are closed.
             MemoryBudgetError: It is too small; the message says how much is needed.
             OptionError: It is negative; or the bundle has experts, on Windows.
         """
@@ -71,43 +80,57 @@ class ExpertFiles:
 
         layers = [(self._num, region.num_bytes // self._num) for region in self._regions]
         graphs, self.budget = memory_shares(memory_budget, graph_bytes, layers)
-        self._store = self._opened(self._regions, self.budget)
+        self._store = self._opened()
         return graphs
 
     def inputs(self, layer: int) -> dict[str, onnxruntime.OrtValue]:
         """What the graph of a layer reads of them, by the input's name; nothing without experts.
 
+        Each is `(bytes,) u8`, the file's own memory.
+
         Raises:
-            BundleDamagedError: As of `value`.
+            BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+            SessionClosedError: They are closed.
         """
         for number, region in enumerate(self._regions):
             if region.layer == layer:
                 if _ON_WINDOWS:
-                    return {input_name(layer): self.value(region)}
-                self._store = self._store or self._opened(self._regions, self.budget)
+                    return {input_name(layer): ort_value(self._mapped(region))}
+                self._store = self._store or self._opened()
                 return {input_name(layer): ort_value(self._store.array(number))}
         return {}
 
-    def value(self, region: ExpertRegion) -> onnxruntime.OrtValue:
-        """The experts of a layer that is in no budget, `(bytes,) u8`: the file's own memory.
+    def close(self) -> None:
+        """Give back the memory that they take, and end the threads that read them.
 
-        Raises:
-            BundleDamagedError: The file cannot be mapped, or is shorter than its manifest says.
+        To be called when no graph is bound to them any more.
         """
-        if _ON_WINDOWS:
-            self._check_size(region)
-            path, place = self._bundle.file(region.file), (region.offset, region.num_bytes)
-            content: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", *place)
-            return ort_value(np.asarray(content))
-        return ort_value(self._opened([region], None).array(0))
+        self._store, self._is_closed = None, True
+
+    def _mapped(self, region: ExpertRegion) -> NDArray[np.uint8]:
+        self._check_open()
+        self._check_size(region)
+        path, place = self._bundle.file(region.file), (region.offset, region.num_bytes)
+        content: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", *place)
+        return np.asarray(content)
 
     @property
-    def num_read(self) -> int | None:
-        """Experts that layers have read so far, each once in a run; None where nobody counts."""
+    def num_read(self) -> tuple[int, int] | None:
+        """Experts that were read so far for first rows and for all; None where nobody counts.
+
+        Each counts once in a layer's run; within a budget only those that were not in memory.
+        """
         return None if self._store is None else self._store.num_read
 
+    def read_since(self, before: tuple[int, int] | None) -> tuple[float, float] | None:
+        """What was read since `num_read` was `before`; None where nobody counts."""
+        now = self.num_read
+        if before is None or now is None:
+            return None
+        return float(now[0] - before[0]), float(now[1] - before[1])
+
     def report(self) -> ExpertReport | None:
-        """What was asked of them so far; None without a budget."""
+        """What was asked of them so far; None without a budget, and when they are closed."""
         if self._store is None or self.budget is None:
             return None
         return ExpertReport.of(self._store)
@@ -122,27 +145,36 @@ class ExpertFiles:
         if failure is not None:
             raise BundleDamagedError(failure) from error
 
-    def _opened(self, regions: Sequence[ExpertRegion], budget: int | None) -> "ExpertStore":
-        """A store over regions.
+    def _opened(self) -> "ExpertStore":
+        """A store over them.
 
         Raises:
             BundleDamagedError: A file cannot be mapped, or is shorter than its manifest says.
+            SessionClosedError: They are closed.
         """
         from coordgen_rs._core import ExpertStore
 
-        for region in regions:
+        self._check_open()
+        for region in self._regions:
             self._check_size(region)
-        files = list(dict.fromkeys(region.file for region in regions))
+        files = list(dict.fromkeys(region.file for region in self._regions))
         num = self._num
         try:
             return ExpertStore(
                 [self._bundle.file(name) for name in files],
-                [(files.index(it.file), it.offset, num, it.num_bytes // num) for it in regions],
-                budget=budget,
+                [
+                    (files.index(it.file), it.offset, num, it.num_bytes // num)
+                    for it in self._regions
+                ],
+                budget=self.budget,
                 keep_cached=self.keep_cached,
             )
         except BlockLoadError as error:
             raise BundleDamagedError(str(error)) from error
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SessionClosedError("the session is closed")
 
     def _check_size(self, region: ExpertRegion) -> None:
         path = self._bundle.file(region.file)

@@ -6,6 +6,8 @@ row's path, and overwritten by the next step. On an NPU (`qnn/kv_cache.py`) a st
 and the host copies them.
 """
 
+import math
+import mmap
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -90,7 +92,7 @@ class KvCache:
             (num_sequences, num_kv_heads, num_slots, row_bytes(form, head_dim))
             for num_kv_heads, head_dim in heads
         ]
-        self._hold([(np.zeros(it, np.uint8), np.zeros(it, np.uint8)) for it in shapes], form)
+        self._hold([(_zeros(it), _zeros(it)) for it in shapes], form)
 
     def _hold(self, layers: list[tuple[NDArray[np.uint8], NDArray[np.uint8]]], form: str) -> None:
         self.length, self.form, self._arrays = 0, form, layers
@@ -149,6 +151,18 @@ class KvCache:
         self.length = 0
         put(self._arrays, layers, length)
         self.length = length
+
+
+def _zeros(shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Zeros that take memory page by page, as they are written.
+
+    NumPy asks for huge pages where arrays are large: those of several requests took half a second
+    of a request's first token to be cleared, and all of a cache's memory for its first tokens.
+    """
+    num_bytes = math.prod(shape)
+    if not num_bytes:
+        return np.zeros(shape, np.uint8)
+    return np.frombuffer(mmap.mmap(-1, num_bytes), np.uint8).reshape(shape)
 
 
 def row_bytes(form: str, head_dim: int) -> int:

@@ -18,9 +18,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.bundle.experts import input_name
 from coordgen_rs.bundle.manifest import MtpFiles
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleError, SessionClosedError
 from coordgen_rs.target.blocks import load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
 from coordgen_rs.target.experts import ExpertFiles
@@ -60,19 +59,18 @@ class MtpSession:
         self.allowed_commits = self.exact_commits = ("canonical", "compact")
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
         self._cache = KvCache([(model.num_kv_heads, model.head_dim)], manifest.slots, form)
-        self._layer, self._head = _graphs_of(target, files)
-        experts = files.experts
-        self._experts = (
-            {} if experts is None else {input_name(0): ExpertFiles(bundle).value(experts)}
-        )
+        self._experts = ExpertFiles(bundle, [] if files.experts is None else [files.experts])
         self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
         self._states = target.forward.keep_states()
         self._own = np.zeros((manifest.slots, model.hidden_size), np.float32)
         widths = [*manifest.decode_widths, manifest.prefill_rows]
-        self._runs = {rows: _Run(self, rows, is_step=rows <= widths[-2]) for rows in widths}
+        graphs = _graphs_of(target, files)
+        self._runs = {rows: _Run(self, graphs, rows, is_step=rows < widths[-1]) for rows in widths}
         self.step_inputs: Sequence[StepInputs] = [
             self._runs[rows].buffers.inputs for rows in manifest.decode_widths
         ]
+        self._is_closed = False
+        target.dependents.add(self)
         if target not in _COSTS:
             _COSTS[target] = self._measured()
         self.step_costs: Sequence[StepCost] | None = _COSTS[target]
@@ -94,8 +92,12 @@ class MtpSession:
         on_logits: OnLogits = None,
         on_read: OnRead = None,
     ) -> SwitchReport | None:
-        """Read tokens that the target has read; same as in `Session`, without logits."""
-        run = self._runs[max(self._runs)]
+        """Read tokens that the target has read; same as in `Session`, without logits.
+
+        Raises:
+            BundleDamagedError: Same as in `step`.
+        """
+        run = self._run(self._target.bundle.manifest.prefill_rows)
         for start in range(0, len(token_ids), run.buffers.rows):
             part = token_ids[start : start + run.buffers.rows]
             run.buffers.inputs.fill_chain(part, self.length)
@@ -106,8 +108,13 @@ class MtpSession:
         return None
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
-        """Logits `(rows, num_scored) f32` of nodes; same as in `Session`."""
-        run = self._runs[inputs.rows]
+        """Logits `(rows, num_scored) f32` of nodes; same as in `Session`.
+
+        Raises:
+            BundleDamagedError: The file of its experts cannot be read any more; the message names
+                it.
+        """
+        run = self._run(inputs.rows)
         self._compute(run, inputs.num_nodes)
         return run.logits()
 
@@ -122,7 +129,16 @@ class MtpSession:
         self._cache.rewind(length)
 
     def close(self) -> None:
-        """Release nothing: the graphs go with the session."""
+        """Release the graphs and experts; later runs raise SessionClosedError."""
+        self._is_closed = True
+        self._runs.clear()
+        _LOADED.pop(self._target, None)  # heads that are still open keep theirs
+        self._experts.close()
+
+    def _run(self, rows: int) -> "_Run":
+        if self._is_closed:
+            raise SessionClosedError("the session is closed")
+        return self._runs[rows]
 
     def _compute(self, run: "_Run", num_nodes: int) -> None:
         """Run filled inputs, and keep the states that the head gives."""
@@ -144,7 +160,11 @@ class MtpSession:
         buffers.hidden[0][0] = self._embedding[buffers.input_ids]
         for name, table in self._rotations.items():
             table.take(buffers.position_ids, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
-        run.compute()
+        try:
+            run.compute()
+        except Exception as error:  # ONNX Runtime raises its own unrelated classes
+            self._experts.name_failure(error)
+            raise
         start = past + first
         self._own[start : start + num_nodes] = buffers.hidden[1][0, :num_nodes]
 
@@ -185,17 +205,18 @@ def _graphs_of(target: OrtSession, files: MtpFiles) -> _Graphs:
 class _Run:
     """What one width reads and writes, bound to the graphs."""
 
-    def __init__(self, session: MtpSession, rows: int, *, is_step: bool) -> None:
+    def __init__(self, session: MtpSession, graphs: _Graphs, rows: int, *, is_step: bool) -> None:
         manifest = session._target.bundle.manifest
         self.buffers = Buffers.empty(rows, manifest)
         self.previous = np.zeros((1, rows, manifest.model.hidden_size), np.float32)
         self.is_own = np.zeros((1, rows, 1), np.uint8)
         own = {"previous": ort_value(self.previous), "is_own": ort_value(self.is_own)}
         offered = {**self.buffers.values, **own, "hidden": self.buffers.hidden_values[0]}
-        offered |= session._experts
+        offered |= session._experts.inputs(0)
         offered |= dict(zip(_FILLED, session._cache.values[0], strict=True))
-        self._layer, self._bound = session._layer, session._layer.io_binding()
-        for argument in session._layer.get_inputs():
+        self._layer, output_layer = graphs
+        self._bound = self._layer.io_binding()
+        for argument in self._layer.get_inputs():
             self._bound.bind_ortvalue_input(argument.name, offered[argument.name])
         self._bound.bind_ortvalue_output("hidden_out", self.buffers.hidden_values[1])
         for name in _FILLED:
@@ -203,10 +224,10 @@ class _Run:
         self._head: tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding] | None = None
         if is_step:
             self._logits = np.zeros((1, rows, session.num_scored), np.float32)
-            head = session._head.io_binding()
+            head = output_layer.io_binding()
             head.bind_ortvalue_input("hidden", self.buffers.hidden_values[1])
             head.bind_ortvalue_output("logits", ort_value(self._logits))
-            self._head = session._head, head
+            self._head = output_layer, head
 
     def compute(self) -> None:
         """Run the layer."""

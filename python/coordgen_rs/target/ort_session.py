@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Literal
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,7 @@ from coordgen_rs.target.expert_report import ExpertReport
 from coordgen_rs.target.forward import Forward
 from coordgen_rs.target.head import Head
 from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.session import OnLogits, OnRead, StepCost
+from coordgen_rs.target.session import OnLogits, OnRead, Session, StepCost
 from coordgen_rs.target.switching import cancelled_by_errors, reading
 
 
@@ -49,6 +50,7 @@ class OrtSession(CachedSession):
         head: The head of all decode widths.
         forward: The passes over the blocks.
         switcher: Decides which graphs of the blocks are in memory.
+        dependents: Sessions that read what this one has computed; closed with it.
         widths: The widths in use, narrowest first; all of the bundle's until `select` is called.
         step_inputs: The input buffers of these widths.
         step_costs: Microseconds of a step of each; None until `select` is given them.
@@ -77,13 +79,15 @@ class OrtSession(CachedSession):
         self.device, self.blocks = device, device.blocks
         self.forward = Forward(device)
         manifest = self.bundle.manifest
+        costs = costs or guessed_costs(manifest)
         graphs_budget = memory_budget
         self._experts = device.experts if isinstance(device, CpuDevice) else None
+        self.dependents = WeakSet[Session]()
         if memory_budget is not None and isinstance(device, CpuDevice):
-            graphs_budget = device.graphs_within(memory_budget)
+            graphs_budget = device.graphs_within(memory_budget, costs)
         self.switcher = Switcher(
             self.blocks,
-            costs or guessed_costs(manifest),
+            costs,
             manifest.prefill_rows,
             manifest.decode_rows,
             is_shared=self.blocks.is_shared,
@@ -271,8 +275,8 @@ class OrtSession(CachedSession):
             self._written = self._run_at = self.length  # until all of it is
             before = None if self._experts is None else self._experts.num_read
             self.forward.run_step(inputs, self.switcher, self.gap_work)
-            if self._experts is not None and before is not None:
-                inputs.experts_read = (self._experts.num_read or before) - before
+            if self._experts is not None:
+                inputs.experts_read = self._experts.read_since(before)
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.head.step(inputs.rows)
@@ -287,6 +291,10 @@ class OrtSession(CachedSession):
             self.blocks.release(block, "prefill")
             self.blocks.release(block, "decode")
         self.head.release()
+        for dependent in list(self.dependents):
+            dependent.close()
+        if self._experts is not None:
+            self._experts.close()
         self._closed = self._closed or reason
 
     @contextmanager
@@ -312,7 +320,13 @@ def _told_behind(on_read: Callable[[int], None], before: int, num_read: int) -> 
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:
-    """Estimated costs of the blocks, from the sizes of their weights."""
-    sizes = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
-    rows = manifest.prefill_rows, manifest.decode_rows
-    return [BlockCost.guessed(num_bytes, *rows) for num_bytes in sizes]
+    """Estimated costs of the blocks, by their weights and the experts that a row reads."""
+    rows, experts = (manifest.prefill_rows, manifest.decode_rows), manifest.experts
+    return [
+        BlockCost.guessed(
+            manifest.files[block.weights].num_bytes,
+            *rows,
+            expert_bytes=0 if experts is None else experts.row_bytes(block.layers),
+        )
+        for block in manifest.blocks
+    ]

@@ -18,8 +18,8 @@ class StepCost(NamedTuple):
     Attributes:
         base: Cost with an empty cache.
         per_token: Additional cost per committed token.
-        experts: Experts of all layers that it reads where its tokens are unrelated; 0 where there
-            are none.
+        experts: Experts of all layers that it reads where its tokens are unrelated, within a memory
+            budget those that are not in memory then; 0 where there are none.
         per_expert: What each of them costs.
     """
 

@@ -3,7 +3,7 @@
 //! come from.
 
 use crate::draft::choose::chain_ahead::ChainAhead;
-use crate::draft::choose::expert_reads::ExpertReads;
+use crate::draft::choose::expert_reads::{ExpertReads, StepReads};
 use crate::draft::choose::rate::Rate;
 use crate::error::{Error, Result};
 
@@ -100,11 +100,19 @@ impl StepChoice {
         Ok(self)
     }
 
-    /// Learns how many experts a step of so many nodes has read, in all layers.
-    pub fn experts_read(&mut self, num_nodes: usize, count: f32) {
+    /// Learns what a step of so many nodes has read of experts.
+    pub fn experts_read(&mut self, num_nodes: usize, reads: StepReads) {
         let rows = self.steps.iter().map(|step| step.rows);
         if let Some(experts) = &mut self.experts {
-            experts.have_read(rows, num_nodes, count);
+            experts.have_read(rows, num_nodes, reads);
+        }
+    }
+
+    /// Takes over what another choice has learned: how steps paid, and what tokens share of experts.
+    pub fn learn_as(&mut self, other: &Self) {
+        self.rate = other.rate;
+        if let (Some(experts), Some(others)) = (&mut self.experts, &other.experts) {
+            experts.learn_as(others);
         }
     }
 
@@ -342,10 +350,28 @@ mod tests {
         let rows = |choice: &StepChoice| choice.rows(choice.best(2, 0, apart(&[0.3; 8])));
         assert_eq!((rows(&choice), choice.cost(2, 0)), (1, Some(3.75)));
         for _ in 0..200 {
-            choice.experts_read(8, 9.0);
+            choice.experts_read(8, StepReads { first_row: 8.0, all: 9.0 });
         }
         assert_eq!(rows(&choice), 8); // 0.3 * 8 > 4.5 - 2.9
         assert_eq!(choice.cost(0, 0), Some(1.0));
+    }
+
+    /// Most of what a step costs is what it reads from a disk: 8 of 10, 14 of 16 and 20 of 22. A text
+    /// finds the experts of each next token in memory, but not those of drafts.
+    #[test]
+    fn plain_steps_that_find_their_experts_in_memory_are_preferred() {
+        let costs = Some([10.0, 16.0, 22.0].map(StepCost::from).to_vec());
+        let experts = ExpertReads::new(1.0, vec![8.0, 14.0, 20.0]).unwrap();
+        let choice = StepChoice::new(shapes(&[1, 4, 8]), costs).unwrap();
+        let mut choice = choice.with_experts(experts).unwrap();
+        let rows = |choice: &StepChoice| choice.rows(choice.best(2, 0, apart(&[0.3; 8])));
+        assert!(rows(&choice) > 1);
+        for _ in 0..200 {
+            choice.experts_read(8, StepReads { first_row: 0.0, all: 12.0 });
+        }
+        assert_eq!(rows(&choice), 1); // 1 / 2 > 2.4 / 14
+        assert!((choice.cost(0, 0).unwrap() - 2.0).abs() < 0.2);
+        assert!((choice.cost(2, 0).unwrap() - 14.0).abs() < 0.4);
     }
 
     #[test]

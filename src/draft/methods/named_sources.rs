@@ -7,7 +7,7 @@ use crate::draft::source::DraftSource;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::calibration::Calibration;
 use crate::draft::sources::common_phrases::{CommonPhrases, PhraseTable};
-use crate::draft::sources::earlier_requests::EarlierRequests;
+use crate::draft::sources::earlier_requests::{EarlierRequests, SharedRequests};
 use crate::draft::sources::history::History;
 use crate::draft::sources::lookup_table::SharedTable;
 use crate::draft::sources::lookup_table::source::TableSource;
@@ -153,7 +153,7 @@ pub const SOURCES: &[Source] = &[
     source(
         EarlierRequests::NAME,
         Needs::Nothing,
-        "what followed the longest match in earlier requests of the same drafter",
+        "what followed the longest match in earlier requests of the same drafter, or of those beside it",
     ),
     source(
         PromptLookup::NAME,
@@ -187,6 +187,8 @@ pub const SOURCES: &[Source] = &[
 pub struct DrawnOn {
     /// For "lookup-table".
     pub lookup_table: SharedTable,
+    /// For "earlier-requests".
+    pub earlier_requests: SharedRequests,
     /// For "draft-model".
     pub draft_model: Option<SharedModelDraft>,
     /// For "common-phrases".
@@ -223,7 +225,7 @@ pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource
             Some(spellings) => Box::new(Respelling::new(spellings.clone())),
             None => return Err(nothing_to_draw_on(name, "a table of spellings")),
         },
-        EarlierRequests::NAME => Box::new(EarlierRequests::new()),
+        EarlierRequests::NAME => Box::new(EarlierRequests::new(on.earlier_requests.clone())),
         PromptLookup::NAME => Box::new(PromptLookup::new()),
         SamDecoding::NAME => Box::new(SamDecoding::new()),
         SamDecoding::WITH_EARLIER_REQUESTS => Box::new(SamDecoding::with_earlier_requests()),

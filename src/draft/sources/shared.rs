@@ -17,6 +17,11 @@ impl<T: Send> Shared<T> {
         Self(Arc::new(Mutex::new(value)))
     }
 
+    /// Whether others share it, at this moment.
+    pub fn has_others(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// The value, locked until the guard is dropped.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         waiting::lock(&self.0)

@@ -10,7 +10,8 @@ use crate::kernels::product::{Gate, WeightType, Weights};
 const MOST: usize = 1 << 24;
 /// Experts that a layer may have.
 const MOST_EXPERTS: usize = 1 << 12;
-/// What an expert's bytes are filled up to, so that each begins at a page of a mapped file.
+/// What an expert's bytes are filled up to, so that each begins at a page of a mapped file on most
+/// systems; where pages are larger, neighbours share some.
 const PAGE: usize = 1 << 12;
 
 /// What is wrong with a layer, or with what a step reads.

@@ -5,6 +5,10 @@
 //! became shorter is found before it is read here; whoever touches the rest is told of by the system
 //! (SIGBUS), and [`file_at`] names the file in its handler.
 //!
+//! The system brings and gives back whole pages of its own, of 4, 16 or 64 KiB, and refuses advice
+//! that does not begin at one: bytes are brought with all pages that they touch, and given back with
+//! those that lie within them, so that nothing beside them goes.
+//!
 //! Unsafe: the calls of the system, and memory that it lends.
 #![allow(unsafe_code)]
 
@@ -33,6 +37,7 @@ pub struct Mapping {
     file: File,
     address: *const u8,
     num_bytes: usize,
+    page: usize,
     slot: Option<&'static Slot>,
 }
 
@@ -55,7 +60,14 @@ impl Mapping {
         }
         let address = address.cast_const().cast::<u8>();
         let slot = Slot::take(address as usize, num_bytes, path);
-        Ok(Self { path: path.to_owned(), file, address, num_bytes, slot })
+        // SAFETY: asks the system for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        Ok(Self { path: path.to_owned(), file, address, num_bytes, page, slot })
+    }
+
+    /// Bytes of the system's pages.
+    pub fn page(&self) -> usize {
+        self.page
     }
 
     /// Its path as given.
@@ -91,9 +103,10 @@ impl Mapping {
         self.check_holds(bytes.end)?;
         #[cfg(target_os = "linux")]
         {
+            let pages = touched(bytes, self.page, self.num_bytes);
             // All of it at once, where a fault alone reads as much as the system reads ahead.
-            let _ = self.advise(bytes, libc::MADV_WILLNEED);
-            match self.advise(bytes, POPULATE_READ) {
+            let _ = self.advise(&pages, libc::MADV_WILLNEED);
+            match self.advise(&pages, POPULATE_READ) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {} // before Linux 5.14
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
                     self.check_holds(bytes.end)?;
@@ -110,12 +123,17 @@ impl Mapping {
         Ok(())
     }
 
-    /// Gives pages back; where `is_forgotten`, the system is asked to keep no copy either.
+    /// Gives the pages within some bytes back; where `is_forgotten`, the system is asked to keep no
+    /// copy either.
     pub fn give_back(&self, bytes: &Range<usize>, is_forgotten: bool) {
-        let _ = self.advise(bytes, libc::MADV_DONTNEED); // it stays until the system wants it
+        let pages = within(bytes, self.page, self.num_bytes);
+        if pages.is_empty() {
+            return;
+        }
+        let _ = self.advise(&pages, libc::MADV_DONTNEED); // it stays until the system wants it
         #[cfg(target_os = "linux")]
         if is_forgotten {
-            let (start, length) = (bytes.start as i64, bytes.len() as i64);
+            let (start, length) = (pages.start as i64, pages.len() as i64);
             let forget = libc::POSIX_FADV_DONTNEED;
             // SAFETY: advice about an open file.
             unsafe { libc::posix_fadvise(self.file.as_raw_fd(), start, length, forget) };
@@ -143,6 +161,18 @@ impl Drop for Mapping {
         // SAFETY: the mapping is this one's alone; nobody is lent its memory for longer.
         unsafe { libc::munmap(self.address.cast_mut().cast(), self.num_bytes) };
     }
+}
+
+/// The pages that some bytes of a file touch; the last one of the file ends with it.
+fn touched(bytes: &Range<usize>, page: usize, file_bytes: usize) -> Range<usize> {
+    bytes.start / page * page..bytes.end.next_multiple_of(page).min(file_bytes)
+}
+
+/// The pages that lie within some bytes of a file; the last one of the file ends with it.
+fn within(bytes: &Range<usize>, page: usize, file_bytes: usize) -> Range<usize> {
+    let start = bytes.start.next_multiple_of(page);
+    let end = if bytes.end == file_bytes { file_bytes } else { bytes.end / page * page };
+    start..end.max(start)
 }
 
 /// Where a file is mapped, to be read in a signal's handler.
@@ -186,4 +216,58 @@ pub fn file_at(address: usize) -> Option<&'static CStr> {
     let name = SLOTS.iter().find(is_at)?.name.load(Ordering::Acquire);
     // SAFETY: names that are stored are C strings that are never freed.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What experts begin and end at.
+    const STEP: usize = 4096;
+
+    #[test]
+    fn pages_as_large_as_experts_steps_are_just_theirs() {
+        let bytes = 3 * STEP..7 * STEP;
+        assert_eq!(touched(&bytes, STEP, 9 * STEP), bytes);
+        assert_eq!(within(&bytes, STEP, 9 * STEP), bytes);
+    }
+
+    #[test]
+    fn larger_pages_are_brought_whole_and_given_back_only_whole() {
+        let (page, bytes) = (4 * STEP, 3 * STEP..13 * STEP);
+        assert_eq!(touched(&bytes, page, 40 * STEP), 0..16 * STEP);
+        assert_eq!(within(&bytes, page, 40 * STEP), 4 * STEP..12 * STEP);
+        assert!(within(&(STEP..3 * STEP), page, 40 * STEP).is_empty());
+        let last = 9 * STEP..14 * STEP; // the file ends with it
+        assert_eq!(touched(&last, page, 14 * STEP), 8 * STEP..14 * STEP);
+        assert_eq!(within(&last, page, 14 * STEP), 12 * STEP..14 * STEP);
+    }
+
+    proptest! {
+        #[test]
+        fn advice_begins_at_pages_and_loses_nothing_beside_its_bytes(
+            page in prop::sample::select(&[4096usize, 16384, 65536][..]),
+            start in 0..200usize,
+            length in 1..200usize,
+            beside in 0..50usize,
+        ) {
+            let bytes = start * STEP..(start + length) * STEP;
+            let file_bytes = bytes.end + beside * STEP;
+            let outer = touched(&bytes, page, file_bytes);
+            let inner = within(&bytes, page, file_bytes);
+            let ends = |at: usize| at.is_multiple_of(page) || at == file_bytes;
+            prop_assert!(outer.start.is_multiple_of(page) && ends(outer.end));
+            prop_assert!(outer.start <= bytes.start && bytes.end <= outer.end);
+            prop_assert!(bytes.start - outer.start < page && outer.end - bytes.end < page);
+            prop_assert!(inner.start.is_multiple_of(page) && (inner.is_empty() || ends(inner.end)));
+            if !inner.is_empty() {
+                prop_assert!(bytes.start <= inner.start && inner.end <= bytes.end);
+                prop_assert!(inner.start - bytes.start < page && bytes.end - inner.end < page);
+            } else {
+                prop_assert!(bytes.len() < 2 * page);
+            }
+        }
+    }
 }

@@ -46,6 +46,8 @@ pub struct Counts {
     pub asked: u64,
     /// Of these, how many were not there, or not all of them.
     pub misses: u64,
+    /// Of these, how many the first row of a turn had chosen.
+    pub first_row_misses: u64,
     /// Bytes that were read.
     pub read_bytes: u64,
     /// Experts that were begun to be read before they were asked for.
@@ -54,6 +56,8 @@ pub struct Counts {
     pub ahead_used: u64,
     /// Of these, how many were dropped before they were asked for.
     pub ahead_wasted: u64,
+    /// Bytes that were read of those.
+    pub wasted_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +180,13 @@ impl<F: Forecast> Residency<F> {
             if entry.place == Place::Failed {
                 (entry.place, entry.begun, entry.read) = (Place::Reading, 0, 0);
             }
-            self.counts.misses += u64::from(entry.place != Place::Resident);
+            if entry.place != Place::Resident {
+                self.counts.misses += 1;
+                let of_first_row = chosen.iter().take(per_row);
+                let is_first =
+                    of_first_row.map(|&it| first + usize::from(it)).any(|it| it == expert);
+                self.counts.first_row_misses += u64::from(is_first);
+            }
             if entry.place != Place::Resident && !self.wanted.contains(&expert) {
                 self.wanted.push_back(expert);
             }
@@ -312,6 +322,7 @@ impl<F: Forecast> Residency<F> {
         let victim = self.used_last().filter(|&(_, last)| last > turns)?.0;
         let entry = &mut self.entries[victim];
         self.counts.ahead_wasted += u64::from(entry.is_ahead);
+        self.counts.wasted_bytes += if entry.is_ahead { entry.read } else { 0 };
         (entry.place, entry.is_ahead) = (Place::Leaving, false);
         self.leaving_bytes += self.shape.num_bytes(victim);
         Some(Action::Drop(victim))

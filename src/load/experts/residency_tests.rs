@@ -78,6 +78,32 @@ fn the_last_to_be_used_goes_but_not_what_is_held() {
 }
 
 #[test]
+fn what_first_rows_miss_is_told_apart() {
+    let mut core = core(120);
+    let held = core.ask(0, &[1, 2, 1, 3], 2);
+    settle(&mut core);
+    core.let_go(&held);
+    assert_eq!((core.counts().first_row_misses, core.counts().misses), (2, 3));
+    core.ask(0, &[1, 2, 3, 2], 2);
+    assert_eq!((core.counts().first_row_misses, core.counts().misses), (2, 3));
+}
+
+#[test]
+fn what_is_read_ahead_and_dropped_unused_is_told_in_bytes() {
+    let mut core = core(80);
+    let asked = core.ask(0, &[1, 2, 3], 3);
+    settle(&mut core);
+    core.let_go(&asked);
+    assert_eq!(core.counts().wasted_bytes, 0);
+    let read_before = core.counts().read_bytes; // 0, 4 and 5 came ahead: there was room
+    core.ask(1, &[0, 1, 2, 3], 4);
+    settle(&mut core);
+    let counts = core.counts();
+    assert_eq!((counts.ahead_used, counts.ahead_wasted, counts.wasted_bytes), (2, 1, 10));
+    assert_eq!(counts.read_bytes, read_before + 2 * 20);
+}
+
+#[test]
 fn a_read_that_fails_is_told_and_made_again_when_asked_for() {
     let mut core = core(80);
     let asked = core.ask(0, &[1], 1);

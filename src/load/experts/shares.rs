@@ -7,7 +7,8 @@ use crate::error::{Error, Result};
 /// How a budget is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// For the blocks' graphs: less than all of them where some are to be streamed.
+    /// For the blocks' graphs: less than all of them where some are to be streamed; more where
+    /// experts leave some, as a plan may hold both graphs of a block.
     pub graphs: u64,
     /// For experts: at least those of the largest layer, at most all.
     pub experts: u64,
@@ -26,8 +27,8 @@ impl Shares {
         if budget < least_graphs + least {
             return Err(Error::BudgetTooSmall { budget, least: least_graphs + least });
         }
-        let graphs = all.min(budget - least);
-        Ok(Self { graphs, experts: (budget - graphs).min(experts.all_bytes()) })
+        let experts = (budget - all.min(budget - least)).min(experts.all_bytes());
+        Ok(Self { graphs: budget - experts, experts })
     }
 }
 
@@ -42,7 +43,7 @@ mod tests {
         let shape = Shape::new(vec![layer(4), layer(6)]);
         let of = |budget| Shares::of(budget, &[30, 20], &shape);
         let shares = |graphs, experts| Ok(Shares { graphs, experts });
-        assert_eq!(of(1000), shares(50, 100));
+        assert_eq!(of(1000), shares(900, 100));
         assert_eq!(of(130), shares(50, 80));
         assert_eq!(of(110), shares(50, 60));
         assert_eq!(of(95), shares(35, 60)); // blocks are streamed

@@ -7,6 +7,7 @@
 //! where it is not in memory. So a turn that nobody announced is right, too, as is one in a fork of
 //! the process, which has no threads to read.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,7 +24,7 @@ use crate::waiting;
 
 /// Bytes of a read: enough for a disk to be quick, few enough to wait for.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Experts begin and end at a multiple of it.
+/// Experts begin and end at a multiple of it, a page of most systems; others' are larger.
 pub const PAGE: u64 = 4096;
 
 /// Where the experts of a layer are.
@@ -78,6 +79,7 @@ struct Shared {
     regions: Vec<Region>,
     shape: Shape,
     is_forgotten: bool,
+    first_row_read: AtomicU64,
     num_read: AtomicU64,
     state: Mutex<State>,
     /// There may be something to read.
@@ -91,7 +93,9 @@ struct State {
     /// None without a budget.
     core: Option<Residency<Expectation>>,
     waited_us: u64,
-    /// Why the last read failed.
+    /// Why the last read of an expert failed; told while it has, to whoever asks for it.
+    failures: HashMap<usize, Error>,
+    /// Why what was asked for last is not there.
     failure: Option<Error>,
     is_closed: bool,
 }
@@ -127,12 +131,14 @@ impl ExpertStore {
             Residency::new(shape.clone(), budget.num_bytes, PIECE_BYTES, forecast)
         };
         let core = budget.map(core).transpose()?;
-        let state = State { core, waited_us: 0, failure: None, is_closed: false };
+        let (failures, failure) = (HashMap::new(), None);
+        let state = State { core, waited_us: 0, failures, failure, is_closed: false };
         let shared = Arc::new(Shared {
             mappings,
             regions,
             shape,
             is_forgotten: budget.is_some_and(|budget| budget.is_forgotten),
+            first_row_read: AtomicU64::new(0),
             num_read: AtomicU64::new(0),
             state: Mutex::new(state),
             work: Condvar::new(),
@@ -202,25 +208,28 @@ impl ExpertStore {
             state.waited_us += started.elapsed().as_micros() as u64;
         }
         let core = state.core.as_ref().expect("it has been there");
-        let failed = held.asked.iter().any(|&expert| core.has_failed(expert));
-        let failure = state.failure.clone();
-        drop(state);
-        if failed {
-            let file = shared.mappings[shared.regions[layer].file].path().display().to_string();
-            let unknown = || Error::ExpertsUnreadable { file, reason: "a read failed".to_owned() };
-            return Err(failure.unwrap_or_else(unknown));
-        }
+        let failed = held.asked.iter().find(|&&expert| core.has_failed(expert));
+        let failure = failed.map(|expert| state.failures[expert].clone());
+        drop(state); // `held` is let go of where this fails
+        shared.noted(failure.map_or(Ok(()), Err))?;
         Ok(held)
     }
 
-    /// Counts experts that a layer's run has read, each once.
-    pub fn count_read(&self, num_experts: usize) {
-        self.shared.num_read.fetch_add(num_experts as u64, Ordering::Relaxed);
+    /// Counts experts that a layer's run reads: those of its first row, and all, each once.
+    pub fn count_read(&self, first_row: usize, all: usize) {
+        self.shared.first_row_read.fetch_add(first_row as u64, Ordering::Relaxed);
+        self.shared.num_read.fetch_add(all as u64, Ordering::Relaxed);
     }
 
-    /// Experts that were read so far, each once in a layer's run; with a budget and without.
-    pub fn num_read(&self) -> u64 {
-        self.shared.num_read.load(Ordering::Relaxed)
+    /// Experts that were read so far for the first rows of runs of a layer, and for all rows: from
+    /// memory, each once in a run; with a budget only those that were not there.
+    pub fn num_read(&self) -> (u64, u64) {
+        if self.is_managed() {
+            let counts = self.report().counts;
+            return (counts.first_row_misses, counts.misses);
+        }
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        (read(&self.shared.first_row_read), read(&self.shared.num_read))
     }
 
     /// What it has done so far.
@@ -233,7 +242,7 @@ impl ExpertStore {
         }
     }
 
-    /// Why the last [`hold`](Self::hold) or read failed, if one did since this was last asked.
+    /// Why the last [`hold`](Self::hold) that failed did, if one did since this was last asked.
     pub fn take_failure(&self) -> Option<Error> {
         waiting::lock(&self.shared.state).failure.take()
     }
@@ -307,12 +316,12 @@ impl Shared {
             match &action {
                 Action::Read(expert, bytes) => {
                     core.read_over(*expert, bytes, outcome.is_ok());
+                    if let Err(error) = outcome {
+                        state.failures.insert(*expert, error);
+                    }
                     self.done.notify_all();
                 }
                 Action::Drop(expert) => core.drop_over(*expert),
-            }
-            if let Err(error) = outcome {
-                state.failure = Some(error);
             }
             self.work.notify_all();
         }
@@ -329,10 +338,37 @@ impl Shared {
             }
             Action::Drop(expert) => {
                 let (mapping, bytes) = self.bytes(*expert);
+                let bytes = self.with_shared_pages(*expert, mapping.page(), bytes);
                 mapping.give_back(&bytes, self.is_forgotten);
                 Ok(())
             }
         }
+    }
+
+    /// An expert's bytes, and of pages that it shares with a neighbour all, if that is absent. Where
+    /// pages are larger than experts, more than two share one, and it stays.
+    fn with_shared_pages(
+        &self,
+        expert: usize,
+        page: usize,
+        Range { start, end }: Range<usize>,
+    ) -> Range<usize> {
+        let (first, last) = (start / page * page, end.next_multiple_of(page));
+        if end - start < page {
+            return start..end;
+        }
+        let has_first = first < start && self.is_absent_beside(expert, expert.checked_sub(1));
+        let has_last = end < last && self.is_absent_beside(expert, Some(expert + 1));
+        (if has_first { first } else { start })..(if has_last { last } else { end })
+    }
+
+    /// Whether nothing is in memory of a neighbour in an expert's layer; of others it is not known.
+    fn is_absent_beside(&self, expert: usize, neighbour: Option<usize>) -> bool {
+        let of_layer = self.shape.of_layer(self.shape.layer(expert));
+        let neighbour = neighbour.filter(|neighbour| of_layer.contains(neighbour));
+        let state = self.lock();
+        let core = state.core.as_ref();
+        neighbour.is_some_and(|it| core.is_some_and(|core| core.is_absent(it)))
     }
 
     /// Gives back what faults have mapped beside an expert, of neighbours that are not in memory.
@@ -341,13 +377,7 @@ impl Shared {
         if all.len() < 2 * FAULT_AROUND {
             return;
         }
-        let of_layer = self.shape.of_layer(self.shape.layer(expert));
-        let is_absent = |neighbour: Option<usize>| {
-            let neighbour = neighbour.filter(|neighbour| of_layer.contains(neighbour));
-            let state = self.lock();
-            let core = state.core.as_ref();
-            neighbour.is_some_and(|it| core.is_some_and(|core| core.is_absent(it)))
-        };
+        let is_absent = |neighbour| self.is_absent_beside(expert, neighbour);
         if bytes.start == all.start && is_absent(expert.checked_sub(1)) {
             mapping.give_back(&(all.start - FAULT_AROUND..all.start), false);
         }

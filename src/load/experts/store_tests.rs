@@ -146,6 +146,23 @@ fn a_file_that_became_shorter_is_named_with_a_budget_and_without() {
     }
 }
 
+/// Whoever asks for an expert is told why that one cannot be read; a read ahead that nobody asks for is
+/// nobody's failure.
+#[test]
+fn a_read_ahead_that_fails_is_told_to_nobody_but_who_asks() {
+    let files = Files::new("ahead");
+    let store = files.open(Some(LAYERS as u64 * EXPERTS as u64 * STRIDE)).unwrap();
+    files.cut(EXPERTS as u64 * STRIDE);
+    drop(store.hold(0, &[0, 1], 2).unwrap());
+    while store.report().counts.ahead < (LAYERS * EXPERTS - 2) as u64 {
+        thread::yield_now(); // all there is room for is read ahead, most of it in vain
+    }
+    drop(store.hold(0, &[0, 1], 2).unwrap());
+    assert_eq!(store.take_failure(), None);
+    let failed = store.hold(1, &[0, 1], 2).unwrap_err();
+    assert_eq!(store.take_failure(), Some(failed));
+}
+
 #[test]
 fn regions_outside_their_file_and_small_budgets_are_refused() {
     let files = Files::new("refused");

@@ -77,7 +77,7 @@ impl SwitchReport {
 ///     fn release(&self, _: BlockId, _: Graph) {}
 /// }
 ///
-/// let costs = vec![BlockCost::guessed(1_000_000, 256, 32); 2];
+/// let costs = vec![BlockCost::guessed(1_000_000, 0, 256, 32); 2];
 /// let switcher = Switcher::new(Arc::new(Nothing), Profile::new(costs, 256, 32)?, false)?;
 /// switcher.settle(Strategy::Single, None);
 /// switcher.begin(256)?;

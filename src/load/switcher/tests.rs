@@ -317,7 +317,7 @@ impl BlockStore for Stuck {
 fn whoever_waits_is_interrupted_when_the_store_says_so() {
     let (go_on, receiver) = std::sync::mpsc::channel();
     let store = Arc::new(Stuck { go_on: Mutex::new(receiver) });
-    let profile = Profile::new(vec![BlockCost::guessed(1, 1, 1)], 1, 1).unwrap();
+    let profile = Profile::new(vec![BlockCost::guessed(1, 0, 1, 1)], 1, 1).unwrap();
     let switcher = Switcher::new(store, profile, false).unwrap();
     assert_eq!(switcher.ensure(&[Decode]), Err(Error::WaitInterrupted));
     assert_eq!(switcher.try_enter(BlockId(0)), Ok(None));

@@ -14,10 +14,12 @@ use super::phrases::PyPhraseTable;
 use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
+use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::ModelPrice;
 use crate::draft::choose::origins::Origin;
 use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
 use crate::py::constraint::{PyConstraint, Raised};
 use crate::py::convert::{integers, matrix, to_array, token_ids};
@@ -100,6 +102,8 @@ impl PyAccepted {
 #[pyclass(name = "Drafter", module = "coordgen_rs._core")]
 pub struct PyDrafter {
     core: Drafter,
+    /// With the drafters beside this one.
+    earlier_requests: SharedRequests,
     step_inputs: Vec<Py<PyStepInputs>>,
     vocab_size: usize,
     /// By the grammar of the request.
@@ -149,7 +153,7 @@ impl PyDrafter {
     #[pyo3(signature = (
         step_inputs, vocab_size, *, sources=vec![SuffixAutomaton::NAME.into()], costs=None,
         commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
-        model_draft=None, phrases=None, tree=TreeOption::default()
+        model_draft=None, phrases=None, tree=TreeOption::default(), beside=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
@@ -165,6 +169,7 @@ impl PyDrafter {
         model_draft: Option<PyRef<'_, PyModelDraft>>,
         phrases: Option<PyRef<'_, PyPhraseTable>>,
         tree: TreeOption,
+        beside: Option<PyRef<'_, Self>>,
     ) -> PyResult<Self> {
         let options = DrafterOptions {
             steps: step_choice(py, &step_inputs, costs)?,
@@ -173,7 +178,10 @@ impl PyDrafter {
             end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
             shape: tree.shape()?,
         };
+        let earlier_requests =
+            beside.as_ref().map(|drafter| drafter.earlier_requests.clone()).unwrap_or_default();
         let drawn_on = DrawnOn {
+            earlier_requests: earlier_requests.clone(),
             lookup_table: lookup_table.map(|table| table.core.clone()).unwrap_or_default(),
             draft_model: model_draft.map(|draft| draft.core.clone()),
             phrases: phrases.as_ref().map(|table| table.core.clone()),
@@ -184,12 +192,11 @@ impl PyDrafter {
         if let Some(history) = history {
             sources.extend(history.sources(vocab_size)?);
         }
-        Ok(Self {
-            core: Drafter::new(sources, options)?,
-            step_inputs,
-            vocab_size,
-            raised: Raised::default(),
-        })
+        let mut core = Drafter::new(sources, options)?;
+        if let Some(beside) = beside {
+            core.share_with(&beside.core)?;
+        }
+        Ok(Self { core, earlier_requests, step_inputs, vocab_size, raised: Raised::default() })
     }
 
     #[doc = stub_doc!("Drafter.begin")]
@@ -295,8 +302,8 @@ impl PyDrafter {
         let py = logits.py();
         let logits = self.logits(logits)?;
         if let Some((step, _)) = self.core.proposed_step() {
-            let count = self.step_inputs[step].borrow_mut(py).experts_read.take();
-            self.core.experts_read(count);
+            let counts = self.step_inputs[step].borrow_mut(py).experts_read.take();
+            self.core.experts_read(counts.map(|(first_row, all)| StepReads { first_row, all }));
         }
         let is_long = self.core.num_scores_learned_from() >= LONG;
         let core = &mut self.core;

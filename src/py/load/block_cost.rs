@@ -58,10 +58,17 @@ impl PyBlockCost {
 
     #[doc = stub_doc!("BlockCost.guessed")]
     #[staticmethod]
-    fn guessed(num_bytes: i128, prefill_rows: i128, decode_rows: i128) -> PyResult<Self> {
+    #[pyo3(signature = (num_bytes, prefill_rows, decode_rows, *, expert_bytes = 0))]
+    fn guessed(
+        num_bytes: i128,
+        prefill_rows: i128,
+        decode_rows: i128,
+        expert_bytes: i128,
+    ) -> PyResult<Self> {
         Ok(Self {
             core: BlockCost::guessed(
                 non_negative("num_bytes", num_bytes)?,
+                non_negative("expert_bytes", expert_bytes)?,
                 non_negative("prefill_rows", prefill_rows)?,
                 non_negative("decode_rows", decode_rows)?,
             ),

@@ -80,7 +80,7 @@ impl PyExpertStore {
 
     #[doc = stub_doc!("ExpertStore.num_read")]
     #[getter]
-    fn num_read(&self) -> u64 {
+    fn num_read(&self) -> (u64, u64) {
         self.core.num_read()
     }
 
@@ -100,6 +100,7 @@ impl PyExpertStore {
         report.set_item("ahead", counts.ahead)?;
         report.set_item("ahead_used", counts.ahead_used)?;
         report.set_item("ahead_wasted", counts.ahead_wasted)?;
+        report.set_item("wasted_bytes", counts.wasted_bytes)?;
         report.set_item("held_bytes", held_bytes)?;
         Ok(report)
     }

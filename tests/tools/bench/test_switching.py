@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoints import CHECKPOINTS
+from checkpoints import CHECKPOINTS, exported
 from command_line import coordgen
+from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.target.ort_session import guessed_costs
@@ -15,6 +16,7 @@ from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.measuring.switching import STRATEGIES, bench_switching
 from coordgen_rs.tools.bench.measuring.workbench import Workbench
 from coordgen_rs.tools.export import export_checkpoint
+from mixtures import write_mixture
 from switch_memory import resident_after
 
 
@@ -73,6 +75,37 @@ def test_wrong_options_are_named(bundle, costs):
         bench_switching(bundle.path, costs, prompt_len=70, strategies=["guess"])
     with pytest.raises(MemoryBudgetError):
         bench_switching(bundle.path, costs, prompt_len=70, memory_budget=1)
+
+
+def test_a_budget_of_a_mixture_is_for_graphs_and_experts(tmp_path):
+    checkpoint = write_mixture(tmp_path / "checkpoint", "qwen3_moe")
+    mixture = exported(checkpoint, tmp_path / "bundle", blocks=2, prefill_rows=32, context=128)
+    costs = guessed_costs(mixture.manifest)
+    graphs = sum(cost.decode_bytes for cost in costs)
+    layers = [region.num_bytes for region in mixture.manifest.experts.layers]
+    asked = {"prompt_len": 40, "strategies": ["sync", "just_in_time"], "rounds": 1}
+    for held, rest in ((max(layers), 0), (sum(layers), 1 << 20)):
+        budget = graphs + held + rest
+        bench = bench_switching(mixture.path, costs, memory_budget=budget, **asked)
+        assert bench.memory_budget == graphs + rest
+        stats = [one.answered.stats for given in bench.answers.values() for one in given]
+        assert all(0 < it.experts.held_bytes <= held for it in stats)
+    least = max(cost.decode_bytes for cost in costs) + max(layers)
+    with pytest.raises(MemoryBudgetError, match=f"{least} bytes are the least"):
+        bench_switching(mixture.path, costs, memory_budget=least - 1, **asked)
+
+
+def test_a_guess_counts_the_experts_that_a_row_computes_with(tmp_path):
+    checkpoint = write_mixture(tmp_path / "checkpoint", "qwen3_moe")
+    manifest = exported(checkpoint, tmp_path / "bundle", blocks=2).manifest
+    for block, cost in zip(manifest.blocks, guessed_costs(manifest), strict=True):
+        held, experts = manifest.files[block.weights].num_bytes, manifest.experts
+        layers = [it for it in experts.layers if it.layer in block.layers]
+        read = sum(it.num_bytes for it in layers) * experts.chosen // experts.num
+        assert cost.decode_bytes == held
+        assert cost.decode_compute_us == round((held + read) / 1e5 * manifest.decode_rows)
+        dense = BlockCost.guessed(held, manifest.prefill_rows, manifest.decode_rows)
+        assert (cost.decode_load_us, cost.prefill_load_us) == (dense.decode_load_us,) * 2
 
 
 def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):

@@ -1,5 +1,6 @@
 """MXFP4 in transformers' form: the numbers and exponents of GGUF's, in another order."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.checkpoints.gpt_oss import transposed
+from coordgen_rs.tools.export.checkpoints.gpt_oss import gpt_oss_tensors, last_turned, transposed
 from coordgen_rs.tools.export.checkpoints.mxfp4 import unpacked
 from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
@@ -98,7 +99,7 @@ def test_each_second_row_is_the_same_rows(tmp_path):
 def test_columns_of_matrices_become_rows(tmp_path, dtype):
     matrices = np.random.default_rng(0).standard_normal((3, 5, 4)).astype(dtype)
     save_file({"w": matrices}, tmp_path / "some.safetensors")
-    turned = transposed(open_safetensors(tmp_path / "some.safetensors")["w"])
+    turned = transposed(open_safetensors(tmp_path / "some.safetensors")["w"], last_turned())
     expected = matrices.swapaxes(1, 2).reshape(12, 5)
     assert turned.shape == (12, 5)
     for start, stop in ((0, 12), (1, 3), (3, 9), (4, 8), (11, 12)):
@@ -112,10 +113,32 @@ def test_columns_of_bfloat16_keep_their_bits(tmp_path):
 
     matrices = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(ml_dtypes.bfloat16)
     save_file({"w": matrices}, tmp_path / "some.safetensors")
-    turned = transposed(open_safetensors(tmp_path / "some.safetensors")["w"])
+    turned = transposed(open_safetensors(tmp_path / "some.safetensors")["w"], last_turned())
     expected = matrices.swapaxes(1, 2).reshape(8, 3)
     assert turned.blocks.weight_type == "BF16"
     assert turned.blocks.read_rows(0, 8).tobytes() == expected.tobytes()
+
+
+def test_the_last_matrix_that_was_turned_goes_with_the_tensors(tmp_path):
+    names = [f"model.layers.{number}.mlp.experts.down_proj" for number in range(2)]
+    save_file(
+        {it: np.ones((2, 256, 512), np.float32) for it in names}, tmp_path / "some.safetensors"
+    )
+    tracemalloc.start()
+    try:
+        tensors = gpt_oss_tensors(open_safetensors(tmp_path / "some.safetensors"))
+        for name in names:
+            tensors[f"{name}.weight"].read_rows(0, 3)
+        one = 4 * 256 * 512
+        assert one <= held_bytes() < 2 * one, "the last one is kept"
+        del tensors
+        assert held_bytes() < one // 2
+    finally:
+        tracemalloc.stop()
+
+
+def held_bytes() -> int:
+    return tracemalloc.get_traced_memory()[0]
 
 
 def damaged(**changes: Any) -> dict[str, NDArray[Any]]:

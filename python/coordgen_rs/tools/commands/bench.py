@@ -125,7 +125,8 @@ def _add_switching(parser: Parser) -> None:
     parser.declare_group(
         "options for switching and streaming",
         option.size("--memory-budget SIZE").help(
-            "most memory for the target's graphs, e.g. 800M; blocks that do not fit are streamed"
+            "most memory for the target's graphs and experts, e.g. 800M; blocks that do not fit "
+            "are streamed"
         ),
         option.path("--profile FILE").help(
             "a profile from `coordgen profile`; default: measured now"

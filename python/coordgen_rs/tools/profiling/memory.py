@@ -2,7 +2,8 @@
 
 In: a bundle. Out: bytes by graph and block, and how they were found: as growth of a fresh process's
 resident memory, since memory that was in use before is taken again without growing; or, where
-the system does not tell, or an NPU has memory of its own, as sizes of files.
+the system does not tell, an NPU has memory of its own, or experts that are in no graph would grow,
+too, as sizes of files.
 """
 
 from pathlib import Path
@@ -35,7 +36,7 @@ def block_bytes(
         BundleError: A graph cannot be loaded or run.
     """
     is_apart = bundle.manifest.qnn is not None and not is_emulator()  # not this process's memory
-    if is_apart or not resident_bytes():
+    if is_apart or bundle.manifest.experts is not None or not resident_bytes():
         return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
     grown: dict[GraphName, list[int]] = {}
     for graph in GRAPHS:

@@ -8,7 +8,7 @@ use crate::draft::choose::origins::Origin;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::StepShape;
 use crate::logits::argmax;
-use crate::tree::draft_tree::strategies;
+use crate::tree::draft_tree::{DraftTree, strategies};
 use proptest::prelude::*;
 
 /// What may follow depends on the last two tokens; after `len` tokens nothing may.

@@ -2,18 +2,9 @@
 //! committed, in place of its logits. Out: trees for it to verify, by the same rules as `propose`.
 
 use super::Drafter;
-use crate::draft::choose::acceptance::Acceptance;
-use crate::draft::choose::step_choice::StepChoice;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
-
-/// What a drafter has learned from verifications: the trust in its sources, and how steps paid.
-#[derive(Clone, Debug)]
-pub struct Learned {
-    acceptance: Acceptance,
-    steps: StepChoice,
-}
 
 impl Drafter {
     /// Drafts a tree of at most `most_nodes` nodes, the root included, whatever rows a step has;
@@ -54,18 +45,6 @@ impl Drafter {
             request.take_in(rest);
         }
         Ok(())
-    }
-
-    /// What was learned until now, to be put back later.
-    pub(crate) fn learned(&self) -> Learned {
-        let acceptance = self.draft.acceptance().clone();
-        Learned { acceptance, steps: self.options.steps.clone() }
-    }
-
-    /// Puts back what was learned up to some time.
-    pub(crate) fn set_learned(&mut self, learned: &Learned) {
-        self.draft.set_acceptance(learned.acceptance.clone());
-        self.options.steps = learned.steps.clone();
     }
 }
 

@@ -8,7 +8,9 @@ mod answer;
 mod constrained;
 mod draft;
 mod hosted;
+mod learned;
 mod offered;
+mod proposed;
 mod request;
 mod source_list;
 mod state;
@@ -17,13 +19,15 @@ mod statistics;
 use self::answer::Answer;
 use self::constrained::PathState;
 use self::draft::Draft;
-pub use self::hosted::Learned;
+pub use self::learned::Learned;
+use self::learned::SharedLearned;
 pub use self::offered::Offer;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::constraint::Constraint;
+use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::{ModelChoice, ModelPrice};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
@@ -31,7 +35,6 @@ use crate::draft::source::{DraftSource, Verification};
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::sampling::{Sampling, SeenTokens, check_vocab_size};
-use crate::tree::draft_tree::DraftTree;
 use crate::verify::verify;
 
 /// What is fixed for the life of a drafter.
@@ -69,6 +72,8 @@ pub struct Drafter {
     request: Option<Request>,
     finish_reason: Option<FinishReason>,
     statistics: Statistics,
+    /// With the drafters beside this one.
+    shared: SharedLearned,
 }
 
 impl Drafter {
@@ -88,6 +93,7 @@ impl Drafter {
             seen: SeenTokens::default(),
             ignores_end: false,
             constraint: None,
+            shared: SharedLearned::default(),
             sources: SourceList::new(sources, options.vocab_size)?,
             options,
         })
@@ -127,6 +133,10 @@ impl Drafter {
         request.skip_prefilled(num_reused)?;
         self.check_tokens(prompt)?;
         self.check_tokens(prediction)?;
+        if self.request.is_some() {
+            self.give_learned();
+        }
+        self.take_learned();
         self.sources.begin(prompt, prediction);
         self.sources.reused(num_reused);
         self.seen.restart(prompt);
@@ -207,109 +217,13 @@ impl Drafter {
         Ok(())
     }
 
-    /// Drafts a tree and chooses the step that verifies it, after `past_len` committed tokens.
-    /// Returns the step's index; the tree is [`Drafter::tree`].
-    ///
-    /// With costs the step is chosen that, with those after it in the same copy, gains most over what
-    /// its cost would bring elsewhere, and the tree is cut to its rows; drafting nothing is among the
-    /// choices. Without costs the tree grows to the rows of the widest step that fits, as far as the
-    /// sources know something.
-    /// A method with a shape of its own has it in the narrowest step that holds it.
-    /// Fails without a request, when no step fits, or when the grammar does.
-    pub fn propose(&mut self, past_len: usize) -> Result<usize> {
-        self.propose_within(past_len, usize::MAX, self.branches())
-    }
-
-    /// [`Drafter::propose`] with at most `most_nodes` nodes, at least 1, with or without `branches`.
-    fn propose_within(
-        &mut self,
-        past_len: usize,
-        most_nodes: usize,
-        branches: bool,
-    ) -> Result<usize> {
-        let widest = self.grow(past_len, most_nodes, branches)?;
-        let steps = &self.options.steps;
-        let step = if self.draft.is_shaped() {
-            steps.narrowest(self.draft.tree().num_nodes(), past_len)?
-        } else {
-            let step = steps.best(widest, past_len, self.draft.prospects());
-            self.draft.cut(steps.rows(step).min(most_nodes));
-            step
-        };
-        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        let rows = steps.rows(step);
-        request.proposed = Some(Proposed { step, past_len, is_given: false, rows, cost: None });
-        Ok(step)
-    }
-
-    /// Grows a tree of at most `most_nodes` nodes, at least 1, with or without `branches`, and holds it to
-    /// the grammar; where the method has a shape of its own, the tree is built. Whatever was proposed or
-    /// offered before is gone. Returns the widest step that it may fill.
-    fn grow(&mut self, past_len: usize, most_nodes: usize, branches: bool) -> Result<usize> {
-        self.force()?;
-        let steps = &self.options.steps;
-        let widest = steps.narrowest(most_nodes, past_len)?;
-        let num_nodes = steps.rows(widest).min(most_nodes);
-        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        (request.proposed, request.offered) = (None, None);
-        let sources = self.sources.all();
-        let limits = request.limits(num_nodes, self.options.commit, branches);
-        if self.draft.is_shaped() {
-            self.draft.build_shaped(sources, request, limits);
-            if let Some(grammar) = &mut self.constraint {
-                self.draft.prune_tree(&mut **grammar)?;
-            }
-        } else {
-            self.draft.grow(sources, request, limits, (steps, widest, past_len));
-            if let Some(grammar) = &mut self.constraint {
-                self.draft.prune_grown(&mut **grammar)?;
-            }
-        }
-        Ok(widest)
-    }
-
-    /// Whether a node of a tree may have several children.
-    fn branches(&self) -> bool {
-        self.options.shape != TreeShape::Chain
-    }
-
-    /// Takes the caller's own tree in place of the sources', with node 0 as the root. Returns the
-    /// index of the narrowest step that holds it.
-    ///
-    /// Nodes deeper than what may still be given out, and nodes beyond the widest step that fits,
-    /// are left out. Fails as [`Drafter::propose`] does, and when the tree is malformed, holds
-    /// an unknown token, or its root is not the last token given out.
-    pub fn propose_draft(
-        &mut self,
-        past_len: usize,
-        token_ids: &[TokenId],
-        parents: &[u32],
-    ) -> Result<usize> {
-        let draft = DraftTree::from_arrays(token_ids, parents)?;
-        self.check_tokens(token_ids)?;
-        let steps = &self.options.steps;
-        let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        let widest = steps.widest(past_len)?;
-        if token_ids[0] != request.root {
-            return Err(Error::WrongRoot { got: token_ids[0], expected: request.root });
-        }
-        // The grammar may fail on the tree that takes the place of either.
-        (request.proposed, request.offered) = (None, None);
-        self.draft.take(draft.trimmed(steps.rows(widest), request.remaining - 1));
-        if let Some(grammar) = &mut self.constraint {
-            self.draft.prune_tree(&mut **grammar)?;
-        }
-        let step = steps.narrowest(self.draft.tree().num_nodes(), past_len)?;
-        let rows = steps.rows(step);
-        request.proposed = Some(Proposed { step, past_len, is_given: true, rows, cost: None });
-        Ok(step)
-    }
-
     /// Gives up the request, if there is one, and gives back what is shared with others: the files of
     /// an index, and texts of other requests. Whoever gives an answer up calls it; one that comes to
     /// its end does so by itself.
     pub fn end(&mut self) {
-        self.request = None;
+        if self.request.take().is_some() {
+            self.give_learned();
+        }
         self.sources.ended();
     }
 
@@ -332,12 +246,12 @@ impl Drafter {
         self.waiting().ok().map(|(proposed, _)| (proposed.step, proposed.past_len))
     }
 
-    /// Records how many experts the step that was proposed has read, in all layers, where it is known.
-    /// Nothing happens where nothing was proposed, or where costs tell of no experts.
-    pub fn experts_read(&mut self, count: Option<f32>) {
-        if let (Some(count), true) = (count, self.waiting().is_ok()) {
+    /// Records what the step that was proposed has read of experts, where it is known. Nothing happens
+    /// where nothing was proposed, or where costs tell of no experts.
+    pub fn experts_read(&mut self, reads: Option<StepReads>) {
+        if let (Some(reads), true) = (reads, self.waiting().is_ok()) {
             let num_nodes = self.draft.tree().num_nodes();
-            self.options.steps.experts_read(num_nodes, count);
+            self.options.steps.experts_read(num_nodes, reads);
         }
     }
 
@@ -428,6 +342,7 @@ impl Drafter {
             if self.request.is_none() {
                 self.model_choice.ended(num_given);
                 self.sources.ended();
+                self.give_learned();
             }
         }
         Ok(decided)

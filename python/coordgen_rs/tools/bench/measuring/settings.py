@@ -49,8 +49,8 @@ class Settings:
         width: Rows of a step, at most; None for all widths of the bundle.
         threads: Compute threads; None takes one a core.
         provider: What runs it.
-        memory_budget: Bytes of graphs: the target keeps to it and is streamed. In the section
-            `switching` it binds the strategies.
+        memory_budget: Bytes of graphs and experts: the target keeps to it and is streamed. In the
+            section `switching` it binds the strategies.
         kv_cache: How keys and values are held, also of the draft model.
         prompt_len: Tokens of the prompt of the sections that have one of their own.
         strategies: Strategies of the section `switching`.

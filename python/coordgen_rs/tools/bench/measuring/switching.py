@@ -20,6 +20,7 @@ from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.target.device import CpuDevice
 from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.target.ort_session import OrtSession
@@ -131,8 +132,8 @@ def bench_switching(
         strategies: What to compare.
         rounds: Answers of each strategy; one more, of `sync`, warms up.
         load_delay_s: Seconds added to each load.
-        memory_budget: Bytes that graphs may hold, but for `resident`; None takes one graph of each
-            block and the largest graph.
+        memory_budget: Bytes that graphs and experts may hold, graphs not for `resident`; None takes
+            one graph of each block and the largest graph, and experts are in no budget.
         threads: Compute threads of the process; None takes one a core.
         provider: What runs it; None leaves that to the bundle.
         kv_cache: How keys and values are held.
@@ -147,6 +148,8 @@ def bench_switching(
     costs = [cost.with_load_delay(round(1e6 * load_delay_s)) for cost in costs]
     choice = provider or ProviderChoice()
     device = choice.device(open_bundle(path), share_graphs=False, kv_cache=kv_cache)
+    if memory_budget is not None and isinstance(device, CpuDevice):
+        memory_budget = device.graphs_within(memory_budget, costs)
     session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
         raise OptionError(

@@ -5,7 +5,7 @@ experts' activation has a limit that no option of the graphs changes, so another
 gates and of ups take turns in its checkpoints, in MXFP4 or, column by column, in floats.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -54,6 +54,8 @@ _BIAS = "_bias"
 _ROUTER, _USUAL_ROUTER = ".mlp.router.", ".mlp.gate."
 _FLOATS = {"F32": "<f4", "F16": "<f2"}
 """How numpy calls types of floats; it has no BF16."""
+Turned = Callable[[Tensor, int], NDArray[np.float32]]
+"""Reads the columns of one of a tensor's matrices, by its number, as rows."""
 
 
 def gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
@@ -91,17 +93,17 @@ def gpt_oss_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     Raises:
         CheckpointError: Experts have a shape or a form that they never have.
     """
-    found: dict[str, Tensor] = {}
+    found, turned = dict[str, Tensor](), last_turned()
     for name, tensor in unpacked(tensors).items():
         if name.endswith((_GATE_UP, _GATE_UP + _BIAS)):
-            prefix, parts = name.partition("gate_up_proj")[0], _parts(name, tensor)
+            prefix, parts = name.partition("gate_up_proj")[0], _parts(name, tensor, turned)
             kind = "bias" if name.endswith(_BIAS) else "weight"
             found |= {
                 f"{prefix}{part}.{kind}": it
                 for part, it in zip(("gate_proj", "up_proj"), parts, strict=True)
             }
         elif name.endswith(_DOWN):
-            found[f"{name}.weight"] = _by_rows(tensor)
+            found[f"{name}.weight"] = _by_rows(tensor, turned)
         elif name.endswith(_DOWN + _BIAS):
             found[f"{name.removesuffix(_BIAS)}.bias"] = tensor
         else:
@@ -109,14 +111,14 @@ def gpt_oss_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def _parts(name: str, both: Tensor) -> tuple[Tensor, Tensor]:
+def _parts(name: str, both: Tensor, turned: Turned) -> tuple[Tensor, Tensor]:
     """Gates and ups of tensors in which they take turns.
 
     Raises:
         CheckpointError: There is an odd number of them.
     """
     is_bias = name.endswith(_BIAS)
-    rows = both if is_bias else _by_rows(both)
+    rows = both if is_bias else _by_rows(both, turned)
     outputs = rows.shape[-1 if is_bias else 0]
     if len(rows.shape) != 2 or outputs % 2:
         raise CheckpointError(f"{name} has the shape {both.shape}, which cannot be halved")
@@ -126,22 +128,24 @@ def _parts(name: str, both: Tensor) -> tuple[Tensor, Tensor]:
     return rows.columns(numbers), rows.columns(numbers + 1)
 
 
-def _by_rows(tensor: Tensor) -> Tensor:
+def _by_rows(tensor: Tensor, turned: Turned) -> Tensor:
     """All experts' outputs one below the other; floats have each expert's outputs as columns."""
-    return transposed(tensor) if len(tensor.shape) == 3 else tensor
+    return transposed(tensor, turned) if len(tensor.shape) == 3 else tensor
 
 
-def transposed(matrices: Tensor) -> Tensor:
+def transposed(matrices: Tensor, turned: Turned) -> Tensor:
     """Matrices of floats `(n, rows, columns)` as one `(n * columns, rows)`: columns become rows.
 
-    A whole matrix is read at a time, and the last one is kept.
+    Args:
+        matrices: A whole one is read at a time.
+        turned: Reads it.
     """
     number, rows, columns = matrices.shape
 
     def read_rows(start: int, stop: int) -> NDArray[np.float32]:
         numbers = range(start // columns, -(-stop // columns))
         parts = [
-            _turned(matrices, it)[max(start - it * columns, 0) : stop - it * columns]
+            turned(matrices, it)[max(start - it * columns, 0) : stop - it * columns]
             for it in numbers
         ]
         return np.concatenate(parts)
@@ -159,7 +163,14 @@ def transposed(matrices: Tensor) -> Tensor:
     return replace(matrices, shape=(number * columns, rows), read_rows=read_rows, blocks=blocks)
 
 
-@lru_cache(maxsize=1)
+def last_turned() -> Turned:
+    """Keeps the last matrix that it has read, 66 MB of gpt-oss, as long as it lives itself.
+
+    So all tensors of a checkpoint share one, which goes with them.
+    """
+    return lru_cache(maxsize=1)(_turned)
+
+
 def _turned(matrices: Tensor, number: int) -> NDArray[np.float32]:
     """Columns of a matrix as rows."""
     return np.ascontiguousarray(matrices.read_rows(number, number + 1)[0].T)

@@ -1,5 +1,6 @@
 //! Laws of the drafter: whatever is drafted, the tokens given out are those of plain decoding.
 
+mod beside;
 mod learning;
 mod offered;
 mod origins;
