@@ -67,6 +67,10 @@ def test_threads_run_together(model, answers, shared):
         got = list(pool.map(lambda it: model.generate(it, **OPTIONS), PROMPTS))
     assert [_said(answer) for answer in got] == list(answers.values())
     assert max(shared) == 3
+    runs = model.runs
+    assert (runs.runs, runs.requests) == (len(shared), sum(shared))
+    assert runs.rows > runs.decode_rows > 0
+    assert runs.prompt_tokens_beside > 0
 
 
 def test_streams_of_one_thread_take_turns_with_pieces(model, answers, shared):
@@ -327,7 +331,7 @@ def test_errors_are_awaited(model):
 
 def test_a_model_that_cannot_says_why(bundle, bundle_of):
     with Model.open(bundle, parallel=4, switch="just_in_time") as model:
-        assert model.parallel == 1
+        assert (model.parallel, model.runs) == (1, None)
         assert "one by one" in model.why_alone
         assert model.generate("Hello", max_new_tokens=2).text
     with Model.open(bundle, parallel=None) as model:

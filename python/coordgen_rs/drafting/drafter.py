@@ -138,6 +138,7 @@ def make_drafter(
     commit = chosen_commit(session, commit)
     for name, flag in (("earlier_requests", earlier_requests), ("free_rows", free_rows)):
         arguments.of_type(name, flag, bool)
+    arguments.having("beside", beside, "propose", "drafter")
     arguments.having("history", history, "shared", "History")
     arguments.having("draft_model", draft_model, "shaped", "DraftModel")
     arguments.of_type("lookup_table", lookup_table, LookupTable)
