@@ -101,7 +101,7 @@ def make_drafter(
     lookup_table: LookupTable | None = None,
     draft_model: "DraftModel | None" = None,
     *,
-    beside: Drafting | None = None,
+    beside: Drafter | None = None,
     earlier_requests: bool | None = None,
     free_rows: bool | None = None,
 ) -> "Drafter | ModelDrafter":
@@ -181,7 +181,7 @@ def make_drafter(
         model_draft=None if draft_model is None else draft_model.core,
         phrases=phrases,
         tree=tree,
-        beside=beside if isinstance(beside, Drafter) else None,
+        beside=beside,
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter

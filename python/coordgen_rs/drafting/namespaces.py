@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordgen_rs._core import LookupTable, draft_method
+from coordgen_rs._core import Drafter, LookupTable, draft_method
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
 from coordgen_rs.drafting.options import DraftingOptions
 from coordgen_rs.target.ort_session import OrtSession
@@ -175,7 +175,7 @@ class Drafters:
                 kept.history,
                 kept.table,
                 self._model,
-                beside=next(iter(kept.drafters.values()), None),
+                beside=next((it for it in kept.drafters.values() if isinstance(it, Drafter)), None),
                 earlier_requests=memory.remember and memory.history is None,
             )
             opened.pop_all()
