@@ -354,7 +354,7 @@ def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
 
 
 def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
-    of, left = type(model._drafters).of, [1] * 4
+    of, left = type(model._drafters)._of, [1] * 4
 
     def failing(self, *arguments):
         if left:
@@ -362,7 +362,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
             raise OptionError("no drafter")
         return of(self, *arguments)
 
-    monkeypatch.setattr(type(model._drafters), "of", failing)
+    monkeypatch.setattr(type(model._drafters), "_of", failing)
     for _ in range(4):
         with pytest.raises(OptionError, match="no drafter"):
             model.generate(PROMPTS[0], **OPTIONS)

@@ -5,7 +5,7 @@ import gc
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -14,6 +14,7 @@ from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
 from coordgen_rs.model.answer import Stream, whole
 from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Making
+from coordgen_rs.model.options import AskedOptions
 from coordgen_rs.model.turns import Turns
 from coordgen_rs.text.stop import StopStrings
 
@@ -65,6 +66,7 @@ class Said:
     text: str
     stats: Stats
     namespace: str = "default"
+    asked: AskedOptions = field(default_factory=AskedOptions)
 
     def steps(self, session):
         return self.scripted.steps(self.text, self.stats)

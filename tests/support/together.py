@@ -112,9 +112,8 @@ def run_together(batch: Batch, asked: Sequence[Asked], commit: str = "auto") -> 
             running.append((it, sequence, steps))
         for one in [*running]:
             it, sequence, steps = one
-            num_runs = sequence.num_runs
             try:
-                while sequence.asked is None or sequence.num_runs == num_runs:
+                while True:
                     it.said += next(steps).token_ids
                     if it.cancelled is not None and len(it.said) >= it.cancelled:
                         del it.said[it.cancelled :]

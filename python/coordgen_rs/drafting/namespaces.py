@@ -5,7 +5,9 @@ history. Answers are the same whichever drafts; how fast they come is not.
 """
 
 from collections import OrderedDict
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,22 +37,28 @@ class Memory(NamedTuple):
     history: "History | None"
 
 
-class _Kept(NamedTuple):
+@dataclass
+class _Kept:
     """What is kept for one namespace.
 
     Attributes:
         drafters: By session; all share what they learn and remember.
         history: Same as in `Memory`.
         table: The look-up table that they read and update; None for a new one.
+        num_users: Requests that draft from it now.
+        is_dropped: Whether it is closed when the last of them ends.
     """
 
     drafters: dict[int, Drafting]
     history: "History | None"
     table: LookupTable | None
+    num_users: int = 0
+    is_dropped: bool = False
 
     def close(self) -> None:
-        """Close the history."""
-        if self.history is not None:
+        """Close the history, when nobody uses it any more."""
+        self.is_dropped = True
+        if self.history is not None and self.num_users == 0:
             self.history.close()
 
 
@@ -102,18 +110,37 @@ class Drafters:
             LookupTableError: The look-up table cannot be used.
             OptionError: Same as in `make_drafter`.
         """
+        return self._of(self._kept_for(namespace), session)
+
+    @contextmanager
+    def used(self, namespace: str, session: Session | None = None) -> Iterator[Memory]:
+        """The same as `of`, while a request uses it: its history stays open until then."""
+        kept = self._kept_for(namespace)
+        kept.num_users += 1
+        try:
+            yield self._of(kept, session)
+        finally:
+            kept.num_users -= 1
+            if kept.is_dropped:
+                kept.close()
+
+    def _kept_for(self, namespace: str) -> _Kept:
         found = self._kept.pop(namespace, None)
         if found is not None and not self._options.memory.remember:
             found.close()
             found = None
         found = found or self._begun(namespace)
         self._kept[namespace] = found
-        while len(self._kept) > MOST_NAMESPACES:
-            self._kept.popitem(last=False)[1].close()
+        idle = [name for name, kept in self._kept.items() if kept.num_users == 0]
+        for name in idle[: max(0, len(self._kept) - MOST_NAMESPACES)]:
+            self._kept.pop(name).close()
+        return found
+
+    def _of(self, kept: _Kept, session: Session | None) -> Memory:
         session = session or self._session
-        if id(session) not in found.drafters:  # sessions live as long as their target
-            found.drafters[id(session)] = self._drafter(found, session)
-        return Memory(found.drafters[id(session)], found.history)
+        if id(session) not in kept.drafters:  # sessions live as long as their target
+            kept.drafters[id(session)] = self._drafter(kept, session)
+        return Memory(kept.drafters[id(session)], kept.history)
 
     @property
     def history(self) -> Path | str | None:

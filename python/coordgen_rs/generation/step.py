@@ -80,11 +80,11 @@ def drafted(session: Session, drafter: Offers, stats: Stats) -> Generator[Step, 
 
 
 def _run(session: SharesRuns) -> Generator[Step]:
-    """Wait for a run; where nobody runs the batch, the session runs alone."""
-    num_runs = session.num_runs
-    while session.is_driven and session.num_runs == num_runs:
+    """Wait for a run that has rows of the session; where nobody runs the batch, it runs alone."""
+    rest = session.rest
+    while session.is_driven and session.is_waiting and session.rest == rest:
         yield WAITS
-    if session.num_runs == num_runs:
+    if session.is_waiting and session.rest == rest:
         session.run_alone()
 
 

@@ -187,6 +187,26 @@ class Stream(Iterator[Piece]):
         if not self._opened.is_forked:
             self._making.close()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `step` would return at once."""
+        return bool(self._taken) or self._making.is_ready
+
+    def join(self) -> None:
+        """Take part in steps that are made for others, where there are such."""
+        self._making.is_asked()
+
+    def drive(self) -> None:
+        """Make a step, or wait for one that another thread makes, and leave what it adds to `step`.
+
+        What goes wrong is raised by `step`.
+        """
+        self._making.drive()
+
+    def give_up(self) -> None:
+        """Close it with the next step, whoever makes that; waits for nothing."""
+        self._making.give_up()
+
     def step(self) -> Gain | None:
         """What the next step adds; None at the end.
 

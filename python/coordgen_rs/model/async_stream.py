@@ -5,6 +5,7 @@ reads all streams of a model, as many at a time as it has places, and ends when 
 """
 
 import asyncio
+import atexit
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -12,6 +13,7 @@ from threading import Lock, Thread
 from typing import Self
 from weakref import ref
 
+from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.model.answer import Answer, Piece, Stream
 
 _News = tuple[Piece, ...] | Exception | None
@@ -100,60 +102,91 @@ class _Read:
         self.stream, self._news = stream, ref(news)
         self._loop = asyncio.get_running_loop()
 
-    def tell(self, news: _News) -> None:
-        """Hand on what was read; what nobody awaits is dropped."""
+    def tell(self, news: _News) -> bool:
+        """Hand on what was read; whether there is still somebody who could await it."""
         queue = self._news()
-        if queue is not None:
-            with suppress(RuntimeError):  # the event loop is closed
-                self._loop.call_soon_threadsafe(queue.put_nowait, news)
+        if queue is None:
+            return False
+        try:
+            self._loop.call_soon_threadsafe(queue.put_nowait, news)
+        except RuntimeError:  # the event loop is closed
+            return False
+        return True
 
 
 class Reader:
     """Reads streams in a thread of its own, which lives as long as there are any.
 
     Args:
-        num_places: How many are read at a time; the others wait, in order.
+        num_places: How many are answered at a time. Where it is one, the others wait, in order;
+            else all take part in the model's rounds.
     """
 
     def __init__(self, num_places: int) -> None:
         self._num_places = num_places
         self._streams = deque[_Read]()
         self._given_up = deque[Stream]()
-        self._lock = Lock()
-        self._is_running = False
+        self._lock, self._opened = Lock(), OpenedHere()
+        self._thread: Thread | None = None
 
     def add(self, stream: Stream, news: "asyncio.Queue[_News]") -> None:
-        """Read a stream from now on, for the event loop that runs."""
+        """Read a stream from now on, for the event loop that runs.
+
+        Raises:
+            ForkedError: This process is a fork of the one that opened the model.
+        """
+        self._opened.check("model")
         with self._lock:
+            if self._thread is None:
+                thread = Thread(target=self._run, name="coordgen-async", daemon=True)
+                thread.start()  # it waits for the lock
+                self._thread = thread
+                # A thread that is within the model when Python ends would abort the process.
+                atexit.register(self._stop)
             self._streams.append(_Read(stream, news))
-            if not self._is_running:
-                self._is_running = True
-                Thread(target=self._run, name="coordgen-async", daemon=True).start()
 
     def give_up(self, stream: Stream) -> None:
         """Read a stream no more; it is closed within a step. Waits for nothing."""
         self._given_up.append(stream)
+        stream.give_up()
+
+    def _stop(self) -> None:
+        """Give all streams up, and wait for the thread."""
+        thread = self._thread
+        for read in [*self._streams]:
+            self.give_up(read.stream)
+        if thread is not None and not self._opened.is_forked:
+            thread.join()
 
     def _run(self) -> None:
         while (some := self._next()) is not None:
             for read in some:
-                if read in self._streams:
+                read.stream.join()
+            if not any(read.stream.is_ready for read in some):
+                self._drive(some[0])
+            for read in some:
+                if read in self._streams and read.stream.is_ready:
                     self._step(read)
 
     def _next(self) -> list[_Read] | None:
         """Those whose turn it is; None where there are none, and the thread ends."""
         while self._given_up:
             stream = self._given_up.popleft()
-            with self._lock:
-                found = next((it for it in self._streams if it.stream is stream), None)
-                if found is not None:
-                    self._streams.remove(found)
+            found = next((it for it in [*self._streams] if it.stream is stream), None)
             if found is not None:
+                self._end(found, None)
                 stream.close()
         with self._lock:
-            some = [*self._streams][: self._num_places]
-            self._is_running = bool(some)
-            return some or None
+            if not self._streams:
+                self._thread = None
+                atexit.unregister(self._stop)
+                return None
+            return [*self._streams] if self._num_places > 1 else [self._streams[0]]
+
+    def _drive(self, read: _Read) -> None:
+        """Let the model go on; what goes wrong is told by the next step."""
+        with suppress(BaseException):
+            read.stream.drive()
 
     def _step(self, read: _Read) -> None:
         try:
@@ -161,13 +194,13 @@ class Reader:
         except Exception as error:
             self._end(read, error)
             return
-        except BaseException as error:  # such as a panic of the core
-            self._end(read, RuntimeError(f"the model has failed: {error}"))
-            raise
+        except BaseException as error:  # of a callback, or a panic of the core
+            self._end(read, RuntimeError(f"the answer was broken off: {error!r}"))
+            return
         if gain is None:
             self._end(read, None)
-        elif gain.pieces:
-            read.tell(gain.pieces)
+        elif gain.pieces and not read.tell(gain.pieces):
+            self.give_up(read.stream)
 
     def _end(self, read: _Read, news: Exception | None) -> None:
         with self._lock, suppress(ValueError):

@@ -31,6 +31,16 @@ class Made(Protocol[_Made]):
 
     is_given_up: bool
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an item, or none will come any more."""
+
+    def drive(self) -> None:
+        """Make an item ahead, or wait until another thread has."""
+
+    def give_up(self) -> None:
+        """End the generator with its next item; waits for nothing."""
+
     def is_asked(self) -> None:
         """Say that this thread reads on, also if what it reads was taken before."""
 
@@ -75,6 +85,20 @@ class Making(Generic[_Item]):
         """Say that it got what it had asked for."""
         if get_ident() == main_thread().ident:
             _READ_HERE.set(ref(self))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an item, or none will come any more."""
+        return bool(self._made) or self._error is not None or self._is_over
+
+    def drive(self) -> None:
+        """Make an item ahead, or wait until another thread has."""
+        self._bell.wait_for(self._driven)
+
+    def give_up(self) -> None:
+        """End the generator with its next item; waits for nothing."""
+        self.is_given_up = True
+        self._bell.ring()
 
     @property
     def is_this_threads(self) -> bool:
@@ -135,6 +159,10 @@ class Making(Generic[_Item]):
         self._bell.ring()
         if self.maker != get_ident():
             self._bell.wait_for(self._closed)
+
+    def _driven(self) -> bool | None:
+        """True once there is nothing to wait for; None while another thread makes an item."""
+        return True if self.is_ready or self.make() or self.is_given_up else None
 
     def _taken(self) -> tuple[_Item] | None:
         """An item; None while another thread makes one.

@@ -42,17 +42,18 @@ def answered(
                     number, make = waiting.popleft()
                     is_open.append((number, make()))
                     continue
-                number, stream = is_open.popleft()
+                number, stream = is_open[0]
                 if stream.step() is None:
                     ended = stream.answer
-                    stream.close()
                 else:
-                    is_open.append((number, stream))
+                    is_open.rotate(-1)
             except CoordgenError as error:
                 if not keep_errors:
                     raise
                 ended = error
             if ended is not None:
+                if is_open and is_open[0][0] == number:
+                    is_open.popleft()[1].close()
                 done[number], num_done = ended, num_done + 1
                 if on_progress is not None:
                     on_progress(num_done, len(done))

@@ -42,8 +42,13 @@ class Place:
         self.prompt, self.used = None, next(_TIMES)
 
     def holds(self, prompt: NDArray[np.uint32]) -> int:
-        """How many of a prompt's first tokens it can give without any being read."""
+        """How many of a prompt's first tokens need not be read here."""
         return self.session.reachable(common_len(self.session.reusable_ids, prompt))
+
+    def gives(self, prompt: NDArray[np.uint32]) -> int:
+        """How many of a prompt's first tokens it can give to another place."""
+        num_common = common_len(self.session.reusable_ids, prompt)
+        return self.session.prefix_in_place(num_common).reachable(num_common)
 
 
 class Places:
@@ -64,19 +69,13 @@ class Places:
         self._prefixes = prefixes
 
     def taken(self, request: ModelRequest) -> Place | None:
-        """A place for a request; None while none is free, or another one reads the same prompt.
-
-        Equal prefixes are computed once: who comes second waits until the first has read them.
-        """
+        """A place for a request; None while none is free."""
         free = [place for place in self._all if place.prompt is None]
         if not free:
             return None
         prompt, namespace = request.prompt_ids, request.namespace
-        mine = [it for it in self._all if it.namespace == namespace] if request.reuse_prefix else []
-        most = max(mine, key=lambda it: it.holds(prompt), default=None)
-        num_held = 0 if most is None else most.holds(prompt)
-        if any(_will_hold(it, prompt) >= num_held + LEAST_TOKENS for it in mine):
-            return None
+        most = max(self._mine(request), key=lambda it: it.gives(prompt), default=None)
+        num_held = 0 if most is None else most.gives(prompt)
         # Of a dialogue that goes on nothing is lost; what only begins alike is kept beside it.
         goes_on = most in free and 2 * num_held >= len(most.session.reusable_ids) if most else False
         place = most if goes_on and most is not None else min(free, key=lambda it: it.used)
@@ -88,6 +87,20 @@ class Places:
                 place.session.take_prefix(most.session, num_held)
         place.prompt = prompt
         return place
+
+    def is_being_read(self, request: ModelRequest) -> bool:
+        """Whether another request reads the beginning of a prompt right now.
+
+        Equal prefixes are computed once: who comes second waits until the first has read them.
+        """
+        prompt, mine = request.prompt_ids, self._mine(request)
+        will_hold = max((_will_hold(it, prompt) for it in mine), default=0)
+        return will_hold > 0 and will_hold >= LEAST_TOKENS + max(it.gives(prompt) for it in mine)
+
+    def _mine(self, request: ModelRequest) -> list[Place]:
+        """The places whose tokens a request may reuse."""
+        mine = (it for it in self._all if it.namespace == request.namespace)
+        return [*mine] if request.reuse_prefix else []
 
     def _hand_over(self, place: Place, namespace: str) -> None:
         """See that a place holds nothing of another namespace."""

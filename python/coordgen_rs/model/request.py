@@ -5,7 +5,7 @@ here (`turns.py`, `rounds.py`).
 """
 
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -49,20 +49,23 @@ class ModelRequest:
 
     def steps(self, session: Session) -> Generator[Step]:
         """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
-        with nullcontext() if self.grammar is None else self.grammar.lent() as grammar:
-            yield from self._steps(session, grammar)
+        with ExitStack() as used:
+            grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())
+            begin: Callable[..., Generator[Step]] = plain
+            if self.drafters is not None:
+                memory = used.enter_context(self.drafters.used(self.namespace, session))
+                begin = partial(
+                    generate,
+                    drafter=memory.drafter,
+                    history=memory.history,
+                    prediction=self.prediction,
+                    trees=self.asked.trees,
+                )
+            yield from self._begun(begin, session, grammar)
 
-    def _steps(self, session: Session, grammar: "Matcher | None") -> Generator[Step]:
-        begin: Callable[..., Generator[Step]] = plain
-        if self.drafters is not None:
-            drafter, history = self.drafters.of(self.namespace, session)
-            begin = partial(
-                generate,
-                drafter=drafter,
-                history=history,
-                prediction=self.prediction,
-                trees=self.asked.trees,
-            )
+    def _begun(
+        self, begin: Callable[..., Generator[Step]], session: Session, grammar: "Matcher | None"
+    ) -> Generator[Step]:
         return begin(
             session,
             self.prompt_ids,

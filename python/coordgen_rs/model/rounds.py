@@ -8,8 +8,9 @@ who is slow keeps nobody waiting, and where nobody reads, nothing runs.
 
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from threading import Lock, get_ident
 from typing import Any, Generic, TypeVar
 from weakref import ref
@@ -47,6 +48,21 @@ class Member(Generic[_Item]):
         self._error: Exception | None = None
         self.is_given_up = self.is_over = False
         self.reader: int | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is an item, or none will come any more."""
+        return bool(self._made) or self.is_over
+
+    def give_up(self) -> None:
+        """End the generator with the next round; waits for nothing."""
+        self.is_given_up = True
+        self._made.clear()
+        self._rounds.bell.ring()
+
+    def drive(self) -> None:
+        """Make a round, or wait until another thread has made one."""
+        self._rounds.bell.wait_for(self._driven)
 
     def is_asked(self) -> None:
         """Say that this thread reads on, also if what it reads was taken before."""
@@ -109,6 +125,10 @@ class Member(Generic[_Item]):
             self._made.clear()
             self.is_over = True
 
+    def _driven(self) -> bool | None:
+        """True once a round was made; None while another thread makes one."""
+        return True if self.is_ready or self._rounds.make(self) else None
+
     def _taken(self) -> tuple[_Item] | None:
         """An item; None while another thread makes a round.
 
@@ -138,6 +158,17 @@ class Member(Generic[_Item]):
         finally:
             self._rounds.is_made()
         return True
+
+
+@dataclass(eq=False)
+class _Ticket:
+    """Who waits for a place.
+
+    Attributes:
+        steps_aside: Whether others may go first.
+    """
+
+    steps_aside: bool = False
 
 
 class Round:
@@ -188,7 +219,7 @@ class Rounds:
         self.maker: int | None = None
         self.is_closed = False
         self._right = Lock()  # to make a round, or to close a request
-        self._waiting = deque[object]()  # for a place, longest first
+        self._waiting = deque[_Ticket]()  # for a place, longest first
         self._members: list[ref[Member[Any]]] = []
         self._opened = OpenedHere()
 
@@ -211,22 +242,26 @@ class Rounds:
         if self.is_closed:
             raise SessionClosedError("the model is closed")
         place = yield from self._place_of(request)
-        prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
-        steps = replace(request, prefixes=prefixes).steps(place.session)
         try:
-            yield from steps
+            prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
+            with closing(replace(request, prefixes=prefixes).steps(place.session)) as steps:
+                yield from steps
         finally:
-            steps.close()
             place.leave()
             self.bell.ring()
 
     def _place_of(self, request: ModelRequest) -> Generator[Step, None, Place]:
-        """A place, once there is one for a request, and all who have waited longer have theirs."""
-        ticket = object()
+        """A place, once there is one for a request, and all who have waited longer have theirs.
+
+        Who waits for another request to read the same prompt lets others go first.
+        """
+        ticket = _Ticket()
         self._waiting.append(ticket)
         try:
             while True:
-                if self._waiting[0] is ticket:
+                before = takewhile(lambda it: it is not ticket, self._waiting)
+                ticket.steps_aside = self._places.is_being_read(request)
+                if not ticket.steps_aside and all(it.steps_aside for it in before):
                     place = self._places.taken(request)
                     if place is not None:
                         return place
@@ -277,7 +312,7 @@ class Rounds:
         self.bell.ring()
 
     def close(self) -> None:
-        """Release all, when the open requests have ended.
+        """Release all, when the open requests have ended; no other begins any more.
 
         Those that this thread was the last to read end at once; any other is answered. In a fork of
         the process, nothing happens.
@@ -289,6 +324,7 @@ class Rounds:
             return
         if self.maker == get_ident():
             raise CallOrderError("the model cannot be closed within a step of its own")
+        self.is_closed = True
         for member in self._open():
             if member.reader == get_ident():
                 member.close()
@@ -301,7 +337,6 @@ class Rounds:
                 return None
             try:
                 if not self._open():
-                    self.is_closed = True
                     self._release()
                     return True
                 if not self._resume_all():

@@ -9,6 +9,7 @@ asks for (`options.py`), and how it is answered (`generation/loop.py`), is not k
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Lock, get_ident
 from typing import Any, TypeVar
 from weakref import ref
@@ -121,7 +122,7 @@ class Turns:
             if self.is_closed:
                 raise SessionClosedError("the model is closed")
             self._hand_over(request.namespace)
-            steps = request.steps(self._session)
+            steps = _checked(request, making).steps(self._session)
             try:
                 self._open = making
                 yield from steps
@@ -204,6 +205,23 @@ class Turns:
             self._prefixes.hand_over(self._session, namespace)
         self._session.rewind(0)
         self._held_by = namespace
+
+
+class _GivenUpError(Exception):
+    """Nobody reads the answer any more: what is left of the prompt need not be read."""
+
+
+def _checked(request: ModelRequest, making: list[ref[Making[Any]]]) -> ModelRequest:
+    """The request, which ends behind a chunk of its prompt when it is given up."""
+    asked = request.asked
+
+    def on_read(num_read: int) -> None:
+        if making and _is_given_up(making):
+            raise _GivenUpError(f"given up after {num_read} tokens of the prompt")
+        if asked.on_read is not None:
+            asked.on_read(num_read)
+
+    return replace(request, asked=replace(asked, on_read=on_read))
 
 
 def _is_given_up(making: list[ref[Making[Any]]]) -> bool:

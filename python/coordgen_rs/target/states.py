@@ -133,8 +133,7 @@ class States:
         """
         # What an interrupt has left half-way: a commit, or a way back.
         self._drop_snapshots(length)
-        if self._num_pending > max(length - self._run_at, 0):
-            self._forget_pending(max(length - self._run_at, 0))
+        self._forget_pending(min(self._num_pending, max(length - self._run_at, 0)))
         if length == 0 and any(count[0] for count in self._counts):
             self._restore(None)
         self.undo(length)

@@ -38,14 +38,14 @@ class _Part(NamedTuple):
         inputs: The tree that is verified; None where tokens are read.
         first: The first row.
         num_rows: How many there are.
-        cost: What the sequence pays, where it decodes, in the unit of the steps' costs.
+        read: What is read, as it was asked for: its request may give up meanwhile.
     """
 
     sequence: Sequence
     inputs: StepInputs | None
     first: int
     num_rows: int
-    cost: float = 0.0
+    read: Reading | None = None
 
     @property
     def rows(self) -> slice:
@@ -101,8 +101,7 @@ class Batch:
         waiting = [it for it in self.sequences if it.asked is not None]
         if some is not None:
             waiting = [it for it in waiting if it in some]
-        for sequence in waiting:
-            sequence.num_runs += 1
+        self._settle()
         try:
             parts = self._alone(waiting[0]) if len(waiting) == 1 else self._shared_out(waiting)
         except Exception as error:
@@ -122,26 +121,33 @@ class Batch:
         """Drop the head's graphs."""
         self._head.release()
 
+    def _settle(self) -> None:
+        """Learn what the last shared step has brought."""
+        paid, self._paid = self._paid, []
+        if paid:
+            gained = sum(sequence.num_gained - before for sequence, before, _ in paid)
+            self._batcher.took(gained, sum(cost for _, _, cost in paid))
+
     def _alone(self, sequence: Sequence) -> list[_Part]:
         """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
-        if isinstance(sequence.asked, Verifying):
-            inputs = sequence.asked.offers.propose(sequence.length)
+        asked = sequence.asked
+        if isinstance(asked, Verifying):
+            inputs = asked.offers.propose(sequence.length)
             return [_Part(sequence, inputs, 0, inputs.rows)]
+        if asked is None:
+            return []
         most_rows = self.session.bundle.manifest.prefill_rows
-        num_tokens = min(sequence.num_readable, most_rows)
-        return [_Part(sequence, None, 0, num_tokens)] if num_tokens else []
+        num_tokens = min(sequence.num_readable(asked), most_rows)
+        return [_Part(sequence, None, 0, num_tokens, asked)]
 
     def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
         """Who gets which rows: those that decode first."""
-        gained = sum(sequence.num_committed - before for sequence, before, _ in self._paid)
-        self._batcher.took(gained, sum(cost for _, _, cost in self._paid))
-        self._paid = []
         offered = list(_offered(waiting))
         reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Reading)]
         reading.sort(key=lambda pair: pair[0].reading_since)
         nodes, tokens, costs = self._batcher.share(
             [(worths, least, sequence.length) for sequence, _, worths, least in offered],
-            [(sequence.num_readable, sequence.length) for sequence, _ in reading],
+            [(sequence.num_readable(asked), sequence.length) for sequence, asked in reading],
         )
         parts, first = list[_Part](), 0
         for (sequence, asked, _, _), num_nodes, cost in zip(offered, nodes, costs, strict=True):
@@ -150,12 +156,12 @@ class Batch:
             except Exception as error:
                 sequence.failed(error)
                 continue
-            parts.append(_Part(sequence, inputs, first, inputs.num_nodes, cost))
-            self._paid.append((sequence, sequence.num_committed, cost))
+            parts.append(_Part(sequence, inputs, first, inputs.num_nodes))
+            self._paid.append((sequence, sequence.num_gained, cost))
             first += inputs.num_nodes
-        for (sequence, _), num_tokens in zip(reading, tokens, strict=True):
+        for (sequence, read), num_tokens in zip(reading, tokens, strict=True):
             if num_tokens:
-                parts.append(_Part(sequence, None, first, num_tokens))
+                parts.append(_Part(sequence, None, first, num_tokens, read))
                 first += num_tokens
         return parts
 
@@ -187,11 +193,10 @@ class Batch:
             if part.inputs is not None:
                 part.sequence.has_verified(part.inputs, logits[part.rows])
                 continue
-            asked = part.sequence.asked
             try:
-                if isinstance(asked, Reading) and asked.on_logits is not None:
+                if part.read is not None and part.read.on_logits is not None:
                     for rows in self._head.parts(hidden, part.rows):
-                        asked.on_logits(rows)
+                        part.read.on_logits(rows)
                 part.sequence.has_read(part.num_rows)
             except Exception as error:
                 part.sequence.failed(error)
@@ -216,8 +221,8 @@ class Batch:
                 own = sequence.steps[part.inputs.rows].path or {}
                 parents[rows] = own["parents"][: part.num_rows] + part.first
                 rows = slice(rows.start, rows.start + part.inputs.num_nodes)
-            elif isinstance(sequence.asked, Reading):
-                ids[rows] = sequence.asked.token_ids[: part.num_rows]
+            elif part.read is not None:
+                ids[rows] = part.read.token_ids[: part.num_rows]
                 positions[rows] = np.arange(length, length + part.num_rows)
                 parents[rows] = np.arange(rows.start - 1, rows.stop - 1)
             parents[part.first] = -1

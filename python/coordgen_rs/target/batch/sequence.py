@@ -60,8 +60,7 @@ class Sequence(CachedSession, SharesRuns):
         steps: Its own step inputs' buffers, by rows.
         asked: What it waits for; None where it waits for nothing.
         reading_since: The smaller, the longer it has been reading.
-        num_runs: Same as in `SharesRuns`.
-        num_committed: Tokens that it has committed so far, of all its requests.
+        num_gained: Tokens of steps that it has committed so far, of all its requests.
         is_driven: Same as in `SharesRuns`.
     """
 
@@ -78,7 +77,7 @@ class Sequence(CachedSession, SharesRuns):
         self.step_inputs: Several[StepInputs] = [it.inputs for it in self.steps.values()]
         self.step_costs: Several[StepCost] | None = session.step_costs
         self.asked: Verifying | Reading | None = None
-        self.reading_since = self.num_runs = self.num_committed = 0
+        self.reading_since = self.num_gained = 0
         self.is_driven, self._turn = False, 0
         self._failure: Exception | None = None
         self._verified: tuple[StepInputs, NDArray[np.float32]] | None = None
@@ -170,11 +169,18 @@ class Sequence(CachedSession, SharesRuns):
                 on_read(len(token_ids) - self.rest)
         return None
 
+    def num_readable(self, asked: Reading) -> int:
+        """How many of the tokens that it has `asked` to read one run may read.
+
+        A state is kept where a turn may end.
+        """
+        to_turn, rest = self._turn - self.length, len(asked.token_ids)
+        return min(rest, to_turn) if to_turn > 0 else rest
+
     @property
-    def num_readable(self) -> int:
-        """How many of them one run may read: a state is kept where a turn may end."""
-        to_turn = self._turn - self.length
-        return min(self.rest, to_turn) if to_turn > 0 else self.rest
+    def is_waiting(self) -> bool:
+        """Whether what was asked for has not run."""
+        return self.asked is not None
 
     def run_alone(self) -> None:
         """Run what was asked for, without others."""
@@ -250,8 +256,13 @@ class Sequence(CachedSession, SharesRuns):
     def _read(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
         return self.prefill(token_ids)
 
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Same as in `Session`."""
+        super().commit(rows)
+        self.num_gained += len(rows)
+
     def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
-        self.num_committed += len(rows)
+        """Nothing is kept."""
 
     def _forget_given(self, length: int) -> None:
         """Nothing is kept."""

@@ -38,11 +38,9 @@ class SharesRuns(ABC):
     """A session whose runs are shared.
 
     Attributes:
-        num_runs: Runs so far in which it waited, whether or not there were rows for it.
         is_driven: Whether somebody runs the batch; else what is asked for is run alone.
     """
 
-    num_runs: int
     is_driven: bool
 
     @abstractmethod
@@ -70,6 +68,11 @@ class SharesRuns(ABC):
             OptionError, TokenOutOfRangeError: Same as in `Session.prefill`.
             ShapeError: The tokens do not fit into the cache, or have more than one dimension.
         """
+
+    @property
+    @abstractmethod
+    def is_waiting(self) -> bool:
+        """Whether what was asked for has not run, or not all of it."""
 
     @property
     @abstractmethod
