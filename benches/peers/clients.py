@@ -92,11 +92,10 @@ def main(arguments=None):
         rows, facts, failures = _started(options, context, stack)
         loads = _loads(options, rows, prompts, failures)
         latencies = _latencies(options, rows, long, shorts, failures)
-    kept = [row for row in rows if row.name not in failures]
     document = _document(options, weights, prompts) | {
         "facts": facts,
-        "loads": report.load_rows(kept, loads) if options.clients else [],
-        "latencies": report.latency_rows(kept, latencies) if options.long else [],
+        "loads": report.load_rows([row for row in rows if row.name in loads], loads),
+        "latencies": report.latency_rows([row for row in rows if row.name in latencies], latencies),
         "failures": failures,
     }
     if options.json:
@@ -184,13 +183,16 @@ def _loads(options, rows, prompts, failures):
         for turn in range(options.rounds):
             for index, number in enumerate(options.clients):
                 for row in rotated(rows, turn + index):
-                    if row.name not in failures:
-                        given = token_ids, number, options.max_new_tokens
-                        load = _tried(failures, row, loaded, *given)
-                        loads[row.name][number].append(load)
+                    if row.name in loads:
+                        try:
+                            load = loaded(row, token_ids, number, options.max_new_tokens)
+                            loads[row.name][number].append(load)
+                        except ContestantFailedError as error:
+                            failures[row.name] = str(error)
+                            del loads[row.name]
                     done += 1
                     on_progress(f"{row.name}, {number} at a time", done, total)
-    return loads
+    return loads if options.clients else {}
 
 
 def _latencies(options, rows, long, shorts, failures):
@@ -200,17 +202,12 @@ def _latencies(options, rows, long, shorts, failures):
         for done, row in enumerate(rows if options.long else (), 1):
             if row.name not in failures:
                 given = long, shorts, options.rounds
-                latencies[row.name] = _tried(failures, row, latency_of, *given)
+                try:
+                    latencies[row.name] = latency_of(row, *given)
+                except ContestantFailedError as error:
+                    failures[f"{row.name}, a long prompt"] = str(error)
             on_progress(f"{row.name}, a long prompt", done, len(rows))
     return latencies
-
-
-def _tried(failures, row, call, *arguments):
-    try:
-        return call(row, *arguments)
-    except ContestantFailedError as error:
-        failures[row.name] = str(error)
-        return None
 
 
 def _document(options, weights, prompts):

@@ -104,15 +104,15 @@ def _streams(row, long, prompts, key):
         for stream in streams:
             stream.wait_for(len(stream.said.tokens) + _BEFORE_TOKENS)
         sent = time.perf_counter()
-        end = row.ask(long, 1, key).arrivals[0][0]
         if any(stream.has_ended for stream in streams):
-            raise ContestantFailedError("a stream ended while the long prompt was read")
+            raise ContestantFailedError("a stream ended before the long prompt came")
+        end = row.ask(long, 1, key).arrivals[0][0]
+        spoke = sum(stream.seconds(sent, end) for stream in streams)
 
-    def speed(start, end):
-        tokens = sum(stream.between(start, end) for stream in streams)
-        return tokens / len(streams) / (end - start)
+    def num_tokens(start, end):
+        return sum(stream.between(start, end) for stream in streams)
 
-    return speed(start, sent), speed(sent, end)
+    return num_tokens(start, sent) / len(streams) / (sent - start), num_tokens(sent, end) / spoke
 
 
 class _Asked:
@@ -145,6 +145,10 @@ class _Asked:
                 raise self._failure or ContestantFailedError(
                     "a stream ended before the long prompt came"
                 )
+
+    def seconds(self, start, end):
+        """For how long it spoke between two times: with drafts it may end before."""
+        return (min(end, self.said.arrivals[-1][0]) if self.has_ended else end) - start
 
     def between(self, start, end):
         """How many of its tokens came between two times."""

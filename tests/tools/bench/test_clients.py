@@ -250,3 +250,20 @@ def test_the_picture_has_every_row(tmp_path: Path) -> None:
     loads = {server.row.name: {n: [loaded(server.row, PROMPTS, n, 2)] for n in (1, 2)}}
     picture.draw(load_rows([server.row], loads), tmp_path / "clients.svg")
     assert "coordgen plain" in (tmp_path / "clients.svg").read_text()
+
+
+def test_a_long_prompt_that_fails_leaves_the_other_figures(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(row: Row, *_: object) -> Latency:
+        if row.engine == "llama.cpp":
+            raise ProgramError("out of memory")
+        return Latency(*[1.0] * 7)
+
+    monkeypatch.setattr(clients, "latency_of", fails)
+    assert clients.main([*arguments, "--no-drafts"]) == 1
+    told = capsys.readouterr().out
+    loads, _, latencies = told.partition("a long prompt beside others")
+    assert "llama.cpp plain" in loads
+    assert "| llama.cpp plain" not in latencies
+    assert "failed: llama.cpp plain, a long prompt: out of memory" in latencies
