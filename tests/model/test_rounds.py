@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from coordgen_rs import Model, Regex
+from coordgen_rs.drafting import namespaces
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -367,3 +370,209 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
         with pytest.raises(OptionError, match="no drafter"):
             model.generate(PROMPTS[0], **OPTIONS)
     assert _said(model.generate(PROMPTS[0], **OPTIONS)) == answers[PROMPTS[0]]
+
+
+def test_what_was_decoded_alone_is_no_gain_of_shared_steps(model, monkeypatch):
+    told, batch = [], model._turns._batch
+
+    class Told:
+        def __init__(self, batcher):
+            self._batcher = batcher
+
+        def took(self, tokens, cost):
+            told.append(tokens)
+            self._batcher.took(tokens, cost)
+
+        def share(self, decoding, reading):
+            return self._batcher.share(decoding, reading)
+
+    monkeypatch.setattr(batch, "_batcher", Told(batch._batcher))
+    with model.stream(PROMPTS[0], max_new_tokens=200, ignore_eos=True) as stream:
+        next(stream)
+        model.generate(PROMPTS[3], **OPTIONS, namespace="other")
+        for _ in range(30):
+            stream.step()
+        model.generate(PROMPTS[6], **OPTIONS, namespace="other")
+    most = sum(inputs.rows for inputs in (it.step_inputs[-1] for it in batch.sequences))
+    assert told
+    assert max(told) <= most
+
+
+def test_an_interrupt_between_two_results_loses_nothing(model, answers, monkeypatch):
+    streams = [model.stream(prompt, **OPTIONS) for prompt in (PROMPTS[0], PROMPTS[3], PROMPTS[6])]
+    pieces = [[next(stream)] for stream in streams]
+    verified, left = Sequence.has_verified, [1, 1]
+
+    def interrupted(self, inputs, logits):
+        verified(self, inputs, logits)
+        if left and left.pop() and not left:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sequence, "has_verified", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pieces[1] += streams[1]
+    for got, stream in zip(pieces, streams, strict=True):
+        got += stream
+    texts = [stream.answer.text for stream in streams]
+    assert texts == [answers[prompt][0] for prompt in (PROMPTS[0], PROMPTS[3], PROMPTS[6])]
+
+
+def test_a_stream_that_is_dropped_before_its_rows_are_filled(model, answers, monkeypatch):
+    streams = [model.stream(prompt, **OPTIONS) for prompt in (PROMPTS[0], PROMPTS[3])]
+    pieces = [[next(stream)] for stream in streams]
+    held, of = [model.stream(LONG, **OPTIONS, namespace="other")], Batch._of
+    held[0].join()
+
+    def dropping(self, num_rows):
+        if held and any(sequence.rest for sequence in self.sequences):
+            held.clear()
+        return of(self, num_rows)
+
+    monkeypatch.setattr(Batch, "_of", dropping)
+    for got, stream in zip(pieces, streams, strict=True):
+        got += stream
+    assert not held
+    assert [it.answer.text for it in streams] == [answers[it][0] for it in (PROMPTS[0], PROMPTS[3])]
+
+
+def test_nobody_waits_behind_one_who_waits_for_a_prompt(model, monkeypatch):
+    first, second = (model.stream(f"{LONG * 3}{name}", **OPTIONS) for name in ("one", "two"))
+    other = model.stream("Hello there", max_new_tokens=1, ignore_eos=True, namespace="other")
+    for stream in (first, second, other):
+        stream.join()
+    next(other)
+    assert second.answer.stats.prompt_tokens == 0  # it has not begun
+    assert "".join(second)
+    assert second.answer.stats.reused_tokens > 0
+
+
+def test_a_model_that_is_always_asked_can_be_closed(bundle):
+    model, answered = Model.open(bundle, threads=1, parallel=3), []
+
+    def ask(number):
+        while True:
+            answered.append(model.generate(f"Hello {number}", **OPTIONS))
+
+    with ThreadPoolExecutor(3) as pool:
+        asking = [pool.submit(ask, number) for number in range(3)]
+        while len(answered) < 3:
+            pass
+        model.close()
+        for it in asking:
+            with pytest.raises(SessionClosedError):
+                it.result(60)
+
+
+def test_interrupted_batches_leave_all_places(model, monkeypatch):
+    compute, left = Batch._compute, [1] * 6
+
+    def interrupted(self, parts):
+        left.pop()
+        if not left:
+            raise KeyboardInterrupt
+        compute(self, parts)
+
+    monkeypatch.setattr(Batch, "_compute", interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:
+        model.generate_many(PROMPTS[:3], max_new_tokens=200, ignore_eos=True)
+    assert kept.value.__traceback__ is not None
+    assert all(place.prompt is None for place in model._turns._places._all)
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_task_that_is_cancelled_while_its_prompt_is_read(bundle, answers, parallel, monkeypatch):
+    async def cancel():
+        read, began = [], asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_read(num_tokens):
+            read.append(num_tokens)
+            loop.call_soon_threadsafe(began.set)
+
+        task = asyncio.create_task(model.agenerate(LONG * 3, max_new_tokens=2, on_read=on_read))
+        await began.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        answer = await model.agenerate(PROMPTS[0], **OPTIONS)
+        return read, answer
+
+    with Model.open(bundle, threads=1, parallel=parallel) as model:
+        assert model.tokenizer.encode(LONG * 3).size > 512
+        read, answer = asyncio.run(cancel())
+        assert _said(answer) == answers[PROMPTS[0]]
+        assert len(read) < 3
+
+
+def test_a_short_question_is_answered_while_a_long_prompt_is_read(model, shared):
+    async def ask():
+        long = asyncio.create_task(model.agenerate(LONG * 3, max_new_tokens=2, ignore_eos=True))
+        await asyncio.sleep(0)
+        short = asyncio.create_task(
+            model.agenerate("Hello", max_new_tokens=1, ignore_eos=True, namespace="other")
+        )
+        done, _ = await asyncio.wait([long, short], return_when=asyncio.FIRST_COMPLETED)
+        await long
+        return short in done
+
+    assert asyncio.run(ask())
+
+
+def test_a_callback_that_exits_ends_its_own_task_alone(model, answers):
+    def leave(_):
+        raise SystemExit(3)
+
+    async def ask():
+        other = asyncio.create_task(model.agenerate(PROMPTS[0], **OPTIONS))
+        with pytest.raises(CallOrderError, match="broken off"):
+            await model.agenerate(PROMPTS[3], on_read=leave)
+        return [await other, await model.agenerate(PROMPTS[6], **OPTIONS)]
+
+    got = asyncio.run(ask())
+    assert [_said(answer) for answer in got] == [answers[it] for it in (PROMPTS[0], PROMPTS[6])]
+
+
+def test_nobody_awaits_what_a_closed_loop_has_begun(model, answers):
+    async def begin():
+        stream = model.astream(PROMPTS[0], max_new_tokens=500, ignore_eos=True)
+        await stream.__anext__()
+        return stream
+
+    stream = asyncio.run(begin())
+    while model._reader._thread is not None:
+        pass
+    assert len(stream.answer.token_ids) < 500
+    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+
+
+@pytest.mark.parametrize("ends", ["sys.exit(0)", "task.cancel()", "raise ValueError"])
+def test_python_may_end_while_tasks_run(bundle, ends):
+    script = f"""
+import asyncio, sys
+from coordgen_rs import Model
+model = Model.open({str(bundle)!r}, threads=1, parallel=2)
+async def main():
+    tasks = [
+        asyncio.create_task(model.agenerate(f"Hello {{n}}", max_new_tokens=900, ignore_eos=True))
+        for n in range(3)
+    ]
+    await asyncio.sleep(0.05)
+    for task in tasks:
+        {ends}
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == ("ValueError" in ends), done.stderr
+    assert "terminate called" not in done.stderr
+
+
+def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch):
+    monkeypatch.setattr(namespaces, "MOST_NAMESPACES", 2)
+    with Model.open(bundle, threads=1, parallel=2, history=tmp_path / "history") as model:
+        stream = model.stream(PROMPTS[0], **OPTIONS, namespace="long")
+        next(stream)
+        for number in range(6):
+            model.generate("Hello", max_new_tokens=1, namespace=f"other {number}")
+        assert "".join(stream)
+        kept = model._drafters.of("long").history
+        assert kept._store.count_tokens("long") >= LIMIT
