@@ -760,7 +760,8 @@ class Batcher:
         Every request that decodes gets its fewest nodes; further rows go to the worthiest
         candidates, as many as pay. Where somebody decodes, prompts are read beside it so far that
         the step costs at most twice as much, and up to half of its rows are kept for them; else
-        with all rows. A quarter of what is read is the oldest prompt's, the rest goes to the
+        with all rows, or, of several prompts, with as many as end the shortest. A quarter of what
+        is read is the oldest prompt's, the rest goes to the
         prompts with the fewest tokens left.
 
         Args:

@@ -99,7 +99,8 @@ impl Batcher {
     ///
     /// Where somebody decodes, so many tokens are read that the step costs at most twice what it costs
     /// without them, and up to half of the rows are kept for them; at least one token, if a row is left
-    /// by what decoding requests must get. Where nobody does, all rows read. Of these tokens the oldest
+    /// by what decoding requests must get. Where nobody does, all rows read, or,
+    /// of several prompts, as many as end the shortest. Of these tokens the oldest
     /// prompt has a quarter, so that it comes to its end; the others go to the prompts with the fewest
     /// left, so that a short one does not wait for a long one.
     ///
@@ -168,7 +169,7 @@ impl Batcher {
             let read = pieces.of(reading, num_tokens).into_iter().zip(reading).map(attention);
             costs.base(given.rows + num_tokens) + given.attention + read.sum::<f32>()
         };
-        let mut num_tokens = room;
+        let mut num_tokens = room.min(pieces.to_shortest(reading));
         if given.rows > 0 {
             let most = DEARER_BY_READING * cost(0);
             num_tokens = most_within(room, |num_tokens| cost(num_tokens) <= most).max(room.min(1));

@@ -5,6 +5,8 @@ use super::Reading;
 
 /// Of so many tokens that are read, one is the oldest prompt's for certain.
 const OLDEST_SHARE: usize = 4;
+/// Tokens that a step reads in any case where nobody decodes: fewer at a time take longer each.
+const LEAST_STEP: usize = 32;
 
 /// Shares out the tokens that are read, with what is owed to the oldest prompt from step to step.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +23,15 @@ impl Pieces {
         self.order.clear();
         self.order.extend(0..reading.len());
         self.order.sort_by_key(|&prompt| (reading[prompt].remaining, prompt));
+    }
+
+    /// How many tokens a step reads at least that ends the shortest prompt; nothing is gained where its
+    /// answer waits for more of the others.
+    pub fn to_shortest(&self, reading: &[Reading]) -> usize {
+        let Some(&shortest) = self.order.first() else { return 0 };
+        let tokens = reading[shortest].remaining;
+        let with_oldest = tokens.saturating_mul(OLDEST_SHARE).div_ceil(OLDEST_SHARE - 1);
+        LEAST_STEP.max(if reading.len() > 1 { with_oldest } else { usize::MAX })
     }
 
     /// How many tokens of each prompt a step of `num_tokens` reads.

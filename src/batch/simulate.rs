@@ -226,7 +226,7 @@ fn every_request_ends_whatever_comes_beside_it() {
     assert_eq!(server.num_ended + server.num_given_up, NUM_REQUESTS);
     assert!(server.num_given_up > 300, "{} were given up", server.num_given_up);
     let share_full = num_full as f64 / server.num_steps as f64;
-    assert!((0.02..0.9).contains(&share_full), "neither idle nor hopeless: {share_full}");
+    assert!((0.02..0.95).contains(&share_full), "neither idle nor hopeless: {share_full}");
     assert!(num_together > 3 * server.num_steps, "requests share steps");
 }
 
