@@ -19,6 +19,7 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
+from coordgen_rs.target.batch import batch as batch_module
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.batch.sequence import Sequence
 
@@ -264,15 +265,21 @@ def test_many_prompts_in_order(model, answers, shared):
 
 def test_errors_of_many_are_raised_or_kept(model, answers):
     prompts = [PROMPTS[0], "word " * 3000, PROMPTS[2], ""]
-    with pytest.raises(PromptTooLongError):
+    with pytest.raises(PromptTooLongError) as raised:
         model.generate_many(prompts, **OPTIONS)
+    assert raised.value.__notes__ == ["by prompt 2 of 4"]
     got = model.generate_many(prompts, **OPTIONS, keep_errors=True)
     assert _said(got[0]) == answers[PROMPTS[0]]
     assert isinstance(got[1], PromptTooLongError)
     assert _said(got[2]) == answers[PROMPTS[2]]
     assert isinstance(got[3], EmptyPromptError) or got[3].text
-    with pytest.raises(OptionError, match="takes a list"):
-        model.generate_many("one text")
+    for wrong in ("one text", b"bytes", {"a": 1}, 5, None):
+        with pytest.raises(OptionError, match="texts must be a list"):
+            model.generate_many(wrong)
+    with pytest.raises(OptionError, match=r"texts\[1\] must be a string"):
+        model.generate_many(["a", None], keep_errors=True)
+    with pytest.raises(OptionError, match="max_new_tokens"):
+        model.generate_many(["a"], max_new_tokens=-1, keep_errors=True)
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -339,8 +346,9 @@ def test_a_model_that_cannot_says_why(bundle, bundle_of):
         assert model.generate("Hello", max_new_tokens=2).text
     with Model.open(bundle, parallel=None) as model:
         assert 1 <= model.parallel <= 4
-    with pytest.raises(OptionError, match="parallel"):
-        Model.open(bundle, parallel=0)
+    for wrong in (0, -1, "4", True, 65, 10**30):
+        with pytest.raises(OptionError, match="parallel"):
+            Model.open(bundle, parallel=wrong)
 
 
 def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
@@ -576,3 +584,55 @@ def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch
         assert "".join(stream)
         kept = model._drafters.of("long").history
         assert kept._store.count_tokens("long") >= LIMIT
+
+
+def test_an_empty_prompt_behind_another_one(model):
+    for _ in range(2):
+        with pytest.raises(EmptyPromptError):
+            list(model.stream_tokens([]))
+        assert model.generate(PROMPTS[0], **OPTIONS).text
+
+
+def test_more_caches_than_memory_are_refused(bundle, monkeypatch):
+    monkeypatch.setattr(batch_module, "memory_bytes", lambda: 1000)
+    with pytest.raises(OptionError, match=r"parallel is 3, but the caches .* take fewer"):
+        Model.open(bundle, parallel=3)
+
+
+def test_one_task_at_a_time_reads_a_stream(model):
+    async def read(stream):
+        return [piece async for piece in stream]
+
+    async def ask():
+        stream = model.astream(PROMPTS[0], **OPTIONS)
+        return await asyncio.gather(read(stream), read(stream), return_exceptions=True)
+
+    pieces, refused = asyncio.run(ask())
+    assert "".join(pieces)
+    assert isinstance(refused, CallOrderError)
+
+
+def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
+    async def ask():
+        stream = model.astream(LONG * 3, **OPTIONS)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stream.__anext__(), 1e-6)
+        with pytest.raises(CallOrderError, match="given up"):
+            await stream.__anext__()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_model_that_is_closed_in_a_loop_answers_nobody_there(bundle, parallel):
+    async def ask():
+        with Model.open(bundle, threads=1, parallel=parallel) as model:
+            tasks = [
+                asyncio.create_task(model.agenerate(it, max_new_tokens=700, ignore_eos=True))
+                for it in PROMPTS[:6]
+            ]
+            await asyncio.sleep(0.02)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    ended = asyncio.run(ask())
+    assert all(isinstance(it, SessionClosedError) for it in ended)

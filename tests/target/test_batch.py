@@ -182,7 +182,7 @@ def test_what_cannot_run_together_is_named(bundle_of):
     assert why_alone(whole) is None
     switched = open_session(bundle_of("embedded", "fp32"), switch="just_in_time")
     assert "one by one" in why_alone(switched)
-    with pytest.raises(OptionError, match="parallel is 2, but its blocks are loaded one by one"):
+    with pytest.raises(OptionError, match="parallel is 2, but blocks are switched one by one"):
         Batch(switched, 2)
 
 

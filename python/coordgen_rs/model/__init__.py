@@ -190,9 +190,9 @@ class Model:
             prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
                 dialogues which take turns are not read again; 0 keeps only the last request's.
             parallel: Most requests that are answered at a time, in the same steps; the tokens of
-                each are those that it would get alone. Others wait. Each takes the memory of a
-                cache; None is up to four, as memory allows. Where the target cannot (`why_alone`
-                tells), requests take turns.
+                each are those that it would get alone. Others wait; with 1, the default, requests
+                take turns, as they do where the target cannot (`why_alone` tells). Each takes the
+                memory of a cache; None is up to four, as memory allows.
             on_progress: Called with what is being done, how much is done, and how much there is;
                 only where something is converted, verified or tested.
 
@@ -352,15 +352,17 @@ class Model:
             Their answers, in order.
 
         Raises:
-            OptionError: Same as in `generate`; or `texts` is one text.
+            OptionError: Same as in `generate`; or `texts` are no texts.
             Others are those of `generate`.
         """
         check_names("Model.generate_many", options)
-        if isinstance(texts, str):
-            raise OptionError("texts is one text: generate_many takes a list of them")
+        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+            raise OptionError(f"texts must be a list of texts, but is {arguments.shown(texts)}")
+        every = [arguments.text(f"texts[{number}]", text) for number, text in enumerate(texts)]
+        AskedOptions(**options)  # what is wrong with them is wrong for all
         arguments.flag("keep_errors", keep_errors)
         arguments.function("on_progress", on_progress)
-        begin = [partial(self.stream, text, **options) for text in texts]
+        begin = [partial(self.stream, text, **options) for text in every]
         return answered(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
 
     def astream(self, text: str, **options: Unpack[RequestOptions]) -> AsyncStream:
@@ -612,6 +614,7 @@ class Model:
         Raises:
             CallOrderError: The call is made within a step, as by `on_read`.
         """
+        self._reader.close()
         self._turns.close()
 
     def __repr__(self) -> str:

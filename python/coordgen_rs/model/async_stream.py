@@ -13,6 +13,7 @@ from threading import Lock, Thread
 from typing import Self
 from weakref import ref
 
+from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.model.answer import Answer, Piece, Stream
 
@@ -35,8 +36,9 @@ class AsyncStream(AsyncIterator[Piece]):
         self._stream, self._reader = stream, reader
         self._pieces = deque[Piece]()
         self._news: asyncio.Queue[_News] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._error: Exception | None = None
-        self._is_over = False
+        self._is_over = self._is_awaited = False
 
     @property
     def answer(self) -> Answer:
@@ -56,15 +58,30 @@ class AsyncStream(AsyncIterator[Piece]):
             try:
                 await self._take()
             except asyncio.CancelledError:
+                self._error = CallOrderError(
+                    "the answer was given up, as its reader was cancelled: ask for it again"
+                )
                 await self.aclose()
                 raise
         return self._pieces.popleft()
 
     async def _take(self) -> None:
+        """Await what the next step adds.
+
+        Raises:
+            CallOrderError: Another task awaits it, or this one is of another event loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._is_awaited or (self._loop or loop) is not loop:
+            raise CallOrderError("the stream is read by another task, or in another event loop")
         if self._news is None:
-            self._news = asyncio.Queue()
+            self._loop, self._news = loop, asyncio.Queue()
             self._reader.add(self._stream, self._news)
-        news = await self._news.get()
+        self._is_awaited = True
+        try:
+            news = await self._news.get()
+        finally:
+            self._is_awaited = False
         if news is None:
             self._is_over = True
         elif isinstance(news, Exception):
@@ -144,6 +161,15 @@ class Reader:
                 # A thread that is within the model when Python ends would abort the process.
                 atexit.register(self._stop)
             self._streams.append(_Read(stream, news))
+
+    def close(self) -> None:
+        """Give all streams up; who awaits one is told that the model is closed. Waits for nothing.
+
+        An event loop that waits for the model to be closed could not take what they say.
+        """
+        for read in [*self._streams]:
+            read.tell(SessionClosedError("the model is closed"))
+            self.give_up(read.stream)
 
     def give_up(self, stream: Stream) -> None:
         """Read a stream no more; it is closed within a step. Waits for nothing."""

@@ -49,6 +49,7 @@ def answered(
                     is_open.rotate(-1)
             except CoordgenError as error:
                 if not keep_errors:
+                    error.add_note(f"by prompt {number + 1} of {len(done)}")
                     raise
                 ended = error
             if ended is not None:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from coordgen_rs.opening.profile import Profile
 
 
+MOST_PARALLEL = 64
+"""Most requests at a time that may be asked for."""
+
+
 @dataclass(frozen=True)
 class OpeningOptions:
     """How a bundle is opened; fields are the same as in `Model.open`.
@@ -40,7 +44,9 @@ class OpeningOptions:
 
     def __post_init__(self) -> None:
         arguments.path("path", self.path)
-        for name in ("threads", "width", "context", "parallel"):
+        if self.parallel is not None:
+            arguments.count("parallel", self.parallel, most=MOST_PARALLEL)
+        for name in ("threads", "width", "context"):
             value = getattr(self, name)
             if value is not None:
                 arguments.count(name, value)

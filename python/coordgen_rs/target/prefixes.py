@@ -152,6 +152,6 @@ def reused(
 
 def common_len(held: NDArray[np.uint32], prompt: NDArray[np.uint32]) -> int:
     """The length of the longest common prefix, which ends before the prompt's last token."""
-    held = held[: len(prompt) - 1]
+    held = held[: max(len(prompt) - 1, 0)]
     differing = np.flatnonzero(held != prompt[: len(held)])
     return int(differing[0]) if len(differing) else len(held)

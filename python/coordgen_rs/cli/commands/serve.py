@@ -10,11 +10,12 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.opening.options import MOST_PARALLEL
 
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
-is a chat page. Up to four requests are answered at a time, in the same steps; others wait. Ctrl-C
-or SIGTERM ends the server: running answers get --grace seconds.
+is a chat page. By default up to four requests are answered at a time, in the same steps; others
+wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds.
 
 examples:
   coordgen serve bundle
@@ -40,7 +41,7 @@ _OPTIONS = (
     option.count("--max-queue N", least=0, default=8).help(
         "most requests of each client that wait; more get status 429; default %(default)s"
     ),
-    option.count("--parallel N", least=1).help(
+    option.count("--parallel N", least=1, most=MOST_PARALLEL).help(
         "most requests that are answered at a time, in the same steps; default: up to 4, as memory "
         "allows"
     ),

@@ -66,7 +66,7 @@ class Batch:
         counts: What its runs were made of.
 
     Raises:
-        OptionError: The target cannot run several (`why_alone`).
+        OptionError: The target cannot run several (`why_alone`), or memory has no room for them.
         BundleError: The head cannot be loaded.
     """
 
@@ -74,6 +74,13 @@ class Batch:
         why = why_alone(session)
         if why is not None:
             raise OptionError(f"parallel is {num_sequences}, but {why}")
+        needed, memory = num_sequences * session.cache.nbytes, memory_bytes()
+        if memory is not None and needed > memory:
+            raise OptionError(
+                f"parallel is {num_sequences}, but the caches of so many requests take up to "
+                f"{needed / 1e9:.1f} GB, and this machine has {memory / 1e9:.1f} GB: take fewer, "
+                "less context, or kv_cache q8"
+            )
         manifest = session.bundle.manifest
         own = session.cache
         form = own.form if isinstance(own, KvCache) else "f32"
@@ -245,7 +252,9 @@ def why_alone(session: OrtSession) -> str | None:
     if session.device.reads_tokens:
         return "folders of other tools run one request at a time"
     if session.switcher.memory_budget is not None or not session.switcher.keeps_both:
-        return "its blocks are loaded one by one, for one request"
+        budget = session.switcher.memory_budget
+        why = "blocks are switched" if budget is None else "a memory budget has blocks loaded"
+        return f"{why} one by one, for one request"
     if not (session.is_exact_on_branches and session.is_exact_at_any_rows):
         return "its rows were not exact beside others when it was tested"
     if not session.is_exact_after_prefill:
