@@ -98,19 +98,19 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
         Bundle.open(bundle)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 def test_a_bundle_for_cpu_of_an_older_version_has_to_be_exported_again(bundle, version):
     change_manifest(bundle, schema_version=version)
     for opening in (Bundle.open, open_bundle, open_session):
         with pytest.raises(
             BundleError,
-            match=rf"manifest\.json has schema version {version}, this coordgen_rs reads 6: "
+            match=rf"manifest\.json has schema version {version}, this coordgen_rs reads 7: "
             "export the checkpoint again",
         ):
             opening(bundle)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6, 7])
 def test_a_bundle_with_weights_of_an_older_version_has_to_be_exported_with_others(bundle, version):
     change_manifest(bundle, schema_version=version, weights="w8a8")
     for opening in (Bundle.open, open_bundle, open_session):
@@ -120,7 +120,7 @@ def test_a_bundle_with_weights_of_an_older_version_has_to_be_exported_with_other
             opening(bundle)
 
 
-@pytest.mark.parametrize("version", [2, 3, 4, 5])
+@pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 def test_a_bundle_for_qnn_of_an_older_version_still_opens(tmp_path, version):
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     export_qnn(checkpoint, tmp_path / "out", soc="8-elite", **SMALL)
@@ -128,7 +128,7 @@ def test_a_bundle_for_qnn_of_an_older_version_still_opens(tmp_path, version):
     change_manifest(tmp_path / "out", schema_version=version)
     old = open_bundle(tmp_path / "out")
     old.verify()
-    assert (old.manifest.schema_version, new.manifest.schema_version) == (version, 6)
+    assert (old.manifest.schema_version, new.manifest.schema_version) == (version, 7)
     assert old.manifest == dataclasses.replace(new.manifest, schema_version=version)
     change_manifest(tmp_path / "out", schema_version=1)
     with pytest.raises(BundleError, match="schema version 1"):

@@ -291,7 +291,7 @@ def test_check_finds_the_embedded_model_lossless(bundle):
 def test_info_tells_sizes_and_the_manifest(bundle):
     assert "int8" not in coordgen("info", bundle).stdout
     manifest = json.loads(coordgen("info", bundle, "--json").stdout)
-    assert manifest["schema_version"] == 6
+    assert manifest["schema_version"] == 7
 
 
 @pytest.mark.parametrize("command", ["generate", "export", "check", "info"])
