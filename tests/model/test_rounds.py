@@ -37,13 +37,13 @@ def bundle(bundle_of):
 @pytest.fixture(scope="module")
 def answers(bundle):
     """What each prompt is answered alone."""
-    with Model.open(bundle, threads=1) as model:
+    with Model.open(bundle) as model:
         return {prompt: _said(model.generate(prompt, **OPTIONS)) for prompt in PROMPTS}
 
 
 @pytest.fixture
 def model(bundle):
-    with Model.open(bundle, threads=1, parallel=3) as model:
+    with Model.open(bundle, parallel=3) as model:
         assert model.parallel == 3
         assert model.why_alone is None
         yield model
@@ -121,7 +121,7 @@ def test_sampled_and_plain_requests_beside_each_other(model, bundle):
         {"repetition_penalty": 1.2, "stop": "."},
         {"temperature": 1.2, "seed": 9, "min_p": 0.05},
     ] * 3
-    with Model.open(bundle, threads=1) as alone:
+    with Model.open(bundle) as alone:
         expected = [
             _said(
                 alone.generate(PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options)
@@ -170,7 +170,7 @@ def test_a_dialogue_goes_on_where_it_was(model):
 
 
 def test_what_was_overwritten_is_put_back(bundle):
-    with Model.open(bundle, threads=1, parallel=2, prefix_memory=1 << 26) as model:
+    with Model.open(bundle, parallel=2, prefix_memory=1 << 26) as model:
         asked = [f"{name} {LONG}" for name in ("one", "two", "three", "four")]
         for prompt in asked:
             model.generate(prompt, max_new_tokens=4, ignore_eos=True)
@@ -233,7 +233,7 @@ def test_reading_within_a_step_is_refused(model):
 
 
 def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):
-    model = Model.open(bundle, threads=1, parallel=3)
+    model = Model.open(bundle, parallel=3)
     own = model.stream(PROMPTS[0], **OPTIONS)
     next(own)
     begun, got = threading.Event(), []
@@ -291,7 +291,7 @@ def test_tasks_await_answers(bundle, answers, parallel):
         assert threading.active_count() <= before + 1
         return await asyncio.gather(*tasks)
 
-    with Model.open(bundle, threads=1, parallel=parallel) as model:
+    with Model.open(bundle, parallel=parallel) as model:
         for _ in range(2):
             got = asyncio.run(ask())
             assert [_said(answer) for answer in got] == list(answers.values())
@@ -355,7 +355,7 @@ def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
     pytest.importorskip("llguidance", reason="grammars need llguidance")
     options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
     asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
-    with Model.open(bundle, threads=1) as alone:
+    with Model.open(bundle) as alone:
         expected = [_said(alone.generate(PROMPTS[0], **one)) for one in asked]
     for _ in range(2):  # the second time with matchers that have followed answers
         with ThreadPoolExecutor(6) as pool:
@@ -455,7 +455,7 @@ def test_nobody_waits_behind_one_who_waits_for_a_prompt(model, monkeypatch):
 
 
 def test_a_model_that_is_always_asked_can_be_closed(bundle):
-    model, answered = Model.open(bundle, threads=1, parallel=3), []
+    model, answered = Model.open(bundle, parallel=3), []
 
     def ask(number):
         while True:
@@ -505,7 +505,7 @@ def test_a_task_that_is_cancelled_while_its_prompt_is_read(bundle, answers, para
         answer = await model.agenerate(PROMPTS[0], **OPTIONS)
         return read, answer
 
-    with Model.open(bundle, threads=1, parallel=parallel) as model:
+    with Model.open(bundle, parallel=parallel) as model:
         assert model.tokenizer.encode(LONG * 3).size > 512
         read, answer = asyncio.run(cancel())
         assert _said(answer) == answers[PROMPTS[0]]
@@ -576,7 +576,7 @@ asyncio.run(main())
 
 def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch):
     monkeypatch.setattr(namespaces, "MOST_NAMESPACES", 2)
-    with Model.open(bundle, threads=1, parallel=2, history=tmp_path / "history") as model:
+    with Model.open(bundle, parallel=2, history=tmp_path / "history") as model:
         stream = model.stream(PROMPTS[0], **OPTIONS, namespace="long")
         next(stream)
         for number in range(6):
@@ -626,7 +626,7 @@ def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_a_model_that_is_closed_in_a_loop_answers_nobody_there(bundle, parallel):
     async def ask():
-        with Model.open(bundle, threads=1, parallel=parallel) as model:
+        with Model.open(bundle, parallel=parallel) as model:
             tasks = [
                 asyncio.create_task(model.agenerate(it, max_new_tokens=700, ignore_eos=True))
                 for it in PROMPTS[:6]
