@@ -758,11 +758,11 @@ class Batcher:
         """How many nodes and tokens of each request are in the next step.
 
         Every request that decodes gets its fewest nodes; further rows go to the worthiest
-        candidates, as many as pay. Where somebody decodes, prompts are read beside it so far that
-        the step costs at most twice as much, and up to half of its rows are kept for them; else
-        with all rows, or, of several prompts, with as many as end the shortest. A quarter of what
-        is read is the oldest prompt's, the rest goes to the
-        prompts with the fewest tokens left.
+        candidates, as many as pay. Where somebody decodes, prompts are read once that costs no more
+        than the steps since the last time, some dozens of tokens at a time, and up to half of the
+        rows are kept for them; else with all rows, or, of several prompts, with as many as end the
+        shortest. A quarter of what is read is the oldest prompt's, the rest goes to the prompts
+        with the fewest tokens left.
 
         Args:
             decoding: For each request that decodes: the worths and the fewest nodes that

@@ -16,8 +16,11 @@ pub use self::row_costs::RowCosts;
 use crate::draft::choose::rate::Rate;
 use crate::error::{Error, Result};
 
-/// How much dearer reading makes a step in which others decode: they keep half of their speed.
-const DEARER_BY_READING: f32 = 2.0;
+/// What reading may cost beside others for what their own steps cost: they keep half of their speed.
+const READING_SHARE: f32 = 1.0;
+/// Tokens that are worth a step beside others: fewer at a time take longer each, the more so the more
+/// tokens are before them.
+const LEAST_PIECE: usize = 32;
 
 /// A request that decodes.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +70,8 @@ pub struct Shares {
 /// let unsure = Decoding { worths: &[1.0, 0.2, 0.02], ..sure };
 /// assert_eq!(batcher.share(&[sure, unsure], &[])?.nodes, [3, 2]);
 /// let prompt = Reading { remaining: 100, length: 0 };
-/// assert_eq!(batcher.share(&[sure, unsure], &[prompt])?.tokens, [14]); // at twice the cost
+/// let mut tokens = || Ok::<_, coordgen_rs::Error>(batcher.share(&[sure, unsure], &[prompt])?.tokens[0]);
+/// assert_eq!([tokens()?, tokens()?, tokens()?], [0, 0, 42]); // these cost as much as three steps
 /// # Ok::<(), coordgen_rs::Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -77,6 +81,8 @@ pub struct Batcher {
     rate: Rate,
     candidates: Candidates,
     pieces: Pieces,
+    /// What reading may cost by now.
+    saved: f32,
 }
 
 impl Batcher {
@@ -87,7 +93,7 @@ impl Batcher {
             return Err(Error::BadOption { what, got: "0".into(), must });
         }
         let (candidates, pieces) = (Candidates::default(), Pieces::default());
-        Ok(Self { costs, most_rows, rate: Rate::default(), candidates, pieces })
+        Ok(Self { costs, most_rows, rate: Rate::default(), candidates, pieces, saved: 0.0 })
     }
 
     /// Shares out a step among requests that decode and prompts that are read, the oldest first.
@@ -97,12 +103,12 @@ impl Batcher {
     /// elsewhere, which is at least what plain decoding of these requests brings. All are given where
     /// rows are free.
     ///
-    /// Where somebody decodes, so many tokens are read that the step costs at most twice what it costs
-    /// without them, and up to half of the rows are kept for them; at least one token, if a row is left
-    /// by what decoding requests must get. Where nobody does, all rows read, or,
-    /// of several prompts, as many as end the shortest. Of these tokens the oldest
-    /// prompt has a quarter, so that it comes to its end; the others go to the prompts with the fewest
-    /// left, so that a short one does not wait for a long one.
+    /// Where somebody decodes, tokens are read once reading them costs no more than the steps since the
+    /// last ones, some dozens at a time or what is left, and up to half of the rows are kept for them: so
+    /// others keep half of their speed. Where nobody does, all rows read, or, of several prompts, as many
+    /// as end the shortest. Of these tokens the oldest prompt has a quarter, so that it comes to its end;
+    /// the others go to the prompts with the fewest left, so that a short one does not wait for a long
+    /// one.
     ///
     /// Cost: an insertion into a heap for each row, and for each doubling of the rows a look at each
     /// prompt. Fails when a request can do with no nodes or with more than it has, or those that all
@@ -170,11 +176,18 @@ impl Batcher {
             costs.base(given.rows + num_tokens) + given.attention + read.sum::<f32>()
         };
         let mut num_tokens = room.min(pieces.to_shortest(reading));
-        if given.rows > 0 {
-            let most = DEARER_BY_READING * cost(0);
-            num_tokens = most_within(room, |num_tokens| cost(num_tokens) <= most).max(room.min(1));
+        let mut saved = 0.0;
+        if given.rows > 0 && room > 0 {
+            let without = cost(0);
+            saved = self.saved + READING_SHARE * without;
+            num_tokens = most_within(room, |num_tokens| cost(num_tokens) - without <= saved);
+            if num_tokens < room.min(LEAST_PIECE) {
+                num_tokens = 0;
+            }
+            saved -= cost(num_tokens) - without;
         }
         let cost = cost(num_tokens);
+        self.saved = saved;
         (self.pieces.take(reading, num_tokens), cost)
     }
 }

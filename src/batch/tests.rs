@@ -270,13 +270,14 @@ proptest! {
             prop_assert!(is_one_read || tokens == unread.min(most_rows));
             prop_assert!(tokens >= unread.min(most_rows).min(32));
         } else if unread > 0 && decoding.len() < most_rows {
-            prop_assert!(tokens > 0);
+            let mut later = (0..2_000).map(|_| batcher.share(&decoding, &reading).unwrap());
+            prop_assert!(tokens > 0 || later.any(|shares| shares.tokens.iter().any(|&it| it > 0)));
         }
         if let (Some(costs), false) = (costs, decoding.is_empty()) {
             let without = cost_of(&costs, &decoding, &shares.nodes);
             let paid: f32 = shares.costs.iter().sum();
             prop_assert!((without - paid).abs() < 1e-3 * paid);
-            prop_assert!(tokens <= 1 || shares.cost <= 2.0 * without * 1.0001);
+            prop_assert!(shares.cost <= 2.0 * without * 1.0001);
         }
     }
 }
