@@ -188,6 +188,7 @@ class Endpoints:
             asked,
             self._name,
             lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
+            None if asked.options["logprobs"] is None else tokenizer.spelling,
         )
         self._worker.submit(job)
         return Answering(job, self._worker, form)
