@@ -19,7 +19,7 @@ def parse_bias(name: str, typed: str) -> tuple[int, float]:
     Raises:
         OptionError: It is something else.
     """
-    token, equals, bias = typed.partition("=")
+    token, _, bias = typed.partition("=")
     try:
         found = int(token), float(bias)
     except ValueError as error:

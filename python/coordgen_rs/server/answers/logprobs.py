@@ -1,8 +1,8 @@
 """How likely the tokens of an answer were, in OpenAI's two shapes.
 
 In: records of tokens, as steps tell them. Out: objects for JSON: entries of `content`, as chats and
-responses have them, or the lists of the older completions. Each token comes once, also one that adds
-no text, such as an end token.
+responses have them, or the lists of the older completions. Each token comes once, also one that
+adds no text, such as an end token.
 """
 
 from codecs import getincrementaldecoder
