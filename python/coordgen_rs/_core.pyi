@@ -1036,7 +1036,7 @@ class Sampling:
         """Whether tokens are chosen from other scores than the logits: by penalties or biases."""
 
     def check_tokens(self, vocab_size: int) -> None:
-        """Check that biases are on tokens of a vocabulary of so many.
+        """Check that biases are on tokens of a vocabulary of `vocab_size`.
 
         Raises:
             TokenOutOfRangeError: One is not.
