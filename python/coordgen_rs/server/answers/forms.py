@@ -93,8 +93,7 @@ class Form:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
         asked, said = self._asked, self._delta(self._calls.read(text))
-        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
-        is_wanted = is_wanted or self._spelling is not None
+        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids or gain.logprobs
         if said is None and not (is_wanted and gain.token_ids):
             return []
         chunk = self._chunk(said or self._nothing(), None, self._told(gain.logprobs))

@@ -35,11 +35,10 @@ class CompletionLogprobs:
 
     Args:
         spelling: How tokens are spelt.
-        start: Where the answer begins in the text, in characters.
     """
 
-    def __init__(self, spelling: TokenSpelling, start: int = 0) -> None:
-        self._spelling, self._offset = spelling, start
+    def __init__(self, spelling: TokenSpelling) -> None:
+        self._spelling, self._offset = spelling, 0
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def told(self, told: Sequence[TokenLogprob]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
 from coordgen_rs.server.refusal import TooLongError
 from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 _LARGEST = 2**64 - 1
 _COMPLETION_TOKENS = 16
@@ -101,6 +102,10 @@ class Asked:
         if (expected := self.options["prediction"]) is not None:
             check_fits(model, expected, "prediction")
         return self.prompt(model)
+
+    def spelling(self, model: Model) -> TokenSpelling | None:
+        """How tokens are spelt, where the answer tells how likely they were."""
+        return None if self.options["logprobs"] is None else model.tokenizer.spelling
 
     @property
     def wants_steps(self) -> bool:

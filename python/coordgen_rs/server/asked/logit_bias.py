@@ -6,8 +6,7 @@ pairs, texts in place of ids, of which each token gets the bias, and false for "
 """
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
@@ -35,24 +34,29 @@ class BiasError(RefusalError):
         super().__init__(f"{_FIELD} {how}", param=_FIELD, code="invalid_value")
 
 
-@dataclass(frozen=True)
 class AskedBias:
     """What is added to which tokens; where one is named more than once, the last counts.
 
-    Attributes:
+    Args:
         pairs: Token ids, or texts, with their numbers; minus infinity for false.
     """
 
-    pairs: tuple[tuple[int | str, float], ...]
+    def __init__(self, pairs: Sequence[tuple[int | str, float]]) -> None:
+        self._pairs, self._found = pairs, dict[int, float]()
 
     def by_id(self, model: Model) -> dict[int, float]:
-        """The biases by token id.
+        """The biases by token id; texts are tokenized when it is first called.
 
         Raises:
             BiasError: A token is not in the model's vocabulary, or there are too many.
         """
+        if not self._found:
+            self._found = self._by_id(model)
+        return self._found
+
+    def _by_id(self, model: Model) -> dict[int, float]:
         found = dict[int, float]()
-        for token, bias in self.pairs:
+        for token, bias in self._pairs:
             if isinstance(token, str):
                 ids = model.tokenizer.encode(token, special_tokens=False).tolist()
             else:
@@ -80,7 +84,7 @@ def logit_bias_of(fields: Fields) -> AskedBias | None:
     if len(given) > _MOST:
         raise BiasError(f"has {len(given)} entries, but may have {_MOST}")
     items: Iterable[object] = given.items() if isinstance(given, dict) else given
-    return AskedBias(tuple(_pair(item) for item in items))
+    return AskedBias([_pair(item) for item in items])
 
 
 def _pair(item: object) -> tuple[int | str, float]:
