@@ -1,5 +1,5 @@
-//! What sampling costs: a drawn row of a large vocabulary, by option, beside the argmax of it; and
-//! `accept` of a draft that is rejected, sampled and greedy.
+//! What sampling costs: a drawn row of a large vocabulary, by option, beside the argmax of it; its
+//! logprobs; and `accept` of a draft that is rejected, sampled and greedy.
 //!
 //! `cargo bench --bench sampling`.
 
@@ -14,7 +14,8 @@ use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::methods::source_named;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::logits::argmax;
-use coordgen_rs::sampling::{Sampling, SeenTokens};
+use coordgen_rs::logprobs::RowLogprobs;
+use coordgen_rs::sampling::{Penalties, Sampling, SeenTokens};
 
 /// Of Qwen2.5.
 const VOCAB_SIZE: usize = 151_936;
@@ -77,13 +78,17 @@ fn penalised_rows(criterion: &mut Criterion) {
     for num_distinct in [100, 1_000, 4_000] {
         let mut seen = SeenTokens::default();
         let ids = (0..num_distinct).map(|at| (even(at) * VOCAB_SIZE as f32) as u32);
-        seen.restart(&ids.map(TokenId).collect::<Vec<_>>());
+        seen.restart(&ids.clone().map(TokenId).collect::<Vec<_>>());
+        seen.extend(&ids.map(TokenId).collect::<Vec<_>>());
+        let repetition = Penalties { repetition: 1.1, ..Penalties::default() };
+        let counted = Penalties { presence: 0.1, frequency: 0.1, ..Penalties::default() };
         let mut group = criterion.benchmark_group(format!("{num_distinct} distinct tokens"));
         for (name, temperature) in [("greedy", 0.0), ("drawn", 1.0)] {
             let plain = Sampling::new(temperature, 0, 1.0, 7).unwrap();
             for (name, sampling) in [
-                (name.to_string(), plain),
-                (format!("{name}, penalised"), plain.with_repetition_penalty(1.1).unwrap()),
+                (name.to_string(), plain.clone()),
+                (format!("{name}, penalised"), plain.clone().with_penalties(repetition).unwrap()),
+                (format!("{name}, counted"), plain.clone().with_penalties(counted).unwrap()),
             ] {
                 let mut index = 0;
                 group.bench_function(name, |bencher| {
@@ -96,6 +101,23 @@ fn penalised_rows(criterion: &mut Criterion) {
                 });
             }
         }
+    }
+}
+
+/// How likely a token and some others were.
+fn logprobs(criterion: &mut Criterion) {
+    let logits = peaked();
+    let mut group = criterion.benchmark_group("logprobs of a row");
+    for num_alternatives in [0, 5, 20] {
+        let mut index = 0;
+        group.bench_function(BenchmarkId::from_parameter(num_alternatives), |bencher| {
+            bencher.iter(|| {
+                index += 1;
+                let row = &logits[index % NUM_ROWS * VOCAB_SIZE..][..VOCAB_SIZE];
+                let told = RowLogprobs::new(black_box(row), num_alternatives).unwrap();
+                assert_eq!(told.of(row[0]).alternatives.len(), num_alternatives);
+            });
+        });
     }
 }
 
@@ -127,7 +149,7 @@ fn accept(criterion: &mut Criterion) {
         ("top_p 0.95", plain(0, 0.95)),
     ] {
         let (mut drafter, tokens, parents, mut logits) = rejected_chain();
-        drafter.set_sampling(sampling);
+        drafter.set_sampling(sampling).unwrap();
         group.bench_function(BenchmarkId::from_parameter(name), |bencher| {
             bencher.iter(|| {
                 drafter.begin(&tokens[..1], 100).unwrap();
@@ -138,5 +160,5 @@ fn accept(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, drawn_rows, penalised_rows, accept);
+criterion_group!(benches, drawn_rows, penalised_rows, logprobs, accept);
 criterion_main!(benches);

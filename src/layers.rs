@@ -9,7 +9,7 @@ const CRATE: &[&[&str]] = &[
     &["ids", "kernels", "random", "scores", "unfinished", "waiting"],
     &["replace_file"],
     &["error"],
-    &["cache_rows", "constraint", "top_k"],
+    &["cache_rows", "constraint", "logprobs", "top_k"],
     &["logits"],
     &["sampling"],
     &["tree"],

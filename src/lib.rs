@@ -77,6 +77,7 @@
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
 //! | [`keep_allowed`](constraint::keep_allowed) | a pass over the mask, and over the scores of words that refuse a token |
 //! | [`SeenTokens::penalised`] | two accesses to the row for each distinct token of the text |
+//! | [`RowLogprobs`](logprobs::RowLogprobs) | three passes over `V` logits, one of them with an exponential for each; only where logprobs are asked for |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`Batcher::share`](batch::Batcher::share) | an insertion into a heap for each row; for each doubling of the rows that read, a look at each prompt |
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
@@ -97,8 +98,9 @@
 //! - [`ids`]: [`TokenId`], [`NodeId`] and [`StateId`]; [`error`]: one [`Error`] for all that a
 //!   caller can do wrong.
 //! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs.
-//! - [`sampling`]: drawing the target's token instead, by seed and position; a penalty on the tokens
-//!   that it has seen.
+//! - [`sampling`]: drawing the target's token instead, by seed and position; penalties on the tokens
+//!   that were said before, and biases.
+//! - [`logprobs`]: how likely the target held the tokens of its answer, and others in their place.
 //! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
 //! - [`constraint`]: [`Constraint`], what a grammar lets the target say, and a row masked by it.
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids and positions, and what each row sees: a mask,
@@ -243,6 +245,7 @@ pub mod kernels;
 mod layers;
 pub mod load;
 pub mod logits;
+pub mod logprobs;
 #[cfg(feature = "ort")]
 mod ort;
 #[cfg(feature = "python")]

@@ -15,6 +15,12 @@ const WIDE_LANES: usize = 32;
 /// Weights at most 2^-120 of the largest are left out: no sum of others would change by them.
 const LEAST_POWER: f32 = -120.0;
 
+/// Adding it rounds to an integer, which then stands in the lowest bits.
+const ROUND: f32 = 12_582_912.0;
+
+/// Scores whose exponentials are added up in single precision.
+const PART: usize = 1024;
+
 /// A function that is compiled once for any machine, and once more for the wide vectors of some.
 macro_rules! pass {
     ($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*) -> $out:ty) => {
@@ -56,6 +62,12 @@ pass! {
     /// The sum of the weights of all scores that are at least `least`; none is NaN, or above the
     /// largest.
     sum_of_weights(scores: &[f32], weight: Weight, least: f32) -> f32
+}
+
+pass! {
+    /// The sum of the exponentials of what scores are below `largest`; none is NaN, or above it, which
+    /// is finite. Right to six digits.
+    sum_of_exponentials(scores: &[f32], largest: f32) -> f64
 }
 
 /// What a softmax gives a score, as a share of what it gives the largest one.
@@ -100,8 +112,6 @@ impl Weight {
     /// [`least_score`](Self::least_score) it is any number, or none.
     #[inline(always)]
     pub fn of(self, score: f32) -> f32 {
-        /// Adding it rounds to an integer, which then stands in the lowest bits.
-        const ROUND: f32 = 12_582_912.0;
         let power = (score - self.largest) * self.scale;
         let rounded = power + ROUND;
         let rest = power - (rounded - ROUND);
@@ -114,7 +124,7 @@ impl Weight {
 
 /// The passes, in steps that the compiler makes vector instructions of.
 mod anywhere {
-    use super::{LANES, WIDE_LANES, Weight};
+    use super::{LANES, LEAST_POWER, PART, ROUND, WIDE_LANES, Weight};
 
     #[inline(always)]
     pub fn max_without_nan(scores: &[f32]) -> Option<f32> {
@@ -175,6 +185,39 @@ mod anywhere {
         folded(sums, |one, other| one + other)
     }
 
+    #[inline(always)]
+    pub fn sum_of_exponentials(scores: &[f32], largest: f32) -> f64 {
+        let mut total = 0.0;
+        for part in scores.chunks(PART) {
+            let (groups, rest) = part.as_chunks::<LANES>();
+            let mut sums = [0.0; LANES];
+            for group in groups {
+                for lane in 0..LANES {
+                    sums[lane] += exponential(group[lane] - largest);
+                }
+            }
+            for (lane, &score) in rest.iter().enumerate() {
+                sums[lane] += exponential(score - largest);
+            }
+            total += f64::from(folded(sums, |one, other| one + other));
+        }
+        total
+    }
+
+    /// `e` to the power of `x`, which is not positive, within a few units in the last place; 0 where
+    /// no sum of such powers, one of them 1, would change by it.
+    #[inline(always)]
+    fn exponential(x: f32) -> f32 {
+        let power = x * std::f32::consts::LOG2_E;
+        let rounded = power + ROUND;
+        let rest = power - (rounded - ROUND);
+        // The polynomial nearest to 2^rest over -0.5 .. 0.5 that is 1 at 0, as in `kernels/exp.rs`.
+        let tail = 5.550_891_5e-2 + rest * (9.671_763e-3 + rest * 1.322_570_7e-3);
+        let fraction = 1.0 + rest * (6.931_468e-1 + rest * (2.402_223_6e-1 + rest * tail));
+        let found = f32::from_bits(fraction.to_bits().wrapping_add(rounded.to_bits() << 23));
+        if power >= LEAST_POWER { found } else { 0.0 }
+    }
+
     /// One value of all lanes: each of the first half with that of the second, and so on.
     #[inline(always)]
     fn folded<const NUM_LANES: usize>(
@@ -216,6 +259,9 @@ mod tests {
                 prop_assert_eq!(sum.to_bits(), narrow.to_bits());
                 prop_assert_eq!(count_at_least(&row, least), anywhere::count_at_least(&row, least));
             }
+            let sum = sum_of_exponentials(&row, largest);
+            let narrow = anywhere::sum_of_exponentials(&row, largest);
+            prop_assert_eq!(sum.to_bits(), narrow.to_bits());
         }
 
         #[test]
@@ -233,6 +279,9 @@ mod tests {
             let expected: f64 = counted.map(term).sum();
             let sum = f64::from(sum_of_weights(&row, Weight::new(largest, t), least));
             prop_assert!((sum - expected).abs() <= 2e-4 * expected + 1e-30, "{sum}, not {expected}");
+            let expected: f64 = row.iter().map(|score| f64::from(score - largest).exp()).sum();
+            let sum = sum_of_exponentials(&row, largest);
+            prop_assert!((sum - expected).abs() <= 2e-6 * expected, "{sum}, not {expected}");
         }
 
         #[test]

@@ -167,6 +167,62 @@ def test_a_repetition_penalty_changes_the_answer_alike_with_and_without_drafts(
                 assert got == alone
 
 
+def changed_greedily(session, prompt, sampling, max_new_tokens):
+    """Greedy decoding with penalties on the answer's tokens and biases, as OpenAI defines them."""
+    presence, frequency, biases = sampling
+    session.rewind(0)
+    session.prefill(prompt[:-1])
+    answer, inputs = [int(prompt[-1])], session.step_inputs[0]
+    while len(answer) <= max_new_tokens:
+        inputs.fill_chain(np.array(answer[-1:], np.uint32), session.length)
+        scores = session.step(inputs)[0].copy()
+        session.commit(np.zeros(1, np.uint32))
+        for token, bias in biases.items():
+            scores[token] += np.float32(bias)
+        for token in set(answer[1:]):
+            count = np.float32(answer[1:].count(token))
+            scores[token] -= count * np.float32(frequency) + np.float32(presence)
+        answer.append(int(scores.argmax()))
+        if answer[-1] in session.end_token_ids:
+            break
+    return answer[1:]
+
+
+@pytest.mark.parametrize("weights", WEIGHTS)
+@pytest.mark.parametrize(
+    ("presence", "frequency", "biases"),
+    [(1.0, 0.0, {}), (0.0, 0.8, {}), (-0.5, -0.3, {}), (0.4, 0.3, {300: 3.0, 9: -100.0, 40: 1.5})],
+)
+def test_counts_and_biases_change_the_answer_alike_with_and_without_drafts(
+    session_of, weights, presence, frequency, biases
+):
+    session = session_of("embedded", weights)
+    tokenizer = Tokenizer.of(session.bundle)
+    changed = {"presence_penalty": presence, "frequency_penalty": frequency, "logit_bias": biases}
+    greedy, drawn = Sampling(0, **changed), Sampling(0.8, min_p=0.05, seed=2, **changed)
+    drafters = [make_drafter(session, draft) for draft in ("auto", ALL_SOURCES, "diaa")]
+    for index, task in enumerate(TASKS[:2]):
+        prompt = tokenizer.encode(example(task, HELD_OUT_SEEDS[300 + index]).prompt)
+        expected = changed_greedily(session, prompt, (presence, frequency, biases), 30)
+        for choice in (greedy, drawn):
+            options = {"max_new_tokens": 30, "sampling": choice}
+            alone = tokens_of(plain(session, prompt, **options))
+            assert choice is drawn or alone == expected
+            for commit in ("canonical", "compact"):
+                assert answered_beside_with(session, prompt, alone, commit, choice) == alone
+            for drafter in drafters:
+                got = tokens_of(generate(session, prompt, drafter=drafter, **options))
+                assert got == alone
+
+
+def answered_beside_with(session, prompt, answer, commit, sampling):
+    """The answer by a choice of tokens, drafted behind a wrong first path in every step."""
+    text = np.array([prompt[-1], *answer], np.uint32)
+    drafter = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
+    options = {"max_new_tokens": len(answer), "sampling": sampling}
+    return tokens_of(generate(session, prompt, drafter=drafter, **options))
+
+
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("name", ["TinyStories-656K", "stories260K"])
 def test_foreign_checkpoints_say_the_same_with_and_without_drafts(session_of, name, weights):

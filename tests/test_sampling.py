@@ -162,6 +162,9 @@ def test_refused_begin_leaves_the_running_request_as_it_was(session_of):
         {"top_p": 1.5},
         {"min_p": 1.5},
         {"repetition_penalty": 0},
+        {"presence_penalty": 2.1},
+        {"frequency_penalty": -2.1},
+        {"frequency_penalty": float("nan")},
         {"top_k": -1},
         {"seed": -1},
         {"seed": 2**64},
@@ -191,6 +194,58 @@ def test_a_penalty_is_on_each_token_that_was_told_once_and_no_text_is_told_again
     assert sampling.draw(logits, 2, seen) == 1  # 3 is at 1.45
     assert logits.tolist() == np.array([1.0, 3.0, -1.0, 2.9], np.float32).tolist()
     assert sampling.draw(logits, 2) == 1, "without them nothing is penalised"
+
+
+def test_counted_penalties_are_on_the_answer_and_not_on_the_prompt():
+    logits = np.array([1.0, 3.0, 2.9, 2.0], np.float32)
+    seen = SeenTokens(4)
+    seen.restart(np.array([1, 1, 2], np.uint32))
+    for name in ("presence_penalty", "frequency_penalty"):
+        assert Sampling(0, **{name: 0.4}).draw(logits, 0, seen) == 1
+    seen.extend(np.array([1, 2, 1], np.uint32))
+    assert Sampling(0, presence_penalty=0.4).draw(logits, 3, seen) == 1  # at 2.6, 2 at 2.5
+    assert Sampling(0, frequency_penalty=0.4).draw(logits, 3, seen) == 2  # at 2.5, 1 at 2.2
+    assert Sampling(0, frequency_penalty=2.0).draw(logits, 3, seen) == 3
+    seen.restart(np.array([3], np.uint32))
+    assert Sampling(0, frequency_penalty=2.0).draw(logits, 0, seen) == 1
+    assert logits.tolist() == np.array([1.0, 3.0, 2.9, 2.0], np.float32).tolist()
+
+
+def test_biases_decide_at_temperature_0_and_before_penalties():
+    logits = np.array([1.0, 3.0, 2.0], np.float32)
+    assert Sampling(0, logit_bias={0: 2.5}).draw(logits, 0) == 0
+    assert Sampling(0, logit_bias={1: -np.inf}).draw(logits, 0) == 2
+    assert Sampling(0, logit_bias={0: 2.0}).draw(logits, 0) == 0, "of equals the lowest"
+    seen = SeenTokens(3)
+    seen.extend(np.array([0], np.uint32))
+    both = Sampling(0, logit_bias={0: 3.0}, repetition_penalty=2.0)
+    assert both.draw(logits, 1, seen) == 1  # (1 + 3) / 2 is below 3, 1 / 2 + 3 is above
+    assert logits.tolist() == [1.0, 3.0, 2.0]
+    assert all(Sampling(1, logit_bias={1: -np.inf}).draw(logits, n) != 1 for n in range(50))
+
+
+def test_what_cannot_be_a_bias_is_refused_by_name():
+    for bias in (100.5, np.nan, np.inf):
+        with pytest.raises(OptionError, match=r"logit_bias is .* for token 3"):
+            Sampling(logit_bias={3: bias})
+    for token in (-1, 2**32):
+        with pytest.raises(OptionError, match=f"a token id of logit_bias is {token}"):
+            Sampling(logit_bias={token: 1.0})
+    biased = Sampling(0, logit_bias={4: 1.0})
+    with pytest.raises(TokenOutOfRangeError, match="token id 4"):
+        biased.draw(np.zeros(4, np.float32), 0)
+    with pytest.raises(TokenOutOfRangeError, match="token id 4"):
+        biased.check_tokens(4)
+    biased.check_tokens(5)
+    assert biased == Sampling(0, logit_bias={4: 1.0}) != Sampling(0, logit_bias={4: 2.0})
+
+
+@pytest.mark.parametrize("loop", [plain, generate])
+def test_a_bias_on_an_unknown_token_is_refused_before_anything_runs(session_of, loop):
+    session = session_of("embedded", "fp32")
+    sampling = Sampling(0, logit_bias={session.vocab_size: 1.0})
+    with pytest.raises(TokenOutOfRangeError, match=f"token id {session.vocab_size}"):
+        next(loop(session, np.array([1], np.uint32), sampling=sampling))
 
 
 def test_seen_tokens_refuse_what_is_of_another_vocabulary_and_stay_as_they_are():
@@ -225,12 +280,19 @@ def test_plain_decoding_tells_a_penalty_each_token_once(session_of, monkeypatch)
         def __init__(self, vocab_size):
             self.seen = SeenTokens(vocab_size)
 
+        def restart(self, prompt_ids):
+            told.append(len(prompt_ids))
+            self.seen.restart(prompt_ids)
+
         def extend(self, tokens):
             told.append(len(tokens))
             self.seen.extend(tokens)
 
     class Drawing:
         penalises = True
+
+        def check_tokens(self, vocab_size):
+            pass
 
         def draw(self, logits, index, seen):
             return Sampling(0.7, repetition_penalty=1.3, seed=4).draw(logits, index, seen.seen)

@@ -3,7 +3,7 @@
 use coordgen_rs::commit::CommitPolicy;
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::methods::{METHODS, Method, SOURCES, Situation};
-use coordgen_rs::sampling::Sampling;
+use coordgen_rs::sampling::{Penalties, Sampling};
 
 /// What there is of a draft model.
 #[derive(Clone, Copy, PartialEq)]
@@ -79,6 +79,8 @@ impl Case {
         }
         let drawn = Sampling::new(0.8, 40, 0.95, 7).and_then(|it| it.with_min_p(0.01));
         let drawn = drawn.expect("in range");
+        let repetition = Penalties { repetition: 1.1, ..Penalties::default() };
+        let counted = Penalties { presence: 0.1, frequency: 0.01, ..Penalties::default() };
         let auto = || Self::new("", vec!["automaton", "resumed-copy", "reuse"]);
         cases.extend([
             Self {
@@ -99,10 +101,15 @@ impl Case {
             Self { name: "the caller's own tree".into(), tree: Tree::Caller, ..auto() },
             Self { name: "a host".into(), tree: Tree::Host, ..auto() },
             Self { name: "a grammar".into(), has_grammar: true, ..auto() },
-            Self { name: "drawn".into(), sampling: Some(drawn), ..auto() },
+            Self { name: "drawn".into(), sampling: Some(drawn.clone()), ..auto() },
             Self {
                 name: "drawn, with a penalty".into(),
-                sampling: drawn.with_repetition_penalty(1.1).ok(),
+                sampling: drawn.clone().with_penalties(repetition).ok(),
+                ..auto()
+            },
+            Self {
+                name: "drawn, with counts".into(),
+                sampling: drawn.with_penalties(counted).ok(),
                 ..auto()
             },
         ]);

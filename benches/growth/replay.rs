@@ -201,7 +201,7 @@ impl<'a> Replay<'a> {
         let prediction = if is_predicted { &self.text.prompt[..] } else { &[] };
         let (prompt, most) = (&self.text.prompt, self.text.answer.len());
         self.drafter.begin_predicted(prompt, most, prediction).expect("a prompt");
-        self.drafter.set_sampling(self.case.sampling);
+        self.drafter.set_sampling(self.case.sampling.clone()).unwrap();
         if self.case.has_grammar {
             let words = vec![u32::MAX; VOCAB_SIZE.div_ceil(32)];
             self.drafter.constrain(Box::new(AnyText(words)));

@@ -247,7 +247,7 @@ impl Life {
             let number = (text.len() - self.prompt_len) as u64;
             let mut row = [0.0; VOCAB_SIZE];
             row[says.0 as usize] = 1.0;
-            let drawn = self.sampling.map(|sampling| sampling.draw(&row, number));
+            let drawn = self.sampling.as_ref().map(|sampling| sampling.draw(&row, number));
             text.push(drawn.map_or(says, |drawn| drawn.expect("the row is finite")));
         }
         text.split_off(self.text.len())
@@ -370,7 +370,7 @@ impl Life {
         let (temperature, top_p) = (small(input)?, small(input)?);
         let top_k = u8::arbitrary(input)?.into();
         self.sampling = Sampling::new(temperature, top_k, top_p, u64::arbitrary(input)?).ok();
-        self.drafter.set_sampling(self.sampling);
+        self.drafter.set_sampling(self.sampling.clone()).unwrap();
         Ok(())
     }
 

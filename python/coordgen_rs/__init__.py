@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.drafting.drafter import make_drafter
     from coordgen_rs.errors import CoordgenError
+    from coordgen_rs.generation.logprobs import TokenLogprob
     from coordgen_rs.generation.loop import generate, plain
     from coordgen_rs.generation.stats import Stats
     from coordgen_rs.generation.step import Step
@@ -99,6 +100,7 @@ __all__ = [
     "StepInputs",
     "Stream",
     "SuffixAutomaton",
+    "TokenLogprob",
     "Tokenizer",
     "Vocabulary",
     "generate",
@@ -144,6 +146,7 @@ _MODULES = {
     "StepInputs": "_core",
     "Stream": "model.answer",
     "SuffixAutomaton": "_core",
+    "TokenLogprob": "generation.logprobs",
     "Tokenizer": "text.tokenizer",
     "Vocabulary": "grammar.vocabulary",
     "generate": "generation.loop",

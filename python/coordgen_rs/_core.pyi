@@ -1,6 +1,6 @@
 """The Rust core: drafting, verification, commit, inputs of a step; plans of loads."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, final
@@ -65,6 +65,7 @@ __all__ = [
     "remove_abandoned",
     "starts",
     "strategies",
+    "token_logprob",
     "top_k",
     "weight_panels",
     "weight_rows",
@@ -250,6 +251,13 @@ class Accepted:
     @property
     def finish_reason(self) -> Literal["stop", "length", "grammar"] | None:
         """Why the answer ends with these tokens; None while it continues."""
+
+    @property
+    def logprobs(self) -> list[tuple[float, list[tuple[int, float]]]] | None:
+        """For each of `token_ids` what `token_logprob` tells of it.
+
+        None where it was not asked for, and empty after a recorded answer.
+        """
 
 @final
 class DraftSource:
@@ -514,6 +522,7 @@ class Drafter:
         ignore_eos: bool = False,
         num_reused: int = 0,
         grammar: _Constraint | None = None,
+        logprobs: int | None = None,
     ) -> None:
         """Start a request, and drop the one before; the learned trust in the sources stays.
 
@@ -530,11 +539,13 @@ class Drafter:
                 sources keep those of the prompt before.
             grammar: What the target may say, at the start of its answer. Tokens that it forces are
                 drafted first, and drafts that it refuses are left out.
+            logprobs: How many alternatives, 0 to 20, `Accepted.logprobs` tells of each token; None
+                tells nothing, and costs nothing.
 
         Raises:
             EmptyPromptError: The prompt has no token.
-            TokenOutOfRangeError: A token is not in the vocabulary.
-            OptionError: `max_new_tokens` is 0.
+            TokenOutOfRangeError: A token, or one that has a bias, is not in the vocabulary.
+            OptionError: `max_new_tokens` is 0, or `logprobs` is above 20.
             ShapeError: `num_reused` is more than the prompt has.
         """
 
@@ -937,6 +948,28 @@ def keep_allowed(logits: NDArray[np.float32], words: NDArray[np.uint32]) -> None
         NonFiniteLogitsError: A score that is not allowed is NaN or infinite.
     """
 
+def token_logprob(
+    logits: NDArray[np.float32], token_id: int, num_alternatives: int
+) -> tuple[float, list[tuple[int, float]]]:
+    """How likely a target held a token, and the likeliest tokens in its place.
+
+    Args:
+        logits: The row that the token was chosen from, `(vocab_size,) f32`, as the target gave it.
+        token_id: The token.
+        num_alternatives: How many others are told, 0 to 20; the token may be among them.
+
+    Returns:
+        The natural logarithm of the token's probability in the softmax of the row; and ids with
+        theirs, the likeliest first, of equals the lowest id first. The same row gives the same
+        bits.
+
+    Raises:
+        OptionError: `num_alternatives` is above 20.
+        ShapeError: The logits have another dtype, or are not C-contiguous.
+        TokenOutOfRangeError: The row has no such token.
+        NonFiniteLogitsError: The row has no usable maximum.
+    """
+
 def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
     """Token ids and probabilities, `(rows, 8)` each, of the most likely tokens of each row.
 
@@ -955,11 +988,10 @@ def top_k(logits: NDArray[np.float32]) -> tuple[NDArray[np.uint32], NDArray[np.f
 class Sampling:
     """How the target's tokens are chosen.
 
-    The repetition penalty comes first, then temperature, `top_k`, `top_p` and `min_p`, as in
-    Hugging Face's `generate`. Each draw depends on the
-    logits, the seed and the number of the token in the answer alone, and the penalty on the text
-    before it, so an answer is the same token for token with and without drafts. A token that
-    `top_p` forbids is drawn again from the likelier ones.
+    Biases come first, then the repetition penalty, the other penalties, temperature, `top_k`,
+    `top_p` and `min_p`. Each draw depends on the logits, the seed and the number of the token in
+    the answer alone, and penalties on the text before it, so an answer is the same token for token
+    with and without drafts. A token that `top_p` forbids is drawn again from the likelier ones.
 
     Args:
         temperature: Divides the logits; 0 takes the likeliest token.
@@ -969,6 +1001,12 @@ class Sampling:
         repetition_penalty: The logits of tokens that prompt or answer hold are divided by this if
             positive, and multiplied by it if not; 0.01 to 100, and 1 changes nothing. (CTRL, Keskar
             et al. 2019, section 4.1.)
+        presence_penalty: Subtracted from the logits of tokens that the answer holds; the prompt
+            does not count. -2 to 2, and 0 changes nothing.
+        frequency_penalty: Subtracted from them for each time that the answer holds the token; -2 to
+            2, and 0 changes nothing.
+        logit_bias: What is added to the logits of tokens, by id: -100 to 100, or minus infinity,
+            with which a token is never said. None for no biases.
         seed: Another seed, another answer; below 2**64.
 
     Raises:
@@ -983,12 +1021,26 @@ class Sampling:
         top_p: float = 1.0,
         min_p: float = 0.0,
         repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        logit_bias: Mapping[int, float] | None = None,
         seed: int = 0,
     ) -> Sampling: ...
     def __eq__(self, other: object, /) -> bool: ...
     @property
     def penalises(self) -> bool:
-        """Whether the text before a token matters: the repetition penalty is not 1."""
+        """Whether the text before a token matters: there is a penalty."""
+
+    @property
+    def changes_scores(self) -> bool:
+        """Whether tokens are chosen from other scores than the logits: by penalties or biases."""
+
+    def check_tokens(self, vocab_size: int) -> None:
+        """Check that biases are on tokens of a vocabulary of `vocab_size`.
+
+        Raises:
+            TokenOutOfRangeError: One is not.
+        """
 
     def draw(
         self,
@@ -1001,18 +1053,18 @@ class Sampling:
         Args:
             logits: The row; nothing of it is changed.
             index: Counted from 0.
-            seen: The tokens of prompt and answer so far, for the repetition penalty; None where the
-                row is penalised already.
+            seen: The tokens of prompt and answer so far, for penalties; None penalises nothing.
 
         Raises:
             ShapeError: The logits have another dtype or another length than the vocabulary of
                 `seen`, or are not C-contiguous.
+            TokenOutOfRangeError: A bias is on a token that the row does not have.
             NonFiniteLogitsError: The row has no usable maximum.
         """
 
 @final
 class SeenTokens:
-    """The distinct tokens of a text that grows, for `Sampling.draw` with a repetition penalty.
+    """The tokens of a prompt and of an answer that grows, for `Sampling.draw` with a penalty.
 
     Kept beside the text, it is told each token once: a draw then costs what the distinct tokens do,
     however long the text is. A failed call changes nothing.
@@ -1025,8 +1077,15 @@ class SeenTokens:
     """
 
     def __new__(cls, vocab_size: int) -> SeenTokens: ...
+    def restart(self, prompt_ids: NDArray[np.uint32]) -> None:
+        """Forget all tokens, for an answer to the prompt `(tokens,) u32`.
+
+        Raises:
+            ShapeError, TokenOutOfRangeError: Same as in `extend`.
+        """
+
     def extend(self, tokens: NDArray[np.uint32]) -> None:
-        """Add the next tokens of the text, `(tokens,) u32`.
+        """Add the next tokens of the answer, `(tokens,) u32`.
 
         Raises:
             ShapeError: They have another dtype or shape, or are not C-contiguous.

@@ -16,6 +16,7 @@ mod interpreter;
 mod json;
 mod kernels;
 mod load;
+mod logprobs;
 mod sampling;
 mod step_inputs;
 mod top_k;
@@ -36,6 +37,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     holding::register(module)?;
     json::register(module)?;
     kernels::register(module)?;
+    logprobs::register(module)?;
     top_k::register(module)?;
     unfinished::register(module)?;
     draft::register(module)?;

@@ -1,4 +1,6 @@
-//! `Sampling` for Python, and the tokens that a repetition penalty is on.
+//! `Sampling` for Python, and the tokens that penalties are on.
+
+use std::collections::BTreeMap;
 
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
@@ -7,36 +9,57 @@ use super::convert::{array, non_negative, token_ids};
 use super::errors::ShapeError;
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::sampling::{Sampling, SeenTokens, check_vocab_size};
+use crate::sampling::{LogitBias, Penalties, Sampling, SeenTokens, check_vocab_size};
 
 #[doc = stub_doc!("Sampling")]
 #[pyclass(name = "Sampling", module = "coordgen_rs._core", frozen, eq, from_py_object)]
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct PySampling(pub Sampling);
 
 #[pymethods]
 impl PySampling {
     #[new]
     #[pyo3(signature = (
-        temperature=1.0, *, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0, seed=0
+        temperature=1.0, *, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
+        presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0
     ))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         temperature: f32,
         top_k: i128,
         top_p: f32,
         min_p: f32,
         repetition_penalty: f32,
+        presence_penalty: f32,
+        frequency_penalty: f32,
+        logit_bias: Option<BTreeMap<i128, f32>>,
         seed: i128,
     ) -> PyResult<Self> {
         let (top_k, seed) = (non_negative("top_k", top_k)?, non_negative("seed", seed)?);
         let sampling = Sampling::new(temperature, top_k, top_p, seed)?.with_min_p(min_p)?;
-        Ok(Self(sampling.with_repetition_penalty(repetition_penalty)?))
+        let sampling = sampling.with_penalties(Penalties {
+            repetition: repetition_penalty,
+            presence: presence_penalty,
+            frequency: frequency_penalty,
+        })?;
+        Ok(Self(sampling.with_logit_bias(biases(logit_bias.unwrap_or_default())?)))
     }
 
     #[doc = stub_doc!("Sampling.penalises")]
     #[getter]
     fn penalises(&self) -> bool {
         self.0.penalises()
+    }
+
+    #[doc = stub_doc!("Sampling.changes_scores")]
+    #[getter]
+    fn changes_scores(&self) -> bool {
+        self.0.changes_scores()
+    }
+
+    #[doc = stub_doc!("Sampling.check_tokens")]
+    fn check_tokens(&self, vocab_size: usize) -> PyResult<()> {
+        Ok(self.0.check_tokens(vocab_size)?)
     }
 
     #[doc = stub_doc!("Sampling.draw")]
@@ -49,12 +72,14 @@ impl PySampling {
     ) -> PyResult<u32> {
         let logits = array::<f32>(logits, "logits")?.try_readonly()?;
         let scores = logits.as_slice()?;
+        self.0.check_tokens(scores.len())?;
         let drawn = match seen {
-            Some(mut seen) if self.0.penalises() => {
+            _ if !self.0.changes_scores() => self.0.draw(scores, index),
+            Some(mut seen) => {
                 seen.check(scores.len())?;
                 self.0.choose(&mut scores.to_vec(), index, &mut seen.core)
             }
-            _ => self.0.draw(scores, index),
+            None => self.0.choose(&mut scores.to_vec(), index, &mut SeenTokens::default()),
         };
         let TokenId(token) = drawn.ok_or(Error::NonFiniteLogits { row: 0 })?;
         Ok(token)
@@ -63,6 +88,19 @@ impl PySampling {
     fn __repr__(&self) -> String {
         format!("{:?}", self.0)
     }
+}
+
+/// Biases by token id. Fails when an id is none, or a bias out of range.
+fn biases(by_id: BTreeMap<i128, f32>) -> PyResult<LogitBias> {
+    let token = |(id, bias): (i128, f32)| {
+        let id = u32::try_from(id).map_err(|_| {
+            let (what, must) = ("a token id of logit_bias", "0 or more, and below 2^32");
+            Error::BadOption { what, got: id.to_string(), must }
+        })?;
+        Ok((TokenId(id), bias))
+    };
+    let biases = by_id.into_iter().map(token).collect::<Result<Vec<_>, Error>>()?;
+    Ok(LogitBias::new(&biases)?)
 }
 
 #[doc = stub_doc!("SeenTokens")]
@@ -81,13 +119,15 @@ impl PySeenTokens {
         Ok(Self { core: SeenTokens::default(), vocab_size })
     }
 
+    #[doc = stub_doc!("SeenTokens.restart")]
+    fn restart(&mut self, prompt_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.core.restart(&self.known(prompt_ids, "prompt_ids")?);
+        Ok(())
+    }
+
     #[doc = stub_doc!("SeenTokens.extend")]
     fn extend(&mut self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (tokens, vocab_size) = (token_ids(tokens, "tokens")?, self.vocab_size);
-        if let Some(&token) = tokens.iter().find(|token| token.0 as usize >= vocab_size) {
-            return Err(Error::TokenOutOfRange { token, vocab_size }.into());
-        }
-        self.core.extend(&tokens);
+        self.core.extend(&self.known(tokens, "tokens")?);
         Ok(())
     }
 
@@ -97,6 +137,15 @@ impl PySeenTokens {
 }
 
 impl PySeenTokens {
+    /// Tokens of the vocabulary. Fails when one is unknown.
+    fn known(&self, tokens: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<TokenId>> {
+        let (tokens, vocab_size) = (token_ids(tokens, what)?, self.vocab_size);
+        match tokens.iter().find(|token| token.0 as usize >= vocab_size) {
+            Some(&token) => Err(Error::TokenOutOfRange { token, vocab_size }.into()),
+            None => Ok(tokens),
+        }
+    }
+
     /// Fails when a row of so many scores is of another vocabulary.
     fn check(&self, num_scores: usize) -> PyResult<()> {
         if num_scores == self.vocab_size {

@@ -5,32 +5,36 @@
 //! from the rest after a rejection, is the same as drawing first and accepting what equals the draw.
 //! Each draw depends on the row, the seed and the token's number alone, not on how many draws came
 //! before: so a sampled answer is the same token for token with and without drafts, as a greedy one
-//! is. A repetition penalty depends on the text before a row besides, which is that of its own path.
+//! is. Penalties depend on the text before a row besides, which is that of its own path.
 
+mod answer_counts;
+mod logit_bias;
+mod penalties;
 mod row;
 mod seen_tokens;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use self::logit_bias::LogitBias;
+pub use self::penalties::Penalties;
 use self::row::{Place, Row};
-pub use self::seen_tokens::{SeenTokens, check_vocab_size};
+pub use self::seen_tokens::{Mark, SeenTokens, check_vocab_size};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::logits::argmax;
 use crate::random::uniform_again;
 
-/// Repetition penalties are from this to its inverse: beyond, no token but the penalised counts.
-const LEAST_PENALTY: f32 = 0.01;
-
-/// How tokens are chosen: the repetition penalty first, then temperature, `top_k`, `top_p` and
-/// `min_p`, in the order of Hugging Face's `generate`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// How tokens are chosen: biases first, then the repetition penalty, the presence and frequency
+/// penalties, temperature, `top_k`, `top_p` and `min_p`. That is vLLM's order for the scores, and
+/// Hugging Face's for the rest.
+#[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     temperature: f32,
     top_k: usize,
     top_p: f32,
     min_p: f32,
-    repetition_penalty: f32,
+    penalties: Penalties,
+    logit_bias: LogitBias,
     seed: u64,
 }
 
@@ -58,7 +62,8 @@ impl Sampling {
             let (what, must) = ("top_p", "above 0 and at most 1");
             return Err(Error::BadOption { what, got: top_p.to_string(), must });
         }
-        Ok(Self { temperature, top_k, top_p, min_p: 0.0, repetition_penalty: 1.0, seed })
+        let (penalties, logit_bias) = (Penalties::default(), LogitBias::default());
+        Ok(Self { temperature, top_k, top_p, min_p: 0.0, penalties, logit_bias, seed })
     }
 
     /// Of what `top_k` and `top_p` leave, only the tokens that are at least `min_p` times as likely as
@@ -72,35 +77,54 @@ impl Sampling {
         Ok(Self { min_p, ..self })
     }
 
-    /// Makes the tokens of the text so far less likely, where `repetition_penalty` is above 1, see
-    /// [`SeenTokens::penalised`]; 1 changes nothing.
+    /// Makes tokens that were said before less likely, see [`SeenTokens::penalised`].
     ///
-    /// Fails when it is not in [0.01, 100].
-    pub fn with_repetition_penalty(self, repetition_penalty: f32) -> Result<Self> {
-        if !(LEAST_PENALTY..=1.0 / LEAST_PENALTY).contains(&repetition_penalty) {
-            let (what, must) = ("repetition_penalty", "0.01 to 100");
-            return Err(Error::BadOption { what, got: repetition_penalty.to_string(), must });
-        }
-        Ok(Self { repetition_penalty, ..self })
+    /// The repetition penalty is on the tokens of prompt and answer, the presence and the frequency
+    /// penalty on those of the answer alone, as OpenAI and vLLM have them. (llama.cpp has all three on
+    /// the last 64 tokens, whoever said them.)
+    ///
+    /// Fails when the repetition penalty is not in [0.01, 100], or another one not in [-2, 2].
+    pub fn with_penalties(self, penalties: Penalties) -> Result<Self> {
+        Ok(Self { penalties: penalties.checked()?, ..self })
+    }
+
+    /// Adds biases to scores, at temperature 0 too.
+    pub fn with_logit_bias(self, logit_bias: LogitBias) -> Self {
+        Self { logit_bias, ..self }
     }
 
     /// Whether the text so far matters.
     pub fn penalises(&self) -> bool {
-        self.repetition_penalty != 1.0
+        self.penalties.is_any()
+    }
+
+    /// Whether tokens are chosen from other scores than the row's own.
+    pub fn changes_scores(&self) -> bool {
+        self.penalises() || !self.logit_bias.is_empty()
+    }
+
+    /// Fails when a bias is on a token that is not in a vocabulary of so many.
+    pub fn check_tokens(&self, vocab_size: usize) -> Result<()> {
+        self.logit_bias.check_tokens(vocab_size)
     }
 
     /// The answer's token number `index`, chosen from `row` after a text of the tokens `seen`; `None`
     /// as from [`Sampling::draw`]. The row is changed while it is read, and is as before afterwards.
     ///
-    /// Cost: that of [`Sampling::draw`], and with a penalty that of [`SeenTokens::penalised`].
+    /// Cost: that of [`Sampling::draw`], with a penalty that of [`SeenTokens::penalised`], and two
+    /// accesses to the row for each bias.
+    ///
+    /// # Panics
+    /// When a bias or a token that was seen is not in the row.
     pub fn choose(&self, row: &mut [f32], index: u64, seen: &mut SeenTokens) -> Option<TokenId> {
-        if !self.penalises() {
+        if !self.changes_scores() {
             return self.draw(row, index);
         }
-        seen.penalised(row, self.repetition_penalty, |row| self.draw(row, index))
+        self.logit_bias
+            .added(row, |row| seen.penalised(row, self.penalties, |row| self.draw(row, index)))
     }
 
-    /// The answer's token number `index`, drawn from `row`, whose scores are penalised already;
+    /// The answer's token number `index`, drawn from `row`, whose scores are final;
     /// `None` when the row holds NaN or has no finite maximum.
     ///
     /// With `top_p` a token is drawn without it; one that is not among the likeliest is drawn again

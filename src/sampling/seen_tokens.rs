@@ -1,19 +1,22 @@
-//! The tokens of a text so far, and a row in which they are less likely. In: tokens, a row, a
-//! penalty. Out: whatever is read of the penalised row; afterwards the row is as it was.
+//! The tokens of a text so far, and a row in which they are less likely. In: tokens, a row,
+//! penalties. Out: whatever is read of the penalised row; afterwards the row is as it was.
 
+use super::answer_counts::AnswerCounts;
+use super::penalties::Penalties;
 use crate::error::{Error, Result};
 use crate::ids::{MAX_VOCAB_SIZE, TokenId};
 
-/// The distinct tokens of a text, prompt and answer together.
+/// The distinct tokens of a text, prompt and answer together, and the answer's own with their counts.
 ///
 /// # How it stores
 /// A bit for each id up to the largest that was seen, and the tokens: those of the prompt by id, so
 /// that a row is gone through in its own order, then the others as they were first seen. Room for
 /// their scores. So an id costs memory up to 512 MB: callers check ids against a vocabulary, and that
-/// with [`check_vocab_size`].
+/// with [`check_vocab_size`]. The answer's tokens are kept in order besides, and counted once their
+/// counts matter.
 ///
 /// # Cost
-/// `insert` O(1); `truncate` O(1) a token that it forgets; `restart` a scan of the bits besides.
+/// `insert` O(1); `go_back` O(1) a token that it forgets; `restart` a scan of the bits besides.
 /// `penalised` two accesses to the row for each distinct token, however long the row is.
 #[derive(Clone, Debug, Default)]
 pub struct SeenTokens {
@@ -21,6 +24,14 @@ pub struct SeenTokens {
     tokens: Vec<TokenId>,
     /// What the scores of the tokens were, while a row is read.
     scores: Vec<f32>,
+    answer: AnswerCounts,
+}
+
+/// How far a text had come, see [`SeenTokens::mark`].
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    num_distinct: usize,
+    answer_len: usize,
 }
 
 /// Fails when nobody has a vocabulary of so many ids.
@@ -43,36 +54,33 @@ impl SeenTokens {
         self.tokens.is_empty()
     }
 
-    /// Adds a token, if it is new.
+    /// Adds a token of the answer.
     pub fn insert(&mut self, token: TokenId) {
-        let (word, bit) = place(token);
-        if word >= self.is_seen.len() {
-            self.is_seen.resize(word + 1, 0);
-        }
-        if self.is_seen[word] & bit == 0 {
-            self.is_seen[word] |= bit;
-            self.tokens.push(token);
-        }
+        self.see(token);
+        self.answer.push(token);
     }
 
-    /// Adds tokens.
+    /// Adds tokens of the answer.
     pub fn extend(&mut self, tokens: &[TokenId]) {
         tokens.iter().for_each(|&token| self.insert(token));
     }
 
-    /// Forgets all but the first `len` distinct tokens.
-    pub fn truncate(&mut self, len: usize) {
-        for &token in self.tokens.get(len..).unwrap_or_default() {
-            let (word, bit) = place(token);
-            self.is_seen[word] &= !bit;
-        }
-        self.tokens.truncate(len);
+    /// Where the text stands, to [go back](Self::go_back) to.
+    pub fn mark(&self) -> Mark {
+        Mark { num_distinct: self.tokens.len(), answer_len: self.answer.len() }
     }
 
-    /// Forgets all tokens but those of `text`.
-    pub fn restart(&mut self, text: &[TokenId]) {
-        self.truncate(0);
-        self.extend(text);
+    /// Forgets what was inserted since `mark`, which was taken of this text.
+    pub fn go_back(&mut self, mark: Mark) {
+        self.forget_distinct(mark.num_distinct);
+        self.answer.truncate(mark.answer_len);
+    }
+
+    /// Forgets all tokens, for an answer to `prompt`.
+    pub fn restart(&mut self, prompt: &[TokenId]) {
+        self.forget_distinct(0);
+        self.answer.truncate(0);
+        prompt.iter().for_each(|&token| self.see(token));
         self.tokens.clear();
         for (word, &bits) in self.is_seen.iter().enumerate() {
             let mut left = bits;
@@ -83,28 +91,34 @@ impl SeenTokens {
         }
     }
 
-    /// What `read` makes of the row in which the score of each token is divided by `penalty` if it is
-    /// positive, and multiplied by it if not. Finite scores stay finite.
+    /// What `read` makes of the row in which the tokens are less likely: first the repetition penalty
+    /// is on those of prompt and answer, then the others are on the answer's, by their counts. Finite
+    /// scores stay finite.
     ///
-    /// So it is done in CTRL (Keskar et al. 2019, section 4.1) and, for scores that are not positive,
-    /// in Hugging Face's `RepetitionPenaltyLogitsProcessor`. The row is changed in place and put back:
-    /// a copy of 151,936 scores would cost half as much as drawing from them.
+    /// The row is changed in place and put back: a copy of 151,936 scores would cost half as much as
+    /// drawing from them.
     ///
     /// # Panics
     /// When a token is not in the row.
     pub fn penalised<T>(
         &mut self,
         row: &mut [f32],
-        penalty: f32,
+        penalties: Penalties,
         read: impl FnOnce(&[f32]) -> T,
     ) -> T {
         self.scores.clear();
-        for &TokenId(token) in &self.tokens {
-            let score = &mut row[token as usize];
-            self.scores.push(*score);
-            *score = penalised(*score, penalty);
+        if penalties.repetition != 1.0 {
+            for &TokenId(token) in &self.tokens {
+                let score = &mut row[token as usize];
+                self.scores.push(*score);
+                *score = penalties.repeated(*score);
+            }
+        }
+        if penalties.counts() {
+            self.answer.penalise(row, penalties);
         }
         let found = read(row);
+        self.answer.put_back(row);
         for (&TokenId(token), &score) in self.tokens.iter().zip(&self.scores) {
             row[token as usize] = score;
         }
@@ -116,6 +130,26 @@ impl SeenTokens {
         self.is_seen.capacity() * size_of::<u64>()
             + self.tokens.capacity() * size_of::<TokenId>()
             + self.scores.capacity() * size_of::<f32>()
+            + self.answer.memory_bytes()
+    }
+
+    fn see(&mut self, token: TokenId) {
+        let (word, bit) = place(token);
+        if word >= self.is_seen.len() {
+            self.is_seen.resize(word + 1, 0);
+        }
+        if self.is_seen[word] & bit == 0 {
+            self.is_seen[word] |= bit;
+            self.tokens.push(token);
+        }
+    }
+
+    fn forget_distinct(&mut self, len: usize) {
+        for &token in self.tokens.get(len..).unwrap_or_default() {
+            let (word, bit) = place(token);
+            self.is_seen[word] &= !bit;
+        }
+        self.tokens.truncate(len);
     }
 }
 
@@ -123,47 +157,59 @@ fn place(TokenId(token): TokenId) -> (usize, u64) {
     (token as usize / 64, 1 << (token % 64))
 }
 
-fn penalised(score: f32, penalty: f32) -> f32 {
-    let changed = if score > 0.0 { score / penalty } else { score * penalty };
-    if score.is_finite() { changed.clamp(f32::MIN, f32::MAX) } else { score }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use proptest::prelude::*;
 
-    fn naive(row: &[f32], text: &[TokenId], penalty: f32) -> Vec<f32> {
-        let distinct: BTreeSet<usize> = text.iter().map(|token| token.0 as usize).collect();
+    fn naive(row: &[f32], prompt: &[TokenId], answer: &[TokenId], by: Penalties) -> Vec<f32> {
         let mut row = row.to_vec();
-        for token in distinct {
-            row[token] = if row[token] > 0.0 { row[token] / penalty } else { row[token] * penalty };
+        for (id, score) in row.iter_mut().enumerate() {
+            let count = answer.iter().filter(|token| token.0 as usize == id).count() as f32;
+            if count > 0.0 || prompt.contains(&TokenId(id as u32)) {
+                *score = if *score > 0.0 { *score / by.repetition } else { *score * by.repetition };
+            }
+            if count > 0.0 {
+                *score -= count * by.frequency + by.presence;
+            }
         }
         row
+    }
+
+    fn tokens(most: usize) -> impl Strategy<Value = Vec<TokenId>> {
+        prop::collection::vec((0u32..30).prop_map(TokenId), 0..most)
     }
 
     proptest! {
         #[test]
         fn a_penalised_row_equals_its_naive_twin_and_is_put_back(
-            mut row in prop::collection::vec(-5.0f32..5.0, 200),
-            text in prop::collection::vec((0u32..200).prop_map(TokenId), 0..60),
-            further in prop::collection::vec((0u32..200).prop_map(TokenId), 0..60),
-            penalty in 0.5f32..2.0,
+            mut row in prop::collection::vec(-5.0f32..5.0, 30),
+            (prompt, answer, path) in (tokens(20), tokens(60), tokens(20)),
+            earlier in tokens(60),
+            repetition in prop_oneof![Just(1.0f32), 0.5f32..2.0],
+            presence in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+            frequency in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+            looks_between in any::<bool>(),
         ) {
-            let mut seen = SeenTokens::default();
-            seen.restart(&further);
-            seen.restart(&text);
-            let num_seen = seen.len();
-            seen.extend(&further);
-            let both = [&text[..], &further].concat();
+            let penalties = Penalties { repetition, presence, frequency };
             let before = row.clone();
-            let read = seen.penalised(&mut row, penalty, <[f32]>::to_vec);
-            prop_assert_eq!(read, naive(&row, &both, penalty));
-            seen.truncate(num_seen);
-            let read = seen.penalised(&mut row, penalty, <[f32]>::to_vec);
-            prop_assert_eq!(read, naive(&row, &text, penalty));
+            let mut seen = SeenTokens::default();
+            seen.restart(&earlier);
+            seen.extend(&prompt);
+            seen.penalised(&mut row, penalties, |_| ());
+            seen.restart(&prompt);
+            seen.extend(&answer);
+            if looks_between {
+                seen.penalised(&mut row, penalties, |_| ());
+            }
+            let mark = seen.mark();
+            seen.extend(&path);
+            let read = seen.penalised(&mut row, penalties, <[f32]>::to_vec);
+            let longer = [&answer[..], &path].concat();
+            prop_assert_eq!(read, naive(&row, &prompt, &longer, penalties));
+            seen.go_back(mark);
+            let read = seen.penalised(&mut row, penalties, <[f32]>::to_vec);
+            prop_assert_eq!(read, naive(&row, &prompt, &answer, penalties));
             prop_assert_eq!(row, before);
         }
     }
@@ -173,10 +219,13 @@ mod tests {
         let mut row = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, f32::MIN];
         let mut seen = SeenTokens::default();
         seen.extend(&[0, 1, 2, 3, 4].map(TokenId));
-        let read = seen.penalised(&mut row, 0.5, <[f32]>::to_vec);
+        let half = Penalties { repetition: 0.5, ..Penalties::default() };
+        let read = seen.penalised(&mut row, half, <[f32]>::to_vec);
         assert!(read[0].is_nan());
-        let half = f32::MIN * 0.5;
-        assert_eq!(read[1..], [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, half]);
-        assert_eq!(seen.penalised(&mut row, 2.0, |row| row[4]), f32::MIN);
+        let less = f32::MIN * 0.5;
+        assert_eq!(read[1..], [f32::INFINITY, f32::NEG_INFINITY, f32::MAX, less]);
+        let double = Penalties { repetition: 2.0, presence: 2.0, frequency: 2.0 };
+        let read = seen.penalised(&mut row, double, <[f32]>::to_vec);
+        assert!(read[0].is_nan() && read[1] == f32::INFINITY && read[4] == f32::MIN);
     }
 }

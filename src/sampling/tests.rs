@@ -2,6 +2,7 @@
 //! wants of it.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
@@ -152,17 +153,27 @@ proptest! {
         row in row(),
         text in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
         penalty in prop_oneof![Just(1.0f32), 0.5f32..2.0],
+        presence in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+        frequency in prop_oneof![Just(0.0f32), -2.0f32..2.0],
+        biases in prop::collection::vec((any::<prop::sample::Index>(), -100f32..100.0), 0..4),
         temperature in prop::sample::select(vec![0.0f32, 0.7, 3.0]),
         seed in any::<u64>(),
     ) {
         let text: Vec<TokenId> =
             text.iter().map(|token| TokenId(token.index(row.len()) as u32)).collect();
+        let penalties = Penalties { repetition: penalty, presence, frequency };
+        let biases: BTreeMap<_, _> =
+            biases.iter().map(|(at, bias)| (TokenId(at.index(row.len()) as u32), *bias)).collect();
+        let biases: Vec<_> = biases.into_iter().collect();
         let sampling = Sampling::new(temperature, 0, 0.9, seed).unwrap();
-        let penalised = sampling.with_repetition_penalty(penalty).unwrap();
+        let penalised = sampling.clone().with_penalties(penalties).unwrap();
+        let penalised = penalised.with_logit_bias(LogitBias::new(&biases).unwrap());
         let mut seen = SeenTokens::default();
         seen.extend(&text);
         let mut changed = row.clone();
-        let expected = seen.penalised(&mut changed, penalty, |row| sampling.draw(row, 3));
+        biases.iter().for_each(|(token, bias)| changed[token.0 as usize] += bias);
+        let expected = seen.penalised(&mut changed, penalties, |row| sampling.draw(row, 3));
+        changed.clone_from(&row);
         prop_assert_eq!(penalised.choose(&mut changed, 3, &mut seen), expected);
         prop_assert_eq!(changed, row);
     }
@@ -278,10 +289,20 @@ fn unusable_rows_and_options_are_refused() {
     assert_eq!(sampling.draw(&[f32::NEG_INFINITY; 2], 0), None);
     assert_eq!(sampling.draw(&[1.0, f32::NEG_INFINITY], 0), Some(TokenId(0)));
     for min_p in [-0.1, 1.1, f32::NAN] {
-        assert!(sampling.with_min_p(min_p).is_err());
+        assert!(sampling.clone().with_min_p(min_p).is_err());
     }
-    for penalty in [0.0, -1.0, 101.0, f32::NAN] {
-        assert!(sampling.with_repetition_penalty(penalty).is_err());
+    for repetition in [0.0, -1.0, 101.0, f32::NAN] {
+        let penalties = Penalties { repetition, ..Penalties::default() };
+        assert!(sampling.clone().with_penalties(penalties).is_err());
+    }
+    for other in [-2.1, 2.1, f32::NAN, f32::INFINITY] {
+        let (presence, frequency) = (other, other);
+        for penalties in [
+            Penalties { presence, ..Penalties::default() },
+            Penalties { frequency, ..Penalties::default() },
+        ] {
+            assert!(sampling.clone().with_penalties(penalties).is_err());
+        }
     }
     for (temperature, top_p) in [(-1.0, 1.0), (f32::NAN, 1.0), (1.0, 0.0), (1.0, 1.1)] {
         assert!(Sampling::new(temperature, 0, top_p, 0).is_err());

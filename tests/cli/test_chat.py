@@ -1,6 +1,7 @@
 """`coordgen chat` and `generate --chat`: dialogues from a pipe and on a terminal."""
 
 import json
+import math
 import os
 import pty
 import select
@@ -122,16 +123,25 @@ def test_generate_sends_a_message_by_the_template(bundle):
 
 def test_options_of_the_choice_reach_the_model(bundle):
     drawn = {"temperature": 1.5, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 3}
+    drawn |= {"presence_penalty": 0.5, "frequency_penalty": 0.25}
+    biases = {300: 1.5, 9: -math.inf}
     typed = [part for k, v in drawn.items() for part in (f"--{k.replace('_', '-')}", v)]
+    typed += [f"--logit-bias={token}={bias}" for token, bias in biases.items()]
     prompt = ROOT / "models" / "prompts" / "rag.txt"
     options = ("--max-new-tokens", "60", "--threads", "1", "--ignore-eos", "--compare", "--json")
-    done = coordgen("generate", "--model", bundle, "--prompt-file", prompt, *typed, *options)
+    drawn |= {"logit_bias": biases, "logprobs": 2}
+    done = coordgen(
+        "generate", "--model", bundle, "--prompt-file", prompt, *typed, *options, "--logprobs", "2"
+    )
     told = json.loads(done.stdout)
     with Model.open(bundle) as model:
         expected = model.generate(prompt.read_text(), max_new_tokens=60, ignore_eos=True, **drawn)
     assert told["token_ids"] == list(expected.token_ids)
     assert len(told["token_ids"]) == 60
     assert told["identical"]
+    assert [one["logprob"] for one in told["logprobs"]] == [it.logprob for it in expected.logprobs]
+    first, other = told["logprobs"][0]["top"], expected.logprobs[0].top
+    assert [(it["token_id"], it["logprob"]) for it in first] == [*other]
 
 
 def test_a_bundle_without_a_template_is_refused_with_what_to_do(bundle, bundle_of, tmp_path):

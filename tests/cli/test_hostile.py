@@ -311,6 +311,13 @@ IGNORED = [
     ("generate --model bundle --prompt x --top-k 5", "--top-k is for sampling"),
     ("generate --model bundle --prompt x --seed 5", "--seed is for sampling"),
     ("generate --model bundle --prompt x --draft plain --compare", "--compare is with drafts"),
+    ("generate --model bundle --prompt x --logprobs 2", "--logprobs needs --json"),
+    ("generate --model bundle --prompt x --json --logprobs 21", "--logprobs is 21"),
+    ("generate --model bundle --prompt x --logit-bias 5", "--logit-bias must be a token id and a"),
+    ("generate --model bundle --prompt x --logit-bias a=5", "--logit-bias must be a token id and"),
+    ("generate --model bundle --prompt x --logit-bias 5=101", "the bias of --logit-bias is 101"),
+    ("generate --model bundle --prompt x --logit-bias -5=1", "--logit-bias"),
+    ("generate --model bundle --prompt x --presence-penalty 3", "--presence-penalty is 3"),
     ("chat bundle --min-p 0.1 --repetition-penalty 1.1", "--min-p is for sampling"),
 ]
 

@@ -224,7 +224,10 @@ def test_a_step_that_does_not_fit_is_never_chosen():
 
 
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
-@pytest.mark.parametrize("sampling", [None, Sampling(0.5, repetition_penalty=1.2, seed=1)])
+@pytest.mark.parametrize(
+    "sampling",
+    [None, Sampling(0.5, repetition_penalty=1.2, frequency_penalty=0.3, logit_bias={1: 1}, seed=1)],
+)
 def test_what_stands_behind_a_drafted_end_is_not_read(commit, sampling):
     drafter = make_drafter(commit=commit, end_token_ids=[2])
     drafter.begin(uint32([1, 0]), 9, sampling)

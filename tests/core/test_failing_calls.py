@@ -91,6 +91,7 @@ def test_every_class_has_a_subject_or_no_state():
         methods = {each for each in names if callable(getattr(CLASSES[name], each))}
         assert methods <= {
             "draw",
+            "check_tokens",
             "guessed",
             "with_load_delay",
             "sources",

@@ -36,6 +36,7 @@ PERSON = closed(["name", "age"], name=SHORT, age=integer(0, 99), tall={"type": "
 CHOICES = (
     None,
     Sampling(0, repetition_penalty=1.3),
+    Sampling(0, presence_penalty=0.8, frequency_penalty=0.3, logit_bias={40: 3.0, 9: -100.0}),
     Sampling(1.2, top_p=0.9, min_p=0.01, seed=4),
     Sampling(0.9, top_k=7, repetition_penalty=1.2, seed=5),
 )

@@ -120,6 +120,8 @@ def test_every_option_reaches_the_model(client, model):
         "top_k": 4,
         "min_p": 0.1,
         "repetition_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": -0.5,
         "seed": 2**64 - 1,
         "stop": ["x", "y"],
         "ignore_eos": True,
@@ -150,6 +152,8 @@ def test_every_option_reaches_the_model(client, model):
         "trees": False,
         "namespace": None,
         "grammar": None,
+        "logit_bias": None,
+        "logprobs": None,
     }
 
 
@@ -207,9 +211,9 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
     [
         ("n", 2, "n"),
         ("n", True, "n"),
-        ("logit_bias", {"5": 1}, "logit_bias"),
-        ("presence_penalty", 0.5, "presence_penalty"),
-        ("logprobs", True, "logprobs"),
+        ("logit_bias", {"5": 101}, "logit_bias"),
+        ("presence_penalty", 2.5, "presence_penalty"),
+        ("logprobs", 1, "logprobs"),
         ("temperature", -1, "temperature"),
         ("temperature", "hot", "temperature"),
         ("top_p", 1.5, "top_p"),

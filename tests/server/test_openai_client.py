@@ -131,6 +131,46 @@ def test_an_answer_is_held_to_a_schema(client, model):
         chat(client, max_tokens=40, response_format=asked)
 
 
+CHANGED = {"presence_penalty": 0.6, "frequency_penalty": 0.3, "logit_bias": {"300": 2, "9": -100}}
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED | CHANGED], ids=["greedy", "changed"])
+def test_the_package_reads_how_likely_tokens_were_streamed_or_not(client, model, options):
+    own = options | {"logit_bias": {int(k): v for k, v in options.get("logit_bias", {}).items()}}
+    expected = model.chat(MESSAGES, max_new_tokens=24, logprobs=3, **own).logprobs
+
+    def told(content):
+        return [(one.logprob, [other.logprob for other in one.top_logprobs]) for one in content]
+
+    numbers = [(one.logprob, [other.logprob for other in one.top]) for one in expected]
+    options = options | {"max_tokens": 24, "logprobs": True, "top_logprobs": 3}
+    [choice] = chat(client, **options).choices
+    assert told(choice.logprobs.content) == numbers
+    spelt = b"".join(bytes(one.bytes) for one in choice.logprobs.content)
+    assert spelt.decode(errors="replace").startswith(choice.message.content)
+    chunks = [chunk.choices[0].logprobs for chunk in chat(client, stream=True, **options)]
+    assert [one for logprobs in chunks if logprobs for one in told(logprobs.content)] == numbers
+    response = client.responses.create(
+        model="embedded",
+        input=MESSAGES,
+        max_output_tokens=24,
+        include=["message.output_text.logprobs"],
+        top_logprobs=3,
+        extra_body={k: v for k, v in options.items() if k in SAMPLED | CHANGED},
+    )
+    assert told(response.output[0].content[0].logprobs) == numbers
+
+
+def test_a_completion_has_the_older_lists(client, model):
+    expected = model.generate(TEXT, max_new_tokens=24, logprobs=2)
+    answer = client.completions.create(model="embedded", prompt=TEXT, max_tokens=24, logprobs=2)
+    [choice] = answer.choices
+    assert choice.logprobs.token_logprobs == [one.logprob for one in expected.logprobs]
+    starts = choice.logprobs.text_offset
+    for token, start in zip(choice.logprobs.tokens, starts, strict=True):
+        assert choice.text[start:].startswith(token) or start == len(choice.text)
+
+
 def test_errors_are_those_of_openai(client):
     with pytest.raises(openai.BadRequestError, match="n is not supported") as refused:
         chat(client, n=2)

@@ -115,8 +115,10 @@ class OfDrafter(Subject):
         if self.seed % 5 == 0:
             return drafter
         grammar = {"grammar": EvenOnly()} if self.seed % 2 else {}
-        sampling = _core.Sampling(0.7, seed=self.seed) if self.seed % 3 else None
-        drafter.begin(text(self.seed, 9), 9, sampling, num_reused=2, **grammar)
+        changed = {"frequency_penalty": 0.5, "logit_bias": {1: 0.5}} if self.seed % 2 else {}
+        sampling = _core.Sampling(0.7, seed=self.seed, **changed) if self.seed % 3 else None
+        begin = {"num_reused": 2, "logprobs": self.seed % 3 or None, **grammar}
+        drafter.begin(text(self.seed, 9), 9, sampling, **begin)
         drafter.prefilled(logits(3, self.seed))
         if self.seed % 4 == 1:
             drafter.offer(8)
@@ -263,7 +265,7 @@ class OfSeenTokens(Subject):
         return seen
 
     def seen(self):
-        drawn = _core.Sampling(0, repetition_penalty=2.0).draw
+        drawn = _core.Sampling(0, repetition_penalty=2.0, frequency_penalty=0.5).draw
         rows = logits(ROWS, self.seed)
         return [len(self.object), [drawn(row, 0, self.object) for row in rows]]
 

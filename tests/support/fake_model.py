@@ -10,11 +10,13 @@ import numpy as np
 
 from coordgen_rs import Stats, Step
 from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.generation.logprobs import records
 from coordgen_rs.generation.step_tree import StepTree
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.token_bytes import TokenBound
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
 
@@ -35,6 +37,23 @@ class FakeTokenizer:
 
     def token(self, token_id):
         return chr(token_id)
+
+    @property
+    def spelling(self):
+        return FakeSpelling()
+
+
+class FakeSpelling(TokenSpelling):
+    """Each token is its character; 2 is special."""
+
+    def __init__(self):
+        """Needs no file."""
+
+    def is_special(self, token_id):
+        return token_id == 2
+
+    def bytes_of(self, token_id):
+        return chr(token_id).encode()
 
 
 class FakeModel:
@@ -81,10 +100,12 @@ class FakeModel:
     def _answered(self, prompt, options, on_read):
         self.asked.append((prompt, options))
         stats = Stats(prompt_tokens=len(prompt))
-        steps = self._steps(prompt, stats, on_read, options["trees"])
-        return Stream(steps, stats, chr, StopStrings(options["stop"]))
+        asked = options["logprobs"]
+        steps = self._steps(prompt, stats, on_read, options["trees"], asked)
+        stop = StopStrings(options["stop"])
+        return Stream(steps, stats, chr, stop, tells_logprobs=asked is not None)
 
-    def _steps(self, prompt, stats, on_read, trees):
+    def _steps(self, prompt, stats, on_read, trees, asked):
         self.threads[prompt] = threading.current_thread().name
         try:
             for number in range(self.chunks):
@@ -101,7 +122,8 @@ class FakeModel:
                 stats.end_step(len(text), self.ends if is_last else None)
                 ids = [*map(ord, text)]
                 tree = StepTree([1, *ids[:-1], 2], [0] * (len(ids) + 1), ["target", *sources])
-                yield Step(ids, len(text) - 1, (), sources, 3, 4, tree if trees else None)
+                told = () if asked is None else records(ids, [_told(asked, t) for t in ids])
+                yield Step(ids, len(text) - 1, (), sources, 3, 4, tree if trees else None, told)
         finally:
             stats.per_source = {"prediction": {"proposed": 3, "accepted": 1}}
             self.ended.append(prompt)
@@ -111,3 +133,9 @@ class FakeModel:
 
     def __exit__(self, *_):
         self.is_closed = True
+
+
+def _told(num_alternatives, token):
+    """A token at -1, behind the next characters, the last of which is impossible."""
+    likelier = [(token + at, -0.5 * at) for at in range(1, num_alternatives)]
+    return -1.0, [*likelier, (token + 20, float("-inf"))][:num_alternatives]

@@ -83,7 +83,8 @@ def random_requests(
         if kind == 1:
             options["sampling"] = Sampling(0.8, top_p=0.9, seed=number)
         elif kind == 2:
-            options["sampling"] = Sampling(0.0, repetition_penalty=1.3)
+            changed = {"presence_penalty": 0.5, "frequency_penalty": 0.2, "logit_bias": {9: 2.0}}
+            options["sampling"] = Sampling(0.0, repetition_penalty=1.3, **changed)
         elif kind == 3 and vocabulary is not None:
             options["grammar"] = vocabulary.matcher(GRAMMARS[number % len(GRAMMARS)]).another()
             if number % 2:

@@ -48,8 +48,9 @@ class Drafting(Protocol):
         ignore_eos: bool = False,
         num_reused: int = 0,
         grammar: "Matcher | None" = None,
+        logprobs: int | None = None,
     ) -> None:
-        """Start a request; without a grammar, the keyword is not given."""
+        """Start a request; `grammar` and `logprobs` are given only where there are any."""
 
     @property
     def reads_prefill(self) -> bool:

@@ -4,14 +4,15 @@ Where the session is one of several sequences, both yield `WAITS` wherever the t
 """
 
 from collections.abc import Generator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from coordgen_rs._core import Sampling, SeenTokens, keep_allowed
+from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
 from coordgen_rs.drafting.drafter import Drafting, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
+from coordgen_rs.generation.logprobs import TokenLogprob, checked, records
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, read
@@ -37,6 +38,7 @@ def generate(
     history: "History | None" = None,
     prediction: ArrayLike | None = None,
     grammar: "Matcher | None" = None,
+    logprobs: int | None = None,
     provisional: bool = False,
     trees: bool = False,
     on_read: OnRead = None,
@@ -70,6 +72,8 @@ def generate(
             likeliest (or the one drawn) of those that are allowed. Tokens that the grammar forces
             are drafted first, and drafts that it refuses are left out. The answer ends where the
             grammar is complete.
+        logprobs: Tell of each token how likely the target held it, and of so many alternatives, 0
+            to 20; see `Step.logprobs`. None tells nothing, and costs nothing.
         provisional: Also yield before each verification: a step without tokens, but with those that
             are about to be verified, to show early where the target is slow.
         trees: Also give each step's draft tree.
@@ -82,7 +86,7 @@ def generate(
             grammar is of another vocabulary; or something else is of a wrong type.
         ShapeError: A prompt or prediction has more than one dimension: requests run one at a time.
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
-        TokenOutOfRangeError: The prediction holds an unknown token.
+        TokenOutOfRangeError: The prediction holds an unknown token, or one has a bias.
         MemoryBudgetError: The session's budget is too small; the message says how much is needed.
         BlockLoadError: A block of the target has no graph that can be loaded.
         NonFiniteLogitsError: The target returned NaN, for the prompt or in a step.
@@ -90,7 +94,7 @@ def generate(
         GrammarError: The grammar cannot go on; what was given out until then follows it.
         CallOrderError: Another request took the session before this one had ended.
     """
-    _check_types(sampling, stats, on_read, prefixes)
+    _check_types(session, sampling, stats, on_read, prefixes)
     arguments.having("drafter", drafter, "propose", "drafter")
     arguments.having("history", history, "refresh", "History")
     for name, flag in (("provisional", provisional), ("trees", trees)):
@@ -102,6 +106,7 @@ def generate(
     reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
     expected_answer = predicted(session, prediction)
     ruled = admit_grammar(session, grammar, ignore_eos=ignore_eos)
+    told: dict[str, Any] = {} if checked(logprobs) is None else {"logprobs": logprobs}
     number = _begin(session)
     answer: list[int] = []
     if history is not None:
@@ -117,7 +122,7 @@ def generate(
         expected_answer,
         ignore_eos=ignore_eos,
         num_reused=kept,
-        **ruled,
+        **(ruled | told),
     )
     try:
         with stats.prefill(request.prompt, *held):
@@ -153,6 +158,7 @@ def generate(
                 num_drafted=inputs.num_nodes - 1,
                 num_rows=inputs.rows,
                 tree=tree,
+                logprobs=records(new_tokens, accepted.logprobs or ()) if told else (),
             )
     finally:
         if session.request == number:  # else they are another request's by now
@@ -173,6 +179,7 @@ def plain(
     reuse_prefix: bool = False,
     prefixes: PrefixPool | None = None,
     grammar: "Matcher | None" = None,
+    logprobs: int | None = None,
     on_read: OnRead = None,
     stats: Stats | None = None,
 ) -> Generator[Step]:
@@ -180,7 +187,8 @@ def plain(
 
     Arguments and errors are the same as in `generate`.
     """
-    _check_types(sampling, stats, on_read, prefixes)
+    _check_types(session, sampling, stats, on_read, prefixes)
+    num_alternatives = checked(logprobs)
     stats = Stats() if stats is None else stats
     request = admit(session, prompt_ids, max_new_tokens)
     ignore_eos = arguments.flag("ignore_eos", ignore_eos)
@@ -202,30 +210,46 @@ def plain(
         _check_owner(session, number, len(request.prompt) - 1 + len(answer))
         stats.begin("verify")
         inputs = yield from drafted(session, PlainStep(session, root), stats)
-        logits = _allowed(session.step(inputs)[0], grammar)
-        root[0] = _choose(logits, sampling, len(answer), seen)
+        row = session.step(inputs)[0]
+        # As the target gave it: a grammar masks the row itself.
+        given = row if grammar is None or num_alternatives is None else row.copy()
+        root[0] = _choose(_allowed(row, grammar), sampling, len(answer), seen)
         if seen is not None:
             seen.extend(root)
         session.commit(first_row)
         answer += root.tolist()
         stats.end_step(1, _plain_finish(answer, end_token_ids, request, grammar))
-        yield Step(root.tolist(), 0, sources=("target",))
+        told = _told(given, root.tolist(), num_alternatives)
+        yield Step(root.tolist(), 0, sources=("target",), logprobs=told)
 
 
 def _seen(
     session: Session, sampling: Sampling | None, prompt: NDArray[np.uint32]
 ) -> SeenTokens | None:
-    """The tokens that a repetition penalty is on, where there is one."""
+    """The tokens that penalties are on, where there are any."""
     if sampling is None or not sampling.penalises:
         return None
     seen = SeenTokens(session.vocab_size)
-    seen.extend(prompt)
+    seen.restart(prompt)
     return seen
 
 
-def _check_types(sampling: object, stats: object, on_read: object, prefixes: object) -> None:
+def _told(
+    row: NDArray[np.float32], token_ids: list[int], num_alternatives: int | None
+) -> Sequence[TokenLogprob]:
+    """How likely the target held the token that was chosen from a row, if that was asked for."""
+    if num_alternatives is None:
+        return ()
+    return records(token_ids, [token_logprob(row, token_ids[0], num_alternatives)])
+
+
+def _check_types(
+    session: Session, sampling: Sampling | None, stats: object, on_read: object, prefixes: object
+) -> None:
     arguments.of_type("prefixes", prefixes, PrefixPool)
     arguments.of_type("sampling", sampling, Sampling)
+    if sampling is not None:
+        sampling.check_tokens(session.vocab_size)
     arguments.of_type("stats", stats, Stats)
     arguments.function("on_read", on_read)
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step_tree import StepTree
 from coordgen_rs.target.batch.sharing import Offers, SharesRuns
@@ -29,6 +30,7 @@ class Step(NamedTuple):
         num_drafted: Draft tokens that were verified, on all branches of the tree.
         num_rows: Rows of the graph that verified them.
         tree: The draft tree, where trees were asked for.
+        logprobs: How likely the target held each of `token_ids`, where that was asked for.
     """
 
     token_ids: list[int]
@@ -38,6 +40,7 @@ class Step(NamedTuple):
     num_drafted: int = 0
     num_rows: int = 1
     tree: StepTree | None = None
+    logprobs: Sequence[TokenLogprob] = ()
 
 
 WAITS = Step([], 0)

@@ -604,7 +604,14 @@ class Model:
             prediction=prediction,
         )
         turn = self._turns.turn(request)
-        return Stream(turn.steps, request.stats, self._tokenizer.stream(), stop_strings, turn.made)
+        return Stream(
+            turn.steps,
+            request.stats,
+            self._tokenizer.stream(),
+            stop_strings,
+            turn.made,
+            tells_logprobs=asked.logprobs is not None,
+        )
 
     def close(self) -> None:
         """Release the target and what drafts for it. A stream that this thread read last ends.

@@ -13,6 +13,7 @@ from threading import RLock
 from typing import NamedTuple, Self
 
 from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.bell import Bell
@@ -76,12 +77,14 @@ class Gain(NamedTuple):
             only text was left that had been held back.
         sources: For each token "target", or the name of the source that drafted it.
         step: The step itself; None where only text was left.
+        logprobs: How likely the model held each token, where that was asked for.
     """
 
     pieces: tuple[Piece, ...]
     token_ids: tuple[int, ...]
     sources: tuple[str, ...]
     step: Step | None
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class Answer:
         stats: Counts and times. They count whole steps, so `new_tokens` may include a few tokens
             that a step yielded after the stop string.
         spans: Where `text` came from, part by part, without gaps; neighbours differ in source.
+        logprobs: How likely the model held each of `token_ids`, and others in its place; None where
+            that was not asked for.
     """
 
     text: str
@@ -108,6 +113,7 @@ class Answer:
     finish_reason: str | None
     stats: Stats
     spans: tuple[Span, ...]
+    logprobs: tuple[TokenLogprob, ...] | None = None
 
     @property
     def seed(self) -> int | None:
@@ -148,6 +154,7 @@ class Stream(Iterator[Piece]):
         decode: Takes one token at a time, returns the text that is now certain.
         stop: Where the text is to end.
         made: How what the steps add up to is made; by whoever reads the stream by default.
+        tells_logprobs: Whether the steps tell how likely their tokens were.
     """
 
     def __init__(
@@ -157,6 +164,8 @@ class Stream(Iterator[Piece]):
         decode: Callable[[int], str],
         stop: StopStrings,
         made: Callable[[Generator[Read]], Made[Read]] | None = None,
+        *,
+        tells_logprobs: bool = False,
     ) -> None:
         read = _read(steps, stats, decode, stop)
         # Neither refers to the stream: one that is dropped is closed at once.
@@ -166,6 +175,7 @@ class Stream(Iterator[Piece]):
         self._is_whole = False
         self._taken = deque[tuple[Piece, int]]()  # not given yet; and how many tokens belong to it
         self._tokens: list[tuple[int, str]] = []
+        self._logprobs: list[TokenLogprob] | None = [] if tells_logprobs else None
         self._num_given = 0  # of the tokens
         self._step: Step | None = None  # the last that was taken
 
@@ -180,6 +190,7 @@ class Stream(Iterator[Piece]):
             self._stats.finish_reason if self._is_whole else None,
             self._stats,
             tuple(_spans(self._given)),
+            None if self._logprobs is None else tuple(self._logprobs[: self._num_given]),
         )
 
     def close(self) -> None:
@@ -233,6 +244,7 @@ class Stream(Iterator[Piece]):
                 tuple(token for token, _ in tokens),
                 tuple(source for _, source in tokens),
                 self._step,
+                tuple(self._logprobs[begun:]) if self._logprobs else (),
             )
 
     def __next__(self) -> Piece:
@@ -261,6 +273,8 @@ class Stream(Iterator[Piece]):
             raise
         begun, self._step = len(self._tokens), gain.step
         self._tokens += zip(gain.token_ids, gain.sources, strict=True)
+        if self._logprobs is not None:
+            self._logprobs += gain.logprobs
         self._taken += zip(gain.pieces, (begun + end for end in ends), strict=True)
 
     def __enter__(self) -> Self:
@@ -316,7 +330,8 @@ def _read_step(
         if stop.cut_at is not None:
             break
     ids, sources = step.token_ids[:num_read], step.sources[:num_read]
-    return Read(Gain(tuple(pieces), tuple(ids), tuple(sources), step), tuple(ends))
+    told = tuple(step.logprobs[:num_read])
+    return Read(Gain(tuple(pieces), tuple(ids), tuple(sources), step, told), tuple(ends))
 
 
 def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:

@@ -4,13 +4,15 @@ In: keywords, which type checkers check. Out: an `AskedOptions`, whose values ar
 is made. What each means to the loop is `generate`'s to say.
 """
 
+import math
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs._core import Sampling
-from coordgen_rs.errors import arguments
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.logprobs import checked as checked_logprobs
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
@@ -38,6 +40,17 @@ class RequestOptions(TypedDict, total=False):
     repetition_penalty: float
     """Above 1 makes the tokens of prompt and answer less likely, at temperature 0 too; 1 by
     default."""
+    presence_penalty: float
+    """Above 0 makes the tokens of the answer less likely, at temperature 0 too; -2 to 2, 0 by
+    default."""
+    frequency_penalty: float
+    """The same, for each time that the answer has the token; -2 to 2, 0 by default."""
+    logit_bias: Mapping[int, float] | None
+    """Added to the logits of tokens, by id, at temperature 0 too: -100 to 100, or minus infinity,
+    with which a token is never said."""
+    logprobs: int | None
+    """Tell of each token how likely the model held it, and of so many alternatives, 0 to 20, see
+    `Answer.logprobs`; None, the default, tells nothing."""
     seed: int | None
     """The same seed gives the same answer. None, the default, draws one, which `Answer.seed` tells.
     At temperature 0 nothing is sampled: there this and `top_k`, `top_p` and `min_p` change
@@ -79,6 +92,10 @@ class AskedOptions:
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    logprobs: int | None = None
     seed: int | None = None
     ignore_eos: bool = False
     grammar: "JsonSchema | Regex | Lark | None" = None
@@ -92,6 +109,7 @@ class AskedOptions:
     def __post_init__(self) -> None:
         self.sampling(0 if self.seed is None else self.seed)
         arguments.count("max_new_tokens", self.max_new_tokens)
+        checked_logprobs(self.logprobs)
         for name in ("ignore_eos", "drafts", "trees", "reuse_prefix"):
             arguments.flag(name, getattr(self, name))
         arguments.function("on_read", self.on_read)
@@ -115,9 +133,32 @@ class AskedOptions:
             top_p=arguments.number("top_p", self.top_p),
             min_p=arguments.number("min_p", self.min_p),
             repetition_penalty=arguments.number("repetition_penalty", self.repetition_penalty),
+            presence_penalty=arguments.number("presence_penalty", self.presence_penalty),
+            frequency_penalty=arguments.number("frequency_penalty", self.frequency_penalty),
+            logit_bias=biases(self.logit_bias),
             seed=arguments.count("seed", seed, least=0, most=_LARGEST),
         )
-        return sampling if self.temperature or sampling.penalises else None
+        return sampling if self.temperature or sampling.changes_scores else None
+
+
+def biases(logit_bias: object) -> dict[int, float] | None:
+    """Biases by token id; None for none. The core checks their range.
+
+    Raises:
+        OptionError: It is no mapping, or an id or a bias is no number.
+    """
+    if logit_bias is None:
+        return None
+    if not isinstance(logit_bias, Mapping):
+        raise OptionError(
+            f"logit_bias must map token ids to numbers, but is {arguments.shown(logit_bias)}"
+        )
+    return {
+        arguments.count("a token id of logit_bias", token, least=0): -math.inf
+        if bias == -math.inf
+        else arguments.number(f"logit_bias of token {token}", bias)
+        for token, bias in logit_bias.items()
+    }
 
 
 def check_names(function: str, options: Collection[str]) -> None:

@@ -75,6 +75,7 @@ class ModelRequest:
             reuse_prefix=self.reuse_prefix,
             prefixes=self.prefixes,
             grammar=grammar,
+            logprobs=self.asked.logprobs,
             on_read=self.asked.on_read,
             stats=self.stats,
         )

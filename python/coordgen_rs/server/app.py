@@ -180,7 +180,9 @@ class Endpoints:
         client = client_of(request.scope)
         asked = await self._read(request, check)
         model = self._worker.model
-        prompt_ids = await self._lanes.run(client, partial(asked.prompt_ids, model))
+        prompt_ids, spelling = await self._lanes.run(
+            client, lambda: (asked.prompt_ids(model), asked.spelling(model))
+        )
         job = Job(asked, prompt_ids, client, self._namespace(client))
         tokenizer = model.tokenizer
         kind = ResponseForm if asked.kind == "response" else Form
@@ -188,6 +190,7 @@ class Endpoints:
             asked,
             self._name,
             lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
+            spelling,
         )
         self._worker.submit(job)
         return Answering(job, self._worker, form)

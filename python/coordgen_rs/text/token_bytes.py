@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from coordgen_rs.text.token_spelling import byte_characters
+
 _SHRINKS = {"NFC": 4, "NFD": 3, "NFKC": 4, "NFKD": 4, "Lowercase": 3, "Prepend": 1, "ByteLevel": 1}
 """How many times as many bytes a normalizer may get as it gives: three for `U+212A`, which becomes
 K, and four for bold letters, which become plain ones. Composed characters have up to 3.5 times as
@@ -120,11 +122,9 @@ def _longest(model: dict[str, Any], *, is_bytes: bool) -> tuple[int | None, byte
 
 
 def _byte_characters() -> dict[int, str]:
-    """The characters that stand for bytes in byte-level vocabularies, as in GPT-2."""
-    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(0x100) if byte not in shown]
-    moved = {byte: 0x100 + number for number, byte in enumerate(others)}
-    return {byte: chr(moved.get(byte, byte)) for byte in _BYTES_OF_TEXT}
+    """The characters that stand for the bytes of text in byte-level vocabularies."""
+    shown = byte_characters()
+    return {byte: shown[byte] for byte in _BYTES_OF_TEXT}
 
 
 def _shrinks(normalizers: Iterable[dict[str, Any]]) -> float | None:

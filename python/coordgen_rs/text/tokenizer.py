@@ -18,6 +18,7 @@ from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.pieces import TextPieces
 from coordgen_rs.text.token_bytes import TokenBound, token_bound
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 _MOST_BYTES = 512 << 20
 
@@ -83,6 +84,11 @@ class Tokenizer:
         """The vocabulary's string for `token_id`; None if it has none."""
         token: str | None = self._tokenizer.id_to_token(token_id)
         return token
+
+    @cached_property
+    def spelling(self) -> TokenSpelling:
+        """The bytes of each token. The first time takes a while."""
+        return TokenSpelling(json.loads(self.to_json()), self.vocabulary())
 
     def encode(self, text: str, *, special_tokens: bool = True) -> NDArray[np.uint32]:
         """Token ids `(tokens,) u32` of a text.

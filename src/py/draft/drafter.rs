@@ -21,9 +21,11 @@ use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
+use crate::logprobs::check_num_alternatives;
 use crate::py::constraint::{PyConstraint, Raised};
 use crate::py::convert::{integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
+use crate::py::logprobs::{Told, told};
 use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
 use crate::tree::draft_tree::DraftTree;
@@ -65,6 +67,7 @@ pub struct PyAccepted {
     #[pyo3(get)]
     finish_reason: Option<&'static str>,
     sources: Vec<&'static str>,
+    logprobs: Option<Vec<Told>>,
 }
 
 #[pymethods]
@@ -81,6 +84,12 @@ impl PyAccepted {
     fn sources(&self) -> Vec<&'static str> {
         self.sources.clone()
     }
+
+    #[doc = stub_doc!("Accepted.logprobs")]
+    #[getter]
+    fn logprobs(&self) -> Option<Vec<Told>> {
+        self.logprobs.clone()
+    }
 }
 
 impl PyAccepted {
@@ -88,6 +97,7 @@ impl PyAccepted {
         let origins = drafter.origins().iter();
         Self {
             sources: origins.map(|&origin| drafter.origin_name(origin)).collect(),
+            logprobs: drafter.logprobs().map(|tokens| tokens.iter().map(told).collect()),
             token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
             row_ids: accepted.rows,
             rows: PyOnceLock::new(),
@@ -202,7 +212,7 @@ impl PyDrafter {
     #[doc = stub_doc!("Drafter.begin")]
     #[pyo3(signature = (
         prompt_ids, max_new_tokens, sampling=None, prediction=None, *, ignore_eos=false,
-        num_reused=0, grammar=None
+        num_reused=0, grammar=None, logprobs=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn begin(
@@ -215,12 +225,19 @@ impl PyDrafter {
         ignore_eos: bool,
         num_reused: usize,
         grammar: Option<Py<PyAny>>,
+        logprobs: Option<usize>,
     ) -> PyResult<()> {
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
         let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
+        let sampling = sampling.map(|sampling| sampling.0);
+        if let Some(sampling) = &sampling {
+            sampling.check_tokens(self.vocab_size)?; // before anything is changed
+        }
+        check_num_alternatives(logprobs.unwrap_or_default())?;
         let limits = (max_new_tokens, &prediction[..], num_reused);
         py.detach(|| self.core.begin_resumed(&prompt, limits.0, limits.1, limits.2))?;
-        self.core.set_sampling(sampling.map(|sampling| sampling.0));
+        self.core.set_sampling(sampling)?;
+        self.core.tell_logprobs(logprobs)?;
         self.core.ignore_end_tokens(ignore_eos);
         if let Some(grammar) = grammar {
             let constraint = PyConstraint::new(grammar, self.raised.clone());

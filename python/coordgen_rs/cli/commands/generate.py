@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 from functools import partial
+from math import inf
 from typing import Any
 
 from coordgen_rs._core import PLAIN
@@ -18,6 +19,7 @@ from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
+from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Stream, whole
 from coordgen_rs.model.options import RequestOptions
@@ -68,6 +70,9 @@ def add_arguments(parser: Parser) -> None:
             "also decode without drafts, and compare; a short answer is repeated in turns, and "
             "tokens/s are medians"
         ),
+        option.count("--logprobs N", least=0, most=MAX_ALTERNATIVES).help(
+            "with --json: also tell how likely each token was, and the N likeliest in its place"
+        ),
         shared.JSON,
     )
 
@@ -82,7 +87,10 @@ def run(options: argparse.Namespace) -> int:
         option.refuse(options, ("user", "system", "chat_template"), "needs --chat")
     if options.draft == PLAIN:
         option.refuse(options, ("compare",), f"is with drafts and without, but --draft is {PLAIN}")
+    if not options.json:
+        option.refuse(options, ("logprobs",), "needs --json")
     prompt, request = _prompt(options), request_options.request(options)
+    request["logprobs"] = options.logprobs
     request["grammar"] = grammar_options.chosen(options)
     with warnings_told(), model_options.opened(options) as model:
         if not options.chat and sys.stderr.isatty() and _has_template(model):
@@ -174,7 +182,18 @@ def _show(stream: Stream) -> Answer:
 def _report(answer: Answer) -> dict[str, Any]:
     spans = [span._asdict() for span in answer.spans]
     told = {"text": answer.text, "token_ids": answer.token_ids, "spans": spans}
+    if answer.logprobs is not None:
+        told["logprobs"] = [_told(one) for one in answer.logprobs]
     return told | answer.stats.to_json()
+
+
+def _told(one: TokenLogprob) -> dict[str, Any]:
+    """How likely a token was; JSON has no infinity, so what is impossible has no number."""
+    top = [
+        {"token_id": other.token_id, "logprob": other.logprob if other.logprob > -inf else None}
+        for other in one.top
+    ]
+    return {"token_id": one.token_id, "logprob": one.logprob, "top": top}
 
 
 def _closing_line(report: dict[str, Any]) -> str:

@@ -5,10 +5,33 @@ share them.
 """
 
 import argparse
+import math
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.parser import Parser
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.model.options import RequestOptions
+
+
+def parse_bias(name: str, typed: str) -> tuple[int, float]:
+    """A token id, and what is added to its logit.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    token, _, bias = typed.partition("=")
+    try:
+        found = int(token), float(bias)
+    except ValueError as error:
+        raise OptionError(
+            f"{name} must be a token id and a number, such as 42=-100, but is "
+            f"{arguments.shown(typed)}"
+        ) from error
+    arguments.count(f"the token of {name}", found[0], least=0, most=2**32 - 1)
+    if found[1] != -math.inf:
+        arguments.number(f"the bias of {name}", found[1], least=-100, most=100)
+    return found
+
 
 _LIMITS = (
     option.text("--system TEXT").help("in a chat: what the model is told before everything else"),
@@ -36,6 +59,16 @@ _SAMPLING = (
     option.number("--repetition-penalty X", least=0.01, most=100, default=1).help(
         "above 1: make tokens of prompt and answer less likely, at temperature 0 too; "
         "default %(default)s"
+    ),
+    option.number("--presence-penalty X", least=-2, most=2, default=0).help(
+        "above 0: make tokens of the answer less likely, at temperature 0 too; default %(default)s"
+    ),
+    option.number("--frequency-penalty X", least=-2, most=2, default=0).help(
+        "the same, for each time that the answer has the token; default %(default)s"
+    ),
+    option.Option("--logit-bias ID=BIAS", parse_bias, {"action": "append", "default": []}).help(
+        "add BIAS, -100 to 100, to the logit of the token ID, at temperature 0 too; -inf never "
+        "says it; can be given more than once"
     ),
     option.count("--seed N", least=0, most=2**64 - 1).help(
         "the same seed gives the same tokens; default: one at random, which is told"
@@ -68,6 +101,9 @@ def request(options: argparse.Namespace) -> RequestOptions:
         "top_p": options.top_p,
         "min_p": options.min_p,
         "repetition_penalty": options.repetition_penalty,
+        "presence_penalty": options.presence_penalty,
+        "frequency_penalty": options.frequency_penalty,
+        "logit_bias": dict(options.logit_bias),
         "seed": options.seed,
         "ignore_eos": options.ignore_eos,
     }

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.logprobs import CompletionLogprobs, entries
 from coordgen_rs.server.answers.timings import metrics, timings, usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
@@ -27,6 +30,7 @@ class Form:
         asked: What was asked for.
         model: The model's name.
         text_of: The text of a token, for trees.
+        spelling: How tokens are spelt, where the answer tells how likely they were.
 
     Attributes:
         ends_with_done: Whether a stream ends with `[DONE]`.
@@ -34,8 +38,15 @@ class Form:
 
     ends_with_done = True
 
-    def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
-        self._asked, self._text_of = asked, text_of
+    def __init__(
+        self,
+        asked: Asked,
+        model: str,
+        text_of: Callable[[int], str],
+        spelling: TokenSpelling | None = None,
+    ) -> None:
+        self._asked, self._text_of, self._spelling = asked, text_of, spelling
+        self._lists = None if spelling is None else CompletionLogprobs(spelling)
         prefix, kind = ("chatcmpl", "chat.completion") if asked.kind == "chat" else ("cmpl", "")
         self._whole_kind = kind or "text_completion"
         self._chunk_kind = f"{kind}.chunk" if kind else "text_completion"
@@ -54,7 +65,7 @@ class Form:
             said: dict[str, Any] = {"message": _message(found)}
         else:
             said = {"text": answer.text}
-        choice = self._choice(said, self._reason(answer))
+        choice = self._choice(said, self._reason(answer), self._told(answer.logprobs or ()))
         if self._asked.with_token_ids:
             choice["token_ids"] = answer.token_ids
         figures = self._figures(answer, queued_s)
@@ -82,10 +93,10 @@ class Form:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
         asked, said = self._asked, self._delta(self._calls.read(text))
-        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
+        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids or gain.logprobs
         if said is None and not (is_wanted and gain.token_ids):
             return []
-        chunk = self._chunk(said or self._nothing(), None)
+        chunk = self._chunk(said or self._nothing(), None, self._told(gain.logprobs))
         if asked.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
         own: dict[str, Any] = {}
@@ -155,13 +166,25 @@ class Form:
         reason = _FINISH.get(answer.finish_reason or "", "stop")
         return "tool_calls" if self._calls.num_calls and reason == "stop" else reason
 
-    def _chunk(self, said: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
-        choices = [] if said is None else [self._choice(said, reason)]
+    def _told(self, told: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """How likely tokens were, in the endpoint's shape; None where nothing is to be told."""
+        if self._spelling is None or self._lists is None or not told:
+            return None
+        if self._asked.kind == "completion":
+            return self._lists.told(told)
+        return {"content": entries(told, self._spelling), "refusal": None}
+
+    def _chunk(
+        self, said: dict[str, Any] | None, reason: str | None, told: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        choices = [] if said is None else [self._choice(said, reason, told)]
         chunk = {"object": self._chunk_kind} | self._head | {"choices": choices}
         return chunk | {"usage": None} if self._asked.with_usage else chunk
 
-    def _choice(self, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        return {"index": 0} | said | {"logprobs": None, "finish_reason": reason}
+    def _choice(
+        self, said: dict[str, Any], reason: str | None, told: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        return {"index": 0} | said | {"logprobs": told, "finish_reason": reason}
 
     def _figures(self, answer: Answer, queued_s: float) -> dict[str, Any]:
         stats = answer.stats

@@ -14,6 +14,7 @@ from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.timings import usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 
 class ResponseForm(Form):
@@ -21,8 +22,14 @@ class ResponseForm(Form):
 
     ends_with_done = False
 
-    def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
-        super().__init__(asked, model, text_of)
+    def __init__(
+        self,
+        asked: Asked,
+        model: str,
+        text_of: Callable[[int], str],
+        spelling: TokenSpelling | None = None,
+    ) -> None:
+        super().__init__(asked, model, text_of, spelling)
         self._item_id = f"msg_{secrets.token_hex(12)}"
         self._base: dict[str, Any] = {
             "id": f"resp_{secrets.token_hex(12)}",
@@ -61,7 +68,7 @@ class ResponseForm(Form):
         return self._base | {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._item(status, [_part(answer.text)])],
+            "output": [self._item(status, [_part(answer.text, own["choices"][0]["logprobs"])])],
             "usage": {
                 "input_tokens": told["prompt_tokens"],
                 "input_tokens_details": told["prompt_tokens_details"],
@@ -94,16 +101,18 @@ class ResponseForm(Form):
         more = {"coordgen": chunk["coordgen"]} if "coordgen" in chunk else {}
         if self._asked.with_token_ids:
             more["token_ids"] = gain.token_ids
-        return [self._event("response.output_text.delta", **self._place(), delta=text, **more)]
+        place = self._place() | {"logprobs": _entries(chunk["choices"][0]["logprobs"])}
+        return [self._event("response.output_text.delta", **place, delta=text, **more)]
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text."""
         text, whole = "".join(self._said), self.whole(answer, queued_s)
-        status = whole["status"]
-        item = self._item(status, [_part(text)])
+        status, told = whole["status"], self._told(answer.logprobs or ())
+        item = self._item(status, [_part(text, told)])
+        place = self._place() | {"logprobs": _entries(told)}
         return [
-            self._event("response.output_text.done", **self._place(), text=text),
-            self._event("response.content_part.done", **self._place(), part=_part(text)),
+            self._event("response.output_text.done", **place, text=text),
+            self._event("response.content_part.done", **self._place(), part=_part(text, told)),
             self._event("response.output_item.done", output_index=0, item=item),
             self._event(f"response.{status}", response=whole),
         ]
@@ -128,5 +137,9 @@ class ResponseForm(Form):
         return item | {"status": status, "content": content}
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, told: dict[str, Any] | None = None) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": _entries(told)}
+
+
+def _entries(told: dict[str, Any] | None) -> list[dict[str, Any]]:
+    return [] if told is None else told["content"]

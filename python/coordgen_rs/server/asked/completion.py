@@ -17,11 +17,14 @@ from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.server.asked import logprobs
 from coordgen_rs.server.asked.content import grammar_of, prediction_of, stop_strings_of
 from coordgen_rs.server.asked.dialogue import dialogue_of
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
 from coordgen_rs.server.refusal import TooLongError
 from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 _LARGEST = 2**64 - 1
 _COMPLETION_TOKENS = 16
@@ -70,6 +73,7 @@ class Asked:
         with_token_ids: Whether to give the answer's tokens, too.
         seed: The seed of sampling; None where nothing is sampled.
         tools: What the model may call.
+        logit_bias: What is added to the logits of tokens.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -84,16 +88,24 @@ class Asked:
     with_token_ids: bool
     seed: int | None
     tools: Tools | None
+    logit_bias: AskedBias | None = None
 
     def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
         """The prompt's tokens, `(tokens,) u32`.
 
         Raises:
             TooLongError: The prompt, or the answer that the client expects, does not fit.
+            BiasError: A bias is on a token that the model does not have.
         """
+        if self.logit_bias is not None:
+            self.logit_bias.by_id(model)
         if (expected := self.options["prediction"]) is not None:
             check_fits(model, expected, "prediction")
         return self.prompt(model)
+
+    def spelling(self, model: Model) -> TokenSpelling | None:
+        """How tokens are spelt, where the answer tells how likely they were."""
+        return None if self.options["logprobs"] is None else model.tokenizer.spelling
 
     @property
     def wants_steps(self) -> bool:
@@ -112,6 +124,7 @@ class Asked:
         options = self.options.copy()
         options["max_new_tokens"] = self.limit or model.context
         options["namespace"], options["on_read"] = namespace, on_read
+        options["logit_bias"] = None if self.logit_bias is None else self.logit_bias.by_id(model)
         return model.stream_tokens(prompt_ids, **options)
 
 
@@ -123,14 +136,16 @@ def asked_chat(fields: Fields) -> Asked:
     """
     dialogue = dialogue_of(fields)
     limit = _chat_limit(fields)
-    fields.only("logprobs", False, why="the server gives no probabilities")
+    num_alternatives = logprobs.of_chat(fields)
     fields.only("modalities", ["text"], why="the server answers with text only")
     fields.only("store", False, why="the server stores no answers for later retrieval")
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         return encoded(model, dialogue.text(model), "messages", special_tokens=False)
 
-    return asked_rest(fields, prompt, "messages", limit, dialogue.tools)
+    return asked_rest(
+        fields, prompt, "messages", limit, dialogue.tools, num_alternatives=num_alternatives
+    )
 
 
 def asked_completion(fields: Fields) -> Asked:
@@ -149,7 +164,7 @@ def asked_completion(fields: Fields) -> Asked:
     fields.only("best_of", 1, why="the server gives one answer to a request")
     fields.only("echo", False, why="the answer comes without the prompt")
     fields.only("suffix", "", why="nothing can be inserted before a suffix")
-    fields.only("logprobs", why="the server gives no probabilities")
+    num_alternatives = logprobs.of_completion(fields)
     limit = fields.count("max_tokens", least=1) or _COMPLETION_TOKENS
 
     def prompt(model: Model) -> NDArray[np.uint32]:
@@ -159,7 +174,7 @@ def asked_completion(fields: Fields) -> Asked:
             raise TooLongError("the prompt", str(len(given)), model.context, "prompt")
         return arguments.token_ids("the prompt", given, model.vocab_size)
 
-    return asked_rest(fields, prompt, "prompt", limit, None)
+    return asked_rest(fields, prompt, "prompt", limit, None, num_alternatives=num_alternatives)
 
 
 def asked_prompt(fields: Fields) -> Callable[[Model], str]:
@@ -214,6 +229,8 @@ def asked_rest(
     limit: int | None,
     tools: Tools | None,
     schema: JsonSchema | None = None,
+    *,
+    num_alternatives: int | None = None,
 ) -> Asked:
     """The rest of a body.
 
@@ -224,11 +241,13 @@ def asked_rest(
         limit: Same as in `Asked`.
         tools: Same as in `Asked`.
         schema: What a field of the endpoint holds the answer to.
+        num_alternatives: How many alternatives are told of each token; None tells nothing of any.
 
     Raises:
         RefusalError: It cannot be answered, or a field is left over.
     """
-    options = _options(fields)
+    options, logit_bias = _options(fields), logit_bias_of(fields)
+    options["logprobs"] = num_alternatives
     is_streamed = fields.flag("stream")
     if fields.has("stream_options") and not is_streamed:
         raise fields.wrong("stream_options", "needs stream: true")
@@ -262,6 +281,7 @@ def asked_rest(
         with_token_ids=with_token_ids,
         seed=options["seed"] if options["temperature"] else None,
         tools=tools,
+        logit_bias=logit_bias,
     )
 
 
@@ -272,10 +292,6 @@ def _options(fields: Fields) -> RequestOptions:
         RefusalError: A field is out of range, or asks for what cannot be had.
     """
     fields.only("n", 1, why="the server gives one answer to a request")
-    fields.only("logit_bias", {}, why="drafts are verified against unchanged logits")
-    for name in ("presence_penalty", "frequency_penalty"):
-        fields.only(name, 0, why="take repetition_penalty")
-    fields.only("top_logprobs", 0, why="the server gives no probabilities")
     temperature = fields.number("temperature", least=0, most=100) or 0.0
     top_p = fields.number("top_p", least=0, most=1)
     penalty = fields.number("repetition_penalty", least=0.01, most=100)
@@ -287,6 +303,8 @@ def _options(fields: Fields) -> RequestOptions:
         "top_p": 1.0 if top_p is None else top_p,
         "min_p": fields.number("min_p", least=0, most=1) or 0.0,
         "repetition_penalty": 1.0 if penalty is None else penalty,
+        "presence_penalty": fields.number("presence_penalty", least=-2, most=2) or 0.0,
+        "frequency_penalty": fields.number("frequency_penalty", least=-2, most=2) or 0.0,
         "seed": secrets.randbits(53) if seed is None else seed,  # any reader of JSON keeps 53 bits
         "ignore_eos": fields.flag("ignore_eos"),
         "prediction": prediction_of(fields),

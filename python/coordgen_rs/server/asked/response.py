@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
+from coordgen_rs.server.asked import logprobs
 from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
 from coordgen_rs.server.asked.content import format_of_text
 from coordgen_rs.server.asked.dialogue import AskedDialogue
@@ -34,7 +35,7 @@ def asked_response(fields: Fields) -> Asked:
     fields.only("store", False, why=_NOT_STORED)
     fields.only("background", False, why=_NOT_STORED)
     fields.only("truncation", "disabled", why="a dialogue that is too long is refused")
-    fields.only("include", [], why="there is nothing more to include")
+    num_alternatives = logprobs.of_response(fields)
     fields.only("tools", [], why=_NO_TOOLS)
     fields.only("tool_choice", "auto", "none", why=_NO_TOOLS)
     fields.only("parallel_tool_calls", True, False, why="it must be true or false")
@@ -46,7 +47,9 @@ def asked_response(fields: Fields) -> Asked:
         text = AskedDialogue(messages, None, None).text(model)
         return encoded(model, text, "input", special_tokens=False)
 
-    return asked_rest(fields, prompt, "input", limit, None, schema)
+    return asked_rest(
+        fields, prompt, "input", limit, None, schema, num_alternatives=num_alternatives
+    )
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ use crate::constraint::keep_allowed;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::logits::{Logits, argmax};
+use crate::logprobs::RowLogprobs;
 use crate::sampling::{Sampling, SeenTokens};
 use crate::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
@@ -59,6 +60,21 @@ impl<'a> Answer<'a> {
             Error::NonFiniteLogits { .. } => Error::NonFiniteLogits { row: node.index() },
             error => error,
         })
+    }
+
+    /// How likely the target holds tokens after `node`, and `num_alternatives` of them by name; `None`
+    /// of a recorded answer. Fails when the row is not finite.
+    pub fn logprobs(&self, node: NodeId, num_alternatives: usize) -> Result<Option<RowLogprobs>> {
+        let Self::Computed { scores, vocab_size, .. } = self else { return Ok(None) };
+        let row = &scores[node.index() * vocab_size..][..*vocab_size];
+        let told = RowLogprobs::new(row, num_alternatives);
+        told.map(Some).ok_or(Error::NonFiniteLogits { row: node.index() })
+    }
+
+    /// The score of `token` after `node`, where the row is not masked there; `None` of a record.
+    pub fn score(&self, node: NodeId, token: TokenId) -> Option<f32> {
+        let Self::Computed { scores, vocab_size, .. } = self else { return None };
+        Some(scores[node.index() * vocab_size + token.0 as usize])
     }
 
     /// What the target says after `node`, which stands on the path that it takes, where `seen` are

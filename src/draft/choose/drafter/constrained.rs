@@ -4,7 +4,6 @@
 use std::ops::ControlFlow;
 
 use super::Drafter;
-use super::answer::Answer;
 use crate::commit::{Commit, FinishReason};
 use crate::constraint::Constraint;
 use crate::error::{Error, Result};
@@ -46,15 +45,14 @@ pub(super) struct PathState {
 }
 
 impl PathState {
-    /// Masks the row of a node, whose parent was visited before, unless the answer is complete with it:
-    /// then its row is not read. Fails when the grammar does, or allows nothing there.
-    pub fn visit(
+    /// The mask of a node's row, whose parent was visited before, unless the answer is complete with
+    /// it: then its row is not read. Fails when the grammar does.
+    pub fn visit<'a>(
         &mut self,
-        grammar: &mut dyn Constraint,
+        grammar: &'a mut dyn Constraint,
         tree: &DraftTree,
         node: NodeId,
-        answer: &mut Answer<'_>,
-    ) -> Result<ControlFlow<()>> {
+    ) -> Result<ControlFlow<(), &'a [u32]>> {
         if node != NodeId::ROOT {
             self.tokens.push(tree.token(node));
         }
@@ -63,8 +61,7 @@ impl PathState {
             self.complete_at = Some(self.tokens.len());
             return Ok(ControlFlow::Break(()));
         }
-        answer.keep_allowed(node, allowed.words)?;
-        Ok(ControlFlow::Continue(()))
+        Ok(ControlFlow::Continue(allowed.words))
     }
 
     /// How many tokens may be given out, where the request has `remaining` left.

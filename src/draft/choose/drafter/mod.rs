@@ -15,6 +15,9 @@ mod request;
 mod source_list;
 mod state;
 mod statistics;
+mod told;
+
+use std::ops::ControlFlow;
 
 use self::answer::Answer;
 use self::constrained::PathState;
@@ -25,6 +28,7 @@ pub use self::offered::Offer;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
 pub use self::statistics::{SourceStatistics, Statistics};
+use self::told::{Telling, Told};
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::constraint::Constraint;
 use crate::draft::choose::expert_reads::StepReads;
@@ -64,6 +68,8 @@ pub struct Drafter {
     sampling: Option<Sampling>,
     /// The tokens of the request so far.
     seen: SeenTokens,
+    /// How likely the tokens given out last were.
+    told: Told,
     ignores_end: bool,
     /// What the target may say in this request; `None` for all.
     constraint: Option<Box<dyn Constraint>>,
@@ -91,6 +97,7 @@ impl Drafter {
             statistics: Statistics::default(),
             sampling: None,
             seen: SeenTokens::default(),
+            told: Told::default(),
             ignores_end: false,
             constraint: None,
             shared: SharedLearned::default(),
@@ -164,8 +171,14 @@ impl Drafter {
     }
 
     /// How the target's tokens are chosen from its logits: by `sampling`, or greedily without one.
-    pub fn set_sampling(&mut self, sampling: Option<Sampling>) {
+    ///
+    /// Fails when it has a bias on a token that is not in the vocabulary.
+    pub fn set_sampling(&mut self, sampling: Option<Sampling>) -> Result<()> {
+        if let Some(sampling) = &sampling {
+            sampling.check_tokens(self.options.vocab_size)?;
+        }
         self.sampling = sampling;
+        Ok(())
     }
 
     /// Lets the target say only what a grammar allows in this request; called after `begin`. Tokens
@@ -260,13 +273,13 @@ impl Drafter {
     ///
     /// Cost: a pass over the logits of each visited row, two and more where they are drawn from, and
     /// the sources' `extend`. Fails when nothing was proposed, the number of logits is wrong, or a
-    /// visited row is not finite, or the grammar does. A row is changed while a repetition penalty
-    /// reads it; afterwards the logits are as they were, but for the visited rows under a grammar,
-    /// which stay masked.
+    /// visited row is not finite, or the grammar does. A row is changed while it is read under a
+    /// penalty or a bias; afterwards the logits are as they were, but for the visited rows under a
+    /// grammar, which stay masked.
     pub fn accept(&mut self, logits: &mut [f32]) -> Result<Commit> {
         let (Proposed { rows, .. }, request) = self.waiting()?;
         let shape = (rows, self.options.vocab_size);
-        let answer = Answer::computed(logits, shape, (self.sampling, request.num_given))?;
+        let answer = Answer::computed(logits, shape, (self.sampling.clone(), request.num_given))?;
         self.accept_answer(answer)
     }
 
@@ -297,22 +310,33 @@ impl Drafter {
         let mut path = PathState::default();
         let tree = self.draft.tree();
         let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
-        let num_seen = self.seen.len();
+        let before = self.seen.mark();
+        let mut telling = Telling::new(&self.told);
         let verified = verify(tree, |node| {
             // The root is no part of the answer: a prompt may well end with such a token.
             if node != NodeId::ROOT && end_tokens.contains(&tree.token(node)) {
                 return Ok(None);
             }
-            self.seen.insert(tree.token(node));
-            if let Some(grammar) = &mut self.constraint
-                && path.visit(&mut **grammar, tree, node, &mut answer)?.is_break()
-            {
-                return Ok(None);
+            if node != NodeId::ROOT {
+                self.seen.insert(tree.token(node)); // the root was given out, or is the prompt's
+            }
+            let mask = match &mut self.constraint {
+                None => None,
+                Some(grammar) => match path.visit(&mut **grammar, tree, node)? {
+                    ControlFlow::Continue(words) => Some(words),
+                    ControlFlow::Break(()) => return Ok(None),
+                },
+            };
+            let row = telling.row(&answer, node)?;
+            if let Some(words) = mask {
+                answer.keep_allowed(node, words)?;
             }
             let says = answer.says(tree, node, &mut self.seen)?;
-            Ok(Some(says.expect("something is said after every accepted node")))
+            let says = says.expect("something is said after every accepted node");
+            telling.says(row, &answer, (node, says));
+            Ok(Some(says))
         });
-        self.seen.truncate(num_seen); // of the path, not all need be given out
+        self.seen.go_back(before); // of the path, not all need be given out
         let verified = verified?;
         let limits = Limits { end_tokens, remaining: path.at_most(remaining) };
         let mut decided = commit(self.options.commit, tree, &verified, limits);
@@ -328,6 +352,7 @@ impl Drafter {
             logits: answer.logits(),
         });
         self.seen.extend(&decided.token_ids);
+        telling.end(decided.token_ids.len(), &mut self.told);
         if self.constraint.is_some() && !proposed.is_given {
             self.draft.count_forced(num_carried, &verified, &mut self.statistics.forced);
         }

@@ -68,28 +68,41 @@ proptest! {
         own in prop::collection::vec((strategies::tree(8), any::<bool>()), 1..6),
         temperature in prop::sample::select(vec![0.0f32, 1.3]),
         penalty in prop::sample::select(vec![1.0f32, 1.4, 0.7]),
+        presence in prop::sample::select(vec![0.0f32, 0.6, -0.4]),
+        frequency in prop::sample::select(vec![0.0f32, 0.3, -0.2]),
+        bias in prop::option::of(-1.5f32..1.5),
+        logprobs in prop::option::of(0usize..4),
     ) {
         let commit = if compact { CommitPolicy::Compact } else { CommitPolicy::Canonical };
         let sampling = Sampling::new(temperature, 0, 0.9, 5).unwrap();
-        let sampling = sampling.with_repetition_penalty(penalty).unwrap();
+        let penalties = Penalties { repetition: penalty, presence, frequency };
+        let bias = LogitBias::new(&bias.map(|bias| (TokenId(1), bias)).into_iter().collect::<Vec<_>>());
+        let sampling = sampling.with_penalties(penalties).unwrap().with_logit_bias(bias.unwrap());
 
-        let mut expected = prompt.clone();
+        let (mut expected, mut expected_logprobs) = (prompt.clone(), Vec::new());
         while expected.len() < prompt.len() + max_new_tokens {
             let mut seen = SeenTokens::default();
-            seen.extend(&expected);
+            seen.restart(&prompt);
+            seen.extend(&expected[prompt.len()..]);
             let index = (expected.len() - prompt.len()) as u64;
-            let said = sampling.choose(&mut graded(&expected), index, &mut seen).unwrap();
+            let mut row = graded(&expected);
+            let said = sampling.choose(&mut row, index, &mut seen).unwrap();
             expected.push(said);
+            if let Some(num) = logprobs {
+                let told = RowLogprobs::new(&row, num).unwrap();
+                expected_logprobs.push(told.of(row[said.0 as usize]));
+            }
             if said == TokenId(2) && !ignores_end {
                 break;
             }
         }
 
         let mut drafter = drafter(&rules, commit, None, 2);
-        drafter.set_sampling(Some(sampling));
+        drafter.set_sampling(Some(sampling)).unwrap();
+        drafter.tell_logprobs(logprobs).unwrap();
         drafter.ignore_end_tokens(ignores_end);
         drafter.begin(&prompt, max_new_tokens).unwrap();
-        let mut text = prompt.clone();
+        let (mut text, mut told) = (prompt.clone(), Vec::new());
         let mut own = own.iter().cycle();
         while drafter.finish_reason().is_none() {
             let step = propose_or_give(&mut drafter, &text, own.next().unwrap());
@@ -104,8 +117,11 @@ proptest! {
             let before = logits.clone();
             text.extend(drafter.accept(&mut logits).unwrap().token_ids);
             prop_assert_eq!(logits, before);
+            prop_assert_eq!(drafter.logprobs().is_some(), logprobs.is_some());
+            told.extend_from_slice(drafter.logprobs().unwrap_or_default());
         }
         prop_assert_eq!(text, expected);
+        prop_assert_eq!(told, expected_logprobs);
     }
 }
 

@@ -65,7 +65,7 @@ proptest! {
         };
         let mut drafter = Drafter::new(sources, options).unwrap();
         let sampling = Sampling::new(1.0, 0, top_p, seed).unwrap();
-        drafter.set_sampling(Some(sampling));
+        drafter.set_sampling(Some(sampling)).unwrap();
         drafter.begin(&tree.token_ids()[..1], 100).unwrap();
         let parents: Vec<u32> = tree.parents().iter().map(|node| node.0).collect();
         drafter.propose_draft(0, tree.token_ids(), &parents).unwrap();
@@ -137,7 +137,7 @@ impl Constraint for Until {
 /// What ends an answer: a token, or a grammar that is complete with it.
 fn ended_by(has_grammar: bool, commit: CommitPolicy, sampling: Option<Sampling>) -> Drafter {
     let mut drafter = drafter(&[], commit, None, if has_grammar { 9 } else { 2 });
-    drafter.set_sampling(sampling);
+    drafter.set_sampling(sampling).unwrap();
     drafter.begin(&[TokenId(2)], 20).unwrap(); // a prompt may end with such a token
     if has_grammar {
         drafter.constrain(Box::new(Until(0, 2)));
@@ -168,14 +168,15 @@ fn answer_of(drafter: &mut Drafter, tokens: &[TokenId], parents: &[u32]) -> (Vec
 
 #[test]
 fn no_row_behind_the_answers_end_is_read() {
-    let drawn = Sampling::new(0.5, 0, 0.9, 3).unwrap().with_repetition_penalty(1.1).unwrap();
+    let penalties = Penalties { repetition: 1.1, presence: 0.1, frequency: 0.1 };
+    let drawn = Sampling::new(0.5, 0, 0.9, 3).unwrap().with_penalties(penalties).unwrap();
     let (path, of_path) = ([2, 1, 2].map(TokenId), [0, 0, 1]);
     let (side, of_side) = ([2, 0, 1, 2].map(TokenId), [0, 0, 0, 2]);
     for has_grammar in [false, true] {
         for commit in [CommitPolicy::Canonical, CommitPolicy::Compact] {
-            for sampling in [None, Some(drawn)] {
+            for sampling in [None, Some(drawn.clone())] {
                 let case = (has_grammar, commit, sampling.is_some());
-                let drafter = || ended_by(has_grammar, commit, sampling);
+                let drafter = || ended_by(has_grammar, commit, sampling.clone());
                 let expected = vec![TokenId(1), TokenId(2)];
                 let draws = |num_draws| if sampling.is_some() { num_draws } else { 0 };
                 let said = answer_of(&mut drafter(), &path, &of_path);
