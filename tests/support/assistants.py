@@ -1,18 +1,24 @@
 """Random drafters of Gemma 4, in the form that Hugging Face directories have, beside their targets.
 
-They need neither PyTorch nor transformers.
+They need neither PyTorch nor transformers, but for `transformers_logits`, what transformers' own
+drafters say.
 """
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
+from numpy.typing import NDArray
 
 from checkpoints import CHECKPOINTS, random_weights, save_weights
 from gemma4 import CONFIGS as TARGETS
 from gemma4 import Shapes, write_gemma4
+from gemma4 import shapes as target_shapes
 
 _LAYERS = ("sliding_attention", "sliding_attention", "full_attention")
 _ARCHITECTURES = {
@@ -104,7 +110,109 @@ def shapes(config: dict[str, Any]) -> Shapes:
     return found
 
 
-def write_pair(path: Path, family: str, **options: Any) -> tuple[Path, Path]:
-    """Write a target and a drafter for it; return their directories."""
-    target = write_gemma4(path / "target", family, seed=3)
-    return target, write_assistant(path / "assistant", family, **options)
+def write_pair(path: Path, family: str, kind: str = "random") -> tuple[Path, Path]:
+    """Write a target and a drafter for it; return their directories.
+
+    The drafter is "random"; "fitted" to a target whose layers hardly change what a token's
+    embedding says of the next one; or "echo", to the same target, which says again what the state
+    before a token says.
+    """
+    target, assistant = path / "target", path / "assistant"
+    if kind == "random":
+        return write_gemma4(target, family, seed=3), write_assistant(assistant, family)
+    options: dict[str, Any] = {"tie_word_embeddings": False, "final_logit_softcapping": None}
+    write_gemma4(target, family, seed=3, **options)
+    config = TARGETS[family] | options
+    weights = random_weights(target_shapes(config), 3, np.float32)
+    vocab_size, hidden = config["vocab_size"], config["hidden_size"]
+    head = np.random.default_rng(5).standard_normal((vocab_size, hidden), np.float32)
+    weights["lm_head.weight"] = head * np.float32(8 / hidden**0.5)  # so that some are likely
+    weights["model.norm.weight"][:] = 1  # so that a state that is normed twice stays the same
+    for name, values in weights.items():
+        if name.endswith(_BACK):
+            values *= np.float32(0.004)
+        elif name.endswith("layer_scalar"):
+            values[:] = 1
+    save_weights(target, weights)
+    own = config_of(family, centroid_intermediate_top_k=48)
+    own["text_config"]["hidden_size"] = hidden
+    write_assistant(assistant, family, **own)
+    drafter = random_weights(shapes(own), 1, np.float32)
+    for name, values in drafter.items():
+        if name.endswith(_BACK):
+            values[:] = 0
+        elif name.endswith("layer_scalar"):
+            values[:] = 1
+    drafter["pre_projection.weight"][:] = np.eye(hidden, 2 * hidden, hidden * (kind == "echo"))
+    drafter["post_projection.weight"][:] = np.eye(hidden)
+    drafter["model.norm.weight"][:] = 1
+    drafter["model.embed_tokens.weight"][:] = weights["lm_head.weight"]
+    if own["use_ordered_embeddings"]:
+        order = np.random.default_rng(2).permutation(vocab_size)
+        drafter["masked_embedding.token_ordering"] = order
+    save_weights(assistant, drafter)
+    return target, assistant
+
+
+_BACK = (
+    *("post_attention_layernorm.weight", "post_feedforward_layernorm.weight"),
+    "post_per_layer_input_norm.weight",
+)
+"""What a layer gives back to the stream is multiplied by these."""
+
+
+def transformers_logits(
+    target: Path, assistant: Path, family: str, prompt: NDArray[np.uint32], num_drafted: int
+) -> tuple[NDArray[np.float32], list[int]]:
+    """What transformers' drafter says behind a prompt, and the tokens that it reads for that.
+
+    Returns:
+        Logits `(num_drafted, vocab_size)`; the prompt's last token and those that it drafts.
+    """
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)  # its threads would wait in a loop for work that ours are doing
+    name = _ARCHITECTURES[family].removesuffix("AssistantForCausalLM")
+    model_class = getattr(transformers, f"{name}ForCausalLM")
+    model = model_class.from_pretrained(target, attn_implementation="eager").eval()
+    with _all_shared(model.config):
+        drafter_class = getattr(transformers, _ARCHITECTURES[family])
+        drafter = drafter_class.from_pretrained(assistant, attn_implementation="eager").eval()
+    read = torch.from_numpy(prompt.astype(np.int64))[None]
+    with torch.no_grad():
+        of = {"output_hidden_states": True, "return_shared_kv_states": True, "use_cache": False}
+        given = model(input_ids=read[:, :-1], **of)
+        state, token = given.hidden_states[-1][:, -1:], read[:, -1:]
+        logits, tokens = [], [int(prompt[-1])]
+        for _ in range(num_drafted):
+            said = drafter(
+                inputs_embeds=torch.cat([model.get_input_embeddings()(token), state], -1),
+                position_ids=torch.tensor([[len(prompt) - 1]]),
+                shared_kv_states=given.shared_kv_states,
+                attention_mask=torch.ones(1, len(prompt) - 1, dtype=torch.long),
+            )
+            logits.append(said.logits[0, -1].numpy())
+            token, state = said.logits.argmax(-1), said.last_hidden_state
+            tokens.append(int(token))
+    return np.stack(logits), tokens[:-1]
+
+
+@contextmanager
+def _all_shared(config: Any) -> Iterator[None]:
+    """Within the block, transformers takes models whose layers all read the keys of others.
+
+    Its version 5.23 refuses them, and with them its own drafters.
+    """
+    kind = type(config)
+    modes = getattr(kind, "kv_sharing_modes", None)
+    if modes is None:
+        yield
+        return
+
+    def found(own: Any) -> list[str | None]:
+        is_all = own.num_kv_shared_layers == own.num_hidden_layers
+        return ["reuse"] * own.num_hidden_layers if is_all else modes.fget(own)
+
+    with mock.patch.object(kind, "kv_sharing_modes", property(found)):
+        yield

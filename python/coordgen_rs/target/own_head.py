@@ -97,8 +97,12 @@ class OwnHead(ABC):
     def measure(self) -> None:
         """Find out what steps cost: once for a target."""
         if self._target not in _COSTS:
-            _COSTS[self._target] = [self._cost(inputs) for inputs in self.step_inputs]
+            _COSTS[self._target] = self._measured()
         self.step_costs = _COSTS[self._target]
+
+    def _measured(self) -> list[StepCost]:
+        """What a step of each width costs."""
+        return [self._cost(inputs) for inputs in self.step_inputs]
 
     def _cost(self, inputs: StepInputs) -> StepCost:
         """What a step costs: the shortest of some runs of it."""

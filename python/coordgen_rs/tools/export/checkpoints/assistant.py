@@ -57,6 +57,7 @@ class Clusters:
 class Assistant:
     """An opened drafter that fits its target."""
 
+    path: Path
     source: Checkpoint
     """Its layers have the numbers behind the target's, which its configuration counts, too."""
     num_layers: int
@@ -76,6 +77,22 @@ class Assistant:
     def reads(self) -> list[int]:
         """The target's layers whose keys and values it reads, ascending."""
         return sorted({self.source.config.cache_of(layer).written_by for layer in self.layers})
+
+    @contextmanager
+    def named_in_errors(self) -> Iterator[None]:
+        """Within the block, errors name the drafter, and its layers by their own numbers.
+
+        Raises:
+            CheckpointError: Whatever the block raises.
+        """
+        with _named(self.path):
+            try:
+                yield
+            except CheckpointError as error:
+                shown = str(error)
+                for own, number in enumerate(self.layers):
+                    shown = shown.replace(f"model.layers.{number}.", f"model.layers.{own}.")
+                raise type(error)(shown) from error
 
 
 def open_assistant(path: Path, target: Checkpoint) -> Assistant:
@@ -107,6 +124,7 @@ def open_assistant(path: Path, target: Checkpoint) -> Assistant:
             _check_same_tokens(source, target)
         backbone, hidden = target.config.hidden_size, own.hidden_size
         return Assistant(
+            path,
             source,
             own.num_layers,
             source.tensor("pre_projection.weight", hidden, 2 * backbone),

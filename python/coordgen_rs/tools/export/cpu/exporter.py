@@ -416,9 +416,10 @@ class _Exporter:
             return None
         self._progress("drafter", self._model.num_layers + 1)
         bits, context = _BITS[self._options.weights], self._options.context
-        return write_assistant(
-            self._drafter, self._source, self._staging, bits=bits, context=context
-        )
+        with self._drafter.named_in_errors():
+            return write_assistant(
+                self._drafter, self._source, self._staging, bits=bits, context=context
+            )
 
     def _recurrent(self) -> RecurrentLayers | None:
         """What layers without attention keep."""
