@@ -62,7 +62,11 @@ def test_configurations_are_refused_by_what_is_wrong(target, drafter, tmp_path, 
         ({"global_head_dim": 64}, "layer 2 of the kind full_attention .* 64, the target's 2 of 32"),
         ({"num_key_value_heads": 4}, "has 4 key/value heads of dimension 16, the target's 2 of 16"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
-        ({"num_hidden_layers": 4}, "layer_types is .* expected an entry for each of 4 layers"),
+        ({"num_hidden_layers": 4}, "num_kv_shared_layers is 3, expected all 4 layers"),
+        (
+            {"num_hidden_layers": 4, "num_kv_shared_layers": 0},
+            "layer_types is .* expected an entry for each of 4 layers",
+        ),
         ({"num_kv_shared_layers": 1}, "num_kv_shared_layers is 1, expected all 3 layers"),
         ({"enable_moe_block": True}, "enable_moe_block is true, which no drafter has"),
         ({"use_double_wide_mlp": True}, "use_double_wide_mlp is true, which no drafter has"),
@@ -101,8 +105,7 @@ def check_refused(target, drafter, tmp_path, fields, why):
     assert "\n" not in told
     assert len(told) < 400
     assert not (tmp_path / "out").exists()
-    if "tensor" not in told and "shape" not in told:
-        assert told.startswith(str(drafter))
+    assert told.startswith(str(drafter))
 
 
 def test_a_target_without_layers_of_its_kind_is_told(tmp_path, drafter):
@@ -113,7 +116,7 @@ def test_a_target_without_layers_of_its_kind_is_told(tmp_path, drafter):
 
 
 def test_targets_that_are_not_gemma_4_have_none(tmp_path, drafter):
-    target = write_checkpoint(tmp_path / "target", "tiny-llama")
+    target = write_checkpoint(tmp_path / "target", vocab=1536)
     with pytest.raises(CheckpointError, match="it drafts for gemma4 and gemma4_unified, not for"):
         export(target, drafter, tmp_path / "out")
 
@@ -125,7 +128,7 @@ def test_another_tokenizer_is_told_by_its_first_token(target, drafter, tmp_path)
     first, second = list(vocab)[200:202]
     vocab[first], vocab[second] = vocab[second], vocab[first]
     path.write_text(json.dumps(tokenizer))
-    with pytest.raises(CheckpointError, match="has the id .*, in the target's .*: it drafts for"):
+    with pytest.raises(CheckpointError, match=r"has the id .*, in the target's .*: it drafts for"):
         export(target, drafter, tmp_path / "out")
     path.unlink()  # most have none: then the size of the vocabulary has to do
     export(target, drafter, tmp_path / "out")
@@ -159,20 +162,20 @@ def test_an_order_of_small_integers_is_read(target, drafter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["pre_projection.weight", "model.layers.1.self_attn.q_proj.weight"]
+    "name", ["pre_projection.weight", "model.norm.weight", "model.layers.1.self_attn.q_proj.weight"]
 )
 def test_missing_weights_are_named(target, drafter, tmp_path, name):
     path = drafter / "model.safetensors"
     tensors = load_file(path)
     del tensors[name]
     save_file(tensors, path)
-    with pytest.raises(CheckpointError, match="the checkpoint has no tensor"):
+    with pytest.raises(CheckpointError, match=f"{drafter}: the checkpoint has no tensor {name}"):
         export(target, drafter, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_missing_files_are_named(target, drafter, tmp_path):
-    with pytest.raises(CheckpointError, match="nowhere/config.json"):
+    with pytest.raises(CheckpointError, match=r"nowhere.config\.json"):
         export(target, tmp_path / "nowhere", tmp_path / "out")
     (drafter / "model.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"model.safetensors"):
