@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from answers import tokens_of
-from assistants import config_of, transformers_logits, write_assistant, write_pair
+from assistants import chain, compared, config_of, write_pair
 from coordgen_rs import (
     Bundle,
     Model,
@@ -94,17 +94,6 @@ def figures(session, draft, max_new_tokens=120):
     return said, len(said) / steps, rows, drafter
 
 
-def chain(head, tokens, num_tokens):
-    """The drafter's logits behind committed tokens, of tokens read one by one."""
-    rows = []
-    for token in tokens[:num_tokens]:
-        inputs = head.step_inputs[0]
-        inputs.fill_chain(np.array([token], np.uint32), head.length)
-        rows.append(head.step(inputs)[0].copy())
-        head.commit(np.zeros(1, np.uint32))
-    return np.stack(rows)
-
-
 @pytest.mark.parametrize("commit", COMMITS)
 def test_drafts_change_nothing(session, commit):
     check_drafts(session, commit, num_prompts=2)
@@ -177,19 +166,9 @@ def test_a_useless_drafter_costs_next_to_nothing(bundles, family, session):
 @pytest.mark.parametrize("length", [2, 25, 26, 200])
 def test_logits_are_those_of_transformers(tmp_path, family, has_clusters, length):
     """Of prompts within the window of 24 tokens, at its edge and beyond it."""
-    shared = {} if family == "gemma4" else {"num_kv_shared_layers": 2}  # transformers gives these
-    target = write_gemma4(tmp_path / "target", family, seed=3, **shared)
-    options = {"use_ordered_embeddings": has_clusters}
-    assistant = write_assistant(tmp_path / "assistant", family, **options)
-    how = {"weights": "fp32", "context": 512, "prefill_rows": 32}
-    export_checkpoint(target, tmp_path / "bundle", assistant=assistant, **how)
     prompt = np.random.default_rng(1).integers(3, 1500, length).astype(np.uint32)
-    expected, tokens = transformers_logits(target, assistant, family, prompt, 4)
-    session = open_session(tmp_path / "bundle")
-    head = AssistantSession(session)
-    session.prefill(prompt[:-1])
-    head.prefill(prompt[:-1])
-    np.testing.assert_allclose(chain(head, tokens, 4), expected, rtol=0, atol=1e-4)
+    expected, got = compared(tmp_path, family, prompt, has_clusters=has_clusters)
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
 
 
 def test_a_tree_is_drafted_as_its_paths(session):
@@ -205,7 +184,7 @@ def test_a_tree_is_drafted_as_its_paths(session):
     length = head.length
     for path in ([0, 1], [0, 2, 3]):
         head.rewind(length)
-        np.testing.assert_array_equal(chain(head, tree[path], len(path)), rows[path])
+        np.testing.assert_array_equal(chain(head, tree[path]), rows[path])
 
 
 def test_states_are_the_targets_where_they_are_committed_and_else_its_own(bundles, family):
@@ -220,11 +199,11 @@ def test_states_are_the_targets_where_they_are_committed_and_else_its_own(bundle
     said = session.step(inputs)[:6].argmax(axis=1)
     session.commit(np.array([0, 2, 3], np.uint32))  # a side branch, whose rows are moved
     head.prefill(session.reusable_ids)
-    echoed = chain(head, [9, 11], 2).argmax(axis=1)
+    echoed = chain(head, [9, 11]).argmax(axis=1)
     assert echoed.tolist() == [said[3], said[3]]
     session.rewind(43)
     head.rewind(43)
-    assert chain(head, [9], 1).argmax() == said[0]
+    assert chain(head, [9]).argmax() == said[0]
 
 
 def test_it_has_nothing_to_read_before_it_drafts(fitted, monkeypatch):
@@ -243,7 +222,7 @@ def test_it_has_nothing_to_read_before_it_drafts(fitted, monkeypatch):
 def test_the_first_token_of_a_text_has_nothing_to_draft_from(session):
     head = AssistantSession(session)
     session.rewind(0)
-    assert not chain(head, [5], 1).any()
+    assert not chain(head, [5]).any()
     for draft in DRAFTS:
         options = {"max_new_tokens": 10, "ignore_eos": True}
         prompt = np.array([7], np.uint32)

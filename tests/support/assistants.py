@@ -6,7 +6,7 @@ drafters say.
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from checkpoints import CHECKPOINTS, random_weights, save_weights
+from coordgen_rs import open_session
+from coordgen_rs.target.assistant import AssistantSession
+from coordgen_rs.tools.export import export_checkpoint
 from gemma4 import CONFIGS as TARGETS
 from gemma4 import Shapes, write_gemma4
 from gemma4 import shapes as target_shapes
@@ -196,6 +199,34 @@ def transformers_logits(
             token, state = said.logits.argmax(-1), said.last_hidden_state
             tokens.append(int(token))
     return np.stack(logits), tokens[:-1]
+
+
+def compared(
+    folder: Path, family: str, prompt: NDArray[np.uint32], *, has_clusters: bool
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Four rows of logits behind a prompt, of transformers' drafter and of an exported one."""
+    shared = {} if family == "gemma4" else {"num_kv_shared_layers": 2}  # transformers gives these
+    target = write_gemma4(folder / "target", family, seed=3, **shared)
+    assistant = write_assistant(folder / "drafter", family, use_ordered_embeddings=has_clusters)
+    how: dict[str, Any] = {"weights": "fp32", "context": 512, "prefill_rows": 32}
+    export_checkpoint(target, folder / "bundle", assistant=assistant, **how)
+    expected, read = transformers_logits(target, assistant, family, prompt, 4)
+    session = open_session(folder / "bundle")
+    head = AssistantSession(session)
+    session.prefill(prompt[:-1])
+    head.prefill(prompt[:-1])
+    return expected, chain(head, read)
+
+
+def chain(head: AssistantSession, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """The drafter's logits behind committed tokens, of tokens read one by one."""
+    rows = []
+    for token in tokens:
+        inputs = head.step_inputs[0]
+        inputs.fill_chain(np.array([token], np.uint32), head.length)
+        rows.append(head.step(inputs)[0].copy())
+        head.commit(np.zeros(1, np.uint32))
+    return np.stack(rows)
 
 
 @contextmanager

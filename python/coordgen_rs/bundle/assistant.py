@@ -20,7 +20,7 @@ class ClusterFiles:
     ordering: str
     """Token ids, cluster after cluster: `(vocab_size,)`, u32, little-endian."""
     output: str
-    """Weights of the output layer in panels, `(vocab_size, hidden_size)` by token id."""
+    """Weights of the output layer in panels, `(vocab_size, hidden_size)`, in this order."""
     dtype: WeightType
 
 

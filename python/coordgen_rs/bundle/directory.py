@@ -146,6 +146,8 @@ class Bundle:
     def assistant_output(self) -> PanelRows:
         """The output layer of the drafter beside the model, `(vocab_size, its hidden size)`.
 
+        Its rows stand cluster after cluster.
+
         Raises:
             BundleError: It has none whose rows are read.
             BundleDamagedError: The file cannot be mapped.

@@ -120,6 +120,7 @@ def open_assistant(path: Path, target: Checkpoint) -> Assistant:
         first = target.config.num_layers
         tensors = _numbered(open_weights(path), own.num_layers, first)
         source = Checkpoint(found, tensors, partial(read_tokenizer, path))
+        source.output_tensor()  # its size is asked for before it is written
         if (path / "tokenizer.json").is_file():
             _check_same_tokens(source, target)
         backbone, hidden = target.config.hidden_size, own.hidden_size

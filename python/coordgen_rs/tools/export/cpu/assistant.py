@@ -137,10 +137,15 @@ def _no_experts(parts: object, num: int) -> StoredExperts:
 def _write_clusters(
     clusters: Clusters, source: Checkpoint, staging: Staging, bits: Bits
 ) -> ClusterFiles:
-    """The output layer, whose rows are read one by one, and the order of its tokens."""
+    """The output layer, cluster after cluster, and the order of its tokens.
+
+    So a cluster's rows stand side by side: read from all over the layer, they took several times
+    as long, longer than a product that scores every token.
+    """
     output, ordering = f"{_NAME}_output.weights", f"{_NAME}_tokens.bin"
     with staging.create(output) as file:
-        stored = WeightWriter(output, file).linear([source.output_tensor()], bits)
+        ordered = source.output_tensor().joined([(it, it + 1) for it in clusters.ordering.tolist()])
+        stored = WeightWriter(output, file).linear([ordered], bits)
     staging.write(ordering, np.ascontiguousarray(clusters.ordering, "<u4").tobytes())
     weight_type = cast("WeightType", stored.types[0])
     return ClusterFiles(clusters.num, clusters.chosen, ordering, output, weight_type)
