@@ -9,7 +9,7 @@ import json
 import math
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -692,7 +692,22 @@ def main() -> int:
             f"{name:<28}{file_format:<14}{result.largest_logit:>14.2f}"
             f"{result.difference:>12.1e}  {same}"
         )
+    for name, largest, difference in compared_drafters():
+        worst = max(worst, difference)
+        print(f"{name:<28}{'safetensors':<14}{largest:>14.2f}{difference:>12.1e}  drafted alike")
     return int(worst > 1e-4)
+
+
+def compared_drafters() -> Iterator[tuple[str, float, float]]:
+    """Names of Gemma 4's drafters, their largest logit, and the largest difference of any."""
+    from assistants import compared
+
+    for family in ("gemma4", "gemma4_unified"):
+        for has_clusters in (False, True):
+            with tempfile.TemporaryDirectory() as folder:
+                expected, got = compared(Path(folder), family, tokens(), has_clusters=has_clusters)
+            name = f"{family}'s drafter{', clusters' if has_clusters else ''}"
+            yield name, float(np.abs(expected).max()), float(np.abs(got - expected).max())
 
 
 if __name__ == "__main__":

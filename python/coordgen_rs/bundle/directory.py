@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rotation
+from coordgen_rs.bundle.assistant import AssistantFiles, ClusterFiles
 from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
 from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
@@ -141,6 +142,44 @@ class Bundle:
             raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
         joined = model.num_layers
         return MappedRows(mapped, entry.dtype, rows, entry.size, entry.scale, joined=joined)
+
+    def assistant_output(self) -> PanelRows:
+        """The output layer of the drafter beside the model, `(vocab_size, its hidden size)`.
+
+        Its rows stand cluster after cluster.
+
+        Raises:
+            BundleError: It has none whose rows are read.
+            BundleDamagedError: The file cannot be mapped.
+        """
+        files, clusters = self._clustered()
+        shape = self.manifest.model.vocab_size, files.hidden_size
+        content = self._mapped(clusters.output, num_bytes(clusters.dtype, *shape))
+        return PanelRows(content, clusters.dtype, *shape, 1.0)
+
+    def assistant_clusters(self) -> tuple[NDArray[np.uint32], int]:
+        """The tokens of each of its clusters, `(clusters, tokens) u32`; how many are scored.
+
+        Raises:
+            BundleError: It has none.
+            BundleDamagedError: The file cannot be mapped.
+        """
+        _, clusters = self._clustered()
+        content = self._mapped(clusters.ordering, 4 * self.manifest.model.vocab_size)
+        return content.view("<u4").reshape(clusters.num, -1), clusters.chosen
+
+    def _clustered(self) -> tuple[AssistantFiles, ClusterFiles]:
+        files = self.manifest.assistant
+        if files is None or files.clusters is None:
+            raise BundleError(f"{self.shown} has no drafter whose tokens are in clusters")
+        return files, files.clusters
+
+    def _mapped(self, name: str, length: int) -> NDArray[np.uint8]:
+        path = self.file(name)
+        try:
+            return np.asarray(np.memmap(path, "u1", "r", shape=length))
+        except (OSError, ValueError) as error:
+            raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """What graphs read of each position, `(slots, n) f32` each, by the input's name.

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coordgen_rs.bundle.assistant import AssistantFiles
 from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.fixed_point import Encoding
@@ -281,6 +282,8 @@ class Manifest:
     """None for a model without a chat template, and for bundles of earlier versions."""
     mtp: MtpFiles | None = None
     """None for a model without a head for further tokens."""
+    assistant: AssistantFiles | None = None
+    """None for a model without a published drafter beside it."""
     recurrent: RecurrentLayers | None = None
     """None for a model whose layers all have attention."""
     experts: ExpertLayers | None = None
@@ -289,6 +292,11 @@ class Manifest:
     """One per layer; None where each has keys and values of its own, of the model's size."""
     per_layer: PerLayerFile | None = None
     """None for a model with one embedding."""
+
+    @property
+    def has_own_head(self) -> bool:
+        """Whether it has a head for further tokens, or a drafter beside it."""
+        return self.mtp is not None or self.assistant is not None
 
     def cache_of(self, layer: int) -> LayerCache:
         """The keys and values that a layer with attention reads."""
@@ -417,6 +425,8 @@ def _check(manifest: Manifest) -> None:
             raise BundleError(f"manifest holds the token id {token_id}, outside the vocabulary")
     _check_layers(manifest)
     _check_files(manifest)
+    if manifest.assistant is not None:
+        _check_assistant(manifest.assistant, manifest)
     if manifest.qnn is not None:
         _check_qnn(manifest, manifest.qnn)
 
@@ -526,6 +536,37 @@ def _check_per_layer(entry: PerLayerFile, manifest: Manifest) -> None:
         raise BundleError("manifest.per_layer: embeddings of layers do not run on QNN")
 
 
+def _check_assistant(assistant: AssistantFiles, manifest: Manifest) -> None:
+    _check_range("assistant.num_layers", assistant.num_layers, 1, MOST_OF_A_SIZE)
+    _check_range("assistant.hidden_size", assistant.hidden_size, 1, MOST_OF_A_SIZE)
+    cached, reads = manifest.cached_layers, assistant.reads
+    if not reads or reads != sorted(set(reads) & set(cached)):
+        raise BundleError(
+            f"manifest.assistant.reads is {reads!s:.200}, expected ascending numbers of the "
+            f"{len(cached)} layers that have keys and values"
+        )
+    if manifest.qnn is not None:
+        raise BundleError("manifest.assistant: drafters beside a model do not run on QNN")
+    clusters, vocab_size = assistant.clusters, manifest.model.vocab_size
+    if clusters is None:
+        return
+    _check_range("assistant.clusters.num", clusters.num, 1, vocab_size)
+    _check_range("assistant.clusters.chosen", clusters.chosen, 1, clusters.num)
+    if vocab_size % clusters.num:
+        raise BundleError(
+            f"manifest.assistant: {clusters.num} clusters do not share {vocab_size} tokens"
+        )
+    sizes = {
+        clusters.ordering: 4 * vocab_size,
+        clusters.output: num_bytes(clusters.dtype, vocab_size, assistant.hidden_size),
+    }
+    for name, expected in sizes.items():
+        if (held := manifest.files[name].num_bytes) != expected:
+            raise BundleError(
+                f"manifest.assistant: {name} has {held} bytes, {vocab_size} tokens take {expected}"
+            )
+
+
 def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
     if len(qnn.caches) != manifest.model.num_layers:
         raise BundleError(f"manifest.qnn.caches holds {len(qnn.caches)} layers")
@@ -554,6 +595,10 @@ def _check_files(manifest: Manifest) -> None:
     if (mtp := manifest.mtp) is not None:
         used += [*mtp.weights, mtp.graph, mtp.head]
         _check_range("mtp.num_scored", mtp.num_scored, 1, manifest.model.vocab_size)
+    if (assistant := manifest.assistant) is not None:
+        used += [*assistant.weights, assistant.graph]
+        if assistant.clusters is not None:
+            used += [assistant.clusters.ordering, assistant.clusters.output]
     if manifest.chat is not None:
         used += manifest.chat.templates.values()
     if manifest.per_layer is not None:

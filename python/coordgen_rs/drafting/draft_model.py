@@ -16,9 +16,11 @@ from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, leas
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.opening.session import open_session
+from coordgen_rs.target.assistant import AssistantSession
 from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.target.mtp import MtpSession
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.own_head import OwnHead
 from coordgen_rs.target.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -73,19 +75,20 @@ class DraftModel:
             least_that_pays=least_that_pays,
             growth=growth,
             stop=stop,
-            num_scored=session.num_scored if isinstance(session, MtpSession) else None,
+            num_scored=session.num_scored if isinstance(session, OwnHead) else None,
         )
 
     @classmethod
     def mtp_of(cls, target: Session) -> Self | None:
-        """The target's own head for further tokens (MTP); None where it has none.
+        """The target's own head for further tokens (MTP) or its drafter; None for neither.
 
         Raises:
             BundleError: It cannot be loaded.
         """
-        if not isinstance(target, OrtSession) or target.bundle.manifest.mtp is None:
+        if not isinstance(target, OrtSession) or not target.bundle.manifest.has_own_head:
             return None
-        session = MtpSession(target)
+        kind = MtpSession if target.bundle.manifest.assistant is None else AssistantSession
+        session = kind(target)
         return cls(session, least_that_pays=_least_that_pays(session, target))
 
     @classmethod
@@ -112,7 +115,14 @@ class DraftModel:
     @property
     def is_own_head(self) -> bool:
         """Whether it is the target's own head for further tokens."""
-        return isinstance(self.session, MtpSession)
+        return isinstance(self.session, OwnHead)
+
+    def reading_cost(self) -> float:
+        """Microseconds of reading what it has not read yet; 0 for one that reads no text."""
+        session = self.session
+        if isinstance(session, OwnHead) and not session.reads_text:
+            return 0.0
+        return self.core.reading_cost()
 
     def close(self) -> None:
         """Release what the draft model holds."""
@@ -166,7 +176,7 @@ class DraftModel:
         try:
             self.core.read(logits, inputs.num_nodes - 1)
         except NonFiniteLogitsError:
-            if not isinstance(session, MtpSession):
+            if not isinstance(session, OwnHead):
                 raise
             self._is_broken = True
             warnings.warn(
@@ -245,7 +255,7 @@ class ModelDrafter(WrappedDrafter):
     def _pays(self, past_len: int) -> bool:
         model = self.model
         return self.drafter.model_pays(
-            past_len, a_token=model.least_that_pays, catching_up=model.core.reading_cost()
+            past_len, a_token=model.least_that_pays, catching_up=model.reading_cost()
         )
 
     def draft_on(self) -> bool:

@@ -162,7 +162,7 @@ class Drafters:
 
     def _mtp(self) -> "DraftModel | None":
         """The target's own head for further tokens, which all namespaces then share."""
-        if self._session.bundle.manifest.mtp is None:
+        if not self._session.bundle.manifest.has_own_head:
             return None
         from coordgen_rs.drafting.draft_model import DraftModel
 

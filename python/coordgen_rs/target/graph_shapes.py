@@ -140,6 +140,34 @@ def check_mtp(
     _check(head, paths[1], {"hidden": hidden}, {"logits": (1, None, num_scored)})
 
 
+def check_assistant(session: onnxruntime.InferenceSession, path: Path, manifest: Manifest) -> None:
+    """Compare the graph of a drafter beside a model with the manifest.
+
+    Raises:
+        BundleError: It reads or writes something else; the message names the file.
+    """
+    files, model = manifest.assistant, manifest.model
+    if files is None:
+        raise BundleError(f"{path} is no part of its bundle: the manifest has no drafter")
+    state = 1, None, model.hidden_size
+    rotations = row_sizes(replace(manifest, per_layer=None))
+    inputs: dict[str, tuple[int | str | None, ...]] = {
+        **dict.fromkeys(("embedded", "previous"), state),
+        "is_own": (1, None, 1),
+        **{name: (1, 1, None, size) for name, size in rotations.items()},
+        **{"parents": (None,), "sequences": (None,), "lengths": (None,), "span": (2,)},
+    }
+    for layer in files.reads:
+        inputs |= _cache_shapes(layer, manifest)
+    outputs: dict[str, tuple[int | str | None, ...]] = {"state": state}
+    if files.clusters is None:
+        outputs["logits"] = 1, None, model.vocab_size
+    else:
+        outputs["hidden"] = 1, None, files.hidden_size
+        outputs["cluster_scores"] = 1, None, files.clusters.num
+    _check(session, path, inputs, outputs)
+
+
 def _check(
     session: onnxruntime.InferenceSession, path: Path, inputs: Shapes, outputs: Shapes
 ) -> None:

@@ -9,7 +9,6 @@ A draft may be wrong: where the target's states are unknown, behind a prefix tha
 are zeros.
 """
 
-import time
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
@@ -19,21 +18,20 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.bundle.manifest import MtpFiles
-from coordgen_rs.errors import BundleError, SessionClosedError
+from coordgen_rs.errors import BundleError
 from coordgen_rs.target.blocks import load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
 from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.graph_shapes import check_mtp
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.session import GapWork, OnLogits, OnRead, StepCost
+from coordgen_rs.target.own_head import OwnHead
+from coordgen_rs.target.session import OnLogits, OnRead
 
-_ROUNDS = 3
-"""How often each width is timed."""
 _FILLED = ("key_0", "value_0")
 
 
-class MtpSession:
+class MtpSession(OwnHead):
     """The head of a target that has one.
 
     Args:
@@ -41,7 +39,7 @@ class MtpSession:
 
     Attributes:
         num_scored: Tokens that it scores: the first of the vocabulary.
-        Others are the same as in `Session`.
+        Others are the same as in `OwnHead`.
 
     Raises:
         BundleError: The bundle has no such head, or ONNX Runtime cannot load it.
@@ -52,11 +50,7 @@ class MtpSession:
         if manifest.mtp is None:
             raise BundleError(f"{bundle.shown} has no head for further tokens (MTP)")
         model, files = manifest.model, manifest.mtp
-        self._target, self.num_scored = target, files.num_scored
-        self.request = 0
-        self.gap_work: GapWork = None
-        self.vocab_size, self.end_token_ids = model.vocab_size, target.end_token_ids
-        self.allowed_commits = self.exact_commits = ("canonical", "compact")
+        super().__init__(target, files.num_scored)
         form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
         self._cache = KvCache([(model.num_kv_heads, model.head_dim)], manifest.slots, form)
         self._experts = ExpertFiles(bundle, [] if files.experts is None else [files.experts])
@@ -69,16 +63,7 @@ class MtpSession:
         self.step_inputs: Sequence[StepInputs] = [
             self._runs[rows].buffers.inputs for rows in manifest.decode_widths
         ]
-        self._is_closed = False
-        target.dependents.add(self)
-        if target not in _COSTS:
-            _COSTS[target] = self._measured()
-        self.step_costs: Sequence[StepCost] | None = _COSTS[target]
-
-    @property
-    def capacity(self) -> int:
-        """Number of tokens that the cache can hold."""
-        return self._target.capacity
+        self.measure()
 
     @property
     def length(self) -> int:
@@ -136,8 +121,7 @@ class MtpSession:
         self._experts.close()
 
     def _run(self, rows: int) -> "_Run":
-        if self._is_closed:
-            raise SessionClosedError("the session is closed")
+        self.check_open()
         return self._runs[rows]
 
     def _compute(self, run: "_Run", num_nodes: int) -> None:
@@ -168,23 +152,9 @@ class MtpSession:
         start = past + first
         self._own[start : start + num_nodes] = buffers.hidden[1][0, :num_nodes]
 
-    def _measured(self) -> list[StepCost]:
-        """What a step of each width costs: the shortest of some runs of it."""
-        costs = []
-        for inputs in self.step_inputs:
-            inputs.fill_chain(np.zeros(inputs.rows, np.uint32), 0)
-            times = []
-            for _ in range(_ROUNDS):
-                start = time.perf_counter()
-                self.step(inputs)
-                times.append(time.perf_counter() - start)
-            costs.append(StepCost(round(1e6 * min(times), 1), 0.0))
-        return costs
-
 
 _Graphs = tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]
 _LOADED: WeakKeyDictionary[OrtSession, _Graphs] = WeakKeyDictionary()
-_COSTS: WeakKeyDictionary[OrtSession, list[StepCost]] = WeakKeyDictionary()
 
 
 def _graphs_of(target: OrtSession, files: MtpFiles) -> _Graphs:

@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
         )
     if manifest.mtp is not None:
         print(f"further tokens: a head (MTP) that scores {manifest.mtp.num_scored:,} tokens")
+    if (assistant := manifest.assistant) is not None:
+        print(f"further tokens: {assistant.described}")
     chip = f", {printable(manifest.qnn.soc)}" if manifest.qnn else ""
     print(f"provider: {manifest.provider}{chip}")
     print(f"weights: {manifest.weights}")

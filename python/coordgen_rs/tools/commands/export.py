@@ -28,6 +28,7 @@ examples:
   coordgen export SmolLM2-135M-Instruct.Q4_0.gguf bundle
   coordgen export hf:Qwen/Qwen2.5-0.5B-Instruct bundle --weights int8
   coordgen export Qwen2.5-0.5B-Instruct bundle --weights int4 --blocks 6
+  coordgen export hf:google/gemma-4-E2B-it bundle --assistant hf:google/gemma-4-E2B-it-assistant
   coordgen export stories260K bundle
   coordgen export Qwen2.5-0.5B bundle --provider qnn --soc 8-elite --calibration mails.jsonl
 """
@@ -77,6 +78,12 @@ def add_arguments(parser: Parser) -> None:
             "none for int4"
         ),
     )
+    parser.declare(
+        option.path("--assistant CHECKPOINT").help(
+            "a drafter published for the checkpoint, which --draft mtp and auto then use: a "
+            "Hugging Face directory or hf:OWNER/NAME of one of Gemma 4's assistants (cpu)"
+        )
+    )
     parser.declare_group(
         "options for qnn",
         option.word("--soc NAME").help(f"the chip: {', '.join(SOCS)}"),
@@ -117,6 +124,7 @@ def _export_cpu(options: argparse.Namespace) -> int:
             **_for_both(options),
             weights=options.weights,
             tokenizer=options.tokenizer,
+            assistant=options.assistant,
             on_progress=on_progress,
         )
     manifest = Bundle.open(options.out).manifest
@@ -138,9 +146,14 @@ def _sizes_line(chosen: WeightKind, sizes: Mapping[WeightKind, int]) -> str:
 def _export_qnn(options: argparse.Namespace) -> int:
     from coordgen_rs.tools.export.qnn.exporter import export_qnn
 
-    if options.weights == "keep" or options.tokenizer is not None:
-        name = "--weights keep" if options.tokenizer is None else "--tokenizer"
-        raise OptionError(f"{name} is for --provider cpu")
+    for_cpu = {
+        "--tokenizer": options.tokenizer is not None,
+        "--assistant": options.assistant is not None,
+        "--weights keep": options.weights == "keep",
+    }
+    for name, is_given in for_cpu.items():
+        if is_given:
+            raise OptionError(f"{name} is for --provider cpu")
     if options.soc is None:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
     with warnings_told(), _stop_told(options.out), progress() as on_progress:

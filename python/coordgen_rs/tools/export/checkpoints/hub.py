@@ -21,6 +21,7 @@ _NAME = re.compile(
     r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[^@]+\.gguf))?(?:@(?P<revision>[^\s@]+))?"
 )
 _CONFIG, _INDEX, _WEIGHTS = "config.json", "model.safetensors.index.json", "model.safetensors"
+_TOKENIZER = "tokenizer.json"
 _OPTIONAL = (
     "generation_config.json",
     "tokenizer_config.json",
@@ -64,13 +65,14 @@ def hub_name(path: Path) -> HubName | None:
     return found
 
 
-def fetch(name: HubName, check: Callable[[Path], object]) -> Path:
+def fetch(name: HubName, check: Callable[[Path], object], *, needs_tokenizer: bool = True) -> Path:
     """Fetch a GGUF file with its other parts, if it has any, or a directory with what is read.
 
     Args:
         name: What to fetch.
         check: Is given the directory when nothing but the configuration is in it; what it raises
             ends the call.
+        needs_tokenizer: Whether a directory without a tokenizer is refused.
 
     Raises:
         OptionError: huggingface_hub is not installed.
@@ -114,7 +116,8 @@ def fetch(name: HubName, check: Callable[[Path], object]) -> Path:
     check(directory)
     for file in _OPTIONAL[1:]:
         _if_there(fixed, file)
-    fixed("tokenizer.json")
+    if not _if_there(fixed, _TOKENIZER) and needs_tokenizer:
+        raise _NoSuchFileError(f"{name}: the repository has no file {_TOKENIZER}")
     shards = [_WEIGHTS]
     if _if_there(fixed, _INDEX):
         shards = sorted(set(read_weight_map(directory / _INDEX).values()))

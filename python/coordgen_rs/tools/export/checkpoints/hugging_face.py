@@ -36,6 +36,11 @@ _TEXT_PARTS = {
 }
 """The architecture of the language model, by that of the whole and `model_type` of the part, the
 first of which is meant where there is none."""
+ASSISTANTS = {
+    "Gemma4AssistantForCausalLM": "Gemma4ForCausalLM",
+    "Gemma4UnifiedAssistantForCausalLM": "Gemma4UnifiedForCausalLM",
+}
+"""Drafters, which are exported beside their target, and the architecture of their layers."""
 _OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")
 """Fields that the whole may have instead of its part."""
 _OTHER_EMBEDDING = "mtp_use_dedicated_embeddings"
@@ -57,8 +62,8 @@ def open_hugging_face(path: Path) -> Checkpoint:
         CheckpointError: Something is missing or damaged.
         UnsupportedModelError: The exporter cannot do this model.
     """
-    tensors = _open_weights(path)
-    whole = _read_object(path / "config.json")
+    tensors = open_weights(path)
+    whole = read_json_file(path / "config.json")
     config = text_config(whole)
     if config is not whole:
         tensors = text_tensors(tensors)
@@ -81,7 +86,7 @@ def read_config(path: Path) -> ModelConfig:
         CheckpointError: One is missing or damaged.
         UnsupportedModelError: The exporter cannot do this model.
     """
-    return _parsed(path, text_config(_read_object(path / "config.json")))
+    return _parsed(path, text_config(read_json_file(path / "config.json")))
 
 
 def read_weight_map(path: Path) -> dict[str, str]:
@@ -90,7 +95,7 @@ def read_weight_map(path: Path) -> dict[str, str]:
     Raises:
         CheckpointError: It is missing or damaged.
     """
-    weight_map = _read_object(path).get("weight_map")
+    weight_map = read_json_file(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
         isinstance(shard, str) for shard in weight_map.values()
     ):
@@ -103,11 +108,11 @@ def read_weight_map(path: Path) -> dict[str, str]:
 
 def _parsed(path: Path, config: dict[str, Any]) -> ModelConfig:
     generation_path = path / "generation_config.json"
-    generation = _read_object(generation_path) if generation_path.exists() else {}
+    generation = read_json_file(generation_path) if generation_path.exists() else {}
     return parse_config(config, generation)
 
 
-def _open_weights(path: Path) -> dict[str, Tensor]:
+def open_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of model.safetensors, or of all shards that the index names.
 
     Raises:
@@ -129,7 +134,12 @@ def _open_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_json_file(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of a directory.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
     with file_errors_as(CheckpointError, path):
         return read_object(path, most_bytes=_MOST_JSON_BYTES)
 
@@ -139,9 +149,15 @@ def text_config(config: dict[str, Any]) -> dict[str, Any]:
 
     Raises:
         CheckpointError: There is none inside.
-        UnsupportedModelError: It is of a kind that is not supported.
+        UnsupportedModelError: It is of a kind that is not supported, or a drafter.
     """
     architectures = config.get("architectures")
+    drafter = next((it for it in ASSISTANTS if architectures == [it]), None)
+    if drafter is not None:
+        raise UnsupportedModelError(
+            f"config.json: {drafter} drafts for another model: export that one, with this "
+            "one as --assistant"
+        )
     parts = next((part for whole, part in _TEXT_PARTS.items() if architectures == [whole]), None)
     if parts is None:
         return config

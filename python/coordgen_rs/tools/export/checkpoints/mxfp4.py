@@ -24,6 +24,7 @@ _BLOCKS, _SCALES = "_blocks", "_scales"
 _SIZE = 32
 """Numbers with one exponent."""
 _HALF = _SIZE // 2
+_BYTES = "U8"
 
 
 def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -34,7 +35,7 @@ def unpacked(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     found = dict(tensors)
     for name, blocks in tensors.items():
-        if name.endswith(_BLOCKS) and blocks.read_bytes is not None:
+        if name.endswith(_BLOCKS) and blocks.stored_type == _BYTES and blocks.read_bytes:
             whole, scales = name.removesuffix(_BLOCKS), f"{name.removesuffix(_BLOCKS)}{_SCALES}"
             del found[name]
             found[whole] = _matrix(whole, blocks, blocks.read_bytes, found.pop(scales, None))
@@ -54,8 +55,8 @@ def _matrix(name: str, blocks: Tensor, numbers: ReadBytes, scales: Tensor | None
             f"{blocks.name} has the shape {blocks.shape} and {scales.name} {scales.shape}, "
             f"expected (.., groups, {_HALF}) and (.., groups)"
         )
-    if scales.read_bytes is None:
-        raise CheckpointError(f"{scales.name} has the type {scales.stored_type}, expected U8")
+    if scales.stored_type != _BYTES or scales.read_bytes is None:
+        raise CheckpointError(f"{scales.name} has the type {scales.stored_type}, expected {_BYTES}")
     *outer, groups = scales.shape
     packed = _Packed(scales.name, groups, numbers, scales.read_bytes)
     shape = (math.prod(outer), groups * _SIZE)

@@ -3,6 +3,7 @@
 In: a path, or a name of the Hugging Face Hub. Out: a `Checkpoint`; each format is its reader's.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -36,15 +37,22 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     return replace(source, read_tokenizer=partial(_given_tokenizer, tokenizer, source))
 
 
-def fetched(path: Path) -> Path:
+def fetched(
+    path: Path, check: Callable[[Path], object] = read_config, *, needs_tokenizer: bool = True
+) -> Path:
     """Where a checkpoint is on this machine: the path itself, or what a name of the hub gave.
+
+    Args:
+        path: The path, or the name.
+        check: Is given a directory of the hub when nothing but the configuration is in it.
+        needs_tokenizer: Whether a directory of the hub without a tokenizer is refused.
 
     Raises:
         CheckpointError: It cannot be fetched.
         OptionError: The path is of the form `hf:..`, and malformed, or huggingface_hub is absent.
     """
     name = hub_name(path)
-    return path if name is None else fetch(name, check=read_config)
+    return path if name is None else fetch(name, check, needs_tokenizer=needs_tokenizer)
 
 
 def _given_tokenizer(path: Path, source: Checkpoint) -> str:

@@ -25,8 +25,12 @@ _STORED_TYPES: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 
-_BYTES = "U8"
-"""The type of what is packed: no floats, but read as it is."""
+_PACKED: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype("u1"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
+"""Types of what is packed, or counted: no floats, but read as it is."""
 
 _MOST_HEADER_BYTES = 100_000_000
 """Largest header, the same limit as in the safetensors package."""
@@ -78,7 +82,7 @@ class _Entry:
         return raw.view(np.uint8).reshape(stop - start, *self.shape[1:], raw.itemsize)
 
     def read_bytes(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Bytes `start..stop` of a tensor of bytes.
+        """Bytes `start..stop` of a tensor of no floats.
 
         Raises:
             CheckpointError: The file ends early.
@@ -89,7 +93,7 @@ class _Entry:
         """The tensor, which products read as it is if it is of one or more matrices of floats."""
         is_read = len(self.shape) in (2, 3) and self.stored_type in _STORED_TYPES
         blocks = StoredBlocks(self.stored_type, self.read_blocks) if is_read else None
-        read_bytes = self.read_bytes if self.stored_type == _BYTES else None
+        read_bytes = self.read_bytes if self.stored_type in _PACKED else None
         return Tensor(self.name, self.shape, self.read_rows, blocks, self.stored_type, read_bytes)
 
     def _raw(self, start: int, stop: int) -> NDArray[Any]:
@@ -154,9 +158,7 @@ def _entry(path: Path, name: str, value: Any, data_start: int, file_bytes: int) 
     except (FieldError, ValueError) as error:
         raise CheckpointError(f"{path} has a damaged header at {name}: {error}") from error
     # A scalar is read as a tensor of one value: tensors have rows.
-    shape, dtype = tuple(fields.shape) or (1,), _STORED_TYPES.get(fields.dtype)
-    if fields.dtype == _BYTES:
-        dtype = np.dtype(np.uint8)
+    shape, dtype = tuple(fields.shape) or (1,), {**_STORED_TYPES, **_PACKED}.get(fields.dtype)
     if len(shape) > _MOST_DIMENSIONS or min(shape) < 1 or not 0 <= begin <= end:
         raise CheckpointError(f"{path} has a damaged header at {name}")
     if dtype is not None and end - begin != math.prod(shape) * dtype.itemsize:

@@ -14,6 +14,7 @@ from typing import cast
 
 import onnx
 
+from coordgen_rs.bundle.assistant import AssistantFiles
 from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.manifest import (
     DEFAULT_CONTEXT,
@@ -41,9 +42,11 @@ from coordgen_rs.tools.export.bundle import (
 )
 from coordgen_rs.tools.export.calibration.texts import texts_for
 from coordgen_rs.tools.export.chat import write_chat
+from coordgen_rs.tools.export.checkpoints.assistant import Assistant, check_config, open_assistant
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
+from coordgen_rs.tools.export.checkpoints.opening import fetched, open_checkpoint
 from coordgen_rs.tools.export.checkpoints.tensor import Tensor
+from coordgen_rs.tools.export.cpu.assistant import weight_bytes, write_assistant
 from coordgen_rs.tools.export.cpu.compensation import compensated_layers
 from coordgen_rs.tools.export.cpu.graph import block_graph, head_graph
 from coordgen_rs.tools.export.cpu.mtp import (
@@ -103,6 +106,7 @@ def export_checkpoint(
     chat_template: str | Path | None = None,
     tokenizer: str | Path | None = None,
     calibration: str | Path | None = None,
+    assistant: str | Path | None = None,
     on_progress: Progress | None = None,
 ) -> dict[WeightKind, int]:
     """Write the bundle `out` from a checkpoint.
@@ -128,6 +132,8 @@ def export_checkpoint(
         calibration: Text like that which the model is to read (`read_texts`): `int4` is then
             rounded so that its outputs on it change least (`compensation.py`), which takes some
             minutes for a billion weights. It is read in float32.
+        assistant: The Hugging Face directory of a drafter that was published for the checkpoint
+            (Gemma 4's `gemma4_assistant`), or its name `hf:OWNER/NAME[@REVISION]`.
         on_progress: Called with what comes next, steps done, and steps in all.
 
     Returns:
@@ -135,8 +141,9 @@ def export_checkpoint(
 
     Raises:
         OptionError: An option is outside its range, or the calibration file cannot be used.
-        CheckpointError: The checkpoint is missing something or damaged; UnsupportedModelError, a
-            CheckpointError, if it is of a kind that the graphs cannot do.
+        CheckpointError: The checkpoint is missing something or damaged, or the assistant was made
+            for another one; UnsupportedModelError, a CheckpointError, if one is of a kind that the
+            graphs cannot do.
         ChatTemplateError: The chat template cannot be read.
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
@@ -150,12 +157,16 @@ def export_checkpoint(
         has_text = calibration is not None
         options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
         options.check(source)
-        sizes = {kind: _weight_bytes(source, kind) for kind in weight_kinds(source)}
+        drafter = None
+        if assistant is not None:
+            found = fetched(Path(assistant), check_config, needs_tokenizer=False)
+            drafter = open_assistant(found, source)
+        sizes = {kind: _weight_bytes(source, kind, drafter) for kind in weight_kinds(source)}
         texts = None if calibration is None else texts_for(source, Path(calibration)).calibration
         with staged_directory(Path(out)) as staging:
             staging.check_space(sizes[weights])
             report = on_progress or no_progress
-            _Exporter(source, staging, options, chat, texts, report).run()
+            _Exporter(source, staging, options, chat, texts, report, drafter).run()
     return sizes
 
 
@@ -173,7 +184,7 @@ def _is_kept(source: Checkpoint) -> bool:
     return source.is_gguf or not types <= {None, "F32"}
 
 
-def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
+def _weight_bytes(source: Checkpoint, weights: WeightKind, drafter: Assistant | None) -> int:
     """What the weights take; alignment, and the last block of a row being full, not counted."""
     block_bits, head_bits = _BITS[weights]
     products = [
@@ -191,7 +202,8 @@ def _weight_bytes(source: Checkpoint, weights: WeightKind) -> int:
         math.prod(tensor.shape) * BITS_OF_TYPES[written_type(tensor, its)]
         for tensor, its in products
     )
-    return int((bits + in_halves) / 8)
+    beside = 0 if drafter is None else weight_bytes(drafter, _BITS[weights])
+    return int((bits + in_halves) / 8) + beside
 
 
 def _is_in_panels(weights: WeightKind) -> bool:
@@ -247,8 +259,9 @@ class _Exporter:
         chat_template: Path | None,
         texts: Sequence[Sequence[int]] | None,
         on_progress: Progress,
+        drafter: Assistant | None,
     ) -> None:
-        self._source, self._chat_template = source, chat_template
+        self._source, self._chat_template, self._drafter = source, chat_template, drafter
         self._texts = texts
         self._staging = staging
         self._options = options
@@ -277,6 +290,7 @@ class _Exporter:
             "kept": self._kept(),
             "chat": chat,
             "mtp": mtp,
+            "assistant": self._write_drafter(),
             "recurrent": self._recurrent(),
             "experts": self._expert_layers(),
             "per_layer": self._write_per_layer(),
@@ -395,6 +409,17 @@ class _Exporter:
         region = None if mixture is None else _region(0, mixture)
         graphs = f"{name}.onnx", f"{name}_head.onnx"
         return MtpFiles([f"{name}.weights"], *graphs, scored, region)
+
+    def _write_drafter(self) -> AssistantFiles | None:
+        """The drafter beside the model, if one was given."""
+        if self._drafter is None:
+            return None
+        self._progress("drafter", self._model.num_layers + 1)
+        bits, context = _BITS[self._options.weights], self._options.context
+        with self._drafter.named_in_errors():
+            return write_assistant(
+                self._drafter, self._source, self._staging, bits=bits, context=context
+            )
 
     def _recurrent(self) -> RecurrentLayers | None:
         """What layers without attention keep."""
