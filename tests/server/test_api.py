@@ -205,7 +205,7 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
 @pytest.mark.parametrize(
     ("field", "value", "param"),
     [
-        ("n", 2, "n"),
+        ("n", 0, "n"),
         ("n", True, "n"),
         ("logit_bias", {"5": 1}, "logit_bias"),
         ("presence_penalty", 0.5, "presence_penalty"),

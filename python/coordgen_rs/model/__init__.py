@@ -604,7 +604,8 @@ class Model:
             prediction=prediction,
         )
         turn = self._turns.turn(request)
-        return Stream(turn.steps, request.stats, self._tokenizer.stream(), stop_strings, turn.made)
+        decode = self._tokenizer.stream(frozenset(asked.shown_tokens))
+        return Stream(turn.steps, request.stats, decode, stop_strings, turn.made)
 
     def close(self) -> None:
         """Release the target and what drafts for it. A stream that this thread read last ends.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs._core import Sampling
-from coordgen_rs.errors import arguments
+from coordgen_rs.errors import OptionError, arguments
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
@@ -47,6 +47,9 @@ class RequestOptions(TypedDict, total=False):
     grammar: "JsonSchema | Regex | Lark | None"
     """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
     one that is drawn, is then one of those that the grammar allows."""
+    shown_tokens: Collection[int]
+    """Special tokens that appear in the text, such as marks of thinking; others do not. A stop
+    string may be one of them."""
     prediction: str | None
     """The answer as you expect it. Where the answer follows it, it drafts."""
     drafts: bool
@@ -82,6 +85,7 @@ class AskedOptions:
     seed: int | None = None
     ignore_eos: bool = False
     grammar: "JsonSchema | Regex | Lark | None" = None
+    shown_tokens: Collection[int] = ()
     prediction: str | None = None
     drafts: bool = True
     trees: bool = False
@@ -95,6 +99,12 @@ class AskedOptions:
         for name in ("ignore_eos", "drafts", "trees", "reuse_prefix"):
             arguments.flag(name, getattr(self, name))
         arguments.function("on_read", self.on_read)
+        if isinstance(self.shown_tokens, str) or not isinstance(self.shown_tokens, Collection):
+            raise OptionError(
+                f"shown_tokens must hold token ids, but is {arguments.shown(self.shown_tokens)}"
+            )
+        for token in self.shown_tokens:
+            arguments.count("shown_tokens", token, least=0)
         if self.namespace is not None:
             arguments.text("namespace", self.namespace, may_be_empty=False)
         if self.prediction is not None:

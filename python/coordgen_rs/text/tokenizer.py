@@ -1,7 +1,7 @@
 """Text to token ids and back, by the `tokenizers` package."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -84,6 +84,11 @@ class Tokenizer:
         token: str | None = self._tokenizer.id_to_token(token_id)
         return token
 
+    def token_id(self, token: str) -> int | None:
+        """The id of one of the vocabulary's strings, added tokens included; None if it has none."""
+        found: int | None = self._tokenizer.token_to_id(token)
+        return found
+
     def encode(self, text: str, *, special_tokens: bool = True) -> NDArray[np.uint32]:
         """Token ids `(tokens,) u32` of a text.
 
@@ -142,7 +147,26 @@ class Tokenizer:
                 return str(self._tokenizer.decode(ids, skip_special_tokens=True))
             return str(self._tokenizer.decode_batch([ids], skip_special_tokens=True)[0])
 
-    def stream(self) -> Callable[[int], str]:
+    def decode_showing(self, token_ids: Iterable[int], shown: Collection[int]) -> str:
+        """Text of `token_ids` in which some special tokens appear, too.
+
+        Args:
+            token_ids: Any ids.
+            shown: Tokens that appear as the vocabulary's strings for them.
+
+        Raises:
+            BundleError: The tokenizer cannot do these ids, for what its file says.
+        """
+        texts, run = list[str](), list[int]()
+        for token in token_ids:
+            if token not in shown:
+                run.append(token)
+                continue
+            texts += [self.decode(run) if run else "", self.token(token) or ""]
+            run = []
+        return "".join([*texts, self.decode(run) if run else ""])
+
+    def stream(self, shown: Collection[int] = ()) -> Callable[[int], str]:
         """A function that takes one id at a time and returns the text that is now certain.
 
         A character of several tokens appears with its last one. Pieces join to `decode`, with two
@@ -150,8 +174,13 @@ class Tokenizer:
         bytes that are no character, which appear as U+FFFD, what was given out stays as it is,
         although `decode` of some tokenizers then also shows the bytes before them as U+FFFD.
         It raises BundleError where the tokenizer cannot do a token, for what its file says.
+
+        Args:
+            shown: Same as in `decode_showing`.
         """
-        return TextPieces(self.decode)
+        if not shown:
+            return TextPieces(self.decode)
+        return TextPieces(lambda token_ids: self.decode_showing(token_ids, shown))
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return package_errors_as(BundleError, f"{self._path} {what}")

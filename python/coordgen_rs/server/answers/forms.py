@@ -27,19 +27,23 @@ class Form:
         asked: What was asked for.
         model: The model's name.
         text_of: The text of a token, for trees.
+        index: The number of the choice, where a request has several.
 
     Attributes:
         ends_with_done: Whether a stream ends with `[DONE]`.
+        head: What all chunks of a stream have in common.
     """
 
     ends_with_done = True
 
-    def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
-        self._asked, self._text_of = asked, text_of
+    def __init__(
+        self, asked: Asked, model: str, text_of: Callable[[int], str], index: int = 0
+    ) -> None:
+        self._asked, self._text_of, self._index = asked, text_of, index
         prefix, kind = ("chatcmpl", "chat.completion") if asked.kind == "chat" else ("cmpl", "")
         self._whole_kind = kind or "text_completion"
         self._chunk_kind = f"{kind}.chunk" if kind else "text_completion"
-        self._head = {
+        self.head = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "created": int(time.time()),
             "model": model,
@@ -67,8 +71,8 @@ class Form:
             figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
         return (
             {"object": self._whole_kind}
-            | self._head
-            | {"choices": [choice], "usage": usage(answer)}
+            | self.head
+            | {"choices": [choice], "usage": self.usage(answer)}
             | figures
         )
 
@@ -103,13 +107,19 @@ class Form:
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: why the answer ends, figures, usage if asked for."""
+        ending = self.ending(answer, queued_s)
+        return [*ending, self.used(self.usage(answer))] if self._asked.with_usage else ending
+
+    def ending(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
+        """What comes after the last text, usage excepted."""
         said = self._delta(self._calls.end())
         held = [] if said is None else [self._chunk(said, None)]
         last = self._chunk(self._nothing(), self._reason(answer))
-        last |= self._figures(answer, queued_s)
-        if not self._asked.with_usage:
-            return [*held, last]
-        return [*held, last, self._chunk(None, None) | {"usage": usage(answer)}]
+        return [*held, last | self._figures(answer, queued_s)]
+
+    def used(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The chunk that tells the usage of a whole stream."""
+        return self._chunk(None, None) | {"usage": usage}
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first event."""
@@ -157,11 +167,15 @@ class Form:
 
     def _chunk(self, said: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         choices = [] if said is None else [self._choice(said, reason)]
-        chunk = {"object": self._chunk_kind} | self._head | {"choices": choices}
+        chunk = {"object": self._chunk_kind} | self.head | {"choices": choices}
         return chunk | {"usage": None} if self._asked.with_usage else chunk
 
     def _choice(self, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        return {"index": 0} | said | {"logprobs": None, "finish_reason": reason}
+        return {"index": self._index} | said | {"logprobs": None, "finish_reason": reason}
+
+    def usage(self, answer: Answer) -> dict[str, Any]:
+        """The tokens of the answer and its prompt."""
+        return usage(answer)
 
     def _figures(self, answer: Answer, queued_s: float) -> dict[str, Any]:
         stats = answer.stats

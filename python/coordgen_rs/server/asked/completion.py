@@ -6,7 +6,7 @@ field at fault. Every field is honoured, or refused by name, or says what happen
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.server.asked.content import grammar_of, prediction_of, stop_strings_of
 from coordgen_rs.server.asked.dialogue import dialogue_of
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.limits import alias_of, limit_of, num_choices_of
 from coordgen_rs.server.refusal import TooLongError
 from coordgen_rs.server.tools.grammar import Tools
 
@@ -70,6 +71,7 @@ class Asked:
         with_token_ids: Whether to give the answer's tokens, too.
         seed: The seed of sampling; None where nothing is sampled.
         tools: What the model may call.
+        num_choices: How many answers to give.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -84,6 +86,16 @@ class Asked:
     with_token_ids: bool
     seed: int | None
     tools: Tools | None
+    num_choices: int = 1
+
+    def choice(self, number: int) -> "Asked":
+        """The request for one of the answers alone: the one whose seed is greater by its number."""
+        if not number or self.seed is None:
+            return self
+        seed = (self.seed + number) & _LARGEST
+        options = self.options.copy()
+        options["seed"] = seed
+        return replace(self, options=options, seed=seed)
 
     def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
         """The prompt's tokens, `(tokens,) u32`.
@@ -122,7 +134,7 @@ def asked_chat(fields: Fields) -> Asked:
         RefusalError: It cannot be answered.
     """
     dialogue = dialogue_of(fields)
-    limit = _chat_limit(fields)
+    limit = limit_of(fields, "max_completion_tokens", "max_tokens", "n_predict")
     fields.only("logprobs", False, why="the server gives no probabilities")
     fields.only("modalities", ["text"], why="the server answers with text only")
     fields.only("store", False, why="the server stores no answers for later retrieval")
@@ -146,11 +158,10 @@ def asked_completion(fields: Fields) -> Asked:
         raise fields.wrong("prompt", "must be one prompt: several need several requests")
     if not isinstance(given, str | list):
         raise fields.wrong("prompt", "must be a string or a list of token ids")
-    fields.only("best_of", 1, why="the server gives one answer to a request")
     fields.only("echo", False, why="the answer comes without the prompt")
     fields.only("suffix", "", why="nothing can be inserted before a suffix")
     fields.only("logprobs", why="the server gives no probabilities")
-    limit = fields.count("max_tokens", least=1) or _COMPLETION_TOKENS
+    limit = limit_of(fields, "max_tokens", "n_predict", default=_COMPLETION_TOKENS)
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         if isinstance(given, str):
@@ -229,6 +240,11 @@ def asked_rest(
         RefusalError: It cannot be answered, or a field is left over.
     """
     options = _options(fields)
+    num_choices = 1
+    if prompt_field == "input":
+        fields.only("n", 1, why="a response is one answer")
+    else:
+        num_choices = num_choices_of(fields)
     is_streamed = fields.flag("stream")
     if fields.has("stream_options") and not is_streamed:
         raise fields.wrong("stream_options", "needs stream: true")
@@ -262,6 +278,7 @@ def asked_rest(
         with_token_ids=with_token_ids,
         seed=options["seed"] if options["temperature"] else None,
         tools=tools,
+        num_choices=num_choices,
     )
 
 
@@ -271,14 +288,18 @@ def _options(fields: Fields) -> RequestOptions:
     Raises:
         RefusalError: A field is out of range, or asks for what cannot be had.
     """
-    fields.only("n", 1, why="the server gives one answer to a request")
     fields.only("logit_bias", {}, why="drafts are verified against unchanged logits")
     for name in ("presence_penalty", "frequency_penalty"):
         fields.only(name, 0, why="take repetition_penalty")
     fields.only("top_logprobs", 0, why="the server gives no probabilities")
     temperature = fields.number("temperature", least=0, most=100) or 0.0
     top_p = fields.number("top_p", least=0, most=1)
-    penalty = fields.number("repetition_penalty", least=0.01, most=100)
+    penalty = alias_of(
+        fields,
+        "repetition_penalty",
+        "repeat_penalty",
+        read=lambda name: fields.number(name, least=0.01, most=100),
+    )
     seed = fields.count("seed", most=_LARGEST)
     return {
         "stop": stop_strings_of(fields),
@@ -292,15 +313,3 @@ def _options(fields: Fields) -> RequestOptions:
         "prediction": prediction_of(fields),
         "reuse_prefix": fields.flag("cache_prompt", default=True),
     }
-
-
-def _chat_limit(fields: Fields) -> int | None:
-    """The most tokens of the answer, under either of its names.
-
-    Raises:
-        RefusalError: It is out of range, or the names disagree.
-    """
-    new, old = (fields.count(n, least=1) for n in ("max_completion_tokens", "max_tokens"))
-    if new and old and new != old:
-        raise fields.wrong("max_tokens", f"is {old}, but max_completion_tokens is {new}")
-    return new or old

@@ -15,6 +15,7 @@ from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
 from coordgen_rs.server.asked.content import format_of_text
 from coordgen_rs.server.asked.dialogue import AskedDialogue
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.limits import limit_of
 from coordgen_rs.server.refusal import RefusalError
 
 _NOT_STORED = "the server stores no responses: send the whole dialogue as input"
@@ -28,7 +29,7 @@ def asked_response(fields: Fields) -> Asked:
         RefusalError: It cannot be answered.
     """
     messages = _messages(fields)
-    limit = fields.count("max_output_tokens", least=1)
+    limit = limit_of(fields, "max_output_tokens")
     for name in ("previous_response_id", "conversation", "prompt"):
         fields.only(name, why=_NOT_STORED)
     fields.only("store", False, why=_NOT_STORED)
