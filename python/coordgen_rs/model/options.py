@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from coordgen_rs._core import Sampling
-from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors import arguments
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.kinds import Grammar
 
 
 _LARGEST = 2**64 - 1
@@ -44,12 +44,12 @@ class RequestOptions(TypedDict, total=False):
     nothing."""
     ignore_eos: bool
     """End tokens do not end the answer."""
-    grammar: "JsonSchema | Regex | Lark | None"
-    """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
-    one that is drawn, is then one of those that the grammar allows."""
-    shown_tokens: Collection[int]
-    """Special tokens that appear in the text, such as marks of thinking; others do not. A stop
-    string may be one of them."""
+    special_tokens: Sequence[str]
+    """Special tokens that the text shows, such as `("<|python_tag|>",)`; by default none. What is
+    no special token of the model changes nothing."""
+    grammar: "Grammar | None"
+    """What the answer must follow: a `JsonSchema`, `Regex`, `Lark` or `Gbnf`. The most likely
+    token, or the one that is drawn, is then one of those that the grammar allows."""
     prediction: str | None
     """The answer as you expect it. Where the answer follows it, it drafts."""
     drafts: bool
@@ -84,14 +84,14 @@ class AskedOptions:
     repetition_penalty: float = 1.0
     seed: int | None = None
     ignore_eos: bool = False
-    grammar: "JsonSchema | Regex | Lark | None" = None
-    shown_tokens: Collection[int] = ()
+    grammar: "Grammar | None" = None
     prediction: str | None = None
     drafts: bool = True
     trees: bool = False
     on_read: Callable[[int], None] | None = None
     namespace: str | None = None
     reuse_prefix: bool = True
+    special_tokens: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.sampling(0 if self.seed is None else self.seed)
@@ -99,12 +99,8 @@ class AskedOptions:
         for name in ("ignore_eos", "drafts", "trees", "reuse_prefix"):
             arguments.flag(name, getattr(self, name))
         arguments.function("on_read", self.on_read)
-        if isinstance(self.shown_tokens, str) or not isinstance(self.shown_tokens, Collection):
-            raise OptionError(
-                f"shown_tokens must hold token ids, but is {arguments.shown(self.shown_tokens)}"
-            )
-        for token in self.shown_tokens:
-            arguments.count("shown_tokens", token, least=0)
+        for token in arguments.names("special_tokens", self.special_tokens):
+            arguments.text("a special token", token, may_be_empty=False)
         if self.namespace is not None:
             arguments.text("namespace", self.namespace, may_be_empty=False)
         if self.prediction is not None:

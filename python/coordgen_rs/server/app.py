@@ -184,7 +184,7 @@ class Endpoints:
         client = client_of(request.scope)
         asked = await self._read(request, check)
         model = self._worker.model
-        prompt_ids = await self._lanes.run(client, partial(asked.prompt_ids, model))
+        asked, prompt_ids = await self._lanes.run(client, partial(asked.ready, model))
         tokenizer = model.tokenizer
 
         def text_of(token: int) -> str:

@@ -1,7 +1,7 @@
 """Text to token ids and back, by the `tokenizers` package."""
 
 import json
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
@@ -147,40 +147,29 @@ class Tokenizer:
                 return str(self._tokenizer.decode(ids, skip_special_tokens=True))
             return str(self._tokenizer.decode_batch([ids], skip_special_tokens=True)[0])
 
-    def decode_showing(self, token_ids: Iterable[int], shown: Collection[int]) -> str:
-        """Text of `token_ids` in which some special tokens appear, too.
+    def stream(self, *, shown: Iterable[str] = ()) -> Callable[[int], str]:
+        """A function that takes one id at a time and returns the text that is now certain.
 
         Args:
-            token_ids: Any ids.
-            shown: Tokens that appear as the vocabulary's strings for them.
-
-        Raises:
-            BundleError: The tokenizer cannot do these ids, for what its file says.
-        """
-        texts, run = list[str](), list[int]()
-        for token in token_ids:
-            if token not in shown:
-                run.append(token)
-                continue
-            texts += [self.decode(run) if run else "", self.token(token) or ""]
-            run = []
-        return "".join([*texts, self.decode(run) if run else ""])
-
-    def stream(self, shown: Collection[int] = ()) -> Callable[[int], str]:
-        """A function that takes one id at a time and returns the text that is now certain.
+            shown: Special tokens that appear in the text; all others are left out.
 
         A character of several tokens appears with its last one. Pieces join to `decode`, with two
         exceptions: a last character that the tokens leave incomplete does not appear, and after
         bytes that are no character, which appear as U+FFFD, what was given out stays as it is,
         although `decode` of some tokenizers then also shows the bytes before them as U+FFFD.
         It raises BundleError where the tokenizer cannot do a token, for what its file says.
-
-        Args:
-            shown: Same as in `decode_showing`.
         """
-        if not shown:
-            return TextPieces(self.decode)
-        return TextPieces(lambda token_ids: self.decode_showing(token_ids, shown))
+        pieces = TextPieces(self.decode)
+        known = self._special_tokens
+        texts = {known[text]: text for text in shown if text in known}
+        if not texts:
+            return pieces
+        return lambda token: texts[token] if token in texts else pieces(token)
+
+    @cached_property
+    def _special_tokens(self) -> dict[str, int]:
+        found = self._tokenizer.get_added_tokens_decoder()
+        return {str(one.content): int(token) for token, one in found.items() if one.special}
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return package_errors_as(BundleError, f"{self._path} {what}")

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -22,8 +22,21 @@ from coordgen_rs.server.worker import Worker
 
 _as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
-Told = News | tuple[int, Gain | Answer]
-"""News of one job; or of one of several, with the job's number, where it is no error."""
+
+class OfJob(NamedTuple):
+    """News of one of several jobs.
+
+    Attributes:
+        number: The job's number.
+        news: A step, or the end.
+    """
+
+    number: int
+    news: Gain | Answer
+
+
+Told = News | OfJob
+
 
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a comment, which clients leave out."""

@@ -12,10 +12,11 @@ from itertools import groupby
 from typing import Any
 
 from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.answers.timings import metrics, timings, usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said
+from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said, Thought
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
@@ -49,7 +50,7 @@ class Form:
             "model": model,
         }
         self._num_chars = self._num_tokens = 0
-        self._calls = CallReader(asked.tools)
+        self._calls = ThinkingReader(asked.thinking, CallReader(asked.tools))
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object; `gains` are its steps, where trees were asked for."""
@@ -57,18 +58,11 @@ class Form:
         if self._asked.kind == "chat":
             said: dict[str, Any] = {"message": _message(found)}
         else:
-            said = {"text": answer.text}
+            said = {"text": self._asked.echoed + answer.text}
         choice = self._choice(said, self._reason(answer))
         if self._asked.with_token_ids:
             choice["token_ids"] = answer.token_ids
-        figures = self._figures(answer, queued_s)
-        if self._asked.with_spans:
-            figures["coordgen"] |= {
-                "spans": [[*span] for span in answer.spans],
-                "token_spans": _runs(answer.sources, 0),
-            }
-        if self._asked.with_trees:
-            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        figures = self._whole_figures(answer, queued_s, gains)
         return (
             {"object": self._whole_kind}
             | self.head
@@ -77,33 +71,42 @@ class Form:
         )
 
     def opening(self) -> list[dict[str, Any]]:
-        """What comes before the first text: of a chat, its role."""
+        """What comes before the first text: of a chat, its role; else the prompt, if asked for."""
         if self._asked.kind != "chat":
-            return []
+            echoed = self._asked.echoed
+            return [self._chunk({"text": echoed}, None)] if echoed else []
         return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)]
 
     def step(self, gain: Gain) -> list[dict[str, Any]]:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
         asked, said = self._asked, self._delta(self._calls.read(text))
-        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
-        if said is None and not (is_wanted and gain.token_ids):
+        if said is None and not (self._wants_tokens and gain.token_ids):
             return []
         chunk = self._chunk(said or self._nothing(), None)
         if asked.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
-        own: dict[str, Any] = {}
+        if own := self._own(gain):
+            chunk["coordgen"] = own
+        return [chunk]
+
+    @property
+    def _wants_tokens(self) -> bool:
+        """Whether a step is told also where no text is certain with it."""
+        return self._asked.with_spans or self._asked.with_trees or self._asked.with_token_ids
+
+    def _own(self, gain: Gain) -> dict[str, Any]:
+        """What `coordgen` tells of a step."""
+        asked, own = self._asked, dict[str, Any]()
         if asked.with_spans:
             by_char = [piece.source for piece in gain.pieces for _ in piece.text]
             own["spans"] = _runs(by_char, self._num_chars)
             own["token_spans"] = _runs(gain.sources, self._num_tokens)
         if (asked.with_spans or asked.with_trees) and gain.step is not None:
             own["step"] = self._step(gain)
-        if own:
-            chunk["coordgen"] = own
-        self._num_chars += len(text)
+        self._num_chars += sum(len(piece.text) for piece in gain.pieces)
         self._num_tokens += len(gain.token_ids)
-        return [chunk]
+        return own
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: why the answer ends, figures, usage if asked for."""
@@ -130,7 +133,9 @@ class Form:
         text = "".join(one.text for one in found if isinstance(one, Content))
         if self._asked.kind != "chat":
             return {"text": text} if text else None
-        delta: dict[str, Any] = {"content": text} if text else {}
+        delta = _thinking(found)
+        if text:
+            delta["content"] = text
         calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
         if calls:
             delta["tool_calls"] = calls
@@ -175,7 +180,21 @@ class Form:
 
     def usage(self, answer: Answer) -> dict[str, Any]:
         """The tokens of the answer and its prompt."""
-        return usage(answer)
+        return usage(answer, self._asked.num_thinking(answer.token_ids))
+
+    def _whole_figures(
+        self, answer: Answer, queued_s: float, gains: Sequence[Gain]
+    ) -> dict[str, Any]:
+        """The figures of a whole answer, with what else of its tokens was asked for."""
+        figures = self._figures(answer, queued_s)
+        if self._asked.with_spans:
+            figures["coordgen"] |= {
+                "spans": [[*span] for span in answer.spans],
+                "token_spans": _runs(answer.sources, 0),
+            }
+        if self._asked.with_trees:
+            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        return figures
 
     def _figures(self, answer: Answer, queued_s: float) -> dict[str, Any]:
         stats = answer.stats
@@ -196,7 +215,14 @@ def _message(found: Sequence[Said]) -> dict[str, Any]:
     text = "".join(one.text for one in found if isinstance(one, Content))
     calls = [_call(one) for one in found if isinstance(one, Call)]
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    message |= _thinking(found)
     return message | {"content": text or None, "tool_calls": calls} if calls else message
+
+
+def _thinking(found: Sequence[Said]) -> dict[str, Any]:
+    """What a model thinks, as clients of llama.cpp and of vLLM read it; nothing if it does not."""
+    thought = "".join(one.text for one in found if isinstance(one, Thought))
+    return {"reasoning_content": thought, "reasoning": thought} if thought else {}
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from coordgen_rs.model.answer import Answer, Gain
-from coordgen_rs.server.answers.answering import Answering, Told, written
+from coordgen_rs.server.answers.answering import Answering, OfJob, Told, written
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.jobs import Jobs
 from coordgen_rs.server.worker import Worker
@@ -56,7 +56,7 @@ class AnsweringSeveral(Answering):
 
     async def _next(self, within_s: float | None = None) -> Told:
         number, news = await self._jobs.news(within_s)
-        return news if news is None or isinstance(news, Exception) else (number, news)
+        return news if news is None or isinstance(news, Exception) else OfJob(number, news)
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         gains: dict[int, list[Gain]] = {number: [] for number in range(len(self._jobs.all))}
@@ -64,7 +64,7 @@ class AnsweringSeveral(Answering):
             told = await self._next()
             if isinstance(told, Exception):
                 await self._refuse(told, scope, receive, send)
-            if not isinstance(told, tuple):
+            if not isinstance(told, OfJob):
                 return
             number, news = told
             if isinstance(news, Answer):
@@ -90,7 +90,7 @@ class AnsweringSeveral(Answering):
         return [chunk for form in self._forms for chunk in form.opening()]
 
     def _events(self, news: Told) -> list[dict[str, Any]]:
-        if not isinstance(news, tuple):
+        if not isinstance(news, OfJob):
             return []
         number, told = news
         found = []

@@ -4,6 +4,7 @@ In: a body as `Fields`. Out: an `Asked`, or a refusal that names the field. Noth
 response can be gone on with by its id: a dialogue is sent whole, as items of `input`.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
 from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
-from coordgen_rs.server.asked.content import format_of_text
 from coordgen_rs.server.asked.dialogue import AskedDialogue
+from coordgen_rs.server.asked.effort import reasoning_of
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.formats import format_of_text
 from coordgen_rs.server.asked.limits import limit_of
 from coordgen_rs.server.refusal import RefusalError
 
@@ -39,15 +41,16 @@ def asked_response(fields: Fields) -> Asked:
     fields.only("tools", [], why=_NO_TOOLS)
     fields.only("tool_choice", "auto", "none", why=_NO_TOOLS)
     fields.only("parallel_tool_calls", True, False, why="it must be true or false")
-    fields.only("reasoning", {}, why="the model has no such setting")
+    effort = reasoning_of(fields)
     fields.ignore("max_tool_calls")
     schema = format_of_text(fields.nested("text"))
 
     def prompt(model: Model) -> NDArray[np.uint32]:
-        text = AskedDialogue(messages, None, None).text(model)
+        text = AskedDialogue(messages, None, None, effort).text(model)
         return encoded(model, text, "input", special_tokens=False)
 
-    return asked_rest(fields, prompt, "input", limit, None, schema)
+    asked = asked_rest(fields, prompt, "input", limit, None, schema)
+    return replace(asked, splits_thinking=True)
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:
