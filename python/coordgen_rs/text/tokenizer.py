@@ -85,7 +85,7 @@ class Tokenizer:
         return token
 
     def token_id(self, token: str) -> int | None:
-        """The id of one of the vocabulary's strings, added tokens included; None if it has none."""
+        """The id of `token`, one of the vocabulary's strings; None if it has no such one."""
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
