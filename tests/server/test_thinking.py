@@ -259,3 +259,24 @@ def test_a_response_has_an_item_of_thinking_before_its_message():
     ids = {"type": None, "id": None}
     last = [item | ids for item in events[-1]["response"]["output"]]
     assert last == [item | ids for item in whole["output"]]
+
+
+def test_thinking_of_earlier_turns_is_the_templates_to_use():
+    class ReadingModel(ThinkingModel):
+        def chat_prompt(self, messages, *, tools=None, template_variables=None):
+            self.thoughts = [message.get("reasoning_content") for message in messages]
+            return super().chat_prompt(messages)
+
+    model = ReadingModel()
+    said = {"role": "assistant", "content": "Yes."}
+    thought = {"type": "reasoning", "summary": [], "id": "rs_1"}
+    thought["content"] = [{"type": "reasoning_text", "text": "so it is"}]
+    with serving(model) as client:
+        body = {"messages": [*HELLO["messages"], said | {"reasoning_content": "so it is"}]}
+        assert client.post(CHAT, json=body).status_code == 200
+        assert model.thoughts == [None, "so it is"]
+        body = {"input": [*HELLO["messages"], thought, said, *HELLO["messages"]]}
+        assert client.post(RESPONSES, json=body).status_code == 200
+        assert model.thoughts == [None, "so it is", None]
+        for wrong in (thought | {"content": 5}, thought | {"x": 1}, thought):
+            assert "input" in refused(client.post(RESPONSES, json={"input": [wrong]}))["param"]

@@ -63,10 +63,38 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
     items = [{"role": "user", "content": given}] if isinstance(given, str) else given
     if not isinstance(items, list) or not items:
         raise fields.wrong("input", "must be a text, or a list of one message or more")
-    found = [_message(Fields(item, f"input[{i}]")) for i, item in enumerate(items)]
+    found = list[dict[str, Any]]()
+    thought = ""
+    for index, item in enumerate(items):
+        asked = Fields(item, f"input[{index}]")
+        if isinstance(item, dict) and item.get("type") == "reasoning":
+            thought += _thought(asked)
+            continue
+        message = _message(asked)
+        if thought and message["role"] == "assistant":
+            message["reasoning_content"] = thought
+        found.append(message)
+        thought = ""
+    if not found:
+        raise fields.wrong("input", "must hold a message beside thinking")
     if instructions is None:
         return found
     return [{"role": "system", "content": instructions}, *found]
+
+
+def _thought(item: Fields) -> str:
+    """What an earlier answer thought, for the message behind it; summaries are left out."""
+    item.only("type", "reasoning", why="its type must be reasoning")
+    content = item.take("content")
+    item.ignore("id", "status", "summary", "encrypted_content")
+    item.end()
+    parts = [] if content is None else content
+    if not isinstance(parts, list):
+        raise item.wrong("content", f"must be a list of texts, but is {arguments.shown(content)}")
+    return "".join(
+        _text(Fields(part, f"{item.name('content')}[{index}]"), "reasoning_text")
+        for index, part in enumerate(parts)
+    )
 
 
 def _message(item: Fields) -> dict[str, Any]:
@@ -86,8 +114,9 @@ def _message(item: Fields) -> dict[str, Any]:
     return {"role": role, "content": "\n".join(texts)}
 
 
-def _text(part: Fields) -> str:
-    part.only("type", "input_text", "output_text", "text", why="the model reads text only")
+def _text(part: Fields, *kinds: str) -> str:
+    kinds = kinds or ("input_text", "output_text", "text")
+    part.only("type", *kinds, why="the model reads text only")
     text = part.text("text")
     part.ignore("annotations", "logprobs")
     part.end()
