@@ -24,7 +24,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth table peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth table peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -81,6 +81,10 @@ test-real-full: build/.core ## answers of SmolLM2 by weights and threads, in eve
 page-shots: build/.core $(EMBEDDED) ## pictures of the chat page, in build/page (needs chromium-driver; BUNDLES=..)
 	PYTHONPATH=tests/support:models $(BIN)/python tests/support/page_shots.py build/page $(EMBEDDED) \
 		$(or $(BUNDLES),$(wildcard build/smollm2))
+
+clients: build/.core build/.clients ## OpenAI's, Anthropic's, Ollama's clients and agents against our server (5 minutes)
+	$(BIN)/python models/smollm2.py build
+	COORDGEN_PYTHON=$(BIN)/python build/clients/bin/python -m pytest -q -m clients --confcutdir tests/clients tests/clients
 
 families: build/.core ## logits of each family beside those of transformers (make setup-train first)
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py
@@ -192,6 +196,13 @@ build/.lowest: build/.core
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip freeze > build/lowest.txt
 	VIRTUAL_ENV=build/lowest $(BIN)/uv pip install --quiet --group dev --constraints build/lowest.txt
 	$(WITH_BIN) VIRTUAL_ENV=build/lowest maturin develop --quiet --release --uv
+	@touch $@
+
+# Apart, as they ask for versions of what the project uses, too; pip would look for them for half an hour.
+build/.clients: build/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/clients
+	VIRTUAL_ENV=build/clients $(BIN)/uv pip install --quiet --group clients
 	@touch $@
 
 build/.docs: build/.core
