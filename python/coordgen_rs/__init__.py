@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from coordgen_rs.generation.loop import generate, plain
     from coordgen_rs.generation.stats import Stats
     from coordgen_rs.generation.step import Step
-    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.corpus.corpus import Corpus
@@ -76,6 +76,7 @@ __all__ = [
     "DynamicTree",
     "EnergyMeter",
     "Gain",
+    "Gbnf",
     "History",
     "HostDrafter",
     "JsonSchema",
@@ -122,6 +123,7 @@ _MODULES = {
     "DynamicTree": "_core",
     "EnergyMeter": "tools.energy.meter",
     "Gain": "model.answer",
+    "Gbnf": "grammar.kinds",
     "History": "history.requests",
     "HostDrafter": "_core",
     "JsonSchema": "grammar.kinds",

@@ -234,7 +234,7 @@ def test_a_lark_grammar_is_followed(model):
 
 def test_what_is_no_grammar_is_refused(model, session, vocabulary, prompt):
     for wrong in ("[0-9]+", {"type": "object"}):
-        with pytest.raises(OptionError, match="JsonSchema, Regex or Lark"):
+        with pytest.raises(OptionError, match="JsonSchema, Regex, Lark or Gbnf"):
             model.generate(PROMPT, grammar=wrong)
         with pytest.raises(OptionError, match=r"Vocabulary\.matcher"):
             next(generate(session, prompt, grammar=wrong))

@@ -52,7 +52,11 @@ def test_a_chat_is_answered_in_openais_form(client, model):
     assert told["usage"]["completion_tokens"] == len(TEXT)
     assert told["usage"]["total_tokens"] == told["usage"]["prompt_tokens"] + len(TEXT)
     details = told["usage"]["completion_tokens_details"]
-    assert details == {"accepted_prediction_tokens": 1, "rejected_prediction_tokens": 2}
+    assert details == {
+        "reasoning_tokens": 0,
+        "accepted_prediction_tokens": 1,
+        "rejected_prediction_tokens": 2,
+    }
     assert told["timings"]["draft_n"] == 3
     assert told["metrics"]["speculative_decoding"]["num_spec_steps"] == 3
     assert "spans" not in told["coordgen"]
@@ -209,7 +213,7 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
 @pytest.mark.parametrize(
     ("field", "value", "param"),
     [
-        ("n", 2, "n"),
+        ("n", 0, "n"),
         ("n", True, "n"),
         ("logit_bias", {"5": 101}, "logit_bias"),
         ("presence_penalty", 2.5, "presence_penalty"),
@@ -229,7 +233,7 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
         ("response_format", {"type": "json_schema"}, "response_format.json_schema.schema"),
         ("response_format", {"json_schema": {}}, "response_format.json_schema"),
         ("response_format", "json", "response_format"),
-        ("coordgen", {"regex": "a", "lark": 'start: "a"'}, "response_format"),
+        ("coordgen", {"regex": "a", "lark": 'start: "a"'}, "coordgen.lark"),
         ("tool_choice", "required", "tool_choice"),
         ("tools", ["f"], "tools[0]"),
         ("tools", "f", "tools"),
@@ -243,7 +247,8 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
         ("parallel_tool_calls", 1, "parallel_tool_calls"),
         ("prediction", {"type": "content", "content": 5}, "prediction.content"),
         ("prediction", "so", "prediction"),
-        ("reasoning_effort", "low", "reasoning_effort"),
+        ("reasoning_effort", "lots", "reasoning_effort"),
+        ("reasoning_format", "xml", "reasoning_format"),
         ("tempreature", 1, "tempreature"),
         ("coordgen", {"trees": 1}, "coordgen.trees"),
         ("messages", [], "messages"),

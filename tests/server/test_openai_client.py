@@ -172,8 +172,8 @@ def test_a_completion_has_the_older_lists(client, model):
 
 
 def test_errors_are_those_of_openai(client):
-    with pytest.raises(openai.BadRequestError, match="n is not supported") as refused:
-        chat(client, n=2)
+    with pytest.raises(openai.BadRequestError, match="n is 17") as refused:
+        chat(client, n=17)
     assert (refused.value.param, refused.value.type) == ("n", "invalid_request_error")
     with pytest.raises(openai.BadRequestError) as refused:
         client.completions.create(model="embedded", prompt=TEXT * 20)

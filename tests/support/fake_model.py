@@ -5,6 +5,7 @@ computes nothing, and knows nothing of HTTP.
 """
 
 import threading
+from types import MappingProxyType
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.generation.logprobs import records
 from coordgen_rs.generation.step_tree import StepTree
 from coordgen_rs.model.answer import Stream
+from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.token_bytes import TokenBound
@@ -25,6 +27,7 @@ class FakeTokenizer:
     """One token a character."""
 
     bound = TokenBound(4)
+    marks = MappingProxyType({})
 
     def least_tokens(self, text):
         return self.bound.least_tokens(text)
@@ -37,6 +40,12 @@ class FakeTokenizer:
 
     def token(self, token_id):
         return chr(token_id)
+
+    def token_id(self, token):
+        return self.marks.get(token, ord(token) if len(token) == 1 else None)
+
+    def stream(self, *, shown=()):
+        return chr
 
     @property
     def spelling(self):
@@ -65,6 +74,7 @@ class FakeModel:
         at_step: Released by the model before each step, and before each chunk of a prompt.
         chunks: Chunks in which prompts are read.
         reads_tools: Whether the chat template knows tools.
+        template_facts: What else it knows of.
         ends: Why answers end.
         fails_at: Prompts whose answer fails after its first step, and how.
         parallel: How many requests it answers at a time.
@@ -78,6 +88,8 @@ class FakeModel:
     reads_tools, ends = True, "length"
 
     why_alone, runs = None, None
+
+    template_facts = TemplateFacts(frozenset(), knows_developer=False, thinking=None)
 
     def __init__(self, *, is_gated=False, steps=STEPS, chunks=0, parallel=1):
         self.parallel = parallel

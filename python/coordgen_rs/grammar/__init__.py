@@ -1,1 +1,1 @@
-"""Answers that follow a grammar: a JSON schema, a regular expression, or Lark."""
+"""Answers that follow a grammar: a JSON schema, a regular expression, Lark or GBNF."""

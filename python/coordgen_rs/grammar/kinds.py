@@ -1,4 +1,4 @@
-"""Grammars as a caller gives them: `JsonSchema`, `Regex`, `Lark`.
+"""Grammars as a caller gives them: `JsonSchema`, `Regex`, `Lark`, `Gbnf`.
 
 In: a schema, a pattern, a text. Out: a value that can be compared, kept and compiled. Whether the
 grammar can be followed is found out where it meets a vocabulary (`vocabulary.py`).
@@ -11,6 +11,7 @@ from typing import Any
 
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.files.json_text import JsonTextError, parse_json
+from coordgen_rs.text.thinking import Thinking
 
 
 @dataclass(frozen=True, init=False)
@@ -77,7 +78,37 @@ class Lark:
         arguments.text("the grammar", self.text)
 
 
-Grammar = JsonSchema | Regex | Lark
+@dataclass(frozen=True)
+class Gbnf:
+    """The answer is a text of a context-free grammar in llama.cpp's form.
+
+    Args:
+        text: A grammar in GBNF, with a rule `root`.
+
+    Raises:
+        OptionError: It is no string, or not valid Unicode.
+    """
+
+    text: str
+
+    def __post_init__(self) -> None:
+        arguments.text("the grammar", self.text)
+
+
+@dataclass(frozen=True)
+class AfterThinking:
+    """The answer follows a grammar behind the model's thinking, which is free.
+
+    Args:
+        grammar: What the answer follows.
+        thinking: How the model marks its thinking, and whether the prompt has begun it.
+    """
+
+    grammar: "Grammar"
+    thinking: Thinking
+
+
+Grammar = JsonSchema | Regex | Lark | Gbnf | AfterThinking
 """What an answer may be restricted to."""
 
 

@@ -11,12 +11,15 @@ from typing import Any, assert_never
 
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
 from coordgen_rs.grammar.closed_objects import with_closed_objects
-from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
+from coordgen_rs.grammar.gbnf import lark_of_gbnf
+from coordgen_rs.grammar.kinds import AfterThinking, Gbnf, Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.own_stack import with_own_stack
 from coordgen_rs.grammar.schema_checks import check_schema
 from coordgen_rs.text.package_errors import package_errors_as
+from coordgen_rs.text.thinking import Thinking
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _MOST_KEPT = 32
@@ -53,7 +56,7 @@ class Vocabulary:
             ) from error
         self.vocab_size = vocab_size
         self._package, self._compiled = llguidance, dict[Grammar, Matcher]()
-        self._lock = Lock()
+        self._lock, self._tokenizer = Lock(), tokenizer
         self._has_end = len(end_token_ids) > 0
         with package_errors_as(GrammarError, "the tokenizer cannot be used with a grammar"):
             self._tokens = llguidance.LLTokenizer(
@@ -73,7 +76,8 @@ class Vocabulary:
         """
         if not isinstance(grammar, Grammar):
             raise OptionError(
-                "grammar must be a JsonSchema, Regex or Lark, but is " + arguments.shown(grammar)
+                "grammar must be a JsonSchema, Regex, Lark or Gbnf, but is "
+                + arguments.shown(grammar)
             )
         with self._lock:  # threads ask while another's answer runs
             found = self._compiled.pop(grammar, None) or self._made(grammar)
@@ -83,6 +87,11 @@ class Vocabulary:
         return found
 
     def _made(self, grammar: Grammar) -> Matcher:
+        if isinstance(grammar, AfterThinking):
+            inner = self._made(grammar.grammar)
+            return AfterThinkingMatcher(
+                inner, self._marks(grammar.thinking), self._tokens.eos_tokens
+            )
         text, what, num_levels = self._definition(grammar)
         return Matcher(
             lambda: self._compile(text, what, num_levels),
@@ -91,7 +100,24 @@ class Vocabulary:
             has_end=self._has_end,
         )
 
-    def _definition(self, grammar: Grammar) -> tuple[str, str, int]:
+    def _marks(self, thinking: Thinking) -> Marks:
+        marks, tokenizer = thinking.marks, self._tokenizer
+
+        def ids(text: str) -> tuple[int, ...]:
+            return tuple(tokenizer.encode(text, special_tokens=False).tolist())
+
+        gap = ids("\n\n")
+        return Marks(
+            () if thinking.is_open else ids(marks.begin),
+            thinking.is_open,
+            ids(marks.end),
+            ids(marks.header) if marks.header else (),
+            ids(marks.between + marks.header) if marks.header else (),
+            gap[0] if len(gap) == 1 else None,
+            lambda tokens: marks.end in tokenizer.decode(tokens),
+        )
+
+    def _definition(self, grammar: JsonSchema | Regex | Lark | Gbnf) -> tuple[str, str, int]:
         """A grammar in llguidance's form, its name in messages, and how deep it may be at most.
 
         Raises:
@@ -115,6 +141,9 @@ class Vocabulary:
                 return matcher.grammar_from_regex(pattern), "the regular expression", 0
             case Lark(text=text):
                 return matcher.grammar_from_lark(text), "the Lark grammar", text.count(":")
+            case Gbnf(text=text):
+                lark = lark_of_gbnf(text)
+                return matcher.grammar_from_lark(lark), "the GBNF grammar", lark.count("(")
             case _:
                 assert_never(grammar)
 

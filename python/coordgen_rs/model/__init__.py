@@ -26,7 +26,7 @@ from coordgen_rs.model.async_stream import AsyncStream, Reader
 from coordgen_rs.model.async_stream import whole as awaited
 from coordgen_rs.model.many import answered
 from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
-from coordgen_rs.model.prompts import ChatPrompts, given_template
+from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.rounds import Rounds
 from coordgen_rs.model.turns import Turns
@@ -572,6 +572,16 @@ class Model:
         """
         return self._prompts.reads_tools
 
+    @property
+    def template_facts(self) -> TemplateFacts:
+        """What the chat template knows of: variables, roles, thinking.
+
+        Raises:
+            OptionError: jinja2 is missing.
+            ChatTemplateError: There is no chat template, or it is malformed.
+        """
+        return self._prompts.facts
+
     @cached_property
     def _vocabulary(self) -> "Vocabulary":
         from coordgen_rs.grammar.vocabulary import Vocabulary
@@ -607,7 +617,7 @@ class Model:
         return Stream(
             turn.steps,
             request.stats,
-            self._tokenizer.stream(),
+            self._tokenizer.stream(shown=asked.special_tokens),
             stop_strings,
             turn.made,
             tells_logprobs=asked.logprobs is not None,

@@ -15,7 +15,7 @@ from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.logprobs import checked as checked_logprobs
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.kinds import Grammar
 
 
 _LARGEST = 2**64 - 1
@@ -57,9 +57,12 @@ class RequestOptions(TypedDict, total=False):
     nothing."""
     ignore_eos: bool
     """End tokens do not end the answer."""
-    grammar: "JsonSchema | Regex | Lark | None"
-    """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
-    one that is drawn, is then one of those that the grammar allows."""
+    special_tokens: Sequence[str]
+    """Special tokens that the text shows, such as `("<|python_tag|>",)`; by default none. What is
+    no special token of the model changes nothing."""
+    grammar: "Grammar | None"
+    """What the answer must follow: a `JsonSchema`, `Regex`, `Lark` or `Gbnf`. The most likely
+    token, or the one that is drawn, is then one of those that the grammar allows."""
     prediction: str | None
     """The answer as you expect it. Where the answer follows it, it drafts."""
     drafts: bool
@@ -98,13 +101,14 @@ class AskedOptions:
     logprobs: int | None = None
     seed: int | None = None
     ignore_eos: bool = False
-    grammar: "JsonSchema | Regex | Lark | None" = None
+    grammar: "Grammar | None" = None
     prediction: str | None = None
     drafts: bool = True
     trees: bool = False
     on_read: Callable[[int], None] | None = None
     namespace: str | None = None
     reuse_prefix: bool = True
+    special_tokens: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.sampling(0 if self.seed is None else self.seed)
@@ -113,6 +117,8 @@ class AskedOptions:
         for name in ("ignore_eos", "drafts", "trees", "reuse_prefix"):
             arguments.flag(name, getattr(self, name))
         arguments.function("on_read", self.on_read)
+        for token in arguments.names("special_tokens", self.special_tokens):
+            arguments.text("a special token", token, may_be_empty=False)
         if self.namespace is not None:
             arguments.text("namespace", self.namespace, may_be_empty=False)
         if self.prediction is not None:

@@ -6,7 +6,7 @@ In: the chat templates of a bundle, or those given in their place, and messages.
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.text.chat_files import (
@@ -16,7 +16,22 @@ from coordgen_rs.text.chat_files import (
     read_template_file,
 )
 from coordgen_rs.text.chat_template import ChatTemplate, Message
+from coordgen_rs.text.thinking import ThinkingMarks, marks_of
 from coordgen_rs.text.tokenizer import Tokenizer
+
+
+class TemplateFacts(NamedTuple):
+    """What a chat template knows of.
+
+    Attributes:
+        variables: The names of what it reads.
+        knows_developer: Whether it has the role `developer`.
+        thinking: The marks of its model's thinking; None where it says nothing of any.
+    """
+
+    variables: frozenset[str]
+    knows_developer: bool
+    thinking: ThinkingMarks | None
 
 
 class ChatPrompts:
@@ -66,6 +81,14 @@ class ChatPrompts:
     def reads_tools(self) -> bool:
         """Whether the template tells the model of tools; raises as `check` does."""
         return self._for_tools.reads_tools
+
+    @cached_property
+    def facts(self) -> TemplateFacts:
+        """What the template knows of; raises as `check` does."""
+        template = self._plain
+        return TemplateFacts(
+            template.variables, template.names("developer"), marks_of(template.source)
+        )
 
     @cached_property
     def _plain(self) -> ChatTemplate:

@@ -6,11 +6,13 @@ In: a worker, and what the server is to allow. Out: an ASGI application. Bodies 
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -27,6 +29,7 @@ from coordgen_rs.server import documents
 from coordgen_rs.server.answers.answering import Answering, refused
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.response_form import ResponseForm
+from coordgen_rs.server.answers.several import AnsweringSeveral
 from coordgen_rs.server.asked.bodies import most_body_bytes, read
 from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_completion, asked_prompt
 from coordgen_rs.server.asked.fields import Fields
@@ -34,6 +37,7 @@ from coordgen_rs.server.asked.response import asked_response
 from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.job import Job
+from coordgen_rs.server.jobs import Jobs
 from coordgen_rs.server.network.client import Client, client_of
 from coordgen_rs.server.network.guard import Guard
 from coordgen_rs.server.network.keys import ApiKey
@@ -180,20 +184,58 @@ class Endpoints:
         client = client_of(request.scope)
         asked = await self._read(request, check)
         model = self._worker.model
-        prompt_ids, spelling = await self._lanes.run(
-            client, lambda: (asked.prompt_ids(model), asked.spelling(model))
+        asked, prompt_ids, spelling = await self._lanes.run(
+            client, lambda: (*asked.ready(model), asked.spelling(model))
         )
-        job = Job(asked, prompt_ids, client, self._namespace(client))
         tokenizer = model.tokenizer
+
+        def text_of(token: int) -> str:
+            return tokenizer.decode([token]) or tokenizer.token(token) or ""
+
+        namespace = self._namespace(client)
+        if asked.num_choices > 1:
+            return self._answering_several(asked, prompt_ids, client, namespace, text_of)
+        job = Job(asked, prompt_ids, client, namespace)
         kind = ResponseForm if asked.kind == "response" else Form
-        form = kind(
-            asked,
-            self._name,
-            lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
-            spelling,
-        )
+        form = kind(asked, self._name, text_of, spelling)
         self._worker.submit(job)
         return Answering(job, self._worker, form)
+
+    def _answering_several(
+        self,
+        asked: Asked,
+        prompt_ids: NDArray[np.uint32],
+        client: Client,
+        namespace: str | None,
+        text_of: Callable[[int], str],
+    ) -> Response:
+        """The response of a request for several answers, each of which takes a place of the client.
+
+        Raises:
+            RefusalError: The client has too few places, now or ever.
+        """
+        jobs = Jobs(asked, prompt_ids, client, namespace)
+        num_jobs, places = len(jobs.all), self._worker.places
+        if num_jobs > places.most:
+            raise RefusalError(
+                f"n is {num_jobs}, but a client may have {places.most} answers at a time here: "
+                "ask for fewer, or start the server with a greater --max-queue",
+                param="n",
+                code="invalid_value",
+            )
+        forms = [
+            Form(asked.choice(number), self._name, text_of, number)
+            for number in range(asked.num_choices)
+        ]
+        with ExitStack() as held:
+            held.enter_context(places.more(client, num_jobs - 1))
+            for job in jobs.all:
+                held.callback(self._worker.withdraw, job)
+                self._worker.submit(job)
+            with_usage = asked.with_usage
+            return AnsweringSeveral(
+                jobs, self._worker, forms, held.pop_all(), with_usage=with_usage
+            )
 
     async def tokenize(self, request: Request) -> Response:
         """Answer with the tokens of a text, as llama.cpp's server does."""

@@ -6,6 +6,7 @@ same in order, to whoever awaits it. It neither queues nor answers.
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import numpy as np
@@ -33,6 +34,7 @@ class Job:
         prompt_ids: `(tokens,) u32`, made of it.
         client: The client whose turn it takes.
         namespace: Same as in `RequestOptions`.
+        put: Takes its news, in the event loop; None keeps them for `news`.
 
     Attributes:
         asked: The `asked` argument.
@@ -47,6 +49,7 @@ class Job:
         prompt_ids: NDArray[np.uint32],
         client: Client,
         namespace: str | None = None,
+        put: Callable[[News], None] | None = None,
     ) -> None:
         self.asked, self.client = asked, client
         self._prompt_ids, self._namespace = prompt_ids, namespace
@@ -55,6 +58,7 @@ class Job:
         self._since = time.monotonic()
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Queue[News]()
+        self._put = self._news.put_nowait if put is None else put
 
     def begin(self, model: Model) -> Stream:
         """Begin the answer: its turn has come."""
@@ -75,7 +79,7 @@ class Job:
     def tell(self, news: News) -> None:
         """Hand on news, from any thread; what follows the last is dropped."""
         with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
-            self._loop.call_soon_threadsafe(self._news.put_nowait, news)
+            self._loop.call_soon_threadsafe(self._put, news)
 
     def stop(self, why: Exception | None = None) -> None:
         """End the job; the news is None if nobody listens any more."""

@@ -78,10 +78,24 @@ class ChatTemplate:
             OptionError: jinja2 is missing or too old.
             ChatTemplateError: The template is malformed.
         """
+        return "tools" in self.variables
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """The names that what it renders can depend on.
+
+        Raises:
+            OptionError: jinja2 is missing or too old.
+            ChatTemplateError: The template is malformed.
+        """
         sandbox, _ = self._compiled
         from jinja2 import meta
 
-        return "tools" in meta.find_undeclared_variables(sandbox.parse(self.source))
+        return frozenset(meta.find_undeclared_variables(sandbox.parse(self.source)))
+
+    def names(self, text: str) -> bool:
+        """Whether the template has a text in quotes, such as a role that it knows."""
+        return f"'{text}'" in self.source or f'"{text}"' in self.source
 
     def check(self) -> None:
         """Compile the template.

@@ -6,8 +6,10 @@ queued or running. An error before the first event has its own status; after it,
 
 import asyncio
 import json
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
@@ -18,7 +20,23 @@ from coordgen_rs.server.job import Job, News
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
 
-_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+class OfJob(NamedTuple):
+    """News of one of several jobs.
+
+    Attributes:
+        number: The job's number.
+        news: A step, or the end.
+    """
+
+    number: int
+    news: Gain | Answer
+
+
+Told = News | OfJob
+
 
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a comment, which clients leave out."""
@@ -42,11 +60,19 @@ class Answering(Response):
         job: Submitted to the worker.
         worker: Told when the client has gone.
         form: Makes the objects of the answer.
+        held: Closed when all has been sent.
     """
 
-    def __init__(self, job: Job, worker: Worker, form: Form) -> None:
+    def __init__(
+        self,
+        job: Job,
+        worker: Worker,
+        form: Form,
+        held: ExitStack | None = None,
+    ) -> None:
         self.background = None
         self._job, self._worker, self._form = job, worker, form
+        self._held = ExitStack() if held is None else held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer; see ASGI."""
@@ -60,13 +86,18 @@ class Answering(Response):
             pass
         finally:
             watch.cancel()
-            self._worker.withdraw(self._job)
+            self._withdraw()
+            self._held.close()
+
+    def _withdraw(self) -> None:
+        """End what is still being answered."""
+        self._worker.withdraw(self._job)
 
     async def _until_gone(self, receive: Receive) -> None:
         message: Message = {"type": ""}
         while message["type"] != "http.disconnect":
             message = await receive()
-        self._worker.withdraw(self._job)
+        self._withdraw()
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         gains: list[Gain] = []
@@ -76,8 +107,7 @@ class Answering(Response):
             await self._refuse(news, scope, receive, send)
         elif isinstance(news, Answer):
             made = partial(self._whole_response, news, gains)
-            is_long = len(news.token_ids) > _LONG_ANSWER
-            response = await asyncio.to_thread(made) if is_long else made()
+            response = await written(made, len(news.token_ids))
             await response(scope, receive, send)
 
     def _whole_response(self, answer: Answer, gains: list[Gain]) -> Response:
@@ -86,7 +116,7 @@ class Answering(Response):
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         begin: Message = {"type": "http.response.start", "status": 200, "headers": _EVENTS}
         try:
-            news = await self._job.news(PING_S)
+            news = await self._next(PING_S)
         except TimeoutError:  # a proxy would cut a connection on which nothing comes
             await send(begin)
             await _send(send, _WAITING)
@@ -98,7 +128,7 @@ class Answering(Response):
                 await self._refuse(news, scope, receive, send)
                 return
             await send(begin)
-        for opening in self._form.opening():
+        for opening in self._opening():
             await _send_event(send, opening)
         while True:
             if isinstance(news, Exception):
@@ -106,27 +136,46 @@ class Answering(Response):
                 break
             if news is None:
                 return
-            if isinstance(news, Answer):
-                for chunk in self._form.closing(news, self._job.queued_s):
-                    await _send_event(send, chunk)
+            for chunk in self._events(news):
+                await _send_event(send, chunk)
+            if self._is_over(news):
                 if self._form.ends_with_done:
                     await _send(send, "data: [DONE]\n\n")
                 break
-            for chunk in self._form.step(news):
-                await _send_event(send, chunk)
             news = await self._news(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _news(self, send: Send) -> News:
+    async def _news(self, send: Send) -> Told:
         """The next news, and comments as long as there is none."""
         while True:
             try:
-                return await self._job.news(PING_S)
+                return await self._next(PING_S)
             except TimeoutError:
                 await _send(send, _WAITING)
 
+    async def _next(self, within_s: float | None = None) -> Told:
+        """The next news; raises TimeoutError as `Job.news` does."""
+        return await self._job.news(within_s)
+
+    def _opening(self) -> list[dict[str, Any]]:
+        return self._form.opening()
+
+    def _events(self, news: Told) -> list[dict[str, Any]]:
+        """The events that tell a step, or the end."""
+        if isinstance(news, Answer):
+            return self._form.closing(news, self._job.queued_s)
+        return self._form.step(news) if isinstance(news, Gain) else []
+
+    def _is_over(self, news: Told) -> bool:
+        return isinstance(news, Answer)
+
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
         await refused(refusal(error))(scope, receive, send)
+
+
+async def written(made: Callable[[], Response], num_tokens: int) -> Response:
+    """A whole answer of so many tokens; a long one is written in a thread."""
+    return await asyncio.to_thread(made) if num_tokens > _LONG_ANSWER else made()
 
 
 def refused(error: RefusalError) -> JSONResponse:
@@ -137,7 +186,7 @@ def refused(error: RefusalError) -> JSONResponse:
 async def _send_event(send: Send, event: dict[str, Any]) -> None:
     kind = event.get("type")
     head = f"event: {kind}\n" if kind else ""
-    await _send(send, f"{head}data: {_written(event)}\n\n")
+    await _send(send, f"{head}data: {_as_json(event)}\n\n")
 
 
 async def _send(send: Send, text: str) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.logprobs import CompletionLogprobs, entries
+from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.answers.timings import metrics, timings, usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said
+from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said, Thought
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
@@ -31,9 +32,11 @@ class Form:
         model: The model's name.
         text_of: The text of a token, for trees.
         spelling: How tokens are spelt, where the answer tells how likely they were.
+        index: The number of the choice, where a request has several.
 
     Attributes:
         ends_with_done: Whether a stream ends with `[DONE]`.
+        head: What all chunks of a stream have in common.
     """
 
     ends_with_done = True
@@ -44,19 +47,21 @@ class Form:
         model: str,
         text_of: Callable[[int], str],
         spelling: TokenSpelling | None = None,
+        index: int = 0,
     ) -> None:
-        self._asked, self._text_of, self._spelling = asked, text_of, spelling
+        self._asked, self._text_of, self._index = asked, text_of, index
+        self._spelling = spelling
         self._lists = None if spelling is None else CompletionLogprobs(spelling)
         prefix, kind = ("chatcmpl", "chat.completion") if asked.kind == "chat" else ("cmpl", "")
         self._whole_kind = kind or "text_completion"
         self._chunk_kind = f"{kind}.chunk" if kind else "text_completion"
-        self._head = {
+        self.head = {
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "created": int(time.time()),
             "model": model,
         }
         self._num_chars = self._num_tokens = 0
-        self._calls = CallReader(asked.tools)
+        self._calls = ThinkingReader(asked.thinking, CallReader(asked.tools))
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object; `gains` are its steps, where trees were asked for."""
@@ -64,63 +69,72 @@ class Form:
         if self._asked.kind == "chat":
             said: dict[str, Any] = {"message": _message(found)}
         else:
-            said = {"text": answer.text}
+            said = {"text": self._asked.echoed + answer.text}
         choice = self._choice(said, self._reason(answer), self._told(answer.logprobs or ()))
         if self._asked.with_token_ids:
             choice["token_ids"] = answer.token_ids
-        figures = self._figures(answer, queued_s)
-        if self._asked.with_spans:
-            figures["coordgen"] |= {
-                "spans": [[*span] for span in answer.spans],
-                "token_spans": _runs(answer.sources, 0),
-            }
-        if self._asked.with_trees:
-            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        figures = self._whole_figures(answer, queued_s, gains)
         return (
             {"object": self._whole_kind}
-            | self._head
-            | {"choices": [choice], "usage": usage(answer)}
+            | self.head
+            | {"choices": [choice], "usage": self.usage(answer)}
             | figures
         )
 
     def opening(self) -> list[dict[str, Any]]:
-        """What comes before the first text: of a chat, its role."""
+        """What comes before the first text: of a chat, its role; else the prompt, if asked for."""
         if self._asked.kind != "chat":
-            return []
+            echoed = self._asked.echoed
+            return [self._chunk({"text": echoed}, None)] if echoed else []
         return [self._chunk({"delta": {"role": "assistant", "content": ""}}, None)]
 
     def step(self, gain: Gain) -> list[dict[str, Any]]:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
         asked, said = self._asked, self._delta(self._calls.read(text))
-        is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids or gain.logprobs
+        is_wanted = self._wants_tokens or gain.logprobs
         if said is None and not (is_wanted and gain.token_ids):
             return []
         chunk = self._chunk(said or self._nothing(), None, self._told(gain.logprobs))
         if asked.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
-        own: dict[str, Any] = {}
+        if own := self._own(gain):
+            chunk["coordgen"] = own
+        return [chunk]
+
+    @property
+    def _wants_tokens(self) -> bool:
+        """Whether a step is told also where no text is certain with it."""
+        return self._asked.with_spans or self._asked.with_trees or self._asked.with_token_ids
+
+    def _own(self, gain: Gain) -> dict[str, Any]:
+        """What `coordgen` tells of a step."""
+        asked, own = self._asked, dict[str, Any]()
         if asked.with_spans:
             by_char = [piece.source for piece in gain.pieces for _ in piece.text]
             own["spans"] = _runs(by_char, self._num_chars)
             own["token_spans"] = _runs(gain.sources, self._num_tokens)
         if (asked.with_spans or asked.with_trees) and gain.step is not None:
             own["step"] = self._step(gain)
-        if own:
-            chunk["coordgen"] = own
-        self._num_chars += len(text)
+        self._num_chars += sum(len(piece.text) for piece in gain.pieces)
         self._num_tokens += len(gain.token_ids)
-        return [chunk]
+        return own
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: why the answer ends, figures, usage if asked for."""
+        ending = self.ending(answer, queued_s)
+        return [*ending, self.used(self.usage(answer))] if self._asked.with_usage else ending
+
+    def ending(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
+        """What comes after the last text, usage excepted."""
         said = self._delta(self._calls.end())
         held = [] if said is None else [self._chunk(said, None)]
         last = self._chunk(self._nothing(), self._reason(answer))
-        last |= self._figures(answer, queued_s)
-        if not self._asked.with_usage:
-            return [*held, last]
-        return [*held, last, self._chunk(None, None) | {"usage": usage(answer)}]
+        return [*held, last | self._figures(answer, queued_s)]
+
+    def used(self, usage: dict[str, Any]) -> dict[str, Any]:
+        """The chunk that tells the usage of a whole stream."""
+        return self._chunk(None, None) | {"usage": usage}
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first event."""
@@ -131,7 +145,9 @@ class Form:
         text = "".join(one.text for one in found if isinstance(one, Content))
         if self._asked.kind != "chat":
             return {"text": text} if text else None
-        delta: dict[str, Any] = {"content": text} if text else {}
+        delta = _thinking(found)
+        if text:
+            delta["content"] = text
         calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
         if calls:
             delta["tool_calls"] = calls
@@ -178,13 +194,31 @@ class Form:
         self, said: dict[str, Any] | None, reason: str | None, told: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         choices = [] if said is None else [self._choice(said, reason, told)]
-        chunk = {"object": self._chunk_kind} | self._head | {"choices": choices}
+        chunk = {"object": self._chunk_kind} | self.head | {"choices": choices}
         return chunk | {"usage": None} if self._asked.with_usage else chunk
 
     def _choice(
         self, said: dict[str, Any], reason: str | None, told: dict[str, Any] | None
     ) -> dict[str, Any]:
-        return {"index": 0} | said | {"logprobs": told, "finish_reason": reason}
+        return {"index": self._index} | said | {"logprobs": told, "finish_reason": reason}
+
+    def usage(self, answer: Answer) -> dict[str, Any]:
+        """The tokens of the answer and its prompt."""
+        return usage(answer, self._asked.num_thinking(answer.token_ids))
+
+    def _whole_figures(
+        self, answer: Answer, queued_s: float, gains: Sequence[Gain]
+    ) -> dict[str, Any]:
+        """The figures of a whole answer, with what else of its tokens was asked for."""
+        figures = self._figures(answer, queued_s)
+        if self._asked.with_spans:
+            figures["coordgen"] |= {
+                "spans": [[*span] for span in answer.spans],
+                "token_spans": _runs(answer.sources, 0),
+            }
+        if self._asked.with_trees:
+            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        return figures
 
     def _figures(self, answer: Answer, queued_s: float) -> dict[str, Any]:
         stats = answer.stats
@@ -205,7 +239,14 @@ def _message(found: Sequence[Said]) -> dict[str, Any]:
     text = "".join(one.text for one in found if isinstance(one, Content))
     calls = [_call(one) for one in found if isinstance(one, Call)]
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+    message |= _thinking(found)
     return message | {"content": text or None, "tool_calls": calls} if calls else message
+
+
+def _thinking(found: Sequence[Said]) -> dict[str, Any]:
+    """What a model thinks, as clients of llama.cpp and of vLLM read it; nothing if it does not."""
+    thought = "".join(one.text for one in found if isinstance(one, Thought))
+    return {"reasoning_content": thought, "reasoning": thought} if thought else {}
 
 
 def _call(call: Call) -> dict[str, Any]:

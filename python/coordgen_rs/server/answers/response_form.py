@@ -11,9 +11,10 @@ from typing import Any
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.answers.timings import usage
+from coordgen_rs.server.answers.response_items import Items
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.calls import Content, Said, Thought
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 
@@ -30,7 +31,6 @@ class ResponseForm(Form):
         spelling: TokenSpelling | None = None,
     ) -> None:
         super().__init__(asked, model, text_of, spelling)
-        self._item_id = f"msg_{secrets.token_hex(12)}"
         self._base: dict[str, Any] = {
             "id": f"resp_{secrets.token_hex(12)}",
             "object": "response",
@@ -54,27 +54,35 @@ class ResponseForm(Form):
             "usage": None,
         }
         self._number = 0
-        self._said: list[str] = []
+        self._items = Items(self._event)
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The response as one object."""
-        own = super().whole(answer, queued_s, gains)
-        figures = {name: own[name] for name in ("timings", "metrics", "coordgen")}
+        self._say([*self._calls.read(answer.text), *self._calls.end()])
+        self._items.close(self._status(answer))
+        return self._response(answer, queued_s, gains)
+
+    def _status(self, answer: Answer) -> str:
+        return "incomplete" if self._reason(answer) == "length" else "completed"
+
+    def _response(
+        self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()
+    ) -> dict[str, Any]:
+        """The response at its end."""
+        figures = self._whole_figures(answer, queued_s, gains)
         if self._asked.with_token_ids:
             figures["coordgen"]["token_ids"] = answer.token_ids
-        is_cut = self._reason(answer) == "length"
-        status = "incomplete" if is_cut else "completed"
-        told = usage(answer)
+        status, told = self._status(answer), self.usage(answer)
+        is_cut = status == "incomplete"
         return self._base | {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._item(status, [_part(answer.text, own["choices"][0]["logprobs"])])],
+            "output": self._items.done,
             "usage": {
                 "input_tokens": told["prompt_tokens"],
                 "input_tokens_details": told["prompt_tokens_details"],
                 "output_tokens": told["completion_tokens"],
-                "output_tokens_details": {"reasoning_tokens": 0}
-                | told["completion_tokens_details"],
+                "output_tokens_details": told["completion_tokens_details"],
                 "total_tokens": told["total_tokens"],
             },
             **figures,
@@ -82,40 +90,40 @@ class ResponseForm(Form):
 
     def opening(self) -> list[dict[str, Any]]:
         """What comes before the first text."""
-        item = self._item("in_progress", [])
         return [
             self._event("response.created", response=self._base),
             self._event("response.in_progress", response=self._base),
-            self._event("response.output_item.added", output_index=0, item=item),
-            self._event("response.content_part.added", **self._place(), part=_part("")),
         ]
 
     def step(self, gain: Gain) -> list[dict[str, Any]]:
-        """What a step adds: one event, or none where no text is certain and nothing else asked."""
-        found = super().step(gain)
-        if not found:
-            return []
-        [chunk] = found
+        """What a step adds: events of its text, none where nothing is certain or asked for."""
         text = "".join(piece.text for piece in gain.pieces)
-        self._said.append(text)
-        more = {"coordgen": chunk["coordgen"]} if "coordgen" in chunk else {}
+        more: dict[str, Any] = {"coordgen": own} if (own := self._own(gain)) else {}
         if self._asked.with_token_ids:
             more["token_ids"] = gain.token_ids
-        place = self._place() | {"logprobs": _entries(chunk["choices"][0]["logprobs"])}
-        return [self._event("response.output_text.delta", **place, delta=text, **more)]
+        events = self._say(self._calls.read(text))
+        if not events and self._wants_tokens and gain.token_ids:
+            events = self._items.say(None, "")
+        if events:
+            events[-1] |= more
+        return events
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text."""
-        text, whole = "".join(self._said), self.whole(answer, queued_s)
-        status, told = whole["status"], self._told(answer.logprobs or ())
-        item = self._item(status, [_part(text, told)])
-        place = self._place() | {"logprobs": _entries(told)}
-        return [
-            self._event("response.output_text.done", **place, text=text),
-            self._event("response.content_part.done", **self._place(), part=_part(text, told)),
-            self._event("response.output_item.done", output_index=0, item=item),
-            self._event(f"response.{status}", response=whole),
-        ]
+        status = self._status(answer)
+        events = [*self._say(self._calls.end()), *self._items.close(status)]
+        whole = self._response(answer, queued_s)
+        return [*events, self._event(f"response.{status}", response=whole)]
+
+    def _say(self, found: Sequence[Said]) -> list[dict[str, Any]]:
+        """The events of what was said."""
+        events = list[dict[str, Any]]()
+        for one in found:
+            if isinstance(one, Thought):
+                events += self._items.say("reasoning", one.text)
+            elif isinstance(one, Content):
+                events += self._items.say("message", one.text)
+        return events
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first event."""
@@ -127,19 +135,3 @@ class ResponseForm(Form):
         event = {"type": kind, "sequence_number": self._number, **values}
         self._number += 1
         return event
-
-    def _place(self) -> dict[str, Any]:
-        place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        return place | {"logprobs": []}
-
-    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        item = {"id": self._item_id, "type": "message", "role": "assistant"}
-        return item | {"status": status, "content": content}
-
-
-def _part(text: str, told: dict[str, Any] | None = None) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": _entries(told)}
-
-
-def _entries(told: dict[str, Any] | None) -> list[dict[str, Any]]:
-    return [] if told is None else told["content"]

@@ -10,8 +10,8 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer
 
 
-def usage(answer: Answer) -> dict[str, Any]:
-    """Tokens, as OpenAI counts them."""
+def usage(answer: Answer, num_thinking: int = 0) -> dict[str, Any]:
+    """Tokens, as OpenAI counts them; `num_thinking` of them are thinking."""
     stats, num_new = answer.stats, len(answer.token_ids)
     predicted = stats.per_source.get("prediction", {"proposed": 0, "accepted": 0})
     return {
@@ -20,6 +20,7 @@ def usage(answer: Answer) -> dict[str, Any]:
         "total_tokens": stats.prompt_tokens + num_new,
         "prompt_tokens_details": {"cached_tokens": stats.reused_tokens},
         "completion_tokens_details": {
+            "reasoning_tokens": num_thinking,
             "accepted_prediction_tokens": predicted["accepted"],
             "rejected_prediction_tokens": predicted["proposed"] - predicted["accepted"],
         },

@@ -5,28 +5,35 @@ field at fault. Every field is honoured, or refused by name, or says what happen
 """
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
-from coordgen_rs.grammar.kinds import JsonSchema
+from coordgen_rs.grammar.kinds import AfterThinking, JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.server.asked import logprobs
-from coordgen_rs.server.asked.content import grammar_of, prediction_of, stop_strings_of
+from coordgen_rs.server.asked.content import prediction_of, stop_strings_of
 from coordgen_rs.server.asked.dialogue import dialogue_of
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.formats import grammar_of
+from coordgen_rs.server.asked.infill import infill_ends, infill_prompt
+from coordgen_rs.server.asked.limits import alias_of, limit_of, num_choices_of
 from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
 from coordgen_rs.server.refusal import TooLongError
 from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 _LARGEST = 2**64 - 1
+_REASONING_FORMATS = ("none", "auto", "deepseek")
+"""Names of llama.cpp's: the last two are the same."""
 _COMPLETION_TOKENS = 16
 """OpenAI's default for the older endpoint."""
 
@@ -41,7 +48,6 @@ _ELSEWHERE = (
     "function_call",
     "functions",
     "moderation",
-    "reasoning_effort",
     "verbosity",
     "web_search_options",
 )
@@ -74,6 +80,13 @@ class Asked:
         seed: The seed of sampling; None where nothing is sampled.
         tools: What the model may call.
         logit_bias: What is added to the logits of tokens.
+        num_choices: How many answers to give.
+        suffix: What is to follow the answer; None where nothing has to.
+        echo: Gives the text that the answer begins with; None for none.
+        echoed: That text; known once the model is (`ready`).
+        splits_thinking: Whether thinking is told apart from the answer.
+        thinking: How the answer may think; known once the model is.
+        num_thinking: Counts thinking among tokens; known once the model is.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -89,6 +102,52 @@ class Asked:
     seed: int | None
     tools: Tools | None
     logit_bias: AskedBias | None = None
+    num_choices: int = 1
+    suffix: str | None = None
+    echo: Callable[[Model], str] | None = None
+    echoed: str = ""
+    splits_thinking: bool = False
+    thinking: Thinking | None = None
+    num_thinking: Callable[[Sequence[int]], int] = lambda _: 0
+
+    def ready(self, model: Model) -> "tuple[Asked, NDArray[np.uint32]]":
+        """The same with what depends on the model, and the prompt's tokens, `(tokens,) u32`.
+
+        Raises:
+            RefusalError: The prompt, or the answer that the client expects, does not fit, or the
+                model cannot do this.
+        """
+        ids, options = self.prompt_ids(model), self.options.copy()
+        thinking, tokenizer = None, model.tokenizer
+        if self.splits_thinking:
+            marks = model.template_facts.thinking
+            thinking = thinking_of(marks, tokenizer, ids.tolist())
+        if thinking is not None:
+            options["special_tokens"] = (*options.get("special_tokens", ()), *thinking.marks.tokens)
+            grammar = options["grammar"]
+            # Where functions may be called, the channels of thinking are among the grammar's.
+            if grammar is not None and not (self.tools is not None and thinking.marks.header):
+                options["grammar"] = AfterThinking(grammar, thinking)
+        if self.suffix is not None:
+            ends = infill_ends(tokenizer)
+            options["special_tokens"] = ends
+            options["stop"] = [*(options["stop"] or ()), *ends]
+        return replace(
+            self,
+            options=options,
+            echoed="" if self.echo is None else self.echo(model),
+            thinking=thinking,
+            num_thinking=partial(num_thinking, thinking, tokenizer),
+        ), ids
+
+    def choice(self, number: int) -> "Asked":
+        """The request for one of the answers alone: the one whose seed is greater by its number."""
+        if not number or self.seed is None:
+            return self
+        seed = (self.seed + number) & _LARGEST
+        options = self.options.copy()
+        options["seed"] = seed
+        return replace(self, options=options, seed=seed)
 
     def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
         """The prompt's tokens, `(tokens,) u32`.
@@ -135,17 +194,21 @@ def asked_chat(fields: Fields) -> Asked:
         RefusalError: It cannot be answered.
     """
     dialogue = dialogue_of(fields)
-    limit = _chat_limit(fields)
+    limit = limit_of(fields, "max_completion_tokens", "max_tokens", "n_predict")
     num_alternatives = logprobs.of_chat(fields)
     fields.only("modalities", ["text"], why="the server answers with text only")
     fields.only("store", False, why="the server stores no answers for later retrieval")
+    reasoning_format = fields.text("reasoning_format") or "auto"
+    if reasoning_format not in _REASONING_FORMATS:
+        raise fields.wrong("reasoning_format", f"must be one of {', '.join(_REASONING_FORMATS)}")
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         return encoded(model, dialogue.text(model), "messages", special_tokens=False)
 
-    return asked_rest(
+    asked = asked_rest(
         fields, prompt, "messages", limit, dialogue.tools, num_alternatives=num_alternatives
     )
+    return replace(asked, splits_thinking=reasoning_format != "none")
 
 
 def asked_completion(fields: Fields) -> Asked:
@@ -161,20 +224,34 @@ def asked_completion(fields: Fields) -> Asked:
         raise fields.wrong("prompt", "must be one prompt: several need several requests")
     if not isinstance(given, str | list):
         raise fields.wrong("prompt", "must be a string or a list of token ids")
-    fields.only("best_of", 1, why="the server gives one answer to a request")
-    fields.only("echo", False, why="the answer comes without the prompt")
-    fields.only("suffix", "", why="nothing can be inserted before a suffix")
+    is_echoed, suffix = fields.flag("echo"), fields.text("suffix") or None
     num_alternatives = logprobs.of_completion(fields)
-    limit = fields.count("max_tokens", least=1) or _COMPLETION_TOKENS
+    if is_echoed and num_alternatives is not None:
+        raise fields.wrong("echo", "and logprobs exclude each other: those of a prompt are unknown")
+    limit = limit_of(fields, "max_tokens", "n_predict", default=_COMPLETION_TOKENS)
 
-    def prompt(model: Model) -> NDArray[np.uint32]:
+    def own_ids(model: Model, *, special_tokens: bool) -> NDArray[np.uint32]:
         if isinstance(given, str):
-            return encoded(model, given, "prompt")
+            return encoded(model, given, "prompt", special_tokens=special_tokens)
         if len(given) > model.context:
             raise TooLongError("the prompt", str(len(given)), model.context, "prompt")
         return arguments.token_ids("the prompt", given, model.vocab_size)
 
-    return asked_rest(fields, prompt, "prompt", limit, None, num_alternatives=num_alternatives)
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        if suffix is None:
+            return own_ids(model, special_tokens=True)
+        before = own_ids(model, special_tokens=False)
+        behind = encoded(model, suffix, "suffix", special_tokens=False)
+        ids = infill_prompt(model.tokenizer, before.tolist(), behind.tolist())
+        if len(ids) > model.context:
+            raise TooLongError("the prompt", str(len(ids)), model.context, "suffix")
+        return ids
+
+    def echo(model: Model) -> str:
+        return given if isinstance(given, str) else model.tokenizer.decode(given)
+
+    asked = asked_rest(fields, prompt, "prompt", limit, None, num_alternatives=num_alternatives)
+    return replace(asked, suffix=suffix, echo=echo if is_echoed else None)
 
 
 def asked_prompt(fields: Fields) -> Callable[[Model], str]:
@@ -248,6 +325,11 @@ def asked_rest(
     """
     options, logit_bias = _options(fields), logit_bias_of(fields)
     options["logprobs"] = num_alternatives
+    num_choices = 1
+    if prompt_field == "input":
+        fields.only("n", 1, why="a response is one answer")
+    else:
+        num_choices = num_choices_of(fields)
     is_streamed = fields.flag("stream")
     if fields.has("stream_options") and not is_streamed:
         raise fields.wrong("stream_options", "needs stream: true")
@@ -282,6 +364,7 @@ def asked_rest(
         seed=options["seed"] if options["temperature"] else None,
         tools=tools,
         logit_bias=logit_bias,
+        num_choices=num_choices,
     )
 
 
@@ -291,10 +374,14 @@ def _options(fields: Fields) -> RequestOptions:
     Raises:
         RefusalError: A field is out of range, or asks for what cannot be had.
     """
-    fields.only("n", 1, why="the server gives one answer to a request")
     temperature = fields.number("temperature", least=0, most=100) or 0.0
     top_p = fields.number("top_p", least=0, most=1)
-    penalty = fields.number("repetition_penalty", least=0.01, most=100)
+    penalty = alias_of(
+        fields,
+        "repetition_penalty",
+        "repeat_penalty",
+        read=lambda name: fields.number(name, least=0.01, most=100),
+    )
     seed = fields.count("seed", most=_LARGEST)
     return {
         "stop": stop_strings_of(fields),
@@ -310,15 +397,3 @@ def _options(fields: Fields) -> RequestOptions:
         "prediction": prediction_of(fields),
         "reuse_prefix": fields.flag("cache_prompt", default=True),
     }
-
-
-def _chat_limit(fields: Fields) -> int | None:
-    """The most tokens of the answer, under either of its names.
-
-    Raises:
-        RefusalError: It is out of range, or the names disagree.
-    """
-    new, old = (fields.count(n, least=1) for n in ("max_completion_tokens", "max_tokens"))
-    if new and old and new != old:
-        raise fields.wrong("max_tokens", f"is {old}, but max_completion_tokens is {new}")
-    return new or old

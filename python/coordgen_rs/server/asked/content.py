@@ -1,4 +1,4 @@
-"""What a request says in words: messages, an expected answer, a grammar, and where to stop.
+"""What a request says in words: messages, an expected answer, and where to stop.
 
 In: fields of a body. Out: texts, lists and objects as `Model` takes them, or a refusal that names
 the field or the part at fault. The text is not looked at.
@@ -6,9 +6,8 @@ the field or the part at fault. The text is not looked at.
 
 from typing import Any
 
-from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors import arguments
 from coordgen_rs.files.json_text import JsonTextError, parse_json
-from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
 
@@ -46,65 +45,6 @@ def prediction_of(fields: Fields) -> str | None:
     content = prediction.take("content")
     prediction.end()
     return _text(content, "prediction.content")
-
-
-def grammar_of(fields: Fields, own: Fields, given: JsonSchema | None = None) -> Grammar | None:
-    """What the answer is held to: by `response_format`, or by `coordgen.regex` or `coordgen.lark`.
-
-    `given` is what another field holds it to.
-
-    Raises:
-        RefusalError: It is malformed, or there are several.
-    """
-    given = given or _format_of(fields.nested("response_format"))
-    regex, lark = own.text("regex"), own.text("lark")
-    found = [given, None if regex is None else Regex(regex), None if lark is None else Lark(lark)]
-    grammars = [grammar for grammar in found if grammar is not None]
-    if len(grammars) > 1:
-        raise fields.wrong("response_format", "and coordgen.regex and .lark exclude each other")
-    return grammars[0] if grammars else None
-
-
-def format_of_text(text: Fields) -> JsonSchema | None:
-    """What `text.format` of the Responses API holds the answer to; None for text.
-
-    Raises:
-        RefusalError: It is malformed, or there is something else in `text`.
-    """
-    asked = text.nested("format")
-    text.only("verbosity", "medium", why="the model has no such setting")
-    text.end()
-    return _format_of(asked, is_flat=True)
-
-
-def _format_of(asked: Fields, *, is_flat: bool = False) -> JsonSchema | None:
-    """The schema of a `response_format`; None for text.
-
-    Args:
-        asked: The format.
-        is_flat: Whether the schema stands in it, and not in its `json_schema`.
-
-    Raises:
-        RefusalError: It is malformed.
-    """
-    kind = asked.text("type")
-    schema: object = {"type": "object"}
-    if kind == "json_schema":
-        named = asked if is_flat else asked.nested("json_schema")
-        named.ignore("name", "description", "strict")  # it is always held to
-        schema = named.take("schema")
-        named.end()
-        if not isinstance(schema, dict):
-            raise named.wrong("schema", "must be a JSON schema, an object")
-    elif kind not in (None, "text", "json_object"):
-        raise asked.wrong("type", 'must be "text", "json_object" or "json_schema"')
-    asked.end()
-    if kind in (None, "text"):
-        return None
-    try:
-        return JsonSchema(schema)  # type: ignore[arg-type]
-    except OptionError as error:
-        raise asked.wrong("json_schema", f"cannot be used: {error}") from error
 
 
 def messages_of(fields: Fields) -> list[dict[str, Any]]:

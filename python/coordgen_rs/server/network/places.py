@@ -38,16 +38,27 @@ class Places:
         Raises:
             RefusalError: There is none.
         """
+        with self.more(client, 1):
+            yield
+
+    @contextmanager
+    def more(self, client: Client, num_more: int) -> Iterator[None]:
+        """Hold so many places, or none if there are fewer, until the end of the block.
+
+        Raises:
+            RefusalError: There are fewer.
+        """
         num, num_of_key = self._of_client[client], self._of_key[client.key]
-        if num >= self.most or num_of_key >= FULL_CLIENTS * self.most:
+        most_of_key = FULL_CLIENTS * self.most
+        if num + num_more > self.most or num_of_key + num_more > most_of_key:
             raise self._full(num)
-        self._of_client[client] += 1
-        self._of_key[client.key] += 1
+        self._of_client[client] += num_more
+        self._of_key[client.key] += num_more
         try:
             yield
         finally:
-            self._of_client -= Counter([client])
-            self._of_key -= Counter([client.key])
+            self._of_client -= Counter({client: num_more})
+            self._of_key -= Counter({client.key: num_more})
 
     def _full(self, num: int) -> RefusalError:
         after = self._when_full(num)

@@ -1,0 +1,152 @@
+"""What a request holds its answer to, under the names that clients of other servers use.
+
+In: fields of a body: `response_format` (OpenAI), `json_schema` and `grammar` (llama.cpp),
+`structured_outputs` and `guided_*` (vLLM), `coordgen.regex` and `.lark`. Out: one grammar, or a
+refusal that names the field; two of them exclude each other. Whether a grammar can be followed is
+found out where it meets the model.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from coordgen_rs.errors import OptionError
+from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.refusal import RefusalError
+
+MOST_CHOICES = 1024
+"""Texts among which an answer may have to choose."""
+
+_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+def grammar_of(fields: Fields, own: Fields, given: JsonSchema | None = None) -> Grammar | None:
+    """What the answer is held to; None for anything.
+
+    Args:
+        fields: The fields of the body.
+        own: Those of `coordgen`.
+        given: What another field holds it to.
+
+    Raises:
+        RefusalError: It is malformed, or there are several.
+    """
+    found: list[tuple[str, Grammar]] = [] if given is None else [("text.format", given)]
+    found += [*_named(fields), *_of(own, "regex"), *_of(own, "lark")]
+    for name, _ in found[1:]:
+        raise RefusalError(
+            f"{name} and {found[0][0]} exclude each other: an answer is held to one of them",
+            param=name,
+            code="invalid_value",
+        )
+    return found[0][1] if found else None
+
+
+def format_of_text(text: Fields) -> JsonSchema | None:
+    """What `text.format` of the Responses API holds the answer to; None for text.
+
+    Raises:
+        RefusalError: It is malformed, or there is something else in `text`.
+    """
+    asked = text.nested("format")
+    text.only("verbosity", "medium", why="the model has no such setting")
+    text.end()
+    return _format_of(asked, is_flat=True)
+
+
+def _named(fields: Fields) -> Iterator[tuple[str, Grammar]]:
+    """Each grammar of the body, and the field that it stands in."""
+    schema = _format_of(fields.nested("response_format"))
+    if schema is not None:
+        yield "response_format", schema
+    yield from _of(fields, "json_schema", kind="json")
+    yield from _of(fields, "grammar")
+    for kind in ("json", "regex", "choice", "grammar"):
+        yield from _of(fields, f"guided_{kind}", kind=kind)
+    outputs = fields.nested("structured_outputs")
+    if outputs.flag("json_object"):
+        yield outputs.name("json_object"), JsonSchema(_ANY_OBJECT)
+    for kind in ("json", "regex", "choice", "grammar"):
+        yield from _of(outputs, kind)
+    outputs.end()
+
+
+def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[tuple[str, Grammar]]:
+    """The grammar in a field; none where that is absent, or an empty `grammar`.
+
+    Args:
+        fields: The fields.
+        name: The field's name.
+        kind: What it holds, where its name does not say so.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    kind = kind or name
+    if not fields.has(name):
+        return
+    if kind == "json":
+        yield fields.name(name), _schema(fields, name, fields.take(name))
+    elif kind == "choice":
+        yield fields.name(name), _choice(fields, name)
+    elif (text := fields.text(name)) or kind != "grammar":
+        yield fields.name(name), _written(kind, text or "")
+
+
+def _written(kind: str, text: str) -> Grammar:
+    """A pattern, or a grammar: Lark, or else GBNF, where rules are told by `::=`."""
+    if kind == "regex":
+        return Regex(text)
+    return Gbnf(text) if kind == "grammar" and "::=" in text else Lark(text)
+
+
+def _choice(fields: Fields, name: str) -> Regex:
+    choices = fields.take(name)
+    if (
+        not isinstance(choices, list)
+        or not 0 < len(choices) <= MOST_CHOICES
+        or not all(isinstance(choice, str) and choice for choice in choices)
+    ):
+        raise fields.wrong(name, f"must be a list of 1 to {MOST_CHOICES} texts, none of them empty")
+    return Regex("|".join(_META.sub(r"\\\g<0>", choice) for choice in choices))
+
+
+def _schema(fields: Fields, name: str, schema: object) -> JsonSchema:
+    if not isinstance(schema, dict | str):
+        raise fields.wrong(name, "must be a JSON schema, an object")
+    try:
+        return JsonSchema(schema)
+    except OptionError as error:
+        raise fields.wrong(name, f"cannot be used: {error}") from error
+
+
+def _format_of(asked: Fields, *, is_flat: bool = False) -> JsonSchema | None:
+    """The schema of a `response_format`; None for text.
+
+    Args:
+        asked: The format.
+        is_flat: Whether the schema stands in it, and not in its `json_schema`.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    kind = asked.text("type")
+    schema: object = _ANY_OBJECT
+    if kind == "json_object" and asked.has("schema"):
+        schema = asked.take("schema")
+        if not isinstance(schema, dict):
+            raise asked.wrong("schema", "must be a JSON schema, an object")
+    elif kind == "json_schema":
+        is_flat = is_flat or (asked.has("schema") and not asked.has("json_schema"))
+        named = asked if is_flat else asked.nested("json_schema")
+        named.ignore("name", "description", "strict")  # it is always held to
+        schema = named.take("schema")
+        named.end()
+        if not isinstance(schema, dict):
+            raise named.wrong("schema", "must be a JSON schema, an object")
+    elif kind not in (None, "text", "json_object"):
+        raise asked.wrong("type", 'must be "text", "json_object" or "json_schema"')
+    asked.end()
+    return None if kind in (None, "text") else _schema(asked, "json_schema", schema)

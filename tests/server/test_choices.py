@@ -1,0 +1,241 @@
+"""Several answers to one request: each is that of its seed alone, and a place of its client."""
+
+import asyncio
+import json
+from contextlib import ExitStack
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from coordgen_rs import Model
+from coordgen_rs.errors import NonFiniteLogitsError
+from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.answers.several import AnsweringSeveral
+from coordgen_rs.server.jobs import Jobs
+from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.network.places import Places
+from coordgen_rs.server.refusal import RefusalError
+from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_served import refused, serving
+from with_worker import all_news, asked, in_thread, job, with_worker
+
+TEXT = "".join(text for text, _ in STEPS)
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+SAMPLED = {"temperature": 1, "seed": 7}
+
+
+class SeededModel(FakeModel):
+    """Says its seed, one letter a step."""
+
+    def _answered(self, prompt, options, on_read):
+        said = f"seed {options['seed']}"
+        self.steps = [(letter, ("target",)) for letter in said]
+        return super()._answered(prompt, options, on_read)
+
+
+def chunks_of(response):
+    assert response.status_code == 200, response.text
+    *events, done, end = response.text.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+def joined(chunks, num, part="delta"):
+    texts = [""] * num
+    for chunk in chunks:
+        for choice in chunk["choices"]:
+            said = choice["text"] if part == "text" else choice["delta"].get("content", "")
+            texts[choice["index"]] += said
+    return texts
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_each_choice_is_that_of_its_seed_alone_streamed_or_not(path):
+    body = (HELLO if path == CHAT else {"prompt": "hello"}) | SAMPLED | {"n": 3}
+    with serving(SeededModel()) as client:
+        whole = client.post(path, json=body).json()
+        chunks = chunks_of(client.post(path, json=body | {"stream": True}))
+    texts = [
+        choice["message"]["content"] if path == CHAT else choice["text"]
+        for choice in whole["choices"]
+    ]
+    assert texts == ["seed 7", "seed 8", "seed 9"]
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
+    assert [choice["coordgen"]["seed"] for choice in whole["choices"]] == [7, 8, 9]
+    assert joined(chunks, 3, "delta" if path == CHAT else "text") == texts
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    ends = [c for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+    assert sorted(end["index"] for end in ends) == [0, 1, 2]
+    assert {end["index"]: end["coordgen"]["seed"] for end in ends} == {0: 7, 1: 8, 2: 9}
+
+
+def test_the_last_seed_is_followed_by_the_first():
+    with serving(SeededModel()) as client:
+        body = HELLO | SAMPLED | {"n": 2, "seed": 2**64 - 1}
+        choices = client.post(CHAT, json=body).json()["choices"]
+    assert [c["message"]["content"] for c in choices] == [f"seed {2**64 - 1}", "seed 0"]
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_without_sampling_one_answer_is_made_and_given_to_each(is_streamed):
+    model = FakeModel()
+    with serving(model) as client:
+        response = client.post(CHAT, json=HELLO | {"n": 4, "stream": is_streamed})
+        if is_streamed:
+            texts = joined(chunks_of(response), 4)
+        else:
+            texts = [choice["message"]["content"] for choice in response.json()["choices"]]
+    assert texts == [TEXT] * 4
+    assert len(model.asked) == 1
+
+
+def test_usage_counts_the_prompt_once_and_all_answers():
+    with serving(FakeModel()) as client:
+        body = HELLO | SAMPLED
+        one = client.post(CHAT, json=body).json()["usage"]
+        whole = client.post(CHAT, json=body | {"n": 3}).json()["usage"]
+        asked = body | {"n": 3, "stream": True, "stream_options": {"include_usage": True}}
+        *_, last = chunks = chunks_of(client.post(CHAT, json=asked))
+    assert whole["prompt_tokens"] == one["prompt_tokens"]
+    assert whole["completion_tokens"] == 3 * one["completion_tokens"]
+    assert whole["total_tokens"] == whole["prompt_tokens"] + whole["completion_tokens"]
+    assert whole["completion_tokens_details"]["accepted_prediction_tokens"] == 3
+    assert (last["choices"], last["usage"]) == ([], whole)
+    assert [chunk for chunk in chunks[:-1] if chunk["usage"] is not None] == []
+
+
+@pytest.mark.parametrize(
+    ("field", "param"),
+    [
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"n": 1.5}, "n"),
+        ({"n": True}, "n"),
+        ({"best_of": 2}, "best_of"),
+        ({"n": 2, "best_of": 3}, "best_of"),
+    ],
+)
+def test_a_number_of_answers_that_cannot_be_is_named(field, param):
+    with serving(FakeModel()) as client:
+        error = refused(client.post(COMPLETIONS, json={"prompt": "x"} | field))
+        told = client.post(COMPLETIONS, json={"prompt": "x", "n": 2, "best_of": 2})
+        assert len(told.json()["choices"]) == 2
+        assert refused(client.post("/v1/responses", json={"input": "x", "n": 2}))["param"] == "n"
+    assert error["param"] == param
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_error_of_one_choice_is_the_requests(is_streamed):
+    model = FakeModel()
+    model.fails_at = {"hello": NonFiniteLogitsError("row 0")}
+    with serving(model) as client:
+        response = client.post(CHAT, json=HELLO | SAMPLED | {"n": 3, "stream": is_streamed})
+        if is_streamed:
+            *_, last, end = response.text.split("\n\n")
+            assert (json.loads(last.removeprefix("data: "))["error"]["message"], end) == (
+                "row 0",
+                "",
+            )
+        else:
+            assert refused(response, 500)["message"] == "row 0"
+        model.fails_at = {}
+        assert client.post(CHAT, json=HELLO | {"n": 2}).status_code == 200
+
+
+def test_more_answers_than_a_client_may_have_are_refused_for_good():
+    with serving(FakeModel()) as client:  # nine places: eight that wait, and one
+        error = refused(client.post(CHAT, json=HELLO | SAMPLED | {"n": 10}))
+        assert (error["param"], "9 answers" in error["message"]) == ("n", True)
+        assert client.post(CHAT, json=HELLO | SAMPLED | {"n": 9}).status_code == 200
+        assert client.post(CHAT, json=HELLO | {"n": 16}).status_code == 200
+
+
+def test_several_places_are_held_together_or_not_at_all():
+    places, client = Places(4, lambda _: 1), Client("alice", "10.0.0.1")
+    with places.one(client), places.more(client, 2):
+        with pytest.raises(RefusalError), places.more(client, 2):
+            pass
+        with places.more(client, 1), pytest.raises(RefusalError), places.one(client):
+            pass
+    assert not places._of_client
+    assert not places._of_key
+
+
+def test_other_clients_come_between_the_answers_of_one():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        first = job("first", "a")
+        worker.submit(first)
+        await in_thread(model.at_step.acquire)
+        ids = FakeTokenizer().encode("three")
+        jobs = Jobs(asked("three", n=3, **SAMPLED), ids, Client("", "b"))
+        for one in jobs.all:
+            worker.submit(one)
+        other = job("other", "c")
+        worker.submit(other)
+        model.may_step.release(1000)
+        await all_news(other)
+        while worker.num_running or worker.num_waiting:
+            await jobs.news()
+        assert model.ended == ["first", "three", "other", "three", "three"]
+
+    with_worker(test, model)
+
+
+def test_a_client_that_goes_away_ends_all_its_answers():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        request = asked("gone", n=3, stream=True, **SAMPLED)
+        jobs = Jobs(request, FakeTokenizer().encode("gone"), Client("", "a"))
+        forms = [Form(request.choice(number), "fake", chr, number) for number in range(3)]
+        places = worker.places
+        for one in jobs.all:
+            worker.submit(one)
+
+        async def receive():
+            return {"type": "http.disconnect"}
+
+        async def send(message):
+            raise OSError
+
+        with ExitStack() as held:
+            held.enter_context(places.more(Client("", "a"), 2))
+            response = AnsweringSeveral(jobs, worker, forms, held.pop_all(), with_usage=False)
+        await in_thread(model.at_step.acquire)
+        await response({}, receive, send)
+        assert worker.num_waiting == 0
+        assert not places._of_client
+        model.may_step.release(1000)
+        await asyncio.wait_for(all_news_of(job("next"), worker), 600)
+        assert worker.figures.given_up == 3
+        assert model.ended == ["gone", "next"]
+
+    async def all_news_of(one, worker):
+        worker.submit(one)
+        await all_news(one)
+
+    with_worker(test, model)
+
+
+@pytest.mark.parametrize("drafts", [True, False])
+def test_choices_of_a_model_are_what_it_says_under_their_seeds(bundle_of, drafts):
+    bundle = bundle_of("embedded", "fp32")
+    prompt = "The lamp of the Tormel mill is red. The lamp of the"
+    sampled = {"temperature": 1.2, "seed": 11}
+    with Model.open(bundle, threads=1) as model:
+        alone = [
+            model.generate(prompt, max_new_tokens=12, **sampled | {"seed": 11 + number})
+            for number in range(3)
+        ]
+    body = {"prompt": prompt, "max_tokens": 12, "n": 3, **sampled}
+    body["coordgen"] = {"drafts": drafts}
+    with serving(Model.open(bundle, threads=1, parallel=2)) as client:
+        told = client.post(COMPLETIONS, json=body).json()
+        chunks = chunks_of(client.post(COMPLETIONS, json=body | {"stream": True}))
+    assert [choice["text"] for choice in told["choices"]] == [answer.text for answer in alone]
+    assert joined(chunks, 3, "text") == [answer.text for answer in alone]

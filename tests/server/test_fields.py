@@ -1,0 +1,217 @@
+"""Fields of other servers' clients: limits, penalties, formats, echo, and filling in the middle."""
+
+import json
+from types import MappingProxyType
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from coordgen_rs import Gbnf, JsonSchema, Lark, Model, Regex
+from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_served import refused, serving
+
+TEXT = "".join(text for text, _ in STEPS)
+CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+GBNF, LARK = 'root ::= "a"', 'start: "a"'
+
+
+@pytest.fixture
+def model():
+    return FakeModel()
+
+
+@pytest.fixture
+def client(model):
+    with serving(model) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "limit"),
+    [
+        (CHAT, {"max_tokens": -1}, 200),
+        (CHAT, {"max_completion_tokens": -1}, 200),
+        (CHAT, {"n_predict": 7}, 7),
+        (CHAT, {"n_predict": 7, "max_tokens": 7}, 7),
+        (COMPLETIONS, {}, 16),
+        (COMPLETIONS, {"max_tokens": -1}, 200),
+        (COMPLETIONS, {"n_predict": -1}, 200),
+        (RESPONSES, {"max_output_tokens": -1}, 200),
+    ],
+)
+def test_a_limit_of_minus_one_is_as_many_tokens_as_fit(client, model, path, fields, limit):
+    body = {CHAT: HELLO, COMPLETIONS: {"prompt": "x"}, RESPONSES: {"input": "x"}}[path]
+    answered = client.post(path, json=body | fields)
+    assert answered.status_code == 200, answered.text
+    assert model.asked[-1][1]["max_new_tokens"] == limit
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": -2}, "max_tokens"),
+        ({"n_predict": "all"}, "n_predict"),
+        ({"max_tokens": 3, "n_predict": -1}, "n_predict"),
+        ({"repeat_penalty": 0}, "repeat_penalty"),
+        ({"repetition_penalty": 1.1, "repeat_penalty": 1.2}, "repeat_penalty"),
+        ({"echo": 1}, "echo"),
+        ({"suffix": 1}, "suffix"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(client, fields, param):
+    error = refused(client.post(COMPLETIONS, json={"prompt": "x"} | fields))
+    assert (error["param"], param in error["message"]) == (param, True)
+
+
+def test_the_penalty_has_llama_cpps_name_too(client, model):
+    for fields in ({"repeat_penalty": 1.3}, {"repeat_penalty": 1.3, "repetition_penalty": 1.3}):
+        assert client.post(CHAT, json=HELLO | fields).status_code == 200
+        assert model.asked[-1][1]["repetition_penalty"] == 1.3
+
+
+@pytest.mark.parametrize(
+    ("fields", "grammar"),
+    [
+        ({"grammar": GBNF}, Gbnf(GBNF)),
+        ({"grammar": LARK}, Lark(LARK)),
+        ({"grammar": ""}, None),
+        ({"json_schema": SCHEMA}, JsonSchema(SCHEMA)),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, JsonSchema(SCHEMA)),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, JsonSchema(SCHEMA)),
+        ({"guided_json": SCHEMA}, JsonSchema(SCHEMA)),
+        ({"guided_json": json.dumps(SCHEMA)}, JsonSchema(SCHEMA)),
+        ({"guided_regex": "a+"}, Regex("a+")),
+        ({"guided_choice": ["a.b", "c-d"]}, Regex(r"a\.b|c\-d")),
+        ({"guided_grammar": GBNF}, Gbnf(GBNF)),
+        ({"structured_outputs": {"json": SCHEMA}}, JsonSchema(SCHEMA)),
+        ({"structured_outputs": {"json_object": True}}, JsonSchema({"type": "object"})),
+        ({"structured_outputs": {"regex": "a+"}}, Regex("a+")),
+        ({"structured_outputs": {"choice": ["a"]}}, Regex("a")),
+        ({"structured_outputs": {"grammar": LARK}}, Lark(LARK)),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_a_format_is_held_to_by_the_name_that_each_server_has(client, model, path, fields, grammar):
+    body = HELLO if path == CHAT else {"prompt": "x"}
+    answered = client.post(path, json=body | fields)
+    assert answered.status_code == 200, answered.text
+    assert model.asked[-1][1]["grammar"] == grammar
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"grammar": 5}, "grammar"),
+        ({"json_schema": 5}, "json_schema"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_regex": 5}, "guided_regex"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_choice": ["a", ""]}, "guided_choice"),
+        ({"structured_outputs": 5}, "structured_outputs"),
+        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn"),
+        ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
+        ({"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
+        ({"grammar": GBNF, "guided_regex": "a"}, "guided_regex"),
+        ({"json_schema": SCHEMA, "response_format": {"type": "json_object"}}, "json_schema"),
+        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
+    ],
+)
+def test_a_format_that_cannot_be_or_two_of_them_are_named(client, fields, param):
+    error = refused(client.post(CHAT, json=HELLO | fields))
+    assert (error["param"], param in error["message"]) == (param, True)
+
+
+@pytest.mark.parametrize("prompt", ["hello", [104, 101, 108, 108, 111]])
+def test_an_echo_begins_with_the_prompt(client, prompt):
+    body = {"prompt": prompt, "echo": True, "n": 2}
+    choices = client.post(COMPLETIONS, json=body).json()["choices"]
+    assert [choice["text"] for choice in choices] == [f"hello{TEXT}"] * 2
+    *events, _, _ = client.post(COMPLETIONS, json=body | {"stream": True}).text.split("\n\n")
+    texts = ["", ""]
+    for event in events:
+        for choice in json.loads(event.removeprefix("data: "))["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == [f"hello{TEXT}"] * 2
+
+
+class MarkedTokenizer(FakeTokenizer):
+    """Has special tokens, beyond all characters."""
+
+    def __init__(self, *marks):
+        self.marks = MappingProxyType({mark: 0x200000 + i for i, mark in enumerate(marks)})
+
+    def decode(self, token_ids):
+        names = {token: mark for mark, token in self.marks.items()}
+        return "".join(names.get(token) or chr(token) for token in token_ids)
+
+
+@pytest.mark.parametrize(
+    ("marks", "prompt"),
+    [
+        (
+            ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|fim_pad|>", "<|endoftext|>"],
+            "<|fim_prefix|>a(<|fim_suffix|>)b<|fim_middle|>",
+        ),
+        (
+            ["<fim_prefix>", "<fim_suffix>", "<fim_middle>"],
+            "<fim_prefix>a(<fim_suffix>)b<fim_middle>",
+        ),
+        (["▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"], "▁<PRE>a(▁<SUF>)b▁<MID>"),
+        (
+            ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"],  # noqa: RUF001
+            "<｜fim▁begin｜>a(<｜fim▁hole｜>)b<｜fim▁end｜>",  # noqa: RUF001
+        ),
+        (["[PREFIX]", "[SUFFIX]"], "[SUFFIX])b[PREFIX]a("),
+    ],
+)
+@pytest.mark.parametrize("before", ["a(", [97, 40]])
+def test_the_middle_is_filled_in_by_the_marks_of_the_models_family(model, marks, prompt, before):
+    model.tokenizer = MarkedTokenizer(*marks)
+    with serving(model) as client:
+        body = {"prompt": before, "suffix": ")b", "stop": "x"}
+        answered = client.post(COMPLETIONS, json=body)
+    assert answered.status_code == 200, answered.text
+    asked, options = model.asked[-1]
+    assert asked == prompt
+    assert sorted(options["special_tokens"]) == sorted(marks)
+    assert options["stop"][0] == "x"
+    assert sorted(options["stop"][1:]) == sorted(marks)
+
+
+def test_a_model_that_cannot_fill_in_says_so(client):
+    error = refused(client.post(COMPLETIONS, json={"prompt": "a", "suffix": "b"}))
+    assert (error["param"], "fim_prefix" in error["message"]) == ("suffix", True)
+    assert client.post(COMPLETIONS, json={"prompt": "a", "suffix": ""}).status_code == 200
+
+
+def test_a_suffix_that_does_not_fit_is_refused(model):
+    model.tokenizer = MarkedTokenizer("[PREFIX]", "[SUFFIX]")
+    with serving(model) as client:
+        for before, behind in (("a", "b" * 201), ("a" * 120, "b" * 120)):
+            error = refused(client.post(COMPLETIONS, json={"prompt": before, "suffix": behind}))
+            assert (error["param"], error["code"]) == ("suffix", "context_length_exceeded")
+
+
+def test_formats_of_a_model_are_the_same_with_and_without_drafts(bundle_of):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    told = []
+    with serving(Model.open(bundle_of("embedded", "fp32"), threads=1)) as client:
+        for fields in (
+            {"grammar": 'root ::= [a-z]+ " " [0-9]{2}'},
+            {"guided_choice": ["red", "green"]},
+            {"structured_outputs": {"json": SCHEMA}},
+        ):
+            for drafts in (True, False):
+                body = {"prompt": "The lamp is", "max_tokens": 40, "return_token_ids": True}
+                body |= fields | {"coordgen": {"drafts": drafts}}
+                [choice] = client.post(COMPLETIONS, json=body).json()["choices"]
+                told.append((choice["token_ids"], choice["text"]))
+        error = refused(client.post(COMPLETIONS, json={"prompt": "x", "grammar": "root ::= x"}))
+        assert "GBNF" in error["message"]
+    assert told[::2] == told[1::2]
+    assert told[2][1] in ("red", "green")

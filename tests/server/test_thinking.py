@@ -1,0 +1,282 @@
+"""Thinking: told apart from the answer, streamed or not, asked for, counted, and not held."""
+
+import json
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordgen_rs import JsonSchema
+from coordgen_rs.grammar.kinds import AfterThinking
+from coordgen_rs.model.prompts import TemplateFacts
+from coordgen_rs.server.answers.thinking import ThinkingReader
+from coordgen_rs.server.tools.calls import CallReader, Content, Thought
+from coordgen_rs.text.thinking import CHANNELS, Thinking, marks_of
+from fake_model import FakeModel
+from fake_served import refused, serving
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+HELLO = {"messages": [{"role": "user", "content": "hello"}]}
+TAGS, GEMMA = marks_of("</think>"), marks_of("<|channel>thought")
+MESSAGE = "<|start|>assistant<|channel|>"
+
+
+def read(thinking, pieces):
+    """Thinking and content of an answer that comes in pieces."""
+    reader = ThinkingReader(thinking, CallReader(None))
+    found = [one for piece in pieces for one in reader.read(piece)] + reader.end()
+    assert all(one.text for one in found)
+    return (
+        "".join(one.text for one in found if isinstance(one, Thought)),
+        "".join(one.text for one in found if isinstance(one, Content)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("thinking", "said", "told"),
+    [
+        (Thinking(TAGS), "<think>\nso <b>\n</think>\n\nYes.", ("so <b>", "Yes.")),
+        (Thinking(TAGS), "\n<think>so</think>Yes.\n", ("so", "Yes.\n")),
+        (Thinking(TAGS, is_open=True), "so\n\nand so\n</think>\n\nYes.", ("so\n\nand so", "Yes.")),
+        (Thinking(TAGS, is_open=True), " cut off </thi", ("cut off </thi", "")),
+        (Thinking(TAGS), "<think>\n\n</think>\n\nYes.", ("", "Yes.")),
+        (Thinking(TAGS), "The tag <think> opens.</think>", ("", "The tag <think> opens.</think>")),
+        (Thinking(TAGS), " <thin", ("", " <thin")),
+        (None, "<think>so</think>Yes.", ("", "<think>so</think>Yes.")),
+        (
+            Thinking(GEMMA),
+            "<|channel>thought\nso<channel|>Yes.<|channel>thought\nand<channel|> No.",
+            ("soand", "Yes.No."),
+        ),
+        (
+            Thinking(CHANNELS),
+            f"<|channel|>analysis<|message|>so<|end|>{MESSAGE}final<|message|>Yes.<|return|>",
+            ("so", "Yes."),
+        ),
+        (Thinking(CHANNELS), "<|channel|>final<|message|>Yes.", ("", "Yes.")),
+        (Thinking(CHANNELS), '{"no": "header"}', ("", '{"no": "header"}')),
+        (Thinking(CHANNELS), f"<|channel|>analysis<|message|>so<|end|>{MESSAGE}fi", ("so", "")),
+    ],
+)
+def test_thinking_and_answer_are_told_apart(thinking, said, told):
+    assert read(thinking, [said]) == told
+    assert read(thinking, said) == told
+
+
+PARTS = ["<think>", "</think>", "\n", " ", "a", "<", "think>", "</", "so ", "<|channel>thought\n"]
+PARTS += ["<channel|>", "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"]
+PARTS += ["<|channel|>final<|message|>", "<|channel|>", "<|message|>", "<|call|>"]
+
+
+@given(
+    thinking=st.sampled_from(
+        [Thinking(marks, is_open) for marks in (TAGS, GEMMA) for is_open in (False, True)]
+        + [Thinking(CHANNELS)]
+    ),
+    said=st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+)
+def test_however_an_answer_is_cut_the_same_is_told(thinking, said, cuts):
+    places = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
+    pieces = [said[i:j] for i, j in pairwise(places)]
+    assert read(thinking, pieces) == read(thinking, [said])
+
+
+class ThinkingModel(FakeModel):
+    """Thinks between tags, a few characters a step; its template reads `enable_thinking`."""
+
+    ends = "stop"
+
+    def __init__(self, said="<think>\nso it is\n</think>\n\nYes.", **facts):
+        steps = [(said[i : i + 3], ("target",) * len(said[i : i + 3])) for i in range(0, 99, 3)]
+        super().__init__(steps=[step for step in steps if step[0]])
+        known = {"variables": frozenset({"enable_thinking"}), "knows_developer": False}
+        self.template_facts = TemplateFacts(**known | {"thinking": TAGS} | facts)
+
+    def chat_prompt(self, messages, *, tools=None, template_variables=None):
+        self.variables, self.roles = template_variables, [one["role"] for one in messages]
+        return super().chat_prompt(messages)
+
+
+def deltas_of(response):
+    assert response.status_code == 200, response.text
+    *events, _, _ = response.text.split("\n\n")
+    choices = [json.loads(event.removeprefix("data: "))["choices"] for event in events]
+    return [choice["delta"] for choice, *_ in choices]
+
+
+def test_a_chat_has_thinking_beside_its_content_streamed_or_not():
+    with serving(ThinkingModel()) as client:
+        whole = client.post(CHAT, json=HELLO).json()
+        deltas = deltas_of(client.post(CHAT, json=HELLO | {"stream": True}))
+    [choice] = whole["choices"]
+    assert choice["finish_reason"] == "stop"
+    for name in ("reasoning_content", "reasoning"):
+        assert choice["message"][name] == "so it is"
+        assert "".join(delta.get(name, "") for delta in deltas) == "so it is"
+    assert choice["message"]["content"] == "Yes."
+    assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
+    num = len("<think>\nso it is\n</think>")
+    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == num
+
+
+def test_thinking_stays_in_the_content_where_it_is_not_to_be_told_apart():
+    with serving(ThinkingModel("<think>so</think>Yes.")) as client:
+        body = HELLO | {"reasoning_format": "none"}
+        message = client.post(CHAT, json=body).json()["choices"][0]["message"]
+    assert message == {
+        "role": "assistant",
+        "content": "<think>so</think>Yes.",
+        "refusal": None,
+    }
+
+
+def test_an_answer_begins_with_thinking_where_the_prompt_has_opened_it():
+    model = ThinkingModel("so</think>Yes.")
+    with serving(model) as client:
+        for prompt, told in [("x<think>\n", ("so", "Yes.")), ("x</think>\n\n", None)]:
+            body = {"messages": [{"role": "user", "content": prompt}]}
+            message = client.post(CHAT, json=body).json()["choices"][0]["message"]
+            if told is None:
+                assert message["content"] == "so</think>Yes."
+            else:
+                assert (message["reasoning_content"], message["content"]) == told
+
+
+@pytest.mark.parametrize(
+    ("facts", "fields", "variables"),
+    [
+        ({}, {"reasoning_effort": "none"}, {"enable_thinking": False}),
+        ({}, {"reasoning_effort": "high"}, {"enable_thinking": True}),
+        ({}, {}, None),
+        ({"variables": frozenset()}, {"reasoning_effort": "high"}, {}),
+        (
+            {"variables": frozenset({"reasoning_effort", "thinking"})},
+            {"reasoning_effort": "low"},
+            {"reasoning_effort": "low", "thinking": True},
+        ),
+        (
+            {"variables": frozenset({"reasoning_effort"}), "thinking": CHANNELS},
+            {"reasoning_effort": "none"},
+            {"reasoning_effort": "low"},
+        ),
+        (
+            {},
+            {"reasoning_effort": "none", "chat_template_kwargs": {"x": 1}},
+            {"enable_thinking": False, "x": 1},
+        ),
+    ],
+)
+def test_an_effort_is_what_the_template_knows_of_it(facts, fields, variables):
+    model = ThinkingModel(**facts)
+    with serving(model) as client:
+        assert client.post(CHAT, json=HELLO | fields).status_code == 200
+        assert model.variables == variables
+        effort = fields.get("reasoning_effort")
+        if effort and "chat_template_kwargs" not in fields:
+            body = {"input": "hello", "reasoning": {"effort": effort, "summary": "auto"}}
+            assert client.post(RESPONSES, json=body).status_code == 200
+            assert model.variables == variables
+
+
+def test_an_effort_and_a_variable_that_contradict_each_other_are_refused():
+    with serving(ThinkingModel()) as client:
+        body = HELLO | {"reasoning_effort": "none"}
+        for variables in ({"enable_thinking": True}, {"reasoning_effort": "high"}):
+            error = refused(client.post(CHAT, json=body | {"chat_template_kwargs": variables}))
+            assert (error["param"], "chat_template_kwargs" in error["message"]) == (
+                "reasoning_effort",
+                True,
+            )
+        for reasoning in ({"effort": "lots"}, {"summary": "detailed"}, {"x": 1}, 5):
+            body = {"input": "hello", "reasoning": reasoning}
+            assert "reasoning" in refused(client.post(RESPONSES, json=body))["param"]
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_developers_are_the_system_where_the_template_has_none(knows):
+    model = ThinkingModel(knows_developer=knows)
+    messages = [
+        {"role": "developer", "content": "Be short."},
+        *HELLO["messages"],
+        {"role": "system", "content": "Be kind."},
+    ]
+    with serving(model) as client:
+        for path, body in ((CHAT, {"messages": messages}), (RESPONSES, {"input": messages})):
+            assert client.post(path, json=body).status_code == 200
+            assert model.roles == ["developer" if knows else "system", "user", "system"]
+
+
+def test_a_grammar_holds_what_comes_behind_thinking():
+    model, schema = ThinkingModel(), {"type": "object"}
+    body = HELLO | {"response_format": {"type": "json_object"}}
+    with serving(model) as client:
+        client.post(CHAT, json=body)
+        assert model.asked[-1][1]["grammar"] == AfterThinking(JsonSchema(schema), Thinking(TAGS))
+        assert model.asked[-1][1]["special_tokens"] == ("<think>", "</think>")
+        client.post(CHAT, json=body | {"reasoning_format": "none"})
+        assert model.asked[-1][1]["grammar"] == JsonSchema(schema)
+        assert "special_tokens" not in model.asked[-1][1]
+
+
+def test_a_response_has_an_item_of_thinking_before_its_message():
+    with serving(ThinkingModel()) as client:
+        whole = client.post(RESPONSES, json={"input": "hello"}).json()
+        streamed = client.post(RESPONSES, json={"input": "hello", "stream": True}).text
+    thought, message = whole["output"]
+    assert (thought["type"], thought["summary"]) == ("reasoning", [])
+    assert thought["content"] == [{"type": "reasoning_text", "text": "so it is"}]
+    assert (message["type"], message["content"][0]["text"]) == ("message", "Yes.")
+    assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
+    events = [json.loads(one.split("data: ")[1]) for one in streamed.split("\n\n") if one]
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    assert [kind for i, kind in enumerate(kinds) if kind != kinds[i - 1]] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "reasoning_text.delta",
+        "reasoning_text.done",
+        "content_part.done",
+        "output_item.done",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        "completed",
+    ]
+    for kind, text in (("reasoning_text", "so it is"), ("output_text", "Yes.")):
+        deltas = [e["delta"] for e in events if e["type"] == f"response.{kind}.delta"]
+        assert "".join(deltas) == text
+    ids = {"type": None, "id": None}
+    last = [item | ids for item in events[-1]["response"]["output"]]
+    assert last == [item | ids for item in whole["output"]]
+
+
+def test_thinking_of_earlier_turns_is_the_templates_to_use():
+    class ReadingModel(ThinkingModel):
+        def chat_prompt(self, messages, *, tools=None, template_variables=None):
+            self.thoughts = [message.get("reasoning_content") for message in messages]
+            return super().chat_prompt(messages)
+
+    model = ReadingModel()
+    said = {"role": "assistant", "content": "Yes."}
+    thought = {"type": "reasoning", "summary": [], "id": "rs_1"}
+    thought["content"] = [{"type": "reasoning_text", "text": "so it is"}]
+    with serving(model) as client:
+        body = {"messages": [*HELLO["messages"], said | {"reasoning_content": "so it is"}]}
+        assert client.post(CHAT, json=body).status_code == 200
+        assert model.thoughts == [None, "so it is"]
+        body = {"input": [*HELLO["messages"], thought, said, *HELLO["messages"]]}
+        assert client.post(RESPONSES, json=body).status_code == 200
+        assert model.thoughts == [None, "so it is", None]
+        for wrong in (thought | {"content": 5}, thought | {"x": 1}, thought):
+            assert "input" in refused(client.post(RESPONSES, json={"input": [wrong]}))["param"]
