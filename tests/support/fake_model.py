@@ -36,6 +36,9 @@ class FakeTokenizer:
     def token(self, token_id):
         return chr(token_id)
 
+    def added_tokens(self):
+        return {}
+
 
 class FakeModel:
     """Answers every prompt with `steps`.
@@ -46,6 +49,8 @@ class FakeModel:
         at_step: Released by the model before each step, and before each chunk of a prompt.
         chunks: Chunks in which prompts are read.
         reads_tools: Whether the chat template knows tools.
+        tools_template: That template's source.
+        unfollowed: Parts of grammars that cannot be followed, with why.
         ends: Why answers end.
         fails_at: Prompts whose answer fails after its first step, and how.
         parallel: How many requests it answers at a time.
@@ -59,6 +64,7 @@ class FakeModel:
     reads_tools, ends = True, "length"
 
     why_alone, runs = None, None
+    tools_template, end_token_ids = "", ()
 
     def __init__(self, *, is_gated=False, steps=STEPS, chunks=0, parallel=1):
         self.parallel = parallel
@@ -67,6 +73,12 @@ class FakeModel:
         self.asked, self.ended, self.fails_at, self.threads = [], [], {}, {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
         self.is_closed = False
+        self.unfollowed = {}
+
+    def check_grammar(self, grammar):
+        for part, error in self.unfollowed.items():
+            if part in grammar.text:
+                raise error
 
     def stream_tokens(self, token_ids, **options):
         prompt = self.tokenizer.decode(token_ids).removeprefix("\x01")

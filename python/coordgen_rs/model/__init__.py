@@ -45,6 +45,7 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.corpus.corpus import Corpus
 
@@ -572,6 +573,33 @@ class Model:
         """
         return self._prompts.reads_tools
 
+    @property
+    def tools_template(self) -> str:
+        """The source of the chat template for dialogues with tools.
+
+        Raises:
+            ChatTemplateError: There is no chat template, or it cannot be read.
+        """
+        return self._prompts.tools_template
+
+    @property
+    def end_token_ids(self) -> Sequence[int]:
+        """Tokens that end an answer."""
+        return self._session.end_token_ids
+
+    def check_grammar(self, grammar: "JsonSchema | Regex | Lark") -> None:
+        """Check that answers can be held to a grammar, before anything is asked.
+
+        Args:
+            grammar: Same as in `RequestOptions`.
+
+        Raises:
+            OptionError: It is no grammar, or the package llguidance is missing.
+            UnsupportedGrammarError: It cannot be followed; the message names what of it.
+            GrammarError: The model's tokenizer cannot be used with a grammar.
+        """
+        self._vocabulary.matcher(grammar)
+
     @cached_property
     def _vocabulary(self) -> "Vocabulary":
         from coordgen_rs.grammar.vocabulary import Vocabulary
@@ -604,7 +632,8 @@ class Model:
             prediction=prediction,
         )
         turn = self._turns.turn(request)
-        return Stream(turn.steps, request.stats, self._tokenizer.stream(), stop_strings, turn.made)
+        text = self._tokenizer.stream(shown=asked.special_tokens)
+        return Stream(turn.steps, request.stats, text, stop_strings, turn.made)
 
     def close(self) -> None:
         """Release the target and what drafts for it. A stream that this thread read last ends.

@@ -44,6 +44,9 @@ class RequestOptions(TypedDict, total=False):
     nothing."""
     ignore_eos: bool
     """End tokens do not end the answer."""
+    special_tokens: Sequence[str]
+    """Special tokens that the text shows, such as `("<|python_tag|>",)`; by default none. What is
+    no special token of the model changes nothing."""
     grammar: "JsonSchema | Regex | Lark | None"
     """What the answer must follow: a `JsonSchema`, `Regex` or `Lark`. The most likely token, or the
     one that is drawn, is then one of those that the grammar allows."""
@@ -88,6 +91,7 @@ class AskedOptions:
     on_read: Callable[[int], None] | None = None
     namespace: str | None = None
     reuse_prefix: bool = True
+    special_tokens: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         self.sampling(0 if self.seed is None else self.seed)
@@ -95,6 +99,7 @@ class AskedOptions:
         for name in ("ignore_eos", "drafts", "trees", "reuse_prefix"):
             arguments.flag(name, getattr(self, name))
         arguments.function("on_read", self.on_read)
+        arguments.names("special_tokens", self.special_tokens)
         if self.namespace is not None:
             arguments.text("namespace", self.namespace, may_be_empty=False)
         if self.prediction is not None:

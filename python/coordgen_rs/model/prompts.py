@@ -67,6 +67,11 @@ class ChatPrompts:
         """Whether the template tells the model of tools; raises as `check` does."""
         return self._for_tools.reads_tools
 
+    @property
+    def tools_template(self) -> str:
+        """The source of the template for dialogues with tools; raises as `check` does."""
+        return self._for_tools.source
+
     @cached_property
     def _plain(self) -> ChatTemplate:
         return self._templates.template()

@@ -181,6 +181,8 @@ class Endpoints:
         asked = await self._read(request, check)
         model = self._worker.model
         prompt_ids = await self._lanes.run(client, partial(asked.prompt_ids, model))
+        if asked.tools is not None:
+            asked = await self._lanes.run(client, partial(asked.fitted, model))
         job = Job(asked, prompt_ids, client, self._namespace(client))
         tokenizer = model.tokenizer
         kind = ResponseForm if asked.kind == "response" else Form

@@ -142,8 +142,16 @@ class Tokenizer:
                 return str(self._tokenizer.decode(ids, skip_special_tokens=True))
             return str(self._tokenizer.decode_batch([ids], skip_special_tokens=True)[0])
 
-    def stream(self) -> Callable[[int], str]:
+    def added_tokens(self) -> dict[str, int]:
+        """Tokens that were added to the vocabulary, special or not, with their ids."""
+        found = self._tokenizer.get_added_tokens_decoder()
+        return {str(token.content): int(token_id) for token_id, token in found.items()}
+
+    def stream(self, *, shown: Iterable[str] = ()) -> Callable[[int], str]:
         """A function that takes one id at a time and returns the text that is now certain.
+
+        Args:
+            shown: Special tokens that appear in the text; all others are left out.
 
         A character of several tokens appears with its last one. Pieces join to `decode`, with two
         exceptions: a last character that the tokens leave incomplete does not appear, and after
@@ -151,7 +159,17 @@ class Tokenizer:
         although `decode` of some tokenizers then also shows the bytes before them as U+FFFD.
         It raises BundleError where the tokenizer cannot do a token, for what its file says.
         """
-        return TextPieces(self.decode)
+        pieces = TextPieces(self.decode)
+        known = self._special_tokens
+        texts = {known[text]: text for text in shown if text in known}
+        if not texts:
+            return pieces
+        return lambda token: texts[token] if token in texts else pieces(token)
+
+    @cached_property
+    def _special_tokens(self) -> dict[str, int]:
+        found = self._tokenizer.get_added_tokens_decoder()
+        return {str(one.content): int(token) for token, one in found.items() if one.special}
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return package_errors_as(BundleError, f"{self._path} {what}")

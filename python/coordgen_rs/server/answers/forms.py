@@ -45,7 +45,7 @@ class Form:
             "model": model,
         }
         self._num_chars = self._num_tokens = 0
-        self._calls = CallReader(asked.tools)
+        self._calls = CallReader(asked.calling)
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object; `gains` are its steps, where trees were asked for."""
@@ -57,14 +57,7 @@ class Form:
         choice = self._choice(said, self._reason(answer))
         if self._asked.with_token_ids:
             choice["token_ids"] = answer.token_ids
-        figures = self._figures(answer, queued_s)
-        if self._asked.with_spans:
-            figures["coordgen"] |= {
-                "spans": [[*span] for span in answer.spans],
-                "token_spans": _runs(answer.sources, 0),
-            }
-        if self._asked.with_trees:
-            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        figures = self._whole_figures(answer, queued_s, gains)
         return (
             {"object": self._whole_kind}
             | self._head
@@ -88,17 +81,8 @@ class Form:
         chunk = self._chunk(said or self._nothing(), None)
         if asked.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
-        own: dict[str, Any] = {}
-        if asked.with_spans:
-            by_char = [piece.source for piece in gain.pieces for _ in piece.text]
-            own["spans"] = _runs(by_char, self._num_chars)
-            own["token_spans"] = _runs(gain.sources, self._num_tokens)
-        if (asked.with_spans or asked.with_trees) and gain.step is not None:
-            own["step"] = self._step(gain)
-        if own:
+        if own := self._own(gain):
             chunk["coordgen"] = own
-        self._num_chars += len(text)
-        self._num_tokens += len(gain.token_ids)
         return [chunk]
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
@@ -115,13 +99,26 @@ class Form:
         """An error after the first event."""
         return error.to_json()
 
+    def _own(self, gain: Gain) -> dict[str, Any]:
+        """What of a step is told beside its text: spans and the draft tree, if asked for."""
+        asked, own = self._asked, dict[str, Any]()
+        if asked.with_spans:
+            by_char = [piece.source for piece in gain.pieces for _ in piece.text]
+            own["spans"] = _runs(by_char, self._num_chars)
+            own["token_spans"] = _runs(gain.sources, self._num_tokens)
+        if (asked.with_spans or asked.with_trees) and gain.step is not None:
+            own["step"] = self._step(gain)
+        self._num_chars += sum(len(piece.text) for piece in gain.pieces)
+        self._num_tokens += len(gain.token_ids)
+        return own
+
     def _delta(self, found: Sequence[Said]) -> dict[str, Any] | None:
         """The part of a chunk's choice that holds it; None if there is nothing."""
         text = "".join(one.text for one in found if isinstance(one, Content))
         if self._asked.kind != "chat":
             return {"text": text} if text else None
         delta: dict[str, Any] = {"content": text} if text else {}
-        calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
+        calls = [_call(one) | {"index": one.number} for one in _joined(found)]
         if calls:
             delta["tool_calls"] = calls
         return {"delta": delta} if delta else None
@@ -153,7 +150,8 @@ class Form:
 
     def _reason(self, answer: Answer) -> str:
         reason = _FINISH.get(answer.finish_reason or "", "stop")
-        return "tool_calls" if self._calls.num_calls and reason == "stop" else reason
+        is_call = self._calls.num_calls and not self._calls.is_open
+        return "tool_calls" if is_call and reason == "stop" else reason
 
     def _chunk(self, said: dict[str, Any] | None, reason: str | None) -> dict[str, Any]:
         choices = [] if said is None else [self._choice(said, reason)]
@@ -162,6 +160,20 @@ class Form:
 
     def _choice(self, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
         return {"index": 0} | said | {"logprobs": None, "finish_reason": reason}
+
+    def _whole_figures(
+        self, answer: Answer, queued_s: float, gains: Sequence[Gain]
+    ) -> dict[str, Any]:
+        """The figures of an answer that is told as a whole, with spans and steps if asked for."""
+        figures = self._figures(answer, queued_s)
+        if self._asked.with_spans:
+            figures["coordgen"] |= {
+                "spans": [[*span] for span in answer.spans],
+                "token_spans": _runs(answer.sources, 0),
+            }
+        if self._asked.with_trees:
+            figures["coordgen"]["steps"] = [self._step(gain) for gain in gains if gain.step]
+        return figures
 
     def _figures(self, answer: Answer, queued_s: float) -> dict[str, Any]:
         stats = answer.stats
@@ -180,9 +192,20 @@ class Form:
 def _message(found: Sequence[Said]) -> dict[str, Any]:
     """What a model said, with the parts of each call put together."""
     text = "".join(one.text for one in found if isinstance(one, Content))
-    calls = [_call(one) for one in found if isinstance(one, Call)]
+    calls = [_call(one) for one in _joined(found)]
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     return message | {"content": text or None, "tool_calls": calls} if calls else message
+
+
+def _joined(found: Sequence[Said]) -> list[Call]:
+    """Calls, or their next parts, with what belongs to one call put together."""
+    joined: list[Call] = []
+    for one in found:
+        if isinstance(one, Call) and one.name is None and joined:
+            joined[-1] = joined[-1]._replace(arguments=joined[-1].arguments + one.arguments)
+        elif isinstance(one, Call):
+            joined.append(one)
+    return joined
 
 
 def _call(call: Call) -> dict[str, Any]:

@@ -11,9 +11,11 @@ from typing import Any
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.answers.output_items import OutputItems
 from coordgen_rs.server.answers.timings import usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.functions import Tools
 
 
 class ResponseForm(Form):
@@ -23,7 +25,7 @@ class ResponseForm(Form):
 
     def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
         super().__init__(asked, model, text_of)
-        self._item_id = f"msg_{secrets.token_hex(12)}"
+        tools = asked.tools
         self._base: dict[str, Any] = {
             "id": f"resp_{secrets.token_hex(12)}",
             "object": "response",
@@ -35,33 +37,86 @@ class ResponseForm(Form):
             "instructions": None,
             "max_output_tokens": asked.limit,
             "output": [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": tools is None or tools.is_parallel,
             "previous_response_id": None,
             "store": False,
             "temperature": asked.options["temperature"],
             "top_p": asked.options["top_p"],
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": "auto" if tools is None else _choice(tools),
+            "tools": [] if tools is None else _listed(tools),
             "truncation": "disabled",
             "metadata": {},
             "usage": None,
         }
         self._number = 0
-        self._said: list[str] = []
+        self._items = OutputItems(self._event)
+        self._waiting: dict[str, Any] = {}  # what is told beside the next event
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The response as one object."""
-        own = super().whole(answer, queued_s, gains)
-        figures = {name: own[name] for name in ("timings", "metrics", "coordgen")}
+        self._items.say([*self._calls.read(answer.text), *self._calls.end()])
+        self._items.close(self._status(answer))
+        return self._response(answer, queued_s, gains)
+
+    def opening(self) -> list[dict[str, Any]]:
+        """What comes before the first text."""
+        return [
+            self._event("response.created", response=self._base),
+            self._event("response.in_progress", response=self._base),
+        ]
+
+    def step(self, gain: Gain) -> list[dict[str, Any]]:
+        """What a step adds: events, or none where nothing is certain and nothing else asked."""
+        asked = self._asked
+        said = self._calls.read("".join(piece.text for piece in gain.pieces))
+        events = self._items.say(said)
+        if not gain.token_ids or not (asked.with_spans or asked.with_trees or asked.with_token_ids):
+            return events
+        if not events and asked.tools is None:
+            events = self._items.text("")
+        self._wait(self._own(gain), gain)
+        if events:
+            events[-1] |= self._waiting
+            self._waiting = {}
+        return events
+
+    def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
+        """What comes after the last text."""
+        events, status = self._items.say(self._calls.end()), self._status(answer)
+        events += self._items.close(status)
+        events[0] |= self._waiting
+        whole = self._response(answer, queued_s, ())
+        return [*events, self._event(f"response.{status}", response=whole)]
+
+    def failure(self, error: RefusalError) -> dict[str, Any]:
+        """An error after the first event."""
+        return self._event(
+            "error", code=error.code or error.kind, message=str(error), param=error.param
+        )
+
+    def _wait(self, own: dict[str, Any], gain: Gain) -> None:
+        """Add to what is told beside the next event: nothing of it is for a call's own events."""
+        waiting = self._waiting.setdefault("coordgen", {}) if own else {}
+        for name, value in own.items():
+            waiting[name] = waiting.get(name, []) + value if isinstance(value, list) else value
+        if self._asked.with_token_ids:
+            ids = [*self._waiting.get("token_ids", []), *gain.token_ids]
+            self._waiting["token_ids"] = ids
+
+    def _status(self, answer: Answer) -> str:
+        return "incomplete" if self._reason(answer) == "length" else "completed"
+
+    def _response(self, answer: Answer, queued_s: float, gains: Sequence[Gain]) -> dict[str, Any]:
+        """The whole response; its output has been said."""
+        figures = self._whole_figures(answer, queued_s, gains)
         if self._asked.with_token_ids:
             figures["coordgen"]["token_ids"] = answer.token_ids
-        is_cut = self._reason(answer) == "length"
-        status = "incomplete" if is_cut else "completed"
-        told = usage(answer)
+        status, told = self._status(answer), usage(answer)
+        is_cut = status == "incomplete"
         return self._base | {
             "status": status,
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": [self._item(status, [_part(answer.text)])],
+            "output": self._items.listed,
             "usage": {
                 "input_tokens": told["prompt_tokens"],
                 "input_tokens_details": told["prompt_tokens_details"],
@@ -73,60 +128,26 @@ class ResponseForm(Form):
             **figures,
         }
 
-    def opening(self) -> list[dict[str, Any]]:
-        """What comes before the first text."""
-        item = self._item("in_progress", [])
-        return [
-            self._event("response.created", response=self._base),
-            self._event("response.in_progress", response=self._base),
-            self._event("response.output_item.added", output_index=0, item=item),
-            self._event("response.content_part.added", **self._place(), part=_part("")),
-        ]
-
-    def step(self, gain: Gain) -> list[dict[str, Any]]:
-        """What a step adds: one event, or none where no text is certain and nothing else asked."""
-        found = super().step(gain)
-        if not found:
-            return []
-        [chunk] = found
-        text = "".join(piece.text for piece in gain.pieces)
-        self._said.append(text)
-        more = {"coordgen": chunk["coordgen"]} if "coordgen" in chunk else {}
-        if self._asked.with_token_ids:
-            more["token_ids"] = gain.token_ids
-        return [self._event("response.output_text.delta", **self._place(), delta=text, **more)]
-
-    def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
-        """What comes after the last text."""
-        text, whole = "".join(self._said), self.whole(answer, queued_s)
-        status = whole["status"]
-        item = self._item(status, [_part(text)])
-        return [
-            self._event("response.output_text.done", **self._place(), text=text),
-            self._event("response.content_part.done", **self._place(), part=_part(text)),
-            self._event("response.output_item.done", output_index=0, item=item),
-            self._event(f"response.{status}", response=whole),
-        ]
-
-    def failure(self, error: RefusalError) -> dict[str, Any]:
-        """An error after the first event."""
-        return self._event(
-            "error", code=error.code or error.kind, message=str(error), param=error.param
-        )
-
     def _event(self, kind: str, **values: Any) -> dict[str, Any]:
         event = {"type": kind, "sequence_number": self._number, **values}
         self._number += 1
         return event
 
-    def _place(self) -> dict[str, Any]:
-        place = {"item_id": self._item_id, "output_index": 0, "content_index": 0}
-        return place | {"logprobs": []}
 
-    def _item(self, status: str, content: list[dict[str, Any]]) -> dict[str, Any]:
-        item = {"id": self._item_id, "type": "message", "role": "assistant"}
-        return item | {"status": status, "content": content}
+def _choice(tools: Tools) -> str | dict[str, Any]:
+    """The `tool_choice` of a request, as OpenAI tells it."""
+    if tools.forced is not None:
+        return {"type": "function", "name": tools.forced}
+    return "required" if tools.is_required else "auto"
 
 
-def _part(text: str) -> dict[str, Any]:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _listed(tools: Tools) -> list[dict[str, Any]]:
+    """The functions of a request, as OpenAI tells them."""
+    empty: dict[str, Any] = {"description": None, "parameters": {}}
+    return [
+        {"type": "function"}
+        | empty
+        | tool["function"]
+        | {"strict": tool["function"]["name"] in tools.strict}
+        for tool in tools.listed
+    ]

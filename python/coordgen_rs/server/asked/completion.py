@@ -6,7 +6,7 @@ field at fault. Every field is honoured, or refused by name, or says what happen
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,9 @@ from coordgen_rs.server.asked.content import grammar_of, prediction_of, stop_str
 from coordgen_rs.server.asked.dialogue import dialogue_of
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import TooLongError
-from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.server.tools.calls import Calling
+from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.holding import held
 
 _LARGEST = 2**64 - 1
 _COMPLETION_TOKENS = 16
@@ -70,6 +72,7 @@ class Asked:
         with_token_ids: Whether to give the answer's tokens, too.
         seed: The seed of sampling; None where nothing is sampled.
         tools: What the model may call.
+        calling: How its calls are told; known once the model is (`fitted`).
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -84,6 +87,20 @@ class Asked:
     with_token_ids: bool
     seed: int | None
     tools: Tools | None
+    calling: Calling | None = None
+
+    def fitted(self, model: Model) -> "Asked":
+        """The same, with what depends on the model: how it writes calls, and is held to them.
+
+        Raises:
+            RefusalError: A function cannot be held to.
+        """
+        if self.tools is None:
+            return self
+        options = self.options.copy()
+        calling, options["grammar"] = held(self.tools, model, options.get("grammar"))
+        options["special_tokens"] = calling.form.marks
+        return replace(self, options=options, calling=calling)
 
     def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
         """The prompt's tokens, `(tokens,) u32`.
@@ -241,10 +258,8 @@ def asked_rest(
     options["drafts"] = own.flag("drafts", default=True)
     options["trees"] = with_trees
     options["grammar"] = grammar_of(fields, own, schema)
-    if tools is not None and (of_call := tools.grammar()) is not None:
-        if options["grammar"] is not None:
-            raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
-        options["grammar"] = of_call
+    if tools is not None and tools.is_required and options["grammar"] is not None:
+        raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
     own.end()
     with_token_ids = fields.flag("return_token_ids")
     fields.ignore(*_ABOUT_CLIENT)

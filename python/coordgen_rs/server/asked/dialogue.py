@@ -11,7 +11,7 @@ from typing import Any
 from coordgen_rs.model import Model
 from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.tools.grammar import Tools, tools_of
+from coordgen_rs.server.tools.functions import Tools, tools_of
 from coordgen_rs.server.tools.prompts import described
 
 

@@ -1,24 +1,23 @@
-"""What `/v1/responses` is asked: OpenAI's Responses API, as far as it is text in and text out.
+"""What `/v1/responses` is asked: OpenAI's Responses API, as far as it is text and functions.
 
 In: a body as `Fields`. Out: an `Asked`, or a refusal that names the field. Nothing is stored, so no
 response can be gone on with by its id: a dialogue is sent whole, as items of `input`.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
 from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
 from coordgen_rs.server.asked.content import format_of_text
 from coordgen_rs.server.asked.dialogue import AskedDialogue
 from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.asked.items import messages_of_items
+from coordgen_rs.server.tools.functions import tools_of
 
+_ENCRYPTED = ["reasoning.encrypted_content"]
+"""What clients ask for to send it back; of thoughts that nobody encrypts there is none."""
 _NOT_STORED = "the server stores no responses: send the whole dialogue as input"
-_NO_TOOLS = "take /v1/chat/completions for tools"
 
 
 def asked_response(fields: Fields) -> Asked:
@@ -27,66 +26,21 @@ def asked_response(fields: Fields) -> Asked:
     Raises:
         RefusalError: It cannot be answered.
     """
-    messages = _messages(fields)
+    messages = messages_of_items(fields)
     limit = fields.count("max_output_tokens", least=1)
     for name in ("previous_response_id", "conversation", "prompt"):
         fields.only(name, why=_NOT_STORED)
     fields.only("store", False, why=_NOT_STORED)
     fields.only("background", False, why=_NOT_STORED)
     fields.only("truncation", "disabled", why="a dialogue that is too long is refused")
-    fields.only("include", [], why="there is nothing more to include")
-    fields.only("tools", [], why=_NO_TOOLS)
-    fields.only("tool_choice", "auto", "none", why=_NO_TOOLS)
-    fields.only("parallel_tool_calls", True, False, why="it must be true or false")
+    fields.only("include", [], _ENCRYPTED, why="there is nothing more to include")
+    tools = tools_of(fields, is_flat=True)
     fields.only("reasoning", {}, why="the model has no such setting")
     fields.ignore("max_tool_calls")
     schema = format_of_text(fields.nested("text"))
 
     def prompt(model: Model) -> NDArray[np.uint32]:
-        text = AskedDialogue(messages, None, None).text(model)
+        text = AskedDialogue(messages, tools, None).text(model)
         return encoded(model, text, "input", special_tokens=False)
 
-    return asked_rest(fields, prompt, "input", limit, None, schema)
-
-
-def _messages(fields: Fields) -> list[dict[str, Any]]:
-    """The dialogue, `instructions` first.
-
-    Raises:
-        RefusalError: It is malformed, or holds something else than text.
-    """
-    given, instructions = fields.take("input"), fields.text("instructions")
-    items = [{"role": "user", "content": given}] if isinstance(given, str) else given
-    if not isinstance(items, list) or not items:
-        raise fields.wrong("input", "must be a text, or a list of one message or more")
-    found = [_message(Fields(item, f"input[{i}]")) for i, item in enumerate(items)]
-    if instructions is None:
-        return found
-    return [{"role": "system", "content": instructions}, *found]
-
-
-def _message(item: Fields) -> dict[str, Any]:
-    item.only("type", "message", why=f"its type must be message; {_NO_TOOLS}")
-    role, content = item.text("role"), item.take("content")
-    item.ignore("id", "status")
-    item.end()
-    if role is None:
-        raise item.wrong("role", "must be a role such as user")
-    parts = [content] if isinstance(content, str) else content
-    if not isinstance(parts, list):
-        raise item.wrong("content", f"must be text, but is {arguments.shown(content)}")
-    texts = [
-        part if isinstance(part, str) else _text(Fields(part, f"{item.name('content')}[{index}]"))
-        for index, part in enumerate(parts)
-    ]
-    return {"role": role, "content": "\n".join(texts)}
-
-
-def _text(part: Fields) -> str:
-    part.only("type", "input_text", "output_text", "text", why="the model reads text only")
-    text = part.text("text")
-    part.ignore("annotations", "logprobs")
-    part.end()
-    if text is None:
-        raise RefusalError(f"{part.name('text')} must be text", param=part.name("text"))
-    return text
+    return asked_rest(fields, prompt, "input", limit, tools, schema)

@@ -8,8 +8,8 @@ message, calls and results between marks, as Hermes models were trained on.
 import json
 from typing import Any
 
-from coordgen_rs.server.tools.calls import BEGIN, END
-from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.server.tools.forms import hermes
+from coordgen_rs.server.tools.functions import Tools
 
 _ABOUT = """\
 You may call functions to answer. They are listed here as JSON schemas:
@@ -40,7 +40,8 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
         return {"role": "user", "content": content}
     if "tool_calls" not in message:
         return message
-    calls = [f"{BEGIN}\n{_json(call['function'])}\n{END}" for call in message["tool_calls"]]
+    begin, end = hermes.FORM.opening, hermes.FORM.closing
+    calls = [f"{begin}\n{_json(call['function'])}\n{end}" for call in message["tool_calls"]]
     parts = [message["content"]] if message.get("content") else []
     return {"role": message["role"], "content": "\n".join([*parts, *calls])}
 
