@@ -2,10 +2,12 @@
 
 In: messages with calls and results in OpenAI's form. Out: for a template that knows tools, the
 same with arguments as objects; for others, plain messages: a description of the tools in the system
-message, calls and results between marks, as Hermes models were trained on.
+message, calls and results between marks, as Hermes models were trained on. Some templates refuse
+ids of calls that are not as long as their own.
 """
 
 import json
+from hashlib import sha256
 from typing import Any
 
 from coordgen_rs.server.tools.forms import hermes
@@ -32,6 +34,34 @@ def described(messages: list[dict[str, Any]], tools: Tools | None) -> list[dict[
         first = plain[0] | {"content": f"{plain[0]['content']}\n\n{about}"}
         return [first, *plain[1:]]
     return [{"role": "system", "content": about}, *plain]
+
+
+def with_short_ids(messages: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+    """Messages whose calls have ids of a length, for a template that refuses others.
+
+    Args:
+        messages: The messages; they are not changed.
+        length: How many letters and digits an id is to have.
+    """
+    return [_renamed(message, length) for message in messages]
+
+
+def _renamed(message: dict[str, Any], length: int) -> dict[str, Any]:
+    found = dict(message)
+    if isinstance(identity := found.get("tool_call_id"), str):
+        found["tool_call_id"] = _short(identity, length)
+    if "tool_calls" in found:
+        found["tool_calls"] = [
+            call | {"id": _short(call.get("id", ""), length)} for call in found["tool_calls"]
+        ]
+    return found
+
+
+def _short(identity: str, length: int) -> str:
+    """The same id for the same id."""
+    if len(identity) == length and identity.isalnum():
+        return identity
+    return sha256(identity.encode(errors="replace")).hexdigest()[:length]
 
 
 def _plain(message: dict[str, Any]) -> dict[str, Any]:

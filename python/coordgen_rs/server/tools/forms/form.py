@@ -53,8 +53,20 @@ class CallForm(Protocol):
     """A way to write calls.
 
     Attributes:
+        name: What it is called.
         marks: Texts that are special tokens in some tokenizers: the answer's text is to show them.
+        id_len: How long the templates of its models want the ids of calls; None for any length.
     """
+
+    @property
+    def name(self) -> str:
+        """See the class."""
+        ...
+
+    @property
+    def id_len(self) -> int | None:
+        """See the class."""
+        ...
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -43,6 +43,7 @@ class Frame:
         is_bare: Whether an answer that is nothing but the JSON of a call is one, too.
         prefers_bare: Whether the model was trained to write calls in that way, without marks.
         hidden: Marks within a call, which the text is to show as well.
+        id_len: See `CallForm`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Frame:
     is_bare: bool = False
     prefers_bare: bool = False
     hidden: tuple[str, ...] = ()
+    id_len: int | None = None
 
     @property
     def marks(self) -> tuple[str, ...]:

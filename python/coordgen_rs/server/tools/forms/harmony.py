@@ -25,6 +25,7 @@ class Harmony:
     """The form."""
 
     name = "harmony"
+    id_len: int | None = None
     marks = (_START, _CHANNEL, _CONSTRAIN, _MESSAGE, *_ENDS)
 
     def is_of(self, template: str) -> bool:

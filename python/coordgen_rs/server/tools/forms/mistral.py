@@ -12,6 +12,7 @@ NAMED = Frame(
     between="[TOOL_CALLS]",
     closing="",
     hidden=("[ARGS]",),
+    id_len=9,
 )
 
 LISTED = Frame(
@@ -26,4 +27,5 @@ LISTED = Frame(
     between=", ",
     last="]",
     closing="",
+    id_len=9,
 )
