@@ -43,10 +43,10 @@ class MarkedTokens:
         """The tokens that were added, with their ids."""
         return self.tokenizer.added_tokens()
 
-    def refused_at(self, lark, text):
-        """Where a grammar refuses a text; None where it allows all of it, and -1 where the text
-        may not end there."""
-        matcher = self.vocabulary.matcher(Lark(lark))
+    def refused_at(self, grammar, text):
+        """Where a grammar, or one in Lark, refuses a text; None where it allows all of it, and -1
+        where the text may not end there."""
+        matcher = self.vocabulary.matcher(Lark(grammar) if isinstance(grammar, str) else grammar)
         matcher.begin()
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         for token, (start, _) in zip(encoded.ids, encoded.offsets, strict=True):
