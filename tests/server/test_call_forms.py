@@ -221,6 +221,21 @@ def test_an_answer_is_a_call_or_follows_the_schema(name, tokens_of):
     assert checked(tokens, lark, one) is None
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_may_follow_does_not_depend_on_what_was_drafted(name, tokens_of):
+    tokens = tokens_of(name)
+    before = "" if name in ("harmony", "llama") else "So <b>: "
+    text = before + spoken(name, calls_of(name))
+    for end in ENDS.get(name, ()):
+        text = text.removesuffix(end)
+    for choice in ({}, {"is_parallel": False}):
+        lark = grammar(name, Lexicon(tokens.added(), tokens.ends), **choice)
+        text = text if not choice else before + spoken(name, [("time", {})]).split("<|call|>")[0]
+        alone = tokens.masks(lark, text)
+        for widths in ((1,), (3, 8, 5), (len(text),)):
+            assert tokens.masks_of_drafts(lark, text, widths) == alone
+
+
 texts = st.text(st.sampled_from("aÄ日 ,.;:='\\\n{}[]()/-"), max_size=8).filter(
     lambda text: text == text.strip()
 )

@@ -58,6 +58,35 @@ class MarkedTokens:
         end = self.ends[0]
         return None if matcher.words[end // 32] >> np.uint32(end % 32) & 1 else -1
 
+    def masks(self, lark, text):
+        """What may follow each token of a text, as bytes: asked one token after the other."""
+        matcher, found = self.vocabulary.matcher(Lark(lark)), []
+        matcher.begin()
+        for token in self._tokenizer.encode(text, add_special_tokens=False).ids:
+            matcher.after([])
+            found.append(matcher.words.tobytes())
+            matcher.extend([token])
+        return found
+
+    def masks_of_drafts(self, lark, text, widths):
+        """The same, asked as drafts are verified: paths in any order, then what was taken."""
+        matcher, found, at = self.vocabulary.matcher(Lark(lark)).another(), [], 0
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        matcher.begin()
+        while at < len(ids):
+            width = widths[at % len(widths)]
+            taken = ids[at : at + width]
+            matcher.possible([0, *taken], [0, *range(len(taken))])
+            asked = {}
+            for length in sorted(range(len(taken)), key=lambda n: (n * 7) % 5):
+                matcher.after(taken[:length])
+                asked[length] = matcher.words.tobytes()
+                matcher.forced(taken[:length])
+            found += [asked[length] for length in range(len(taken))]
+            matcher.extend(taken)
+            at += len(taken)
+        return found
+
 
 @cache
 def marked_tokens(marks=(), ends=()):

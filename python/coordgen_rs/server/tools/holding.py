@@ -1,8 +1,8 @@
 """What an answer is held to, so that a call that begins is one that the function takes.
 
 In: the tools of a request, and a model. Out: how its calls are told, and a grammar. Without the
-package llguidance, or where the request has a grammar of its own that is no JSON schema, nothing is
-held: calls are found in the text, and given when they are complete.
+package llguidance, or where the request has a grammar of its own that is no JSON schema, nothing
+is held: calls are found in the text, and given when they are complete.
 """
 
 import json
@@ -50,29 +50,29 @@ def held(tools: Tools, model: "Model", given: Grammar | None) -> tuple[Calling, 
         return loosely, given
     answer = None if given is None else json.loads(given.text)
     choice = Choice(tools.callable, tools.is_required, tools.is_parallel, answer)
-    must_hold = tools.is_required or bool(tools.strict)
     try:
-        lark = _written(form, choice, tools, model)
-    except OptionError as error:  # no package for grammars
-        if must_hold:
+        lark = _written(form, choice, tools.strict, model)
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        if tools.is_required or tools.strict:
             raise _UnusableError(error) from error
         return loosely, given
     return Calling(form, tools.callable, is_held=True), lark
 
 
-def _written(form: CallForm, choice: Choice, tools: Tools, model: "Model") -> Lark:
-    """The grammar, which the model can follow.
+def _written(form: CallForm, choice: Choice, strict: frozenset[str], model: "Model") -> Lark:
+    """The grammar, which the model can follow. In it, what cannot be held to is any object.
 
     Raises:
-        _UnusableError: A schema cannot be followed, and has to be.
+        OptionError: The package llguidance is missing.
+        GrammarError: A schema cannot be followed, and has to be; or they are too many.
     """
     added, ends = model.tokenizer.added_tokens(), model.end_token_ids
     try:
         return _checked(lambda: form.grammar(choice, Lexicon(added, ends)), model)
-    except GrammarError as error:
-        loose = [name for name, one in choice.parameters.items() if not _is_followed(one, model)]
-        if choice.is_required or not loose or tools.strict & {*loose}:
-            raise _UnusableError(error) from error
+    except GrammarError:
+        loose = {name for name, one in choice.parameters.items() if not _is_followed(one, model)}
+        if choice.is_required or strict & loose or not loose:
+            raise
     return _checked(lambda: form.grammar(choice, Lexicon(added, ends, loose)), model)
 
 

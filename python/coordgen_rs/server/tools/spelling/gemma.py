@@ -1,7 +1,7 @@
 """Arguments as Gemma writes them: names without quotes, texts between marks, nothing spaced.
 
 In: text behind `call:NAME{`. Out: an object in JSON, an argument at a time. Held are names, order
-and types at every depth, and the values that are listed; not patterns, lengths and bounds.
+and types at every depth, listed values, and bounds of numbers; not patterns and lengths.
 """
 
 from functools import partial
@@ -23,7 +23,6 @@ from coordgen_rs.server.tools.spelling.values import PairsReader
 _DEEPEST = 8
 """Levels of a schema that are held; below them any value is allowed."""
 _NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/"
-_INTEGER = r"/-?(0|[1-9][0-9]*)/"
 _KEY = r"/[^\s,:=()\[\]{}'\"<]+/"
 
 
@@ -65,9 +64,15 @@ class _Writing:
             items = schema.get("items")
             item = self.value(items, depth + 1) if isinstance(items, dict) else self._anything()
             return f'"[" ({item} ("," {item})*)? "]"'
-        simple = {"string": self._string(), "integer": _INTEGER, "number": _NUMBER}
-        simple |= {"boolean": '"true" | "false"', "null": '"null" | "None"'}
-        return simple.get(kind or "", self._anything())
+        if kind in ("integer", "number"):
+            shared = {
+                name: self._root[name] for name in ("$defs", "definitions") if name in self._root
+            }
+            return self._lexicon.json(shared | schema)
+        if kind == "string":
+            return self._string()
+        words = {"boolean": '"true" | "false"', "null": '"null"'}
+        return words.get(kind or "") or self._anything()
 
     def _is_open(self, schema: dict[str, Any]) -> bool:
         return schema.get("additionalProperties") is not False
@@ -98,7 +103,7 @@ class _Writing:
             self._any = name = f"{self._place}v"
             pair = f'{_KEY} ":" {name}'
             self.rules.append(
-                f'{name}: {self._string()} | {_NUMBER} | "true" | "false" | "null" | "None"'
+                f'{name}: {self._string()} | {_NUMBER} | "true" | "false" | "null"'
                 f' | "[" ({name} ("," {name})*)? "]" | "{{" ({pair} ("," {pair})*)? "}}"'
             )
         return self._any
