@@ -187,6 +187,17 @@ def test_from_a_calls_beginning_on_it_fits_the_function(name, tokens_of):
     assert checked(tokens, lark, missing) is not None
 
 
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_function_that_cannot_be_held_to_takes_any_arguments(name, tokens_of):
+    tokens = tokens_of(name)
+    lark = grammar(name, Lexicon(tokens.added(), tokens.ends, loose=["get.weather"]))
+    for values in ({}, ARGUMENTS, {"town": "Ulm", "more": [1, True]}):
+        text = spoken(name, [("get.weather", values)])
+        assert checked(tokens, lark, text) is None
+        assert parsed(read(BY_NAME[name], [text], is_held=True)) == ("", [("get.weather", values)])
+    assert checked(tokens, lark, spoken(name, [("time", {"town": "Ulm"})])) is not None
+
+
 @pytest.mark.parametrize("name", [form.name for form in FORMS if getattr(form, "begin", "")])
 def test_a_mark_that_is_only_mentioned_is_text(name, tokens_of):
     form = BY_NAME[name]

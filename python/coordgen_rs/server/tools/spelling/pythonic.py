@@ -11,6 +11,7 @@ from typing import Any
 from coordgen_rs.server.tools.lexicon import Lexicon
 from coordgen_rs.server.tools.spelling.schemas import (
     choices_of,
+    is_open,
     kind_of,
     properties_of,
     required_of,
@@ -21,12 +22,17 @@ from coordgen_rs.server.tools.spelling.values import PairsReader
 
 _WORDS = {True: "True", False: "False", None: "None"}
 _QUOTED = r"/'([^'\\\n]|\\['\\nt])*'/"
+_NAME = r"/[A-Za-z_][A-Za-z0-9_]*/"
 _TEXT_KEYS = {"type", "title", "description", "default", "examples", "$defs", "definitions"}
 
 
 def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, list[str]]:
     named, required = properties_of(schema), required_of(schema)
     rules = list[str]()
+    if is_open(schema):
+        pair = f'{_NAME} "=" ({lexicon.json({})} | {_QUOTED} | "True" | "False" | "None")'
+        rules.append(f"{place}p: {pair}")
+        return f'({place}p (", " {place}p)*)?', rules
     for number, (name, one) in enumerate(named.items()):
         values = " | ".join(_value(choice, one, lexicon) for choice in choices_of(one, one))
         rules.append(f"{place}-{number}: {lexicon.literal(f'{name}=')} ({values})")

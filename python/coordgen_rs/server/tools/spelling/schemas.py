@@ -30,6 +30,12 @@ def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
+def is_open(schema: dict[str, Any]) -> bool:
+    """Whether a schema names no properties, and may have any: they may stand in its parts."""
+    whole = resolved(schema, schema)
+    return not whole.get("properties") and whole.get("additionalProperties") is not False
+
+
 def required_of(schema: dict[str, Any]) -> frozenset[str]:
     """The properties that have to be given."""
     given = resolved(schema, schema).get("required")

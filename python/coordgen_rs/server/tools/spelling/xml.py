@@ -12,6 +12,7 @@ from typing import Any
 from coordgen_rs.server.tools.lexicon import Lexicon, regex
 from coordgen_rs.server.tools.spelling.schemas import (
     choices_of,
+    is_open,
     kind_of,
     properties_of,
     required_of,
@@ -129,6 +130,10 @@ def _begun(text: str, mark: str) -> int:
 
 def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, list[str]]:
     rules, parts = list[str](), list[str]()
+    if is_open(schema):
+        text, mark = f"{place}x", regex(_OPEN)
+        rules.append(rf"{text}[lazy]: /{mark}[^>\n]+>\n(.|\n)*{regex(chr(10) + _CLOSE)}/")
+        return f"{_line()} ({text} {_line()})*", rules
     required = required_of(schema)
     for number, (name, one) in enumerate(properties_of(schema).items()):
         rule = f"{place}-{number}"
