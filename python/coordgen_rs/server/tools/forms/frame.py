@@ -232,12 +232,6 @@ def _sequence(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-def begins(text: str, mark: str) -> int:
-    """How many of the last characters may be the beginning of a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)
-
-
 def bare_pattern(parameters: Parameters) -> re.Pattern[str]:
     """The beginning of a call without marks, up to its arguments."""
     names = "|".join(map(re.escape, parameters))

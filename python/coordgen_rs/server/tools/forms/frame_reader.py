@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.server.tools.calls import Call, Content, Parameters, Said
-from coordgen_rs.server.tools.forms.frame import BARE_KEYS, bare_pattern, begins
+from coordgen_rs.server.tools.forms.frame import BARE_KEYS, bare_pattern
 from coordgen_rs.server.tools.forms.section import Section
+from coordgen_rs.server.tools.spelling.marks import begun_len
+from coordgen_rs.server.tools.spelling.plain_json import is_object
 
 if TYPE_CHECKING:
     from coordgen_rs.server.tools.forms.frame import Frame
@@ -77,7 +79,7 @@ class FrameReader:
         opening = self._frame.opening
         start = self._held.find(opening) if opening else -1
         if start < 0:
-            kept = begins(self._held, opening) if opening else 0
+            kept = begun_len(self._held, opening) if opening else 0
             self._give(found, len(self._held) - kept)
             return False
         if self._is_held:
@@ -224,11 +226,4 @@ class FrameReader:
             told.append((name, arguments) if name else (told[-1][0], told.pop()[1] + arguments))
         if not section.is_complete or section.ahead.strip():
             return []
-        return told if all(_is_object(arguments) for _, arguments in told) else []
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(parse_json(text, "arguments"), dict)
-    except JsonTextError:
-        return False
+        return told if all(is_object(arguments) for _, arguments in told) else []

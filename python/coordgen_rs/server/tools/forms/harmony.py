@@ -7,11 +7,11 @@ In: text behind `<|start|>assistant`. Out: thinking (the channel `analysis`), co
 import re
 from collections.abc import Generator
 
-from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.server.tools.calls import Call, Content, Parameters, Said, Thought
 from coordgen_rs.server.tools.forms.form import Choice, Reader
 from coordgen_rs.server.tools.lexicon import TEXT, Lexicon
-from coordgen_rs.server.tools.spelling.plain_json import JsonExtent
+from coordgen_rs.server.tools.spelling.marks import begun_len
+from coordgen_rs.server.tools.spelling.plain_json import JsonExtent, is_object
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
@@ -128,7 +128,7 @@ class HarmonyReader:
                 self._say(kind, self._ahead[:at])
                 self._ahead = self._ahead[at + len(mark) * (mark != _START) :]
                 return
-            kept = 0 if self._is_over else max(_begun(self._ahead, m) for m in (*_ENDS, _START))
+            kept = 0 if self._is_over else max(begun_len(self._ahead, m) for m in (*_ENDS, _START))
             self._say(kind, self._ahead[: len(self._ahead) - kept])
             self._ahead = self._ahead[len(self._ahead) - kept :]
             if self._is_over:
@@ -156,7 +156,7 @@ class HarmonyReader:
                 break
             yield
         if not self._is_held:
-            if _is_object(said):
+            if is_object(said):
                 self._found.append(Call(number, name, said))
             else:
                 self._num_calls -= 1
@@ -173,18 +173,6 @@ class HarmonyReader:
 
 def _may_begin(text: str, mark: str) -> bool:
     return text.startswith(mark) or mark.startswith(text)
-
-
-def _begun(text: str, mark: str) -> int:
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)
-
-
-def _is_object(text: str) -> bool:
-    try:
-        return isinstance(parse_json(text, "arguments"), dict)
-    except JsonTextError:
-        return False
 
 
 FORM = Harmony()

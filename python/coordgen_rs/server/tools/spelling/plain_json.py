@@ -6,6 +6,7 @@ In: text that begins with an object. Out: the same, up to the brace that closes 
 import re
 from typing import Any
 
+from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.server.tools.lexicon import Lexicon
 from coordgen_rs.server.tools.spelling.spelling import Got, Spelling
 
@@ -50,6 +51,14 @@ class JsonExtent:
             self._is_escaped = True
         else:
             self._depth += 1 if character in "{[" else -1
+
+
+def is_object(text: str) -> bool:
+    """Whether a text is a whole object in JSON."""
+    try:
+        return isinstance(parse_json(text, "arguments"), dict)
+    except JsonTextError:
+        return False
 
 
 def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, list[str]]:

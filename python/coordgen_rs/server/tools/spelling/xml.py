@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import Any
 
 from coordgen_rs.server.tools.lexicon import Lexicon, regex
+from coordgen_rs.server.tools.spelling.marks import begun_len
 from coordgen_rs.server.tools.spelling.schemas import (
     choices_of,
     is_open,
@@ -92,7 +93,7 @@ class XmlReader:
         self._pass(self._ahead.startswith("\n"))
         self._told.append('"')
         while (end := self._ahead.find(_CLOSE)) < 0:
-            kept = max(_begun(self._ahead, "\n" + _CLOSE), _begun(self._ahead, _CLOSE))
+            kept = max(begun_len(self._ahead, "\n" + _CLOSE), begun_len(self._ahead, _CLOSE))
             self._tell(self._ahead[: len(self._ahead) - kept])
             self._pass(len(self._ahead) - kept)
             yield False
@@ -120,12 +121,6 @@ def takes_text(schema: dict[str, Any]) -> bool:
     """Whether an argument is written as text: no JSON may be given in its place."""
     choices = choices_of(schema, schema)
     return any(kind_of(choice) == "string" for choice in choices)
-
-
-def _begun(text: str, mark: str) -> int:
-    """How many of the last characters may be the beginning of a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)
 
 
 def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, list[str]]:
