@@ -147,6 +147,8 @@ def test_every_option_reaches_the_model(client, model):
     assert answered.status_code == 200, answered.text
     prompt, options = model.asked[0]
     assert "'name': 'f'" in prompt
+    assert isinstance(options.pop("grammar"), Lark)  # that of the tools
+    assert options.pop("special_tokens") == ("<tool_call>", "</tool_call>")
     assert prompt.endswith("enable_thinking")
     assert options == alike | {
         "max_new_tokens": 7,
@@ -155,7 +157,6 @@ def test_every_option_reaches_the_model(client, model):
         "drafts": False,
         "trees": False,
         "namespace": None,
-        "grammar": None,
         "logit_bias": None,
         "logprobs": None,
     }
@@ -242,7 +243,8 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
         ("tools", [{"function": {"name": "f"}}] * 2, "tools"),
         ("tools", [{"function": {"name": "f", "parameters": []}}], "tools[0].function.parameters"),
         ("tool_choice", {"type": "function", "function": {"name": "g"}}, "tool_choice"),
-        ("tool_choice", {"type": "allowed_tools"}, "tool_choice.type"),
+        ("tool_choice", {"type": "custom", "name": "f"}, "tool_choice.type"),
+        ("tool_choice", {"type": "allowed_tools"}, "tool_choice.allowed_tools.mode"),
         ("tool_choice", "any", "tool_choice"),
         ("parallel_tool_calls", 1, "parallel_tool_calls"),
         ("prediction", {"type": "content", "content": 5}, "prediction.content"),

@@ -303,6 +303,30 @@ def test_a_function_is_called_as_it_is_asked_for_streamed_or_not(client):
         assert answer.choices[0].finish_reason in ("stop", "length")
 
 
+def test_a_function_is_called_on_responses_and_its_result_goes_on_streamed_or_not(client):
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    lamp = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}}
+    tools = [{"type": "function", "name": "paint", "parameters": lamp | {"required": ["colour"]}}]
+    asked = {"model": "embedded", "tools": tools, "max_output_tokens": 60}
+    asked |= {"parallel_tool_calls": False, "store": False}
+    dialogue = [{"role": "user", "content": TEXT}]
+    response = client.responses.create(input=dialogue, tool_choice="required", **asked)
+    [call] = response.output
+    assert (call.type, call.name, call.status) == ("function_call", "paint", "completed")
+    assert json.loads(call.arguments)["colour"] in ("red", "green")
+    with client.responses.stream(input=dialogue, tool_choice="required", **asked) as stream:
+        events = list(stream)
+        [streamed] = stream.get_final_response().output
+    assert [event.sequence_number for event in events] == [*range(len(events))]
+    assert (streamed.name, streamed.arguments) == (call.name, call.arguments)
+    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
+    assert "".join(deltas) == call.arguments
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
+    dialogue += [call.model_dump(), result]
+    answer = client.responses.create(input=dialogue, **asked | {"max_output_tokens": 4})
+    assert answer.status in ("completed", "incomplete")
+
+
 @pytest.mark.parametrize(
     "options", [{}, {"temperature": 1.3, "top_p": 0.9}], ids=["greedy", "seeded"]
 )
@@ -328,7 +352,7 @@ def test_a_response_is_what_the_model_says_streamed_or_not(client, model, option
     assert [event.sequence_number for event in events] == [*range(len(events))]
     assert events[-1].type == f"response.{status}"
     assert events[-1].response.output_text == expected.text
-    for wrong in ({"previous_response_id": "resp_1"}, {"store": True}, {"tools": [{"type": "x"}]}):
+    for wrong in ({"previous_response_id": "resp_1"}, {"store": True}, {"background": True}):
         with pytest.raises(openai.BadRequestError, match="not supported") as refused:
             client.responses.create(**asked | wrong)
         assert refused.value.param == next(iter(wrong))

@@ -9,12 +9,19 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordgen_rs.errors import OptionError, UnsupportedGrammarError
+from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import BEGIN, END, Call, CallReader, Content
-from coordgen_rs.server.tools.grammar import tools_of
-from coordgen_rs.server.tools.prompts import described
+from coordgen_rs.server.tools.calls import Calling, CallReader, Content
+from coordgen_rs.server.tools.forms import hermes
+from coordgen_rs.server.tools.functions import tools_of
+from coordgen_rs.server.tools.holding import held
+from coordgen_rs.server.tools.prompts import described, with_short_ids
+from fake_model import FakeModel
+
+BEGIN, END = hermes.FORM.opening, hermes.FORM.closing
 
 CITY = {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"]}
 CITY["$defs"] = {"city": {"type": "string"}}
@@ -31,7 +38,8 @@ def offered(**fields):
 
 def read(tools, *parts):
     """Content and calls, with the parts of each call put together."""
-    reader, text, calls = CallReader(tools), "", {}
+    calling = None if tools is None else Calling(hermes.FORM, tools.callable)
+    reader, text, calls = CallReader(calling), "", {}
     for said in [*(one for part in parts for one in reader.read(part)), *reader.end()]:
         if isinstance(said, Content):
             text += said.text
@@ -84,32 +92,61 @@ def test_however_it_is_cut_the_same_is_found_and_no_text_is_lost(parts):
         assert whole[0] == "".join(parts)
 
 
-def test_a_function_that_is_asked_for_gets_its_arguments_as_they_come():
-    tools = offered(tool_choice={"type": "function", "function": {"name": "weather"}})
-    assert json.loads(tools.grammar().text) == CITY | {"additionalProperties": False}
-    reader = CallReader(tools)
-    found = [*reader.read('{"ci'), *reader.read('ty": "x"}'), *reader.end()]
-    assert found == [Call(0, "weather", '{"ci'), Call(0, None, 'ty": "x"}')]
+def grammar(tools, model=None, given=None):
+    """What the answer is held to."""
+    calling, found = held(tools, model or FakeModel(), given)
+    assert calling.is_held == isinstance(found, Lark)
+    return None if found is None else found.text
 
 
-def test_a_call_that_is_required_is_one_of_a_list():
-    tools = offered(tool_choice="required", parallel_tool_calls=False)
-    schema = json.loads(tools.grammar().text)
-    assert (schema["minItems"], schema["maxItems"]) == (1, 1)
-    names = [call["properties"]["name"]["const"] for call in schema["items"]["anyOf"]]
-    assert names == ["weather", "time"]
-    for number, call in enumerate(schema["items"]["anyOf"]):
-        assert call["properties"]["arguments"] == {"$ref": f"#/$defs/t{number}"}
-    assert schema["$defs"]["t0"]["properties"] == {"city": {"$ref": "#/$defs/t0/$defs/city"}}
-    assert schema["$defs"]["t0"]["$defs"] == CITY["$defs"]
-    text = '[{"name": "weather", "arguments": {"city": "Ulm"}}]'
-    assert read(tools, *text) == ("", [("weather", {"city": "Ulm"})])
-    assert read(tools, text[:-5]) == (text[:-5], [])
-    assert "maxItems" not in json.loads(offered(tool_choice="required").grammar().text)
+def forced(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
+    tools = offered(tool_choice=forced("weather"), parallel_tool_calls=False)
+    assert (tools.is_required, [*tools.callable]) == (True, ["weather"])
+    text = grammar(tools)
+    assert "weather" in text
+    assert "time" not in text
+    assert "TEXT" not in text
+    assert "TEXT" in grammar(offered())
+
+
+def test_allowed_tools_leave_the_others_told_but_not_callable():
+    for mode in ("auto", "required"):
+        allowed = {"mode": mode, "tools": [forced("time")]}
+        choice = {"type": "allowed_tools", "allowed_tools": allowed}
+        tools = offered(tool_choice=choice)
+        assert tools.is_required == (mode == "required")
+        assert [*tools.callable] == ["time"]
+        assert [tool["function"]["name"] for tool in tools.listed] == ["weather", "time"]
+    allowed["tools"] = [forced("rain")]
+    with pytest.raises(RefusalError, match="not among tools"):
+        offered(tool_choice=choice)
+
+
+@pytest.mark.parametrize("name", ["mcp.server/tool", "a:b", "x" * 128, "get-it_2"])
+def test_names_of_functions_may_be_those_of_servers(name):
+    tools = [{"type": "function", "function": {"name": name}}]
+    assert [*offered(tools=tools).callable] == [name]
+    for wrong in ("", "a b", "\u00e9", "x" * 129, 'a"', "a\n"):
+        with pytest.raises(RefusalError, match="name"):
+            offered(tools=[{"type": "function", "function": {"name": wrong}}])
+
+
+def test_tools_that_are_no_functions_are_refused_by_name():
+    for kind in ("custom", "web_search", "mcp"):
+        for flat in (True, False):
+            with pytest.raises(RefusalError, match="functions") as refused:
+                tools_of(Fields({"tools": [{"type": kind, "name": "x"}]}), is_flat=flat)
+            assert refused.value.param == "tools[0].type"
 
 
 def test_parameters_keep_their_meaning_among_those_of_other_functions():
-    llguidance = pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    from call_marks import marked_tokens
+
     tree = {
         "type": "object",
         "properties": {
@@ -121,14 +158,11 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
     }
     functions = [{"name": name, "parameters": tree} for name in ("grow", "cut")]
     tools = [{"type": "function", "function": it} for it in functions]
-    text = offered(tools=tools, tool_choice="required").grammar().text
-    assert json.loads(text)["$defs"]["t1"]["properties"] == {
-        "definitions": {"type": "string"},
-        "child": {"$ref": "#/$defs/t1"},
-        "other": {"$ref": "#/$defs/t1/properties/definitions"},
-    }
-    grammar = llguidance.grammar_from("json_schema", text)
-    assert llguidance.LLMatcher.validate_grammar(grammar) == ""
+    text = grammar(offered(tools=tools, tool_choice="required"))
+    right = {"definitions": "a", "child": {"definitions": "b", "other": "c"}}
+    said = BEGIN + "\n" + called("cut", **right)[len(BEGIN) : -len(END)] + "\n" + END
+    assert marked_tokens().refused_at(text, said) is None
+    assert marked_tokens().refused_at(text, said.replace('"b"', "1")) is not None
 
 
 @pytest.mark.parametrize(
@@ -140,19 +174,74 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
 )
 def test_parameters_that_stand_elsewhere_may_be_given(parameters):
     tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
-    chosen = {"type": "function", "function": {"name": "a"}}
-    schema = json.loads(offered(tools=tools, tool_choice=chosen).grammar().text)
-    assert schema == parameters
+    assert offered(tools=tools).callable == {"a": parameters}
 
 
-@pytest.mark.parametrize("place", ["$defs", "definitions"])
-def test_definitions_that_are_none_are_left_to_the_grammar_to_refuse(place):
-    tools = [{"type": "function", "function": {"name": "a", "parameters": {place: 5}}}]
-    assert place in offered(tools=tools, tool_choice="required").grammar().text
+class TestWhatCannotBeHeld:
+    """A schema that the grammar cannot follow, here one with `rain` in it."""
+
+    tools = [  # noqa: RUF012
+        *TOOLS,
+        {
+            "type": "function",
+            "function": {"name": "sky", "parameters": {"properties": {"rain": {"not": {}}}}},
+        },
+    ]
+
+    @pytest.fixture
+    def model(self):
+        model = FakeModel()
+        model.unfollowed["rain"] = UnsupportedGrammarError("no rain")
+        return model
+
+    def test_is_any_object_unless_it_has_to_be_held_to(self, model):
+        text = grammar(offered(tools=self.tools), model)
+        assert "sky" in text
+        assert "rain" not in text
+        assert '"city"' in text  # the others are held to
+
+    def test_is_refused_where_a_call_is_asked_for_or_the_function_is_strict(self, model):
+        with pytest.raises(RefusalError, match="no rain"):
+            held(offered(tools=self.tools, tool_choice="required"), model, None)
+        held(offered(tools=self.tools, tool_choice=forced("time")), model, None)
+        strict = [*self.tools[:2], json.loads(json.dumps(self.tools[2]))]
+        strict[2]["function"]["strict"] = True
+        with pytest.raises(RefusalError, match="no rain"):
+            held(offered(tools=strict), model, None)
+
+    def test_is_nothing_at_all_without_the_package(self, model):
+        model.unfollowed = {"": OptionError("no llguidance")}
+        calling, found = held(offered(), model, None)
+        assert (calling.is_held, found) == (False, None)
+        with pytest.raises(RefusalError, match="no llguidance"):
+            held(offered(tool_choice="required"), model, None)
+
+
+def test_a_schema_of_the_answer_leaves_calls_and_other_grammars_do_not():
+    schema = JsonSchema({"type": "object", "properties": {"sun": {"type": "boolean"}}})
+    text = grammar(offered(), given=schema)
+    assert '"sun"' in text
+    assert BEGIN in text
+    assert "TEXT" not in text
+    calling, found = held(offered(), FakeModel(), Regex("a+"))
+    assert (calling.is_held, found) == (False, Regex("a+"))
+    with pytest.raises(RefusalError, match="nothing else"):
+        held(offered(tool_choice="required"), FakeModel(), schema)
+
+
+def test_calls_of_a_template_with_ids_of_its_own_length_get_such():
+    call = {"id": "call_0123456789", "type": "function", "function": {}}
+    result = {"role": "tool", "tool_call_id": "call_0123456789", "content": "x"}
+    asked, told = with_short_ids([{"role": "assistant", "tool_calls": [call]}, result], 9)
+    short = told["tool_call_id"]
+    assert (len(short), short.isalnum()) == (9, True)
+    assert asked["tool_calls"][0]["id"] == short
+    assert call["id"] == "call_0123456789"
+    assert with_short_ids([told], 9) == [told]
 
 
 def test_the_choice_may_be_left_to_the_model_or_taken_from_it():
-    assert offered().grammar() is None
+    assert not offered().is_required
     assert offered(tool_choice="none") is None
     assert tools_of(Fields({})) is None
     with pytest.raises(RefusalError, match="there are no tools"):
@@ -160,9 +249,26 @@ def test_the_choice_may_be_left_to_the_model_or_taken_from_it():
 
 
 def test_a_result_without_content_is_refused():
-    for message in ({"role": "tool"}, {"role": "tool", "tool_calls": [CALL]}):
+    none = {"role": "assistant", "tool_calls": []}
+    for message in ({"role": "tool"}, {"role": "tool", "tool_calls": [CALL]}, none):
         with pytest.raises(RefusalError, match=r"messages\[0\] has no content"):
             messages_of(Fields({"messages": [message]}))
+
+
+def test_messages_of_clients_that_made_no_call_or_tell_results_in_parts_are_taken():
+    parts = [{"type": "text", "text": "no"}, {"type": "text", "text": "on"}]
+    said, result = messages_of(
+        Fields(
+            {
+                "messages": [
+                    {"role": "assistant", "content": "Hi", "tool_calls": []},
+                    {"role": "tool", "tool_call_id": "1", "name": "time", "content": parts},
+                ]
+            }
+        )
+    )
+    assert said == {"role": "assistant", "content": "Hi"}
+    assert result == {"role": "tool", "tool_call_id": "1", "name": "time", "content": "no\non"}
 
 
 def test_a_template_without_tools_gets_them_in_words():

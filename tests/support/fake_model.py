@@ -47,6 +47,9 @@ class FakeTokenizer:
     def stream(self, *, shown=()):
         return chr
 
+    def added_tokens(self):
+        return {}
+
     @property
     def spelling(self):
         return FakeSpelling()
@@ -75,6 +78,8 @@ class FakeModel:
         chunks: Chunks in which prompts are read.
         reads_tools: Whether the chat template knows tools.
         template_facts: What else it knows of.
+        tools_template: That template's source.
+        unfollowed: Parts of grammars that cannot be followed, with why.
         ends: Why answers end.
         fails_at: Prompts whose answer fails after its first step, and how.
         parallel: How many requests it answers at a time.
@@ -88,6 +93,7 @@ class FakeModel:
     reads_tools, ends = True, "length"
 
     why_alone, runs = None, None
+    tools_template, end_token_ids = "", ()
 
     template_facts = TemplateFacts(frozenset(), knows_developer=False, thinking=None)
 
@@ -98,6 +104,12 @@ class FakeModel:
         self.asked, self.ended, self.fails_at, self.threads = [], [], {}, {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
         self.is_closed = False
+        self.unfollowed = {}
+
+    def check_grammar(self, grammar):
+        for part, error in self.unfollowed.items():
+            if part in grammar.text:
+                raise error
 
     def stream_tokens(self, token_ids, **options):
         prompt = self.tokenizer.decode(token_ids).removeprefix("\x01")

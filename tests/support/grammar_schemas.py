@@ -1,4 +1,4 @@
-"""JSON schemas for tests: 50 that can be followed, 10 that must be refused by name.
+"""JSON schemas for tests: 50 that can be followed, 9 that must be refused by name.
 
 Strings and arrays are bounded, so that a model that has nothing to say still comes to an end.
 """
@@ -142,10 +142,9 @@ FOLLOWED: dict[str, Schema] = {
 }
 
 REFUSED: dict[str, Schema] = {
-    "uniqueItems": {"type": "array", "uniqueItems": True},
     "not": {"not": {"type": "string"}},
     "if": {"if": {"type": "string"}, "then": {"maxLength": 3}},
-    "propertyNames": {"type": "object", "propertyNames": {"pattern": "^a"}},
+    "propertyNames": {"type": "object", "propertyNames": {"not": {}}},
     "contains": {"type": "array", "contains": {"const": 1}},
     "dependentRequired": {"type": "object", "dependentRequired": {"a": ["b"]}},
     "unevaluatedProperties": {"type": "object", "unevaluatedProperties": False},

@@ -10,9 +10,9 @@ from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
 
-_VALUES = ("const", "default", "enum", "examples")
+VALUES = ("const", "default", "enum", "examples")
 """Keywords that hold values, not schemas."""
-_NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords that hold schemas by names, which may be those of keywords."""
 
 
@@ -38,9 +38,9 @@ def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(schema, dict):
         yield schema
         for key, value in schema.items():
-            if key in _NAMED and isinstance(value, dict):
+            if key in NAMED and isinstance(value, dict):
                 yield from _schemas(list(value.values()))
-            elif key not in _VALUES:
+            elif key not in VALUES:
                 yield from _schemas(value)
 
 

@@ -12,21 +12,17 @@ from typing import Any, assert_never
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
-from coordgen_rs.grammar.closed_objects import with_closed_objects
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
+from coordgen_rs.grammar.json_text import json_text
 from coordgen_rs.grammar.kinds import AfterThinking, Gbnf, Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.own_stack import with_own_stack
-from coordgen_rs.grammar.schema_checks import check_schema
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.thinking import Thinking
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _MOST_KEPT = 32
 """Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
-
-_ESCAPES = 'nrbtf\\"'
-"""Letters allowed behind a backslash. With `u`, a key could be given twice in two spellings."""
 
 
 class Vocabulary:
@@ -126,16 +122,9 @@ class Vocabulary:
         matcher = self._package.LLMatcher
         match grammar:
             case JsonSchema(text=text, any_whitespace=any_whitespace):
-                schema = json.loads(text)
-                check_schema(schema)
-                closed = json.dumps(with_closed_objects(schema), ensure_ascii=False)
-                options: Any = {"lenient": False, "coerce_one_of": False}
-                options |= {"json_allowed_escapes": _ESCAPES}
-                if not any_whitespace:
-                    options |= {"whitespace_flexible": False}
-                    options |= {"item_separator": ", ", "key_separator": ": "}
+                closed = json_text(json.loads(text), any_whitespace=any_whitespace)
                 with package_errors_as(UnsupportedGrammarError, "the JSON schema cannot be read"):
-                    made = matcher.grammar_from_json_schema(closed, overrides=options)
+                    made = matcher.grammar_from_json_schema(closed)
                 return made, "the JSON schema", closed.count("{")
             case Regex(pattern=pattern):
                 return matcher.grammar_from_regex(pattern), "the regular expression", 0

@@ -45,6 +45,7 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.corpus.corpus import Corpus
 
@@ -581,6 +582,33 @@ class Model:
             ChatTemplateError: There is no chat template, or it is malformed.
         """
         return self._prompts.facts
+
+    @property
+    def tools_template(self) -> str:
+        """The source of the chat template for dialogues with tools.
+
+        Raises:
+            ChatTemplateError: There is no chat template, or it cannot be read.
+        """
+        return self._prompts.tools_template
+
+    @property
+    def end_token_ids(self) -> Sequence[int]:
+        """Tokens that end an answer."""
+        return self._session.end_token_ids
+
+    def check_grammar(self, grammar: "JsonSchema | Regex | Lark | Gbnf") -> None:
+        """Check that answers can be held to a grammar, before anything is asked.
+
+        Args:
+            grammar: Same as in `RequestOptions`.
+
+        Raises:
+            OptionError: It is no grammar, or the package llguidance is missing.
+            UnsupportedGrammarError: It cannot be followed; the message names what of it.
+            GrammarError: The model's tokenizer cannot be used with a grammar.
+        """
+        self._vocabulary.matcher(grammar)
 
     @cached_property
     def _vocabulary(self) -> "Vocabulary":

@@ -82,6 +82,11 @@ class ChatPrompts:
         """Whether the template tells the model of tools; raises as `check` does."""
         return self._for_tools.reads_tools
 
+    @property
+    def tools_template(self) -> str:
+        """The source of the template for dialogues with tools; raises as `check` does."""
+        return self._for_tools.source
+
     @cached_property
     def facts(self) -> TemplateFacts:
         """What the template knows of; raises as `check` does."""

@@ -194,7 +194,11 @@ class Endpoints:
 
         namespace = self._namespace(client)
         if asked.num_choices > 1:
-            return self._answering_several(asked, prompt_ids, client, namespace, text_of)
+
+            def form_of(number: int) -> Form:
+                return Form(asked.choice(number), self._name, text_of, spelling, number)
+
+            return self._answering_several(asked, prompt_ids, client, namespace, form_of)
         job = Job(asked, prompt_ids, client, namespace)
         kind = ResponseForm if asked.kind == "response" else Form
         form = kind(asked, self._name, text_of, spelling)
@@ -207,7 +211,7 @@ class Endpoints:
         prompt_ids: NDArray[np.uint32],
         client: Client,
         namespace: str | None,
-        text_of: Callable[[int], str],
+        form_of: Callable[[int], Form],
     ) -> Response:
         """The response of a request for several answers, each of which takes a place of the client.
 
@@ -223,10 +227,7 @@ class Endpoints:
                 param="n",
                 code="invalid_value",
             )
-        forms = [
-            Form(asked.choice(number), self._name, text_of, number)
-            for number in range(asked.num_choices)
-        ]
+        forms = [form_of(number) for number in range(asked.num_choices)]
         with ExitStack() as held:
             held.enter_context(places.more(client, num_jobs - 1))
             for job in jobs.all:

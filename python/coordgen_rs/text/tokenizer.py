@@ -153,6 +153,11 @@ class Tokenizer:
                 return str(self._tokenizer.decode(ids, skip_special_tokens=True))
             return str(self._tokenizer.decode_batch([ids], skip_special_tokens=True)[0])
 
+    def added_tokens(self) -> dict[str, int]:
+        """Tokens that were added to the vocabulary, special or not, with their ids."""
+        found = self._tokenizer.get_added_tokens_decoder()
+        return {str(token.content): int(token_id) for token_id, token in found.items()}
+
     def stream(self, *, shown: Iterable[str] = ()) -> Callable[[int], str]:
         """A function that takes one id at a time and returns the text that is now certain.
 

@@ -61,7 +61,7 @@ class Form:
             "model": model,
         }
         self._num_chars = self._num_tokens = 0
-        self._calls = ThinkingReader(asked.thinking, CallReader(asked.tools))
+        self._calls = ThinkingReader(asked.thinking, CallReader(asked.calling))
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object; `gains` are its steps, where trees were asked for."""
@@ -148,7 +148,7 @@ class Form:
         delta = _thinking(found)
         if text:
             delta["content"] = text
-        calls = [_call(one) | {"index": one.number} for one in found if isinstance(one, Call)]
+        calls = [_call(one) | {"index": one.number} for one in _joined(found)]
         if calls:
             delta["tool_calls"] = calls
         return {"delta": delta} if delta else None
@@ -180,7 +180,8 @@ class Form:
 
     def _reason(self, answer: Answer) -> str:
         reason = _FINISH.get(answer.finish_reason or "", "stop")
-        return "tool_calls" if self._calls.num_calls and reason == "stop" else reason
+        is_call = self._calls.num_calls and not self._calls.is_open
+        return "tool_calls" if is_call and reason == "stop" else reason
 
     def _told(self, told: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         """How likely tokens were, in the endpoint's shape; None where nothing is to be told."""
@@ -237,7 +238,7 @@ class Form:
 def _message(found: Sequence[Said]) -> dict[str, Any]:
     """What a model said, with the parts of each call put together."""
     text = "".join(one.text for one in found if isinstance(one, Content))
-    calls = [_call(one) for one in found if isinstance(one, Call)]
+    calls = [_call(one) for one in _joined(found)]
     message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
     message |= _thinking(found)
     return message | {"content": text or None, "tool_calls": calls} if calls else message
@@ -247,6 +248,17 @@ def _thinking(found: Sequence[Said]) -> dict[str, Any]:
     """What a model thinks, as clients of llama.cpp and of vLLM read it; nothing if it does not."""
     thought = "".join(one.text for one in found if isinstance(one, Thought))
     return {"reasoning_content": thought, "reasoning": thought} if thought else {}
+
+
+def _joined(found: Sequence[Said]) -> list[Call]:
+    """Calls, or their next parts, with what belongs to one call put together."""
+    joined: list[Call] = []
+    for one in found:
+        if isinstance(one, Call) and one.name is None and joined:
+            joined[-1] = joined[-1]._replace(arguments=joined[-1].arguments + one.arguments)
+        elif isinstance(one, Call):
+            joined.append(one)
+    return joined
 
 
 def _call(call: Call) -> dict[str, Any]:

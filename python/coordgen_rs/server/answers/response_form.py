@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.answers.response_items import Items
+from coordgen_rs.server.answers.output_items import OutputItems
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import Content, Said, Thought
+from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 
@@ -31,6 +32,7 @@ class ResponseForm(Form):
         spelling: TokenSpelling | None = None,
     ) -> None:
         super().__init__(asked, model, text_of, spelling)
+        tools = asked.tools
         self._base: dict[str, Any] = {
             "id": f"resp_{secrets.token_hex(12)}",
             "object": "response",
@@ -42,51 +44,27 @@ class ResponseForm(Form):
             "instructions": None,
             "max_output_tokens": asked.limit,
             "output": [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": tools is None or tools.is_parallel,
             "previous_response_id": None,
             "store": False,
             "temperature": asked.options["temperature"],
             "top_p": asked.options["top_p"],
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": "auto" if tools is None else _choice(tools),
+            "tools": [] if tools is None else _listed(tools),
             "truncation": "disabled",
             "metadata": {},
             "usage": None,
         }
         self._number = 0
-        self._items = Items(self._event)
+        self._items = OutputItems(self._event)
+        self._waiting: dict[str, Any] = {}  # what is told beside the next event
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The response as one object."""
-        self._say([*self._calls.read(answer.text), *self._calls.end()])
+        said = [*self._calls.read(answer.text), *self._calls.end()]
+        self._items.say(said, self._entries(answer.logprobs))
         self._items.close(self._status(answer))
         return self._response(answer, queued_s, gains)
-
-    def _status(self, answer: Answer) -> str:
-        return "incomplete" if self._reason(answer) == "length" else "completed"
-
-    def _response(
-        self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()
-    ) -> dict[str, Any]:
-        """The response at its end."""
-        figures = self._whole_figures(answer, queued_s, gains)
-        if self._asked.with_token_ids:
-            figures["coordgen"]["token_ids"] = answer.token_ids
-        status, told = self._status(answer), self.usage(answer)
-        is_cut = status == "incomplete"
-        return self._base | {
-            "status": status,
-            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": self._items.done,
-            "usage": {
-                "input_tokens": told["prompt_tokens"],
-                "input_tokens_details": told["prompt_tokens_details"],
-                "output_tokens": told["completion_tokens"],
-                "output_tokens_details": told["completion_tokens_details"],
-                "total_tokens": told["total_tokens"],
-            },
-            **figures,
-        }
 
     def opening(self) -> list[dict[str, Any]]:
         """What comes before the first text."""
@@ -96,34 +74,26 @@ class ResponseForm(Form):
         ]
 
     def step(self, gain: Gain) -> list[dict[str, Any]]:
-        """What a step adds: events of its text, none where nothing is certain or asked for."""
-        text = "".join(piece.text for piece in gain.pieces)
-        more: dict[str, Any] = {"coordgen": own} if (own := self._own(gain)) else {}
-        if self._asked.with_token_ids:
-            more["token_ids"] = gain.token_ids
-        events = self._say(self._calls.read(text))
-        if not events and self._wants_tokens and gain.token_ids:
-            events = self._items.say(None, "")
+        """What a step adds: events, or none where nothing is certain and nothing else asked."""
+        said = self._calls.read("".join(piece.text for piece in gain.pieces))
+        events = self._items.say(said, self._entries(gain.logprobs))
+        if not gain.token_ids or not (self._wants_tokens or gain.logprobs):
+            return events
+        if not events and self._asked.tools is None:
+            events = self._items.text("")
+        self._wait(self._own(gain), gain)
         if events:
-            events[-1] |= more
+            events[-1] |= self._waiting
+            self._waiting = {}
         return events
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text."""
-        status = self._status(answer)
-        events = [*self._say(self._calls.end()), *self._items.close(status)]
-        whole = self._response(answer, queued_s)
+        events, status = self._items.say(self._calls.end()), self._status(answer)
+        events += self._items.close(status)
+        events[0] |= self._waiting
+        whole = self._response(answer, queued_s, ())
         return [*events, self._event(f"response.{status}", response=whole)]
-
-    def _say(self, found: Sequence[Said]) -> list[dict[str, Any]]:
-        """The events of what was said."""
-        events = list[dict[str, Any]]()
-        for one in found:
-            if isinstance(one, Thought):
-                events += self._items.say("reasoning", one.text)
-            elif isinstance(one, Content):
-                events += self._items.say("message", one.text)
-        return events
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first event."""
@@ -131,7 +101,65 @@ class ResponseForm(Form):
             "error", code=error.code or error.kind, message=str(error), param=error.param
         )
 
+    def _wait(self, own: dict[str, Any], gain: Gain) -> None:
+        """Add to what is told beside the next event: nothing of it is for a call's own events."""
+        waiting = self._waiting.setdefault("coordgen", {}) if own else {}
+        for name, value in own.items():
+            waiting[name] = waiting.get(name, []) + value if isinstance(value, list) else value
+        if self._asked.with_token_ids:
+            ids = [*self._waiting.get("token_ids", []), *gain.token_ids]
+            self._waiting["token_ids"] = ids
+
+    def _entries(self, logprobs: Sequence[TokenLogprob] | None) -> list[dict[str, Any]]:
+        """How likely tokens were, as OpenAI tells it."""
+        told = self._told(logprobs or ())
+        return [] if told is None else list(told["content"])
+
+    def _status(self, answer: Answer) -> str:
+        return "incomplete" if self._reason(answer) == "length" else "completed"
+
+    def _response(self, answer: Answer, queued_s: float, gains: Sequence[Gain]) -> dict[str, Any]:
+        """The whole response; its output has been said."""
+        figures = self._whole_figures(answer, queued_s, gains)
+        if self._asked.with_token_ids:
+            figures["coordgen"]["token_ids"] = answer.token_ids
+        status, told = self._status(answer), self.usage(answer)
+        is_cut = status == "incomplete"
+        return self._base | {
+            "status": status,
+            "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+            "output": self._items.listed,
+            "usage": {
+                "input_tokens": told["prompt_tokens"],
+                "input_tokens_details": told["prompt_tokens_details"],
+                "output_tokens": told["completion_tokens"],
+                "output_tokens_details": {"reasoning_tokens": 0}
+                | told["completion_tokens_details"],
+                "total_tokens": told["total_tokens"],
+            },
+            **figures,
+        }
+
     def _event(self, kind: str, **values: Any) -> dict[str, Any]:
         event = {"type": kind, "sequence_number": self._number, **values}
         self._number += 1
         return event
+
+
+def _choice(tools: Tools) -> str | dict[str, Any]:
+    """The `tool_choice` of a request, as OpenAI tells it."""
+    if tools.forced is not None:
+        return {"type": "function", "name": tools.forced}
+    return "required" if tools.is_required else "auto"
+
+
+def _listed(tools: Tools) -> list[dict[str, Any]]:
+    """The functions of a request, as OpenAI tells them."""
+    empty: dict[str, Any] = {"description": None, "parameters": {}}
+    return [
+        {"type": "function"}
+        | empty
+        | tool["function"]
+        | {"strict": tool["function"]["name"] in tools.strict}
+        for tool in tools.listed
+    ]

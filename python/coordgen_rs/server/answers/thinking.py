@@ -31,6 +31,11 @@ class ThinkingReader:
         """Calls found so far."""
         return self._calls.num_calls
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has begun that has not ended."""
+        return self._calls.is_open
+
     def read(self, text: str) -> list[Said]:
         """What is certain with this piece of text."""
         if self._split is None:

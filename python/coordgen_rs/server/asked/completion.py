@@ -27,7 +27,9 @@ from coordgen_rs.server.asked.infill import infill_ends, infill_prompt
 from coordgen_rs.server.asked.limits import alias_of, limit_of, num_choices_of
 from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
 from coordgen_rs.server.refusal import TooLongError
-from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.server.tools.calls import Calling
+from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.holding import held
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
 from coordgen_rs.text.token_spelling import TokenSpelling
 
@@ -87,6 +89,7 @@ class Asked:
         splits_thinking: Whether thinking is told apart from the answer.
         thinking: How the answer may think; known once the model is.
         num_thinking: Counts thinking among tokens; known once the model is.
+        calling: How its calls are told; known once the model is.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -109,16 +112,20 @@ class Asked:
     splits_thinking: bool = False
     thinking: Thinking | None = None
     num_thinking: Callable[[Sequence[int]], int] = lambda _: 0
+    calling: Calling | None = None
 
     def ready(self, model: Model) -> "tuple[Asked, NDArray[np.uint32]]":
         """The same with what depends on the model, and the prompt's tokens, `(tokens,) u32`.
 
         Raises:
-            RefusalError: The prompt, or the answer that the client expects, does not fit, or the
-                model cannot do this.
+            RefusalError: The prompt, or the answer that the client expects, does not fit, a
+                function cannot be held to, or the model cannot do this.
         """
         ids, options = self.prompt_ids(model), self.options.copy()
-        thinking, tokenizer = None, model.tokenizer
+        thinking, tokenizer, calling = None, model.tokenizer, None
+        if self.tools is not None:
+            calling, options["grammar"] = held(self.tools, model, options.get("grammar"))
+            options["special_tokens"] = calling.form.marks
         if self.splits_thinking:
             marks = model.template_facts.thinking
             thinking = thinking_of(marks, tokenizer, ids.tolist())
@@ -138,6 +145,7 @@ class Asked:
             echoed="" if self.echo is None else self.echo(model),
             thinking=thinking,
             num_thinking=partial(num_thinking, thinking, tokenizer),
+            calling=calling,
         ), ids
 
     def choice(self, number: int) -> "Asked":
@@ -342,10 +350,8 @@ def asked_rest(
     options["drafts"] = own.flag("drafts", default=True)
     options["trees"] = with_trees
     options["grammar"] = grammar_of(fields, own, schema)
-    if tools is not None and (of_call := tools.grammar()) is not None:
-        if options["grammar"] is not None:
-            raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
-        options["grammar"] = of_call
+    if tools is not None and tools.is_required and options["grammar"] is not None:
+        raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
     own.end()
     with_token_ids = fields.flag("return_token_ids")
     fields.ignore(*_ABOUT_CLIENT)

@@ -72,13 +72,13 @@ def _message(message: object, where: str) -> dict[str, Any]:
     plain = {name: value for name, value in message.items() if value is not None}
     if "content" in plain:
         plain["content"] = _text(plain["content"], f"{where}.content")
-    elif "tool_calls" not in plain or plain["role"] == "tool":
+    elif not plain.get("tool_calls") or plain["role"] == "tool":
         raise RefusalError(
             f"{where} has no content", param=f"{where}.content", code="invalid_value"
         )
     if "tool_calls" in plain:
         calls = plain["tool_calls"]
-        if not isinstance(calls, list) or not calls:
+        if not isinstance(calls, list):
             raise RefusalError(
                 f"{where}.tool_calls must be a list of calls",
                 param=f"{where}.tool_calls",
@@ -87,6 +87,8 @@ def _message(message: object, where: str) -> dict[str, Any]:
         plain["tool_calls"] = [
             _call(Fields(call, f"{where}.tool_calls[{i}]")) for i, call in enumerate(calls)
         ]
+        if not calls:  # as clients write that none was made
+            del plain["tool_calls"]
     return plain
 
 
@@ -98,9 +100,23 @@ def _call(call: Fields) -> dict[str, Any]:
     """
     call.only("type", "function", why='its type must be "function"')
     identity, function = call.text("id"), call.nested("function")
-    name, given = function.text("name"), function.take("arguments")
+    name, given = function.text("name"), arguments_of_call(function)
     if name is None:
         raise function.wrong("name", "must be the function's name")
+    function.end()
+    call.ignore("index")
+    call.end()
+    told = {"type": "function", "function": {"name": name, "arguments": given}}
+    return told if identity is None else {"id": identity} | told
+
+
+def arguments_of_call(function: Fields) -> dict[str, Any]:
+    """The arguments of a call, which clients write as text, as an object.
+
+    Raises:
+        RefusalError: They are no object.
+    """
+    given = function.take("arguments")
     if isinstance(given, str):
         try:
             given = parse_json(given or "{}", function.name("arguments"))
@@ -110,11 +126,7 @@ def _call(call: Fields) -> dict[str, Any]:
             ) from error
     if not isinstance(given, dict):
         raise function.wrong("arguments", "must be a JSON object, written as a string")
-    function.end()
-    call.ignore("index")
-    call.end()
-    told = {"type": "function", "function": {"name": name, "arguments": given}}
-    return told if identity is None else {"id": identity} | told
+    return given
 
 
 def _text(content: object, where: str) -> str:

@@ -12,8 +12,9 @@ from coordgen_rs.model import Model
 from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.effort import effort_of, variables_of
 from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.tools.grammar import Tools, tools_of
-from coordgen_rs.server.tools.prompts import described
+from coordgen_rs.server.tools.functions import Tools, tools_of
+from coordgen_rs.server.tools.holding import form_for
+from coordgen_rs.server.tools.prompts import described, with_short_ids
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class AskedDialogue:
         )
         if about_tools and not model.reads_tools:
             messages, listed = described(messages, self.tools), None
+        elif about_tools and (length := form_for(model).id_len) is not None:
+            messages = with_short_ids(messages, length)
         variables = variables_of(self.effort, self.variables, facts)
         return model.chat_prompt(messages, tools=listed, template_variables=variables)
 

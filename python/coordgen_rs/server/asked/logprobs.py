@@ -8,6 +8,8 @@ from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
 from coordgen_rs.server.asked.fields import Fields
 
 _INCLUDED = "message.output_text.logprobs"
+_ENCRYPTED = "reasoning.encrypted_content"
+"""What clients ask for that store nothing: thinking is never encrypted here, so there is none."""
 
 
 def of_chat(fields: Fields) -> int | None:
@@ -37,9 +39,10 @@ def of_response(fields: Fields) -> int | None:
     """
     given = fields.take("include")
     included = [] if given is None else given
-    if not isinstance(included, list) or any(name != _INCLUDED for name in included):
+    known = (_INCLUDED, _ENCRYPTED)
+    if not isinstance(included, list) or any(name not in known for name in included):
         raise fields.wrong("include", f'must be a list, in which only "{_INCLUDED}" may be')
-    return _with_alternatives(fields, bool(included), f'include: ["{_INCLUDED}"]')
+    return _with_alternatives(fields, _INCLUDED in included, f'include: ["{_INCLUDED}"]')
 
 
 def _with_alternatives(fields: Fields, is_asked: bool, asked_by: str) -> int | None:

@@ -2,14 +2,16 @@
 
 In: messages with calls and results in OpenAI's form. Out: for a template that knows tools, the
 same with arguments as objects; for others, plain messages: a description of the tools in the system
-message, calls and results between marks, as Hermes models were trained on.
+message, calls and results between marks, as Hermes models were trained on. Some templates refuse
+ids of calls that are not as long as their own.
 """
 
 import json
+from hashlib import sha256
 from typing import Any
 
-from coordgen_rs.server.tools.calls import BEGIN, END
-from coordgen_rs.server.tools.grammar import Tools
+from coordgen_rs.server.tools.forms import hermes
+from coordgen_rs.server.tools.functions import Tools
 
 _ABOUT = """\
 You may call functions to answer. They are listed here as JSON schemas:
@@ -34,13 +36,42 @@ def described(messages: list[dict[str, Any]], tools: Tools | None) -> list[dict[
     return [{"role": "system", "content": about}, *plain]
 
 
+def with_short_ids(messages: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+    """Messages whose calls have ids of a length, for a template that refuses others.
+
+    Args:
+        messages: The messages; they are not changed.
+        length: How many letters and digits an id is to have.
+    """
+    return [_renamed(message, length) for message in messages]
+
+
+def _renamed(message: dict[str, Any], length: int) -> dict[str, Any]:
+    found = dict(message)
+    if isinstance(identity := found.get("tool_call_id"), str):
+        found["tool_call_id"] = _short(identity, length)
+    if "tool_calls" in found:
+        found["tool_calls"] = [
+            call | {"id": _short(call.get("id", ""), length)} for call in found["tool_calls"]
+        ]
+    return found
+
+
+def _short(identity: str, length: int) -> str:
+    """The same id for the same id."""
+    if len(identity) == length and identity.isalnum():
+        return identity
+    return sha256(identity.encode(errors="replace")).hexdigest()[:length]
+
+
 def _plain(message: dict[str, Any]) -> dict[str, Any]:
     if message["role"] == "tool":
         content = f"<tool_response>\n{message['content']}\n</tool_response>"
         return {"role": "user", "content": content}
     if "tool_calls" not in message:
         return message
-    calls = [f"{BEGIN}\n{_json(call['function'])}\n{END}" for call in message["tool_calls"]]
+    begin, end = hermes.FORM.opening, hermes.FORM.closing
+    calls = [f"{begin}\n{_json(call['function'])}\n{end}" for call in message["tool_calls"]]
     parts = [message["content"]] if message.get("content") else []
     return {"role": message["role"], "content": "\n".join([*parts, *calls])}
 

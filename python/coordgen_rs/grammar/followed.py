@@ -1,0 +1,170 @@
+"""Keywords of JSON schemas said in a way that llguidance can follow, or left out where it cannot.
+
+In: a schema, as Pydantic and others write it. Out: one without `uniqueItems`, `propertyNames`,
+formats of texts that say little of their form, and the look-aheads of Pydantic's decimals. What is
+left out and not held by other means is listed in docs/grammar.md; whatever is not known here stays,
+and is refused by name.
+"""
+
+import re
+from typing import Any
+
+from coordgen_rs.grammar.schema_checks import NAMED, VALUES
+
+LOOSE_FORMATS = frozenset(
+    {
+        "binary",
+        "byte",
+        "color",
+        "directory-path",
+        "file-path",
+        "ipv4interface",
+        "ipv4network",
+        "ipv6interface",
+        "ipv6network",
+        "json-string",
+        "multi-host-uri",
+        "name-email",
+        "password",
+        "path",
+        "phone",
+        "regex",
+    }
+)
+"""Formats of texts that are not held to: Pydantic's own and OpenAPI's."""
+
+_UUID = re.compile("uuid[1-8]")
+_HEX = "[0-9a-fA-F]"
+_PATTERNS = {
+    "base64": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
+    "base64url": r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}(==)?|[A-Za-z0-9_-]{3}=?)?$",
+}
+_NAME_PATTERNS = {
+    "uuid": f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
+    "date": "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$",
+}
+_NOT_ONLY = re.compile(r"\^\(\?!\^\[([^\[\]\\^]*)\]\*\$\)")
+"""That a text is not made of some characters alone: so it has another one."""
+_DIGITS_AHEAD = re.compile(r"\(\?=\[\\d\.\]\{1,\d+\}0\*\$\)")
+_ABOUT = {"title", "description", "type", "default", "examples", "deprecated"}
+
+
+def as_followed(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema with such keywords said otherwise; any answer that it allowed is allowed still.
+
+    Args:
+        schema: A parsed JSON schema; it is not changed.
+    """
+    made: dict[str, Any] = _made(schema, schema)
+    return made
+
+
+def _made(schema: Any, root: dict[str, Any]) -> Any:
+    if isinstance(schema, list):
+        return [_made(item, root) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    part = {key: _keyword(key, value, root) for key, value in schema.items()}
+    _say_format(part)
+    _say_pattern(part)
+    _say_unique(part, root)
+    _say_names(part, root)
+    return part
+
+
+def _keyword(key: str, value: Any, root: dict[str, Any]) -> Any:
+    if key in VALUES:
+        return value
+    if key in NAMED and isinstance(value, dict):
+        return {name: _made(one, root) for name, one in value.items()}
+    return _made(value, root)
+
+
+def _say_format(part: dict[str, Any]) -> None:
+    given = part.get("format")
+    if not isinstance(given, str):
+        return
+    if _UUID.fullmatch(given):
+        part["format"] = "uuid"
+    elif given in LOOSE_FORMATS:
+        del part["format"]
+    elif given in _PATTERNS and "pattern" not in part:
+        del part["format"]
+        part["pattern"] = _PATTERNS[given]
+
+
+def _say_pattern(part: dict[str, Any]) -> None:
+    given = part.get("pattern")
+    if not isinstance(given, str):
+        return
+    pattern = _DIGITS_AHEAD.sub("", given)
+    match = _NOT_ONLY.match(pattern)
+    if match is not None and "allOf" not in part:
+        part["allOf"] = [{"type": "string", "pattern": f"[^{match[1]}]"}]
+        pattern = "^" + pattern[match.end() :]
+    part["pattern"] = pattern
+
+
+def _say_unique(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Items that differ are at most as many as there are values; that they differ is not held."""
+    if not isinstance(part.get("uniqueItems"), bool):
+        return
+    is_unique = part.pop("uniqueItems")
+    values = _values(part.get("items"), root)
+    if is_unique and values is not None:
+        most = part.get("maxItems")
+        part["maxItems"] = min(len(values), most) if isinstance(most, int) else len(values)
+
+
+def _say_names(part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Names of properties as the properties themselves, or as a pattern of them."""
+    if {"properties", "patternProperties"} & part.keys():
+        return
+    names = part.get("propertyNames")
+    if not isinstance(names, dict):
+        return
+    value = part.get("additionalProperties", True)
+    listed = _values(names, root)
+    if listed is not None and all(isinstance(name, str) for name in listed):
+        part["properties"] = dict.fromkeys(listed, value)
+    elif names.keys() <= _ABOUT:
+        del part["propertyNames"]
+        return
+    elif (pattern := _pattern_of_names(names)) is not None:
+        part["patternProperties"] = {pattern: value}
+    else:
+        return
+    part["additionalProperties"] = False
+    del part["propertyNames"]
+
+
+def _pattern_of_names(names: dict[str, Any]) -> str | None:
+    """The pattern of names; None where they are described in another way."""
+    told = {key: value for key, value in names.items() if key not in _ABOUT}
+    if told.keys() == {"pattern"} and isinstance(told["pattern"], str):
+        return told["pattern"]
+    if told.keys() == {"format"}:
+        return _NAME_PATTERNS.get(str(told["format"]))
+    least, most = told.get("minLength", 0), told.get("maxLength", "")
+    if told and told.keys() <= {"minLength", "maxLength"}:
+        return rf"^.{{{least},{most}}}$"
+    return None
+
+
+def _values(schema: Any, root: dict[str, Any]) -> list[Any] | None:
+    """The values that a schema lists; None if it lists none."""
+    if not isinstance(schema, dict):
+        return None
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#/$defs/"):
+        definitions = root.get("$defs")
+        name = reference.removeprefix("#/$defs/")
+        schema = definitions.get(name) if isinstance(definitions, dict) else None
+        if not isinstance(schema, dict) or "$ref" in schema:
+            return None
+    if "const" in schema:
+        return [schema["const"]]
+    if schema.get("type") == "boolean":
+        return [False, True]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None

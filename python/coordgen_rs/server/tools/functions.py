@@ -1,0 +1,198 @@
+"""The functions that a request offers to the model, and whether it has to call one.
+
+In: `tools`, `tool_choice` and `parallel_tool_calls` of a body. Out: `Tools`, or a refusal that
+names the field. How the answer is held to them stands in `holding.py`, how calls are read in
+`calls.py`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.refusal import RefusalError
+
+MOST_TOOLS = 128
+"""The same limit as OpenAI's."""
+
+NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,128}", re.ASCII)
+"""A function's name. OpenAI's own have no dots, colons and slashes, those of MCP servers may."""
+
+_NO_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {},
+    "additionalProperties": False,
+}
+_ELSEWHERE = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+"""Where a schema may have properties that its `additionalProperties` does not know of."""
+_CHOICES = 'it must be "none", "auto", "required", allowed_tools, or name a function'
+
+
+@dataclass(frozen=True)
+class Tools:
+    """Functions that the model may call.
+
+    Attributes:
+        listed: The functions as chat templates read them.
+        parameters: The JSON schema of the arguments of each that may be called, by its name.
+        forced: The one to call; None leaves the choice to the model.
+        is_required: Whether one has to be called.
+        is_parallel: Whether more than one may be called.
+        strict: The functions whose schema has to be held to, or the request refused.
+    """
+
+    listed: list[dict[str, Any]]
+    parameters: dict[str, dict[str, Any]]
+    forced: str | None = None
+    is_required: bool = False
+    is_parallel: bool = True
+    strict: frozenset[str] = frozenset()
+
+    @property
+    def callable(self) -> dict[str, dict[str, Any]]:
+        """The functions that may be called here: the forced one, or all of `parameters`."""
+        if self.forced is None:
+            return self.parameters
+        return {self.forced: self.parameters[self.forced]}
+
+
+def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
+    """The tools of a request; None if there are none, or none may be called.
+
+    Args:
+        fields: The body.
+        is_flat: Whether functions stand in the tools themselves, as in the Responses API.
+
+    Raises:
+        RefusalError: They are malformed, or the choice is none of them.
+    """
+    given, choice = fields.take("tools"), fields.take("tool_choice")
+    is_parallel = fields.flag("parallel_tool_calls", default=True)
+    if given is not None and not isinstance(given, list):
+        raise fields.wrong("tools", "must be a list of objects")
+    if len(given or ()) > MOST_TOOLS:
+        raise fields.wrong("tools", f"may hold {MOST_TOOLS} functions")
+    found = [
+        _function(Fields(tool, f"tools[{index}]"), is_flat)
+        for index, tool in enumerate(given or ())
+    ]
+    parameters: dict[str, dict[str, Any]] = {}
+    for name, schema, _, _ in found:
+        if name in parameters:
+            raise fields.wrong("tools", f"has two functions of the name {name}")
+        parameters[name] = schema
+    mode, allowed = _choice(fields, choice, is_flat)
+    for name in allowed:
+        if name not in parameters:
+            raise fields.wrong("tool_choice", f"asks for {name!r:.80}, which is not among tools")
+    if mode in ("required", "function") and not parameters:
+        raise fields.wrong("tool_choice", "is required, but there are no tools")
+    if not parameters or mode == "none":
+        return None
+    may_be_called = {name: parameters[name] for name in allowed or parameters}
+    return Tools(
+        [listed for _, _, _, listed in found],
+        may_be_called,
+        allowed[0] if mode == "function" else None,
+        mode in ("required", "function"),
+        is_parallel,
+        frozenset(name for name, _, is_strict, _ in found if is_strict and name in may_be_called),
+    )
+
+
+def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, dict[str, Any]]:
+    """Name, parameters and strictness of a tool, and the tool as templates read it.
+
+    Raises:
+        RefusalError: It is malformed, or no function.
+    """
+    tool.only("type", "function", why="tools are functions")
+    if is_flat:
+        function = tool
+        tool.only("defer_loading", False, why="all tools are loaded")
+    else:
+        function = tool.nested("function")
+    name = function.text("name")
+    if name is None or not NAME.fullmatch(name):
+        raise function.wrong("name", "must be 1 to 128 ASCII letters, digits, and _-.:/")
+    description = function.text("description")
+    is_strict = function.flag("strict")
+    parameters = function.take("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        raise function.wrong("parameters", "must be a JSON schema, an object")
+    function.end()
+    tool.end()
+    told: dict[str, Any] = {"name": name}
+    if description is not None:
+        told["description"] = description
+    if parameters is not None:
+        told["parameters"] = parameters
+    return name, _closed(parameters), is_strict, {"type": "function", "function": told}
+
+
+def _closed(parameters: dict[str, Any] | None) -> dict[str, Any]:
+    """The schema of arguments: what the function does not name is of no use to anybody."""
+    if not parameters:
+        return _NO_PARAMETERS
+    if _ELSEWHERE & parameters.keys():
+        return parameters
+    return {"additionalProperties": False} | parameters
+
+
+def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[str]]:
+    """What a `tool_choice` asks for: a mode, and the functions that it names.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    if choice is None:
+        return "auto", []
+    if choice in ("auto", "none", "required"):
+        return str(choice), []
+    if isinstance(choice, str):
+        raise fields.wrong("tool_choice", f"is not supported: {_CHOICES}")
+    chosen = Fields(choice, "tool_choice")
+    kind = chosen.text("type")
+    if kind == "allowed_tools":
+        return _allowed(chosen, is_flat)
+    if kind != "function":
+        raise RefusalError(
+            f"tool_choice.type is not supported: {_CHOICES}",
+            param="tool_choice.type",
+            code="unsupported_value",
+        )
+    function = chosen if is_flat else chosen.nested("function")
+    name = function.text("name")
+    if name is None:
+        raise RefusalError(f"tool_choice is not supported: {_CHOICES}", param="tool_choice")
+    function.end()
+    chosen.end()
+    return "function", [name]
+
+
+def _allowed(chosen: Fields, is_flat: bool) -> tuple[str, list[str]]:
+    """Mode and names of an `allowed_tools`.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    allowed = chosen if is_flat else chosen.nested("allowed_tools")
+    mode, listed = allowed.text("mode"), allowed.take("tools")
+    if mode not in ("auto", "required"):
+        raise allowed.wrong("mode", 'must be "auto" or "required"')
+    if not isinstance(listed, list) or not listed:
+        raise allowed.wrong("tools", "must be a list of one function or more")
+    names = []
+    for index, item in enumerate(listed):
+        one = Fields(item, f"{allowed.name('tools')}[{index}]")
+        one.only("type", "function", why="tools are functions")
+        function = one if is_flat or one.has("name") else one.nested("function")
+        name = function.text("name")
+        if name is None:
+            raise function.wrong("name", "must be the function's name")
+        function.end()
+        one.end()
+        names.append(name)
+    allowed.end()
+    chosen.end()
+    return mode, [*dict.fromkeys(names)]

@@ -1,0 +1,106 @@
+"""What an answer is held to, so that a call that begins is one that the function takes.
+
+In: the tools of a request, and a model. Out: how its calls are told, and a grammar. Without the
+package llguidance, or where the request has a grammar of its own that is no JSON schema, nothing
+is held: calls are found in the text, and given when they are complete.
+"""
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from coordgen_rs.errors import GrammarError, OptionError
+from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark
+from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.calls import Calling
+from coordgen_rs.server.tools.forms import form_of, hermes
+from coordgen_rs.server.tools.forms.form import CallForm, Choice
+from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.lexicon import Lexicon
+
+if TYPE_CHECKING:
+    from coordgen_rs.model import Model
+
+
+def form_for(model: "Model") -> CallForm:
+    """The form in which a model writes calls: its template's, or the one that it is told of."""
+    return form_of(model.tools_template) if model.reads_tools else hermes.FORM
+
+
+def held(tools: Tools, model: "Model", given: Grammar | None) -> tuple[Calling, Grammar | None]:
+    """How calls are told, and what the answer is held to.
+
+    Args:
+        tools: The functions.
+        model: Who answers.
+        given: What the answer is held to where nothing is called; None for nothing.
+
+    Raises:
+        RefusalError: A call has to be made, and the request has a grammar, too.
+        _UnusableError: A call has to be made, or a function is strict, and cannot be held to.
+    """
+    form, loosely = form_for(model), Calling(form_for(model), tools.callable)
+    if given is not None and tools.is_required:
+        raise RefusalError(
+            "tool_choice asks for a call: then nothing else can be, too",
+            param="tool_choice",
+            code="invalid_value",
+        )
+    if given is not None and not isinstance(given, JsonSchema):
+        return loosely, given
+    answer = None if given is None else json.loads(given.text)
+    choice = Choice(tools.callable, tools.is_required, tools.is_parallel, answer)
+    try:
+        lark = _written(form, choice, tools.strict, model)
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        if tools.is_required or tools.strict:
+            raise _UnusableError(error) from error
+        return loosely, given
+    return Calling(form, tools.callable, is_held=True), lark
+
+
+def _written(form: CallForm, choice: Choice, strict: frozenset[str], model: "Model") -> Lark:
+    """The grammar, which the model can follow. In it, what cannot be held to is any object.
+
+    Raises:
+        OptionError: The package llguidance is missing.
+        GrammarError: A schema cannot be followed, and has to be; or they are too many.
+    """
+    added, ends = model.tokenizer.added_tokens(), model.end_token_ids
+    try:
+        return _checked(lambda: form.grammar(choice, Lexicon(added, ends)), model)
+    except GrammarError:
+        loose = {name for name, one in choice.parameters.items() if not _is_followed(one, model)}
+        if choice.is_required or strict & loose or not loose:
+            raise
+    return _checked(lambda: form.grammar(choice, Lexicon(added, ends, loose)), model)
+
+
+def _checked(write: Callable[[], str], model: "Model") -> Lark:
+    """A grammar that the model can follow.
+
+    Raises:
+        GrammarError: It cannot.
+    """
+    lark = Lark(write())
+    model.check_grammar(lark)
+    return lark
+
+
+def _is_followed(schema: dict[str, object], model: "Model") -> bool:
+    try:
+        model.check_grammar(JsonSchema(schema))
+    except GrammarError:
+        return False
+    return True
+
+
+class _UnusableError(RefusalError):
+    """A function whose parameters cannot be held to; `error` says why."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(
+            f"tools: the parameters of a function cannot be used: {error}",
+            param="tools",
+            code="invalid_value",
+        )

@@ -1,0 +1,75 @@
+"""Pieces of Lark for one tokenizer: where a text is a token of its own, it is named as that token.
+
+In: texts, and the tokens that were added to a tokenizer's vocabulary. Out: rules and literals for a
+grammar. llguidance takes an added token for no text, so a mark such as `<tool_call>` has to be
+asked for by its id where it is one.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from coordgen_rs.grammar.json_text import json_text
+
+TEXT = "TEXT: /(.|\\n)+/"
+"""The terminal of any text."""
+
+
+class Lexicon:
+    """What the grammar of one answer is written with.
+
+    Args:
+        added: The tokens added to the vocabulary, with their ids.
+        ends: Those that end an answer.
+        loose: Functions whose arguments are any object: their schema cannot be followed.
+    """
+
+    def __init__(
+        self,
+        added: Mapping[str, int] | None = None,
+        ends: Collection[int] = (),
+        loose: Collection[str] = (),
+    ) -> None:
+        self._added, self._ends, self.loose = dict(added or {}), frozenset(ends), frozenset(loose)
+        texts = sorted(map(re.escape, self._added), key=len, reverse=True)
+        self._split = re.compile(f"({'|'.join(texts)})" if texts else r"(?!)")
+
+    def is_token(self, text: str) -> bool:
+        """Whether a text is a token of its own, which does not end the answer."""
+        return self._added.get(text, -1) not in self._ends and text in self._added
+
+    def literal(self, text: str) -> str:
+        """A text as a sequence of Lark; "" for none. A token that ends the answer is left out."""
+        parts = [part for part in self._split.split(text) if part]
+        ends = {part for part in parts if self._added.get(part, -1) in self._ends}
+        return " ".join(self._part(part) for part in parts if part not in ends)
+
+    def others(self, *but: str) -> str:
+        """One of the added tokens, but for some texts and those that end the answer; "" for none.
+
+        Args:
+            but: The texts that are left out.
+        """
+        left = {self._added[text] for text in but if text in self._added} | self._ends
+        ids = sorted(set(self._added.values()) - left)
+        return f"<[{','.join(map(str, ids))}]>" if ids else ""
+
+    def json(self, schema: dict[str, Any]) -> str:
+        """JSON that a schema accepts.
+
+        Raises:
+            UnsupportedGrammarError: The schema cannot be followed.
+        """
+        return f"%json {json_text(schema)}"
+
+    def _part(self, text: str) -> str:
+        if text in self._added:
+            return f"<[{self._added[text]}]>"
+        return json.dumps(text, ensure_ascii=False)
+
+
+def regex(text: str) -> str:
+    """A text as part of a regular expression between slashes."""
+    escaped = re.escape(text).replace("\\\n", r"\n").replace("\\ ", " ")
+    return escaped.replace("/", r"\/")

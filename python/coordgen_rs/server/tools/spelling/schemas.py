@@ -1,0 +1,86 @@
+"""What a function's schema says of each argument, where arguments are not one text of JSON.
+
+In: a JSON schema of an object. Out: its properties as schemas that stand alone, which of them are
+required, and what kinds of values a schema allows. Properties that stand elsewhere than in
+`properties`, as in `allOf`, are not seen: they may be given, but nothing holds them.
+"""
+
+from typing import Any
+
+_CHOICES = ("anyOf", "oneOf")
+_MOST_STEPS = 20
+"""Most references followed to a schema."""
+
+
+def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Each property's schema, ready to stand alone.
+
+    Args:
+        schema: The schema of the arguments.
+    """
+    whole = resolved(schema, schema)
+    named = whole.get("properties")
+    shared: dict[str, Any] = {
+        name: schema[name] for name in ("$defs", "definitions") if name in schema
+    }
+    if not isinstance(named, dict):
+        return {}
+    return {
+        str(name): shared | (one if isinstance(one, dict) else {}) for name, one in named.items()
+    }
+
+
+def is_open(schema: dict[str, Any]) -> bool:
+    """Whether a schema names no properties, and may have any: they may stand in its parts."""
+    whole = resolved(schema, schema)
+    return not whole.get("properties") and whole.get("additionalProperties") is not False
+
+
+def required_of(schema: dict[str, Any]) -> frozenset[str]:
+    """The properties that have to be given."""
+    given = resolved(schema, schema).get("required")
+    return frozenset(map(str, given if isinstance(given, list) else ()))
+
+
+def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
+    """A schema, or what it refers to in its root; empty where that cannot be found."""
+    for _ in range(_MOST_STEPS):
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        if not isinstance(reference, str):
+            break
+        found: Any = root
+        for step in reference.removeprefix("#").split("/")[1:]:
+            step = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(step) if isinstance(found, dict) else None
+        schema = found
+    return schema if isinstance(schema, dict) else {}
+
+
+def choices_of(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
+    """The schemas of which a value has to meet one, each of one type where types are listed."""
+    whole = resolved(schema, root)
+    for name in _CHOICES:
+        if isinstance(listed := whole.get(name), list):
+            return [one for branch in listed for one in choices_of(resolved(branch, root), root)]
+    if isinstance(types := whole.get("type"), list):
+        return [whole | {"type": one} for one in types]
+    return [whole]
+
+
+def values_of(schema: dict[str, Any]) -> list[Any] | None:
+    """The values that a schema lists; None if it lists none."""
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else None
+
+
+def kind_of(schema: dict[str, Any]) -> str | None:
+    """The one type of a value; None for any."""
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return kind
+    values = values_of(schema)
+    if values and all(isinstance(value, str) for value in values):
+        return "string"
+    return "object" if isinstance(schema.get("properties"), dict) else None

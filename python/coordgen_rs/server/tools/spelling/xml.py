@@ -1,0 +1,159 @@
+"""Arguments as Qwen3-Coder and Qwen3.5 write them: `<parameter=NAME>`, the value, `</parameter>`.
+
+In: text behind `<function=NAME>`. Out: an object in JSON. A text stands as it is, without quotes,
+and is given piece by piece; any other value is JSON. Nothing holds the pattern or the length of a
+text: what is between the marks is the text.
+"""
+
+import json
+from collections.abc import Generator
+from typing import Any
+
+from coordgen_rs.server.tools.lexicon import Lexicon, regex
+from coordgen_rs.server.tools.spelling.marks import begun_len
+from coordgen_rs.server.tools.spelling.schemas import (
+    choices_of,
+    is_open,
+    kind_of,
+    properties_of,
+    required_of,
+    values_of,
+)
+from coordgen_rs.server.tools.spelling.spelling import Got, Spelling
+
+_OPEN, _CLOSE, _END = "<parameter=", "</parameter>", "</function>"
+
+
+class XmlReader:
+    """Reads the arguments of one call.
+
+    Args:
+        schema: The function's.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self._schemas = properties_of(schema)
+        self._text, self._read_len = "", 0
+        self._told: list[str] = []
+        self._walk = self._arguments()
+
+    def read(self, text: str) -> Got:
+        """See `ArgumentsReader`.
+
+        Raises:
+            ValueError: It is not spelt in this way.
+        """
+        self._text, self._read_len = text, 0
+        is_whole = next(self._walk)
+        told, self._told = "".join(self._told), []
+        return Got(told, self._read_len, is_whole)
+
+    @property
+    def _ahead(self) -> str:
+        return self._text[self._read_len :]
+
+    def _pass(self, num_chars: int) -> None:
+        self._read_len += num_chars
+
+    def _arguments(self) -> Generator[bool]:
+        separator = "{"
+        while (yield from self._is_next(_OPEN, _END)):
+            while (end := self._ahead.find(">")) < 0:
+                yield False
+            name = self._ahead[len(_OPEN) : end]
+            self._pass(end + 1)
+            self._told.append(f"{separator}{json.dumps(name, ensure_ascii=False)}: ")
+            separator = ", "
+            schema = self._schemas.get(name, {})
+            yield from self._string() if takes_text(schema) else self._value(schema)
+        self._told.append("{}" if separator == "{" else "}")
+        while True:
+            yield True
+
+    def _is_next(self, mark: str, other: str) -> Generator[bool, None, bool]:
+        """Whether a mark comes next, white space aside, and not the other one.
+
+        Raises:
+            ValueError: Neither does.
+        """
+        while True:
+            rest = self._ahead.lstrip()
+            for one in (mark, other):
+                if rest.startswith(one):
+                    self._pass(len(self._ahead) - len(rest))
+                    return one == mark
+            if rest and not (mark.startswith(rest) or other.startswith(rest)):
+                raise ValueError("no parameter")
+            yield False
+
+    def _string(self) -> Generator[bool]:
+        """Read text up to the closing mark; a line feed on each side of it belongs to the marks."""
+        while not self._ahead:
+            yield False
+        self._pass(self._ahead.startswith("\n"))
+        self._told.append('"')
+        while (end := self._ahead.find(_CLOSE)) < 0:
+            kept = max(begun_len(self._ahead, "\n" + _CLOSE), begun_len(self._ahead, _CLOSE))
+            self._tell(self._ahead[: len(self._ahead) - kept])
+            self._pass(len(self._ahead) - kept)
+            yield False
+        self._tell(self._ahead[:end].removesuffix("\n"))
+        self._told.append('"')
+        self._pass(end + len(_CLOSE))
+
+    def _value(self, schema: dict[str, Any]) -> Generator[bool]:
+        while (end := self._ahead.find(_CLOSE)) < 0:
+            yield False
+        text = self._ahead[:end].strip()
+        self._pass(end + len(_CLOSE))
+        try:
+            json.loads(text)
+        except ValueError:
+            python = {"True": "true", "False": "false", "None": "null"}
+            text = python.get(text, json.dumps(text, ensure_ascii=False))
+        self._told.append(text)
+
+    def _tell(self, text: str) -> None:
+        self._told.append(json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def takes_text(schema: dict[str, Any]) -> bool:
+    """Whether an argument is written as text: no JSON may be given in its place."""
+    choices = choices_of(schema, schema)
+    return any(kind_of(choice) == "string" for choice in choices)
+
+
+def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, list[str]]:
+    rules, parts = list[str](), list[str]()
+    if is_open(schema):
+        text, mark = f"{place}x", regex(_OPEN)
+        rules.append(rf"{text}[lazy]: /{mark}[^>\n]+>\n(.|\n)*{regex(chr(10) + _CLOSE)}/")
+        return f"{_line()} ({text} {_line()})*", rules
+    required = required_of(schema)
+    for number, (name, one) in enumerate(properties_of(schema).items()):
+        rule = f"{place}-{number}"
+        value, more = _value(one, rule, lexicon)
+        rules += more
+        rules.append(f"{rule}: {lexicon.literal(f'{_OPEN}{name}>')} {value} {_line()}")
+        parts.append(rule if name in required else f"{rule}?")
+    return " ".join([_line(), *parts]), rules
+
+
+def _line() -> str:
+    return r'"\n"'
+
+
+def _value(schema: dict[str, Any], rule: str, lexicon: Lexicon) -> tuple[str, list[str]]:
+    """A value with its closing mark."""
+    closing = lexicon.literal("\n" + _CLOSE)
+    if not takes_text(schema):
+        return f"{_line()} {lexicon.json(schema)} {closing}", []
+    values = [value for one in choices_of(schema, schema) for value in values_of(one) or [None]]
+    if all(isinstance(value, str) for value in values):
+        listed = " | ".join(lexicon.literal(f"\n{value}") for value in values)
+        return f"({listed}) {closing}", []
+    text = f"{rule}x"
+    return f"{_line()} {text}", [rf"{text}[lazy]: /(.|\n)*{regex(chr(10) + _CLOSE)}/"]
+
+
+XML = Spelling(_lark, XmlReader)

@@ -1,0 +1,174 @@
+"""Schemas as Pydantic writes them: what their types take is allowed, and what is held is held."""
+
+import datetime
+import decimal
+import enum
+import ipaddress
+import json
+import pathlib
+import re
+import uuid
+from typing import Any, Literal
+
+import pytest
+
+pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+pytest.importorskip("pydantic", reason="pydantic is not installed")
+
+import pydantic
+
+from call_marks import marked_tokens
+from coordgen_rs.errors import UnsupportedGrammarError
+from coordgen_rs.grammar.followed import LOOSE_FORMATS, as_followed
+from coordgen_rs.grammar.kinds import JsonSchema
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+ONE = uuid.UUID(int=1)
+TAKEN = {
+    "a set": (set[int], [{1, 2}, set()]),
+    "a frozen set of a few": (frozenset[Colour], [{Colour.RED, Colour.GREEN}]),
+    "a bounded set": (pydantic.conset(int, min_length=1, max_length=2), [{1}, {1, 2}]),
+    "a secret": (pydantic.SecretStr, ["swordfish"]),
+    "secret bytes": (pydantic.SecretBytes, ["swordfish"]),
+    "a path": (pathlib.Path, ["/a b/c.txt"]),
+    "bytes": (bytes, ["abc"]),
+    "Base64": (pydantic.Base64Bytes, ["YWI=", "YWJj"]),
+    "Base64 of URLs": (pydantic.Base64UrlStr, ["YWI="]),
+    "a dict of literal names": (dict[Literal["a", "b"], int], [{"a": 1}, {}, {"a": 1, "b": 2}]),
+    "a dict of an enum": (dict[Colour, float], [{"green": 1.5}]),
+    "a dict of UUIDs": (dict[uuid.UUID, int], [{str(ONE): 1}]),
+    "a dict of dates": (dict[datetime.date, int], [{"2024-02-29": 1}]),
+    "a dict of long names": (dict[pydantic.constr(min_length=2), int], [{"ab": 1}]),
+    "a dict of names by pattern": (dict[pydantic.constr(pattern="^x"), int], [{"xy": 1}]),
+    "a dict of texts": (dict[str, int], [{"a": 1, "": 2}]),
+    "a dict of dicts": (dict[str, dict[Literal["a"], list[int]]], [{"z": {"a": [1]}}]),
+    "a decimal": (decimal.Decimal, [1.5, "1.5"]),
+    "a bounded decimal": (pydantic.condecimal(max_digits=6, decimal_places=2), ["12.50"]),
+    "a UUID of a version": (pydantic.UUID4, ["5e5a0e3f-5c8b-4a3e-9d0a-2f0a3c1d7e11"]),
+    "a network": (ipaddress.IPv4Network, ["10.0.0.0/8"]),
+    "an interface": (ipaddress.IPv6Interface, ["::1/128"]),
+    "a pattern": (re.Pattern, ["a+"]),
+    "a database": (pydantic.PostgresDsn, ["postgres://a:b@c/d"]),
+    "a duration": (datetime.timedelta, ["P1DT2H"]),
+    "text of JSON": (pydantic.Json[list[int]], ["[1]"]),
+    "anything": (Any, [None, {"a": []}]),
+}
+
+
+def schema_of(kind):
+    return pydantic.create_model("Told", value=(kind, ...)).model_json_schema()
+
+
+def refused_at(schema, value):
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return marked_tokens().refused_at(JsonSchema(schema), text)
+
+
+def jsonable(value):
+    if isinstance(value, set | frozenset):
+        return [one.value if isinstance(one, Colour) else one for one in value]
+    return value
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_a_type_of_pydantic_takes_is_allowed(name):
+    kind, values = TAKEN[name]
+    for value in map(jsonable, values):
+        said = {"value": value}
+        pydantic.create_model("Told", value=(kind, ...)).model_validate_json(json.dumps(said))
+        assert refused_at(schema_of(kind), said) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("a set", ["x"]),
+        ("a frozen set of a few", ["red", "green", "red"]),  # more than there are
+        ("a bounded set", []),
+        ("a bounded set", [1, 2, 3]),
+        ("a secret", 5),
+        ("Base64", "YW"),
+        ("Base64", "Y!=="),
+        ("a dict of literal names", {"c": 1}),
+        ("a dict of literal names", {"a": "x"}),
+        ("a dict of an enum", {"blue": 1.5}),
+        ("a dict of UUIDs", {"x": 1}),
+        ("a dict of dates", {"2024-13-01": 1}),
+        ("a dict of long names", {"a": 1}),
+        ("a UUID of a version", "5e5a"),
+    ],
+)
+def test_what_it_does_not_take_is_refused_where_it_can_be_held(name, wrong):
+    assert refused_at(schema_of(TAKEN[name][0]), {"value": wrong}) is not None
+
+
+PLAIN = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d*$"
+PLACES = r"^(?!^[-+.]*$)[+-]?0*\d*\.?\d{0,2}0*$"
+BOTH = r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,4}$|(?=[\d.]{1,7}0*$)\d{0,4}\.\d{0,2}0*$)"
+
+
+@pytest.mark.parametrize("pattern", [PLAIN, PLACES, BOTH], ids=["any", "places", "digits"])
+def test_the_look_aheads_of_pydantics_decimals_are_held_to(pattern):
+    schema = {"type": "string", "pattern": pattern}
+    for number in (
+        "1",
+        "-1.5",
+        "+.25",
+        "007",
+        "1.500",
+        "1234.5",
+        "12.345",
+        "-",
+        "",
+        ".",
+        "+.",
+        "x",
+    ):
+        is_taken = re.search(pattern, number) is not None
+        assert (refused_at(schema, json.dumps(number)) is None) == is_taken, number
+
+
+def test_formats_that_say_little_hold_nothing_and_unknown_ones_are_refused():
+    for name in LOOSE_FORMATS:
+        assert refused_at({"type": "string", "format": name}, '"a b"') is None
+    with pytest.raises(UnsupportedGrammarError, match="format"):
+        refused_at({"type": "string", "format": "passwords"}, '"a"')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "uniqueItems": 5},
+        {"type": "object", "propertyNames": {"not": {}}},
+        {"type": "object", "propertyNames": {"enum": ["a"]}, "properties": {"b": {}}},
+        {"type": "object", "propertyNames": {"format": "email"}},
+        {"type": "object", "propertyNames": {"enum": [1]}},
+        {"type": "object", "propertyNames": True},
+        {"type": "string", "pattern": "a(?!b)"},
+        {"type": "string", "pattern": "^(?!^[a]*$)(?=b)c"},
+    ],
+)
+def test_whatever_else_is_not_known_is_refused(schema):
+    with pytest.raises(UnsupportedGrammarError):
+        refused_at(schema, "[]")
+
+
+def test_what_merely_looks_like_a_keyword_stays_as_it_is():
+    schema = {
+        "type": "object",
+        "properties": {"uniqueItems": {"enum": [{"format": "password"}]}, "format": {}},
+        "default": {"propertyNames": {"enum": ["a"]}},
+    }
+    assert as_followed(schema) == schema
+
+
+def test_the_schema_itself_is_not_changed():
+    schema = {"items": {"uniqueItems": True, "format": "password"}, "uniqueItems": True}
+    before = json.dumps(schema)
+    assert as_followed(schema) == {"items": {}}
+    assert json.dumps(schema) == before

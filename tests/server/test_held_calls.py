@@ -1,0 +1,84 @@
+"""Answers held to calls by a model: the same with and without drafts, and read to the end."""
+
+import json
+
+import pytest
+
+pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+import jsonschema
+
+from coordgen_rs import Lark, Model
+from coordgen_rs.server.tools.calls import Call, Calling, CallReader
+from coordgen_rs.server.tools.forms import FORMS
+from coordgen_rs.server.tools.forms.form import Choice
+from coordgen_rs.server.tools.lexicon import Lexicon
+
+LAMP = {
+    "type": "object",
+    "properties": {
+        "colour": {"enum": ["red", "green"]},
+        "power": {"type": "integer", "minimum": 0, "maximum": 99},
+        "is_on": {"type": "boolean"},
+    },
+    "required": ["colour"],
+    "additionalProperties": False,
+}
+FUNCTIONS = {"paint": LAMP, "wait": {"type": "object", "properties": {}}}
+CHOICES = {
+    "auto": Choice(FUNCTIONS),
+    "one": Choice(FUNCTIONS, is_parallel=False),
+    "required": Choice(FUNCTIONS, is_required=True, is_parallel=False),
+    "or JSON": Choice(FUNCTIONS, answer={"type": "object", "properties": {"a": {"enum": [1, 2]}}}),
+}
+OPTIONS = ({}, {"temperature": 1.4, "seed": 3})
+
+
+@pytest.fixture(scope="module")
+def model(bundle_of):
+    with Model.open(bundle_of("embedded", "fp32")) as model:
+        yield model
+
+
+def calls_of(form, text):
+    reader, calls = CallReader(Calling(form, FUNCTIONS, is_held=True)), {}
+    for said in [*reader.read(text), *reader.end()]:
+        if isinstance(said, Call):
+            name, before = calls.get(said.number, (said.name, ""))
+            calls[said.number] = name, before + said.arguments
+    return [*calls.values()], reader.is_open
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
+def test_drafts_change_no_token(model, form, choice):
+    if form.name == "harmony":
+        said = '<|channel|>commentary to=functions.paint json<|message|>{"colour": "red"}<|call|>'
+    else:
+        said = f'{form.opening}{form.first}{form.before}paint{form.after}"colour": "red"'
+    lexicon = Lexicon(model.tokenizer.added_tokens(), model.end_token_ids)
+    grammar = Lark(form.grammar(CHOICES[choice], lexicon))
+    for options in OPTIONS:
+        asked = {"grammar": grammar, "max_new_tokens": 90, **options}
+        answer = model.generate(f"{said}\n" * 4, **asked)
+        alone = model.generate(f"{said}\n" * 4, drafts=False, **asked)
+        assert (answer.token_ids, answer.finish_reason) == (alone.token_ids, alone.finish_reason)
+        calls, is_open = calls_of(form, answer.text)
+        assert calls or choice in ("auto", "one", "or JSON")
+        for name, arguments in calls[: len(calls) - is_open]:
+            jsonschema.validate(json.loads(arguments), FUNCTIONS[name])
+        if choice == "required" and answer.finish_reason == "grammar":
+            assert not is_open
+
+
+def test_special_tokens_are_in_the_text_where_they_are_asked_for(model):
+    from call_marks import marked_tokens
+
+    tokenizer = marked_tokens(("<|mark|>",)).tokenizer
+    ids = tokenizer.encode("a<|mark|>\u65e5<|im_end|>").tolist()
+    for shown, text in (((), "a\u65e5"), (("<|mark|>", "unknown"), "a<|mark|>\u65e5")):
+        stream = tokenizer.stream(shown=shown)
+        assert "".join(map(stream, ids)) == text
+    answer = model.generate("Hello", max_new_tokens=4, special_tokens=("<|mark|>",))
+    assert answer.text == model.generate("Hello", max_new_tokens=4).text

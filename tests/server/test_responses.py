@@ -1,0 +1,268 @@
+"""Functions on `/v1/responses`: what is asked, and the items and events that answer."""
+
+import json
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+from coordgen_rs.grammar.kinds import Lark
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.items import messages_of_items
+from coordgen_rs.server.refusal import RefusalError
+from fake_model import FakeModel
+from fake_served import refused, serving
+
+PATH, CHAT = "/v1/responses", "/v1/chat/completions"
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"type": "function", "name": "weather", "parameters": CITY, "strict": True},
+    {"type": "function", "name": "time", "description": "What time it is"},
+]
+CALLS = (
+    '<tool_call>\n{"name": "weather", "arguments": {"city": "Ulm"}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+)
+ASKED = {"input": "Hi", "tools": TOOLS}
+
+
+def saying(text, *, ends="stop", step=5):
+    parts = [text[start : start + step] for start in range(0, len(text), step)]
+    model = FakeModel(steps=[(part, ("target",) * len(part)) for part in parts])
+    model.ends, model.context = ends, 2000
+    return model
+
+
+def asked_of(model, body):
+    with serving(model) as client:
+        return client.post(PATH, json=body)
+
+
+def events_of(model, body):
+    answered = asked_of(model, body | {"stream": True})
+    assert answered.status_code == 200, answered.text
+    lines = answered.text.split("\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+def plain(item):
+    """An item without its ids, which are drawn."""
+    return {name: value for name, value in item.items() if name not in ("id", "call_id")}
+
+
+def call(name, arguments, status="completed"):
+    return {"type": "function_call", "status": status, "name": name, "arguments": arguments}
+
+
+def test_text_and_calls_are_items_in_their_order():
+    told = asked_of(saying("So: " + CALLS), ASKED).json()
+    text, *calls = map(plain, told["output"])
+    assert (text["type"], text["content"][0]["text"]) == ("message", "So: ")
+    assert calls == [call("weather", '{"city": "Ulm"}'), call("time", "{}")]
+    assert told["status"] == "completed"
+    assert len({item["id"] for item in told["output"]}) == 3
+    assert len({item["call_id"] for item in told["output"][1:]}) == 2
+    assert told["tools"][0] == TOOLS[0] | {"description": None}
+    assert (told["tool_choice"], told["parallel_tool_calls"]) == ("auto", True)
+
+
+def test_an_answer_that_is_a_call_alone_has_no_message():
+    told = asked_of(saying(CALLS), ASKED).json()
+    assert [item["type"] for item in told["output"]] == ["function_call"] * 2
+    told = asked_of(saying("Hi"), ASKED).json()
+    assert [item["type"] for item in told["output"]] == ["message"]
+
+
+@pytest.mark.parametrize("step", [1, 5, 400])
+def test_events_begin_fill_and_end_each_item(step):
+    events = events_of(saying("So: " + CALLS, step=step), ASKED)
+    assert [event["sequence_number"] for event in events] == [*range(len(events))]
+    kinds = [event["type"].removeprefix("response.") for event in events]
+    apart = [kind for at, kind in enumerate(kinds) if not at or kind != kinds[at - 1]]
+    told_call = [
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+    ]
+    assert apart == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "content_part.added",
+        "output_text.delta",
+        "output_text.done",
+        "content_part.done",
+        "output_item.done",
+        *told_call,
+        *told_call,
+        "completed",
+    ]
+    response = events[-1]["response"]
+    output = dict(enumerate(response["output"]))
+    for event in events[2:-1]:
+        item = output[event["output_index"]]
+        told = event.get("item", {"id": event.get("item_id")})
+        assert told["id"] == item["id"]
+        if event["type"] == "response.output_item.done":
+            assert event["item"] == item
+        if event["type"] == "response.output_item.added" and item["type"] == "function_call":
+            assert event["item"] == item | {"arguments": "", "status": "in_progress"}
+        if event["type"] == "response.function_call_arguments.done":
+            assert (event["name"], event["arguments"]) == (item["name"], item["arguments"])
+    for at, item in output.items():
+        deltas = [e["delta"] for e in events if "delta" in e and e["output_index"] == at]
+        whole = item.get("arguments") or item["content"][0]["text"]
+        assert "".join(deltas) == whole
+    whole = asked_of(saying("So: " + CALLS), ASKED).json()["output"]
+    assert [plain(item) for item in output.values()] == [plain(item) for item in whole]
+
+
+def test_arguments_come_as_they_are_made():
+    events = events_of(saying(CALLS, step=3), ASKED)
+    deltas = [e["delta"] for e in events if e["type"] == "response.function_call_arguments.delta"]
+    assert len(deltas) > 4
+    assert "".join(deltas) == '{"city": "Ulm"}{}'
+
+
+def test_a_call_that_a_limit_cuts_is_incomplete_and_the_others_are_whole():
+    text = CALLS[: CALLS.index("{}")]
+    for told in (
+        asked_of(saying(text, ends="length"), ASKED).json(),
+        events_of(saying(text, ends="length"), ASKED)[-1]["response"],
+    ):
+        assert (told["status"], told["incomplete_details"]["reason"]) == (
+            "incomplete",
+            "max_output_tokens",
+        )
+        assert [plain(item) for item in told["output"]] == [
+            call("weather", '{"city": "Ulm"}'),
+            call("time", "", "incomplete"),
+        ]
+
+
+def test_of_a_required_call_that_is_cut_the_chat_gets_what_there_is():
+    tools = [{"type": "function", "function": {"name": name, "parameters": CITY}} for name in "ab"]
+    whole = '<tool_call>\n{"name": "a", "arguments": {"city": "x"}}\n</tool_call>\n'
+    cut = '<tool_call>\n{"name": "b", "arguments": {"ci'
+    body = {"messages": [{"role": "user", "content": "Hi"}], "tools": tools}
+    with serving(saying(whole + cut, ends="length")) as client:
+        [choice] = client.post(CHAT, json=body | {"tool_choice": "required"}).json()["choices"]
+    assert choice["finish_reason"] == "length"
+    assert choice["message"]["content"] is None
+    functions = [call["function"] for call in choice["message"]["tool_calls"]]
+    assert functions == [
+        {"name": "a", "arguments": '{"city": "x"}'},
+        {"name": "b", "arguments": '{"ci'},
+    ]
+    with serving(saying(whole + cut[:20], ends="length")) as client:
+        [choice] = client.post(CHAT, json=body | {"tool_choice": "required"}).json()["choices"]
+    assert len(choice["message"]["tool_calls"]) == 1  # of the other nothing was said
+
+
+def test_a_stop_string_within_arguments_does_not_make_them_a_call_that_is_whole():
+    text = CALLS[: CALLS.index('Ulm"')]
+    body = {"messages": [{"role": "user", "content": "Hi"}]}
+    body["tools"] = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
+    with serving(saying(text)) as client:
+        [choice] = client.post(CHAT, json=body).json()["choices"]
+    assert choice["finish_reason"] == "stop"
+
+
+def test_the_answer_is_held_to_the_functions_and_to_what_is_chosen():
+    model = saying("Hi")
+    forced = {"type": "function", "name": "time"}
+    for choice in ("auto", "required", forced):
+        told = asked_of(model, ASKED | {"tool_choice": choice}).json()
+        assert told["tool_choice"] == choice
+    grammars = [options["grammar"] for _, options in model.asked]
+    assert all(isinstance(grammar, Lark) for grammar in grammars)
+    assert "weather" not in grammars[2].text
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [forced]}
+    assert asked_of(model, ASKED | {"tool_choice": allowed}).status_code == 200
+    assert "weather" not in model.asked[3][1]["grammar"].text
+
+
+def test_what_is_told_of_steps_comes_with_the_next_event():
+    body = ASKED | {"coordgen": {"spans": True}, "return_token_ids": True}
+    events = events_of(saying("So: " + CALLS), body)
+    ids = [token for event in events for token in event.get("token_ids", [])]
+    assert "".join(map(chr, ids)) == "So: " + CALLS
+    spans = [span for event in events for span in event.get("coordgen", {}).get("token_spans", [])]
+    assert spans[-1][1] == len(ids)
+
+
+def messages(*items, **fields):
+    return messages_of_items(Fields({"input": [*items]} | fields))
+
+
+MADE = {"type": "function_call", "call_id": "1", "name": "time", "arguments": '{"z": 1}'}
+GIVEN = {"type": "function_call_output", "call_id": "1", "output": "noon"}
+
+
+def test_what_the_model_said_in_a_turn_is_one_message():
+    text = {"type": "message", "role": "assistant", "id": "m", "status": "completed"}
+    text["content"] = [{"type": "output_text", "text": "So: ", "annotations": []}]
+    found = messages(
+        {"role": "user", "content": "When?"},
+        text,
+        MADE | {"id": "fc_1", "status": "completed"},
+        MADE | {"call_id": "2", "arguments": ""},
+        GIVEN,
+        GIVEN | {"call_id": "2", "output": [{"type": "input_text", "text": "one"}]},
+        {"role": "assistant", "content": "At noon."},
+        instructions="Be short.",
+    )
+    function = {"name": "time", "arguments": {"z": 1}}
+    calls = [
+        {"id": "1", "type": "function", "function": function},
+        {"id": "2", "type": "function", "function": {"name": "time", "arguments": {}}},
+    ]
+    assert found == [
+        {"role": "system", "content": "Be short."},
+        {"role": "user", "content": "When?"},
+        {"role": "assistant", "content": "So: ", "tool_calls": calls},
+        {"role": "tool", "tool_call_id": "1", "name": "time", "content": "noon"},
+        {"role": "tool", "tool_call_id": "2", "name": "time", "content": "one"},
+        {"role": "assistant", "content": "At noon."},
+    ]
+
+
+def test_thoughts_go_to_the_template_and_what_is_encrypted_does_not():
+    told = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
+    thought = told | {"content": [{"type": "reasoning_text", "text": "Think."}]}
+    asked = {"role": "user", "content": "When?"}
+    for item in (MADE, {"role": "assistant", "content": "Noon."}):
+        assert messages(asked, thought, item)[1]["reasoning_content"] == "Think."
+        assert "reasoning_content" not in messages(asked, told, item)[1]
+
+
+@pytest.mark.parametrize(
+    ("item", "param"),
+    [
+        ({"type": "item_reference", "id": "x"}, "input[0].type"),
+        ({"type": "custom_tool_call", "name": "x"}, "input[0].type"),
+        (MADE | {"arguments": "{"}, "input[0].arguments"),
+        (MADE | {"name": None}, "input[0].name"),
+        (MADE | {"namespace": "x"}, "input[0].namespace"),
+        (GIVEN | {"call_id": None}, "input[0].call_id"),
+        (GIVEN | {"output": [{"type": "input_image"}]}, "input[0].output[0].type"),
+        (GIVEN | {"output": 5}, "input[0].output"),
+        (GIVEN | {"more": 5}, "input[0].more"),
+        ({"type": "reasoning", "summary": []}, "input"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_by_name(item, param):
+    with pytest.raises(RefusalError) as wrong:
+        messages(item)
+    assert wrong.value.param == param
+
+
+def test_tools_of_other_kinds_are_refused_and_encrypted_thoughts_may_be_asked_for():
+    model = FakeModel()
+    body = {"input": "Hi", "include": ["reasoning.encrypted_content"]}
+    assert asked_of(model, body).status_code == 200
+    error = refused(asked_of(model, body | {"tools": [{"type": "web_search"}]}))
+    assert error["param"] == "tools[0].type"
