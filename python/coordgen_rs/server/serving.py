@@ -7,11 +7,10 @@ SIGTERM, when what was running has ended or the time for that is over.
 import asyncio
 import ipaddress
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,10 +27,17 @@ from coordgen_rs.server.network.listening import (
     url_of,
 )
 from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.stopping import Stopping
 from coordgen_rs.server.worker import Worker
 
 _SLOWEST_READER_S = 2
 """Seconds for clients to read the end of their answers, once the server is told to end."""
+
+_SLOWEST_READER_AT_ONCE_S = 0.5
+"""The same once it is told to end at once."""
+
+_BETWEEN_LOOKS_S = 0.1
+"""Between two looks for a second signal."""
 
 _KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than clients keep theirs (httpx 5 s, proxies 60),
@@ -75,7 +81,11 @@ def how_many_together(model: Model) -> str:
 
 
 def serve(
-    open_model: Callable[[], Model], place: Place, access: Access, tell: Callable[[str], None]
+    open_model: Callable[[], Model],
+    place: Place,
+    access: Access,
+    tell: Callable[[str], None],
+    leave: Callable[[], object],
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 
@@ -84,6 +94,7 @@ def serve(
         place: Where and how.
         access: Who may ask, and for what.
         tell: Takes a line for the user, from any thread.
+        leave: Ends the process, whatever still runs in it; called for a second signal.
 
     Raises:
         OptionError: The address cannot be bound.
@@ -122,35 +133,38 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         log_level="error",  # what strangers send is no warning
     )
-    server = _Server(config, worker, place.grace_s, connections)
+    stopping = Stopping(worker, place.grace_s, tell, leave)
+    server = _Server(config, worker, stopping, connections)
     sys.setswitchinterval(_SWITCH_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text each, in threads of ours
     tell(f"loading {access.model}; {url} answers 503 until then")
-    worker.start()
-    try:
-        server.run(sockets=[listening])
-    finally:
-        worker.close()
-        worker.join()
+    with stopping.hearing():
+        worker.start()
+        try:
+            server.run(sockets=[listening])
+        finally:
+            stopping.end()
+            worker.close()
+            worker.join()
     if worker.failure is not None:
         raise worker.failure
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which gives running requests time to end, and ends the rest by an error.
+    """uvicorn, which goes on until what runs has ended, and ends the rest by an error.
 
     Args:
         config: uvicorn's configuration.
-        worker: Takes no more jobs once the server ends.
-        grace_s: Seconds until the rest is ended.
+        worker: Answers requests.
+        stopping: Tells when to end.
         connections: Looked at from time to time.
     """
 
     def __init__(
-        self, config: uvicorn.Config, worker: Worker, grace_s: float, connections: Connections
+        self, config: uvicorn.Config, worker: Worker, stopping: Stopping, connections: Connections
     ) -> None:
         super().__init__(config)
-        self._worker, self._grace_s, self._connections = worker, grace_s, connections
+        self._worker, self._stopping, self._connections = worker, stopping, connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; how many are accepted at once says nothing about how many may wait for it."""
@@ -159,19 +173,28 @@ class _Server(uvicorn.Server):
             listening.listen(MOST_CONNECTIONS)
 
     async def on_tick(self, counter: int) -> bool:
-        """Do what is due ten times a second; see uvicorn."""
+        """Do what is due ten times a second; see uvicorn. New requests are heard until it ends."""
+        now_s = asyncio.get_running_loop().time()
         if counter % 10 == 0:
-            self._connections.drop_slow(asyncio.get_running_loop().time())
-        return await super().on_tick(counter)
+            self._connections.drop_slow(now_s)
+        return await super().on_tick(counter) or self._stopping.is_due(now_s)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running requests end, for a while."""
-        self._worker.close()
-        why, loop = UnavailableError("the server is going down"), asyncio.get_running_loop()
-        loop.call_later(self._grace_s, self._worker.stop_all, why)
-        loop.call_later(self._grace_s + _SLOWEST_READER_S, self._cut_off)
+        """End what still runs by an error, and let clients read it."""
+        self._worker.stop_all(UnavailableError("the server is going down"))
+        slow = asyncio.create_task(self._cut_off_in_time())
         await super().shutdown(sockets)
-        self._worker.stop_all(why)
+        slow.cancel()
+        self._stopping.end()
+
+    async def _cut_off_in_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._stopping.left_s(loop.time()) + _SLOWEST_READER_S
+        while loop.time() < until_s and not self._stopping.is_urgent:
+            await asyncio.sleep(_BETWEEN_LOOKS_S)
+        if self._stopping.is_urgent:
+            await asyncio.sleep(_SLOWEST_READER_AT_ONCE_S)
+        self._cut_off()
 
     def _cut_off(self) -> None:
         """Drop clients that neither send the rest of a request nor read their answer."""
@@ -179,15 +202,6 @@ class _Server(uvicorn.Server):
             if (transport := connection.transport) is not None:
                 transport.abort()
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Hear signals; unlike uvicorn's own, not raising them again once all has ended."""
-        before = {
-            number: signal.signal(number, self.handle_exit)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def capture_signals(self) -> AbstractContextManager[None]:
+        """Leave signals to who hears them already; see uvicorn."""
+        return nullcontext()

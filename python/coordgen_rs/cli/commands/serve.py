@@ -1,7 +1,9 @@
 """`coordgen serve`: a local server in the form of OpenAI's API, and a chat page."""
 
 import argparse
+import os
 
+from coordgen_rs.cli.exit_codes import INTERRUPTED
 from coordgen_rs.cli.options import access as access_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
@@ -15,7 +17,8 @@ from coordgen_rs.opening.options import MOST_PARALLEL
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
 is a chat page. By default up to four requests are answered at a time, in the same steps; others
-wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds.
+wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds; a second one stops
+it at once, with exit code 130.
 
 examples:
   coordgen serve bundle
@@ -92,5 +95,11 @@ def run(options: argparse.Namespace) -> int:
             place,
             access,
             lambda line: text.tell(f"coordgen: {line}"),
+            _leave,
         )
     return 0
+
+
+def _leave() -> None:
+    """End at once, whatever the model is doing; what is finished is written already."""
+    os._exit(INTERRUPTED)
