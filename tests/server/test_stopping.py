@@ -5,9 +5,11 @@ import signal
 
 import pytest
 
-httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+import httpx
 
 from coordgen_rs import Model
 from coordgen_rs.cli.exit_codes import INTERRUPTED

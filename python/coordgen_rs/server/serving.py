@@ -9,8 +9,8 @@ import ipaddress
 import os
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -202,6 +202,7 @@ class _Server(uvicorn.Server):
             if (transport := connection.transport) is not None:
                 transport.abort()
 
-    def capture_signals(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
         """Leave signals to who hears them already; see uvicorn."""
-        return nullcontext()
+        yield

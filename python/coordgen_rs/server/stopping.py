@@ -12,18 +12,15 @@ from typing import Protocol
 
 
 class Answerer(Protocol):
-    """What answers requests.
-
-    Attributes:
-        num_running: Requests that are being answered.
-        num_waiting: Requests that wait for their turn.
-    """
+    """What answers requests."""
 
     @property
-    def num_running(self) -> int: ...
+    def num_running(self) -> int:
+        """Requests that are being answered."""
 
     @property
-    def num_waiting(self) -> int: ...
+    def num_waiting(self) -> int:
+        """Requests that wait for their turn."""
 
     def close(self) -> None:
         """Take no more requests; those that wait are still answered."""
