@@ -7,11 +7,9 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.worker import Worker
 from fake_model import FakeModel
+from fake_served import serving
 
 PATHS = [
     "/v1/chat/completions",
@@ -97,16 +95,8 @@ bodies = st.builds(
 
 @pytest.fixture(scope="module")
 def client():
-    model = FakeModel()
-    worker = Worker(lambda: model, 8)
-    worker.start()
-    while worker.state == "loading":
-        pass
-    app = make_app(worker, Access("fake"))
-    with TestClient(app, base_url="http://localhost") as client:
+    with serving(FakeModel()) as client:
         yield client
-    worker.close()
-    worker.join()
 
 
 def check(response):

@@ -11,7 +11,6 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import httpx
 
-from coordgen_rs import Model
 from coordgen_rs.cli.exit_codes import INTERRUPTED
 from coordgen_rs.server.stopping import Stopping
 from served import served
@@ -25,7 +24,7 @@ SIGNALS = [signal.SIGINT, signal.SIGTERM]
 def bundle(bundle_of):
     """A bundle that was tested when it was first opened: else a server would stall in that."""
     bundle = bundle_of("embedded", "fp32")
-    with Model.open(bundle, threads=1):
+    with served(bundle):
         return bundle
 
 

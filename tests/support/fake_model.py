@@ -58,7 +58,7 @@ class FakeModel:
     step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
     reads_tools, ends = True, "length"
 
-    why_alone, runs = None, None
+    why_alone, runs, cache_bytes = None, None, 0
 
     def __init__(self, *, is_gated=False, steps=STEPS, chunks=0, parallel=1):
         self.parallel = parallel

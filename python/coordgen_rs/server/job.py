@@ -30,7 +30,8 @@ class Job:
 
     Args:
         asked: What it asks for.
-        prompt_ids: `(tokens,) u32`, made of it.
+        prompt_ids: `(tokens,) u32`, made of it; None where the model is not open yet: then they are
+            made when its turn comes.
         client: The client whose turn it takes.
         namespace: Same as in `RequestOptions`.
 
@@ -44,7 +45,7 @@ class Job:
     def __init__(
         self,
         asked: Asked,
-        prompt_ids: NDArray[np.uint32],
+        prompt_ids: NDArray[np.uint32] | None,
         client: Client,
         namespace: str | None = None,
     ) -> None:
@@ -56,9 +57,20 @@ class Job:
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Queue[News]()
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt; 0 until they are made."""
+        return 0 if self._prompt_ids is None else len(self._prompt_ids)
+
     def begin(self, model: Model) -> Stream:
-        """Begin the answer: its turn has come."""
+        """Begin the answer: its turn has come.
+
+        Raises:
+            RefusalError: The prompt cannot be made, or does not fit.
+        """
         self.queued_s = time.monotonic() - self._since
+        if self._prompt_ids is None:
+            self._prompt_ids = self.asked.prompt_ids(model)
         return self.asked.begin(
             model, self._prompt_ids, namespace=self._namespace, on_read=self._check
         )

@@ -12,6 +12,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.model import Model
 from coordgen_rs.opening.options import MOST_PARALLEL
 
 EXAMPLES = """\
@@ -25,13 +26,23 @@ examples:
   coordgen serve bundle --port 0 --name smollm2 --metrics
   COORDGEN_API_KEY=secret coordgen serve bundle --host 0.0.0.0
   coordgen serve bundle --host 0.0.0.0 --api-key-file keys
+  coordgen serve small.gguf large.gguf --models-dir models --memory-limit 8G
 """
 
 _PREFIX_MEMORY = 512_000_000
 """What earlier prompts may take by default, in bytes."""
 
 _OPTIONS = (
-    option.path("model BUNDLE").help(shared.BUNDLE_HELP),
+    option.path("model BUNDLE", nargs="*").help(
+        f"{shared.BUNDLE_HELP}; of several, each is opened when a request first names it"
+    ),
+    option.path("--models-dir DIR").help(
+        "offer every bundle and GGUF file in it, too, each by its name"
+    ),
+    option.size("--memory-limit SIZE").help(
+        "most memory for open models together: those that were used longest ago are put away for "
+        "others; default: no limit"
+    ),
     option.word("--host ADDRESS", default="127.0.0.1").help(
         "where to listen; default %(default)s: this machine alone"
     ),
@@ -73,25 +84,44 @@ def run(options: argparse.Namespace) -> int:
         OptionError: An option would be ignored or is unsafe, or a package is missing.
     """
     try:
+        from coordgen_rs.server.models.offered import Offered, offered
         from coordgen_rs.server.serving import Place, serve
     except ModuleNotFoundError as error:
         raise OptionError(
             f"serve needs the package {error.name}: {how_to_install('server')}"
         ) from error
     access = access_options.chosen_access(options)
-    place = Place(options.host, options.port, options.max_queue, options.grace)
     remember = access_options.remembers(options)
     given = options.prefix_memory
     prefix_memory = _PREFIX_MEMORY if given is None else given
+    place = Place(
+        options.host,
+        options.port,
+        options.max_queue,
+        options.memory_limit,
+        prefix_memory if remember else 0,
+        options.grace,
+    )
+    models = offered(options.model, options.models_dir, options.name)
     model_options.check(options)
+    has_several = len(models) > 1
+
+    def opened(one: Offered) -> Model:
+        # A history is for one tokenizer.
+        has_own = has_several and options.history is not None
+        return model_options.opened(
+            options,
+            path=one.path,
+            history=options.history / one.name if has_own else None,
+            prefix_memory=place.cache_bytes,
+            remember=remember,
+            parallel=options.parallel,
+        )
+
     with warnings_told():
         serve(
-            lambda: model_options.opened(
-                options,
-                prefix_memory=prefix_memory if remember else 0,
-                remember=remember,
-                parallel=options.parallel,
-            ),
+            models,
+            opened,
             place,
             access,
             lambda line: text.tell(f"coordgen: {line}"),

@@ -8,7 +8,7 @@ are known are served; a page elsewhere names itself as origin, and is refused.
 import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -25,6 +25,15 @@ PUBLIC = ("/", "/health", "/v1/health")
 
 REFUSED_AFTER_S = 0.1
 """Who asks again at once, or tries keys, is not served sooner, and takes less time from others."""
+
+
+_HELD = "coordgen.held"
+
+
+def held(scope: Scope) -> ExitStack:
+    """What a request holds until it has ended."""
+    stack: ExitStack = scope[_HELD]
+    return stack
 
 
 class Guard:
@@ -65,10 +74,10 @@ class Guard:
 
         try:
             scope[KEY_NAME] = self._check(headers, scope["path"], scope["method"])
-            if scope["method"] != "POST":
-                await self._app(scope, receive, sent)
-                return
-            with self._place(client_of(scope), scope["path"]):
+            with ExitStack() as holding:
+                scope[_HELD] = holding
+                if scope["method"] == "POST":
+                    holding.enter_context(self._place(client_of(scope), scope["path"]))
                 await self._app(scope, receive, sent)
         except Exception as error:
             told = refusal(error)
