@@ -17,6 +17,7 @@ from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered, offered
+from coordgen_rs.server.models.room import Room
 from coordgen_rs.server.refusal import UnavailableError
 from fake_model import STEPS, FakeModel
 from fake_served import refused
@@ -205,18 +206,41 @@ def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
     several.models.join()
 
 
-def test_who_waits_for_room_is_sent_away_when_the_server_ends(tmp_path):
-    several = Several(tmp_path, limit=150)
+def test_who_waits_for_room_is_sent_away_when_the_server_ends():
+    class Busy:
+        def __init__(self):
+            self.is_asked_to_go = threading.Event()
+
+        def use(self):
+            return True, 1
+
+        def put_away(self):
+            self.is_asked_to_go.set()
+
+    room, first, told = Room(150), Busy(), []
+    with room.opening(first, 100):
+        pass
+
+    def wait():
+        with pytest.raises(UnavailableError, match="going down") as error, room.opening(Busy(), 60):
+            pass
+        told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    first.is_asked_to_go.wait()
+    room.close()
+    waiting.join()
+    assert len(told) == 1
+
+
+def test_no_model_is_opened_once_the_server_is_told_to_end(tmp_path):
+    several = Several(tmp_path)
     may_all(several)
     several.models.start()
-    with several.models.hold("a") as held, several.models.hold("b") as waiting:
-        held.opening.result()
-        several.models.close()
-        with pytest.raises(UnavailableError, match="going down"), several.models.hold("c"):
-            pass
-        several.models.stop_all(UnavailableError("the server is going down"))
-        with pytest.raises(UnavailableError, match="going down"):
-            waiting.opening.result()
+    several.models.close()
+    with pytest.raises(UnavailableError, match="going down"), several.models.hold("c"):
+        pass
     several.models.join()
 
 
