@@ -6,7 +6,7 @@ In: the models, and what the server is to allow. Out: an ASGI application. Bodie
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -34,6 +34,8 @@ from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_complet
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.response import asked_response
 from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
+from coordgen_rs.server.dialects import routes
+from coordgen_rs.server.dialects.anthropic import listed
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.models.models import Models
@@ -47,8 +49,11 @@ from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
 
-ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
 """Paths whose requests wait for the model."""
+
+_OF_ANTHROPIC = "anthropic-version"
+"""A header that only clients of Anthropic's API send."""
 
 _MOST_TEXTS = 16
 """Most simultaneous requests of a client for tokens and templates."""
@@ -85,7 +90,7 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         access: Who may ask, and for what.
     """
     endpoints = Endpoints(models, access)
-    routes = [
+    paths = [
         Route("/", endpoints.page),
         Route("/health", endpoints.health),
         Route("/v1/health", endpoints.health),
@@ -108,11 +113,12 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         Route(documents.PATH, endpoints.documents.list),
         Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
         Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
+        *routes.Dialects(endpoints, models).routes(),
     ]
     if access.with_metrics:
-        routes.append(Route("/metrics", endpoints.metrics))
+        paths.append(Route("/metrics", endpoints.metrics))
     app: ASGIApp = Starlette(
-        routes=routes,
+        routes=paths,
         exception_handlers={
             HTTPException: _http_error,
             RefusalError: _refused,
@@ -167,12 +173,18 @@ class Endpoints:
 
     async def models(self, request: Request) -> Response:
         """All models."""
+        if _OF_ANTHROPIC in request.headers:
+            names = [one.name for one in self._models.offered]
+            return JSONResponse(listed.listed(names, self._created))
         described = [self._described(one) for one in self._models.offered]
         return JSONResponse({"object": "list", "data": described})
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
-        return JSONResponse(self._described(self._models.found(request.path_params["name"])))
+        found = self._models.found(request.path_params["name"])
+        if _OF_ANTHROPIC in request.headers:
+            return JSONResponse(listed.described(found.name, self._created))
+        return JSONResponse(self._described(found))
 
     async def answer(
         self, asked_by: Callable[[Fields], Asked], kind: type[Form], request: Request
@@ -182,9 +194,24 @@ class Endpoints:
         Raises:
             RefusalError: It does not fit, or the queue is full.
         """
-        client = client_of(request.scope)
-        name, asked = await self._read(request, asked_by)
-        worker = self._held(request, name)
+        name, asked = await self.read(request, asked_by)
+        return await self.answered(request, name, asked, kind)
+
+    async def answered(
+        self, request: Request, name: str | None, asked: Asked, kind: type[Form]
+    ) -> Response:
+        """The answer to what was asked.
+
+        Args:
+            request: Its body has been read.
+            name: The model; None for the first.
+            asked: What the body asks for.
+            kind: The shapes of the answer.
+
+        Raises:
+            RefusalError: It does not fit, or the queue is full.
+        """
+        client, worker = client_of(request.scope), self._held(request, name)
         prompt_ids = None
         if worker.state == "ready":  # else it is made when the model is open
             prompt_ids = await self._lanes.run(client, partial(asked.prompt_ids, worker.model))
@@ -193,10 +220,14 @@ class Endpoints:
         worker.submit(job)
         return Answering(job, worker, form)
 
+    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
+        """Run what takes long in a thread, in turn with others of the client."""
+        return self._lanes.run(client_of(request.scope), function)
+
     async def tokenize(self, request: Request) -> Response:
         """Answer with the tokens of a text, as llama.cpp's server does."""
-        name, (content, special, with_pieces) = await self._read(request, asked_tokens)
-        tokenizer = (await self._opened(request, name)).tokenizer
+        name, (content, special, with_pieces) = await self.read(request, asked_tokens)
+        tokenizer = (await self.opened(request, name)).tokenizer
 
         def told() -> Response:
             ids = tokenizer.encode(content, special_tokens=special).tolist()
@@ -210,8 +241,8 @@ class Endpoints:
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens."""
-        name, ids_for = await self._read(request, asked_text)
-        model = await self._opened(request, name)
+        name, ids_for = await self.read(request, asked_text)
+        model = await self.opened(request, name)
         ids = ids_for(model.vocab_size)
         return await self._lanes.run(
             client_of(request.scope),
@@ -220,8 +251,8 @@ class Endpoints:
 
     async def apply_template(self, request: Request) -> Response:
         """The text that the model reads for a dialogue."""
-        name, render = await self._read(request, asked_prompt)
-        model = await self._opened(request, name)
+        name, render = await self.read(request, asked_prompt)
+        model = await self.opened(request, name)
         return await self._lanes.run(
             client_of(request.scope), lambda: JSONResponse({"prompt": render(model)})
         )
@@ -248,10 +279,10 @@ class Endpoints:
         Raises:
             RefusalError: There is no such model, or it cannot be opened.
         """
-        model = await self._opened(request, request.query_params.get("model"))
+        model = await self.opened(request, request.query_params.get("model"))
         return lambda: model.corpus(self._namespace(client_of(request.scope)))
 
-    async def _read(self, request: Request, check: Callable[[Fields], _T]) -> tuple[str | None, _T]:
+    async def read(self, request: Request, check: Callable[[Fields], _T]) -> tuple[str | None, _T]:
         """The name of the model that a body asks, and what `check` makes of the rest.
 
         Raises:
@@ -277,7 +308,7 @@ class Endpoints:
         """
         return held(request.scope).enter_context(self._models.hold(name))
 
-    async def _opened(self, request: Request, name: str | None) -> Model:
+    async def opened(self, request: Request, name: str | None) -> Model:
         """A model, once it is open; it stays until the request has ended.
 
         Raises:
@@ -314,7 +345,7 @@ class Endpoints:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return refused(refusal(error))
+    return refused(refusal(error), request.scope["path"])
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -328,4 +359,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = RefusalError("the request cannot be read", status=status)
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
-    return refused(told)
+    return refused(told, request.scope["path"])

@@ -5,7 +5,6 @@ queued or running. An error before the first event has its own status; after it,
 """
 
 import asyncio
-import json
 from functools import partial
 from typing import Any
 
@@ -14,11 +13,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.dialects.errors import error_json
 from coordgen_rs.server.job import Job, News
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
-
-_written = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a comment, which clients leave out."""
@@ -26,10 +24,7 @@ PING_S = 15.0
 _LONG_ANSWER = 200
 """Tokens from which on a whole answer is written in a thread: with trees, a megabyte or more."""
 
-_WAITING = ": waiting\n\n"
-
-_EVENTS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+_UNHELD = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -84,12 +79,13 @@ class Answering(Response):
         return JSONResponse(self._form.whole(answer, self._job.queued_s, gains))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begin: Message = {"type": "http.response.start", "status": 200, "headers": _EVENTS}
+        headers = [(b"content-type", self._form.content_type.encode()), *_UNHELD]
+        begin: Message = {"type": "http.response.start", "status": 200, "headers": headers}
         try:
             news = await self._job.news(PING_S)
         except TimeoutError:  # a proxy would cut a connection on which nothing comes
             await send(begin)
-            await _send(send, _WAITING)
+            await _send(send, self._form.ping())
             news = await self._news(send)
         else:
             if news is None:
@@ -98,22 +94,23 @@ class Answering(Response):
                 await self._refuse(news, scope, receive, send)
                 return
             await send(begin)
+        self._form.num_prompt_tokens = self._job.num_prompt_tokens
         for opening in self._form.opening():
-            await _send_event(send, opening)
+            await self._event(send, opening)
         while True:
             if isinstance(news, Exception):
-                await _send_event(send, self._form.failure(refusal(news)))
+                await self._event(send, self._form.failure(refusal(news)))
                 break
             if news is None:
                 return
             if isinstance(news, Answer):
                 for chunk in self._form.closing(news, self._job.queued_s):
-                    await _send_event(send, chunk)
+                    await self._event(send, chunk)
                 if self._form.ends_with_done:
                     await _send(send, "data: [DONE]\n\n")
                 break
             for chunk in self._form.step(news):
-                await _send_event(send, chunk)
+                await self._event(send, chunk)
             news = await self._news(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -123,21 +120,18 @@ class Answering(Response):
             try:
                 return await self._job.news(PING_S)
             except TimeoutError:
-                await _send(send, _WAITING)
+                await _send(send, self._form.ping())
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        await refused(refusal(error))(scope, receive, send)
+        await refused(refusal(error), scope["path"])(scope, receive, send)
+
+    async def _event(self, send: Send, event: dict[str, Any]) -> None:
+        await _send(send, self._form.written(event))
 
 
-def refused(error: RefusalError) -> JSONResponse:
-    """The response that tells an error."""
-    return JSONResponse(error.to_json(), status_code=error.status, headers=error.headers)
-
-
-async def _send_event(send: Send, event: dict[str, Any]) -> None:
-    kind = event.get("type")
-    head = f"event: {kind}\n" if kind else ""
-    await _send(send, f"{head}data: {_written(event)}\n\n")
+def refused(error: RefusalError, path: str) -> JSONResponse:
+    """The response that tells an error to who asks a path."""
+    return JSONResponse(error_json(error, path), status_code=error.status, headers=error.headers)
 
 
 async def _send(send: Send, text: str) -> None:

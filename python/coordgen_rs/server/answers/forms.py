@@ -4,6 +4,7 @@ In: steps and answers. Out: objects for JSON, with the figures of `timings.py` a
 `coordgen`. Calls of functions are told apart by `server/tools/calls.py`. It sends nothing.
 """
 
+import json
 import secrets
 import time
 from collections import Counter
@@ -16,6 +17,9 @@ from coordgen_rs.server.answers.timings import metrics, timings, usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said
+
+as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""A value as JSON, without white space."""
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
@@ -30,9 +34,13 @@ class Form:
 
     Attributes:
         ends_with_done: Whether a stream ends with `[DONE]`.
+        content_type: That of a stream.
+        num_prompt_tokens: Tokens of the prompt; set before the stream opens.
     """
 
     ends_with_done = True
+    content_type = "text/event-stream; charset=utf-8"
+    num_prompt_tokens = 0
 
     def __init__(self, asked: Asked, model: str, text_of: Callable[[int], str]) -> None:
         self._asked, self._text_of = asked, text_of
@@ -110,6 +118,16 @@ class Form:
         if not self._asked.with_usage:
             return [*held, last]
         return [*held, last, self._chunk(None, None) | {"usage": usage(answer)}]
+
+    def written(self, event: dict[str, Any]) -> str:
+        """An event as it is sent."""
+        kind = event.get("type")
+        head = f"event: {kind}\n" if kind else ""
+        return f"{head}data: {as_json(event)}\n\n"
+
+    def ping(self) -> str:
+        """What is sent where nothing else can be: clients leave it out."""
+        return ": waiting\n\n"
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first event."""

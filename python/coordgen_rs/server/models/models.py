@@ -16,7 +16,7 @@ from typing import Literal
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures, merged
-from coordgen_rs.server.models.offered import Offered
+from coordgen_rs.server.models.offered import LATEST, Offered
 from coordgen_rs.server.models.room import Room
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
@@ -106,7 +106,7 @@ class Models:
             self._room.looked_at()
 
     def found(self, name: str | None) -> Offered:
-        """The model of a name; also of its file's whole name.
+        """The model of a name; also of its file's whole name, or with Ollama's tag.
 
         Raises:
             RefusalError: There is none.
@@ -116,7 +116,7 @@ class Models:
         if name in self._slots:
             return self._slots[name].offered
         for one in self.offered:
-            if name == one.path.name:
+            if name.removesuffix(LATEST) in (one.name, one.path.name):
                 return one
         raise RefusalError(
             f"the model {arguments.shown(name)} is not here: this server has "

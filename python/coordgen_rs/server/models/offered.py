@@ -14,6 +14,9 @@ from coordgen_rs.errors import OptionError
 _MARKS = ("manifest.json", "genai_config.json", "genie_config.json", "config.json")
 """Files that make a directory a model."""
 
+LATEST = ":latest"
+"""The tag that clients of Ollama add to a name that has none."""
+
 
 @dataclass(frozen=True)
 class Offered:

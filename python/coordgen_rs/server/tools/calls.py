@@ -20,6 +20,12 @@ class Content(NamedTuple):
     text: str
 
 
+class Thought(NamedTuple):
+    """What the model thinks before it answers."""
+
+    text: str
+
+
 class Call(NamedTuple):
     """A call, or the next part of one.
 
@@ -34,7 +40,7 @@ class Call(NamedTuple):
     arguments: str
 
 
-Said = Content | Call
+Said = Content | Thought | Call
 
 
 class CallReader:
