@@ -13,6 +13,7 @@ from coordgen_rs.cli.main import main
 from coordgen_rs.cli.options import access as serve_access
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import BundleError, OptionError
+from coordgen_rs.server.models.offered import offered
 from coordgen_rs.server.network.keys import read_keys
 
 
@@ -97,10 +98,7 @@ def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key)
 def test_a_link_is_served_by_its_own_name(tmp_path):
     (tmp_path / "blob").touch()
     (tmp_path / "model.gguf").symlink_to("blob")
-    parser = Parser()
-    serve.add_arguments(parser)
-    options = parser.parse_args([str(tmp_path / "model.gguf")])
-    assert serve_access.chosen_access(options).model == "model.gguf"
+    assert [one.name for one in offered([tmp_path / "model.gguf"])] == ["model"]
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,8 @@ def test_a_client_that_goes_away_ends_all_its_answers():
     async def test(worker):
         request = asked("gone", n=3, stream=True, **SAMPLED)
         jobs = Jobs(request, FakeTokenizer().encode("gone"), Client("", "a"))
-        forms = [Form(request.choice(number), "fake", chr, number) for number in range(3)]
-        places = worker.places
+        forms = [Form(request.choice(number), "fake", chr, None, number) for number in range(3)]
+        places = Places(9, lambda _: 1)
         for one in jobs.all:
             worker.submit(one)
 

@@ -7,11 +7,9 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.worker import Worker
 from fake_model import FakeModel
+from fake_served import serving
 
 PATHS = [
     "/v1/chat/completions",
@@ -20,6 +18,11 @@ PATHS = [
     "/tokenize",
     "/detokenize",
     "/apply-template",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/api/chat",
+    "/api/generate",
+    "/api/show",
 ]
 NAMES = [
     "messages",
@@ -88,9 +91,29 @@ NAMES = [
     "effort",
     "add_special",
     "with_pieces",
+    "system",
+    "thinking",
+    "budget_tokens",
+    "stop_sequences",
+    "output_config",
+    "schema",
+    "input_schema",
+    "tool_use_id",
+    "id",
+    "is_error",
+    "options",
+    "num_predict",
+    "repeat_penalty",
+    "repeat_last_n",
+    "keep_alive",
+    "think",
+    "raw",
+    "images",
 ]
 
-words = st.sampled_from(["", "user", "text", "content", "fake", "auto", "x", "日", "\x00"])
+words = st.sampled_from(
+    ["", "user", "text", "content", "fake", "auto", "tool_use", "tool_result", "x", "日", "\x00"]
+)
 plain = st.none() | st.booleans() | st.integers(-2, 2**65) | st.floats(0, 3) | words
 values = st.recursive(
     plain,
@@ -119,24 +142,18 @@ bodies = st.builds(
 
 @pytest.fixture(scope="module")
 def client():
-    model = FakeModel()
-    worker = Worker(lambda: model, 8)
-    worker.start()
-    while worker.state == "loading":
-        pass
-    app = make_app(worker, Access("fake"))
-    with TestClient(app, base_url="http://localhost") as client:
+    with serving(FakeModel()) as client:
         yield client
-    worker.close()
-    worker.join()
 
 
 def check(response):
     assert response.status_code in (200, 400, 404), response.text
     if response.status_code != 200:
         error = response.json()["error"]
-        assert error["message"]
-        assert error["type"] in ("invalid_request_error", "not_found_error")
+        if isinstance(error, dict):
+            assert error["type"] in ("invalid_request_error", "not_found_error")
+            error = error["message"]
+        assert error
 
 
 @settings(deadline=None, max_examples=150)

@@ -19,9 +19,9 @@ from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.asked import bodies
 from coordgen_rs.server.network import guard
 from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.worker import Worker
 from coordgen_rs.text.token_bytes import TokenBound
 from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_served import fake_models
 from served import served
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -35,16 +35,17 @@ def with_app(test, model=None, max_queue=2):
     async def run():
         given, ready = model or FakeModel(), asyncio.Event()
         loop = asyncio.get_running_loop()
-        worker = Worker(lambda: given, max_queue, lambda: loop.call_soon_threadsafe(ready.set))
+        changed = lambda name, state: loop.call_soon_threadsafe(ready.set)  # noqa: E731
+        models = fake_models(given, max_queue, on_change=changed)
         keys = (api_key("a", "alice"), api_key("b", "bob"))
-        worker.start()
+        models.start()
         await ready.wait()
         try:
-            await test(make_app(worker, Access("fake", keys=keys)))
+            await test(make_app(models, Access(keys=keys)))
         finally:
             given.may_step.release(1000)
-            worker.close()
-            await asyncio.to_thread(worker.join)
+            models.close()
+            await asyncio.to_thread(models.join)
 
     asyncio.run(run())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import ExitStack
 
 import pytest
 
@@ -18,6 +19,7 @@ from coordgen_rs.server.serving import how_many_together
 from coordgen_rs.server.worker import Worker
 from coordgen_rs.target.batch.counts import RunCounts
 from fake_model import STEPS, FakeModel
+from fake_served import fake_models, is_loading
 from with_worker import all_news, in_thread, job, with_worker
 
 TEXT = "".join(text for text, _ in STEPS)
@@ -198,7 +200,7 @@ def test_threads_that_the_system_does_not_give_are_the_failure_of_the_worker(mon
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", refused)
-    worker = Worker(lambda: FakeModel(parallel=4), 8)
+    worker = Worker(lambda: FakeModel(parallel=4))
     worker.start()
     worker.join()
     assert "start new thread" in str(worker.failure)
@@ -206,16 +208,17 @@ def test_threads_that_the_system_does_not_give_are_the_failure_of_the_worker(mon
 
 
 def test_a_client_may_have_as_many_waiting_as_asked_for_beside_those_that_are_answered():
-    async def test(worker):
-        held = [worker.places.one(Client("", "one")) for _ in range(3)]
-        for place in held:
-            place.__enter__()
-        with pytest.raises(RefusalError), worker.places.one(Client("", "one")):
+    models = fake_models(FakeModel(parallel=2), 1)
+    models.start()
+    while is_loading(models):
+        pass
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(models.places.one(Client("", "one")))
+        with pytest.raises(RefusalError), models.places.one(Client("", "one")):
             pass
-        for place in held:
-            place.__exit__(None, None, None)
-
-    with_worker(test, FakeModel(parallel=2), max_queue=1)
+    models.close()
+    models.join()
 
 
 def test_figures_that_many_threads_count_lose_nothing():

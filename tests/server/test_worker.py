@@ -245,7 +245,7 @@ def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():
         raise BundleError("no bundle")
 
     changes = []
-    worker = Worker(fail, 8, lambda: changes.append(worker.state))
+    worker = Worker(fail, lambda: changes.append(worker.state))
     with pytest.raises(UnavailableError, match="being loaded"):
         _ = worker.model
     worker.start()

@@ -92,7 +92,7 @@ class FakeModel:
     step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
     reads_tools, ends = True, "length"
 
-    why_alone, runs = None, None
+    why_alone, runs, cache_bytes = None, None, 0
     tools_template, end_token_ids = "", ()
 
     template_facts = TemplateFacts(frozenset(), knows_developer=False, thinking=None)

@@ -1,29 +1,62 @@
 """The server's application over a fake model, asked without a network."""
 
+import threading
 from contextlib import contextmanager
+from pathlib import Path
 
+import uvicorn
 from starlette.testclient import TestClient
 
 from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.worker import Worker
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered
+from coordgen_rs.server.network.listening import bound, url_of
+
+
+def fake_models(model, max_queue=8, **options):
+    """Models of which the only one is called fake."""
+    return Models([Offered("fake", Path("fake"))], lambda one: model, max_queue, **options)
+
+
+def is_loading(models):
+    return "loading" in [models.state(one.name) for one in models.offered]
 
 
 @contextmanager
 def serving(model, **access):
-    worker = Worker(lambda: model, 8)
-    worker.start()
-    while worker.state == "loading":
+    models = fake_models(model)
+    models.start()
+    while is_loading(models):
         pass
     try:
         with TestClient(
-            make_app(worker, Access("fake", **access)),
+            make_app(models, Access(**access)),
             base_url="http://localhost:8080",
             raise_server_exceptions=False,
         ) as client:
             yield client
     finally:
-        worker.close()
-        worker.join()
+        models.close()
+        models.join()
+
+
+@contextmanager
+def listening(model, **access):
+    """The same on a port of this machine, for clients that bring their own HTTP; gives its URL."""
+    models = fake_models(model)
+    models.start()
+    socket = bound("127.0.0.1", 0)
+    config = uvicorn.Config(make_app(models, Access(**access)), log_level="error", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [socket]})
+    thread.start()
+    try:
+        yield url_of(socket)
+    finally:
+        server.should_exit = True
+        thread.join()
+        models.close()
+        models.join()
 
 
 def refused(response, status=400):

@@ -11,11 +11,13 @@ import asyncio
 import json
 import socket
 import sys
+from pathlib import Path
 
 import uvicorn
 
 from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.worker import Worker
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered
 from fake_model import FakeModel
 
 _PIECE = 7
@@ -41,18 +43,19 @@ class ScriptedModel(FakeModel):
 
 async def serve(rules):
     """Serve until standard input ends."""
-    worker = Worker(lambda: ScriptedModel(rules), 64)
-    worker.start()
+    model = ScriptedModel(rules)
+    models = Models([Offered("scripted", Path("scripted"))], lambda _: model, 64)
+    models.start()
     listening = socket.create_server(("127.0.0.1", 0))
-    app = make_app(worker, Access("scripted"))
+    app = make_app(models, Access())
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     print(f"http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.should_exit = True
     await serving
-    worker.close()
-    worker.join()
+    models.close()
+    models.join()
 
 
 if __name__ == "__main__":

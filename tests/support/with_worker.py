@@ -32,13 +32,13 @@ async def in_thread(function, *arguments):
     return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
 
 
-def with_worker(test, model, max_queue=8):
+def with_worker(test, model):
     """Run an async test with a worker that is ready."""
 
     async def run():
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
-        worker = Worker(lambda: model, max_queue, lambda: loop.call_soon_threadsafe(ready.set))
+        worker = Worker(lambda: model, lambda: loop.call_soon_threadsafe(ready.set))
         worker.start()
         await ready.wait()
         try:

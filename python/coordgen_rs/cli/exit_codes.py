@@ -16,5 +16,5 @@ exit codes:
   2    wrong use, wrong input, or a failure: one line on stderr says what
   3    `verify`: no verdict, since the server differs from itself, or has no plain answers
   4    `verify`: the server failed, or cannot be reached
-  130  interrupted (Ctrl-C)
+  130  interrupted (Ctrl-C); `serve`: told to end a second time
 """

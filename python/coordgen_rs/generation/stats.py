@@ -40,6 +40,7 @@ class Stats:
             consumer stopped early.
         cut_at: How many tokens the answer has where a stop string ended it, less than `new_tokens`
             if its last step went on; None if none did.
+        stop_string: The stop string that ended it; None if none did.
         seed: What sampling began from, given or drawn; None where nothing is sampled.
     """
 
@@ -58,6 +59,7 @@ class Stats:
     drafting_us: list[float] = field(default_factory=list, repr=False)
     finish_reason: str | None = None
     cut_at: int | None = None
+    stop_string: str | None = None
     seed: int | None = None
     _experts: tuple[OfExperts, ExpertReport] | None = field(default=None, repr=False, compare=False)
     _part: str | None = field(default=None, repr=False, compare=False)

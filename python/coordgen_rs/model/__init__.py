@@ -541,6 +541,12 @@ class Model:
         return "canonical" if self._drafters is None else self._drafters.commit
 
     @property
+    def cache_bytes(self) -> int:
+        """What keys, values and states of all requests may take, those of earlier prompts aside."""
+        own = self._session.cache.nbytes
+        return own if self.parallel == 1 else own * (1 + self.parallel)
+
+    @property
     def vocab_size(self) -> int:
         """Token ids are below this."""
         return self._session.vocab_size

@@ -307,6 +307,7 @@ def _read(
             if stop.cut_at is not None:
                 # So that closed steps count as finished, and a history keeps no more than that.
                 stats.finish_reason, stats.cut_at = "stop", num_read
+                stats.stop_string = stop.found
                 steps.close()
                 yield read
                 return

@@ -1,11 +1,12 @@
 """The routes: from a request to what answers it, or to a refusal in OpenAI's form.
 
-In: a worker, and what the server is to allow. Out: an ASGI application. Bodies are checked in
+In: the models, and what the server is to allow. Out: an ASGI application. Bodies are checked in
 `asked/completion.py`, answers sent in `answers/answering.py`.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -21,25 +22,30 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from coordgen_rs.errors import CoordgenError, arguments
+from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.files.version import package_version
 from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.model import Model
 from coordgen_rs.server import documents
 from coordgen_rs.server.answers.answering import Answering, refused
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.response_form import ResponseForm
 from coordgen_rs.server.answers.several import AnsweringSeveral
-from coordgen_rs.server.asked.bodies import most_body_bytes, read
+from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, most_body_bytes, read
 from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_completion, asked_prompt
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.response import asked_response
 from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
+from coordgen_rs.server.dialects import routes
+from coordgen_rs.server.dialects.anthropic import listed
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.jobs import Jobs
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client, client_of
-from coordgen_rs.server.network.guard import Guard
+from coordgen_rs.server.network.guard import Guard, held
 from coordgen_rs.server.network.keys import ApiKey
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
@@ -47,8 +53,11 @@ from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
 
-ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses")
+ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
 """Paths whose requests wait for the model."""
+
+_OF_ANTHROPIC = "anthropic-version"
+"""A header that only clients of Anthropic's API send."""
 
 _MOST_TEXTS = 16
 """Most simultaneous requests of a client for tokens and templates."""
@@ -61,7 +70,6 @@ class Access:
     """Who may ask, and for what.
 
     Attributes:
-        model: The model's name.
         keys: The API keys; none asks for none.
         namespace_by_key: Whether each name of a key has a namespace of its own.
         namespace: The prefix of those namespaces.
@@ -70,7 +78,6 @@ class Access:
         with_metrics: Whether there is `/metrics`.
     """
 
-    model: str
     keys: tuple[ApiKey, ...] = ()
     namespace_by_key: bool = False
     namespace: str = DEFAULT_NAMESPACE
@@ -79,34 +86,43 @@ class Access:
     with_metrics: bool = False
 
 
-def make_app(worker: Worker, access: Access) -> ASGIApp:
+def make_app(models: Models, access: Access) -> ASGIApp:
     """The application.
 
     Args:
-        worker: Answers requests; started and ended by the caller.
+        models: Answer requests; started and ended by the caller.
         access: Who may ask, and for what.
     """
-    endpoints = Endpoints(worker, access)
-    routes = [
+    endpoints = Endpoints(models, access)
+    paths = [
         Route("/", endpoints.page),
         Route("/health", endpoints.health),
         Route("/v1/health", endpoints.health),
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
-        Route("/v1/chat/completions", partial(endpoints.answer, asked_chat), methods=["POST"]),
-        Route("/v1/completions", partial(endpoints.answer, asked_completion), methods=["POST"]),
-        Route("/v1/responses", partial(endpoints.answer, asked_response), methods=["POST"]),
+        Route(
+            "/v1/chat/completions", partial(endpoints.answer, asked_chat, Form), methods=["POST"]
+        ),
+        Route(
+            "/v1/completions", partial(endpoints.answer, asked_completion, Form), methods=["POST"]
+        ),
+        Route(
+            "/v1/responses",
+            partial(endpoints.answer, asked_response, ResponseForm),
+            methods=["POST"],
+        ),
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
         Route("/detokenize", endpoints.detokenize, methods=["POST"]),
         Route("/apply-template", endpoints.apply_template, methods=["POST"]),
         Route(documents.PATH, endpoints.documents.list),
         Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
         Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
+        *routes.Dialects(endpoints, models).routes(),
     ]
     if access.with_metrics:
-        routes.append(Route("/metrics", endpoints.metrics))
+        paths.append(Route("/metrics", endpoints.metrics))
     app: ASGIApp = Starlette(
-        routes=routes,
+        routes=paths,
         exception_handlers={
             HTTPException: _http_error,
             RefusalError: _refused,
@@ -135,15 +151,15 @@ class Endpoints:
     """What each path answers.
 
     Args:
-        worker: Answers requests.
-        access: Gives the model's name.
+        models: Answer requests.
+        access: Who may ask.
 
     Attributes:
         documents: What is asked about documents to draft from.
     """
 
-    def __init__(self, worker: Worker, access: Access) -> None:
-        self._worker, self._access, self._name = worker, access, access.model
+    def __init__(self, models: Models, access: Access) -> None:
+        self._models, self._access = models, access
         self._created = int(time.time())
         self._page, self._lanes = page(), Lanes()
         self._places = Places(_MOST_TEXTS, lambda num: 1)
@@ -156,57 +172,83 @@ class Endpoints:
 
     async def health(self, request: Request) -> Response:
         """Whether requests can be answered; 503 if not."""
-        _ = self._worker.model
+        self._models.check_health()
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
-        """The one model."""
-        return JSONResponse({"object": "list", "data": [self._described()]})
+        """All models."""
+        if _OF_ANTHROPIC in request.headers:
+            names = [one.name for one in self._models.offered]
+            return JSONResponse(listed.listed(names, self._created))
+        described = [self._described(one) for one in self._models.offered]
+        return JSONResponse({"object": "list", "data": described})
 
     async def model(self, request: Request) -> Response:
-        """The model by its name."""
-        self._check_name(request.path_params["name"])
-        return JSONResponse(self._described())
+        """A model by its name."""
+        found = self._models.found(request.path_params["name"])
+        if _OF_ANTHROPIC in request.headers:
+            return JSONResponse(listed.described(found.name, self._created))
+        return JSONResponse(self._described(found))
 
-    async def answer(self, asked_by: Callable[[Fields], Asked], request: Request) -> Response:
+    async def answer(
+        self, asked_by: Callable[[Fields], Asked], kind: type[Form], request: Request
+    ) -> Response:
         """Answer a prompt.
 
         Raises:
             RefusalError: It does not fit, or the queue is full.
         """
+        name, asked = await self.read(request, asked_by)
+        return await self.answered(request, name, asked, kind)
 
-        def check(fields: Fields) -> Asked:
-            name = fields.text("model")
-            if name is not None:
-                self._check_name(name)
-            return asked_by(fields)
+    async def answered(
+        self, request: Request, name: str | None, asked: Asked, kind: type[Form]
+    ) -> Response:
+        """The answer to what was asked.
 
-        client = client_of(request.scope)
-        asked = await self._read(request, check)
-        model = self._worker.model
+        Args:
+            request: Its body has been read.
+            name: The model; None for the first.
+            asked: What the body asks for.
+            kind: The shapes of the answer.
+
+        Raises:
+            RefusalError: It does not fit, or the queue is full.
+        """
+        client, worker = client_of(request.scope), self._held(request, name)
+        namespace, shown = self._namespace(client), self._models.found(name).name
+        if worker.state == "loading" and asked.num_choices > 1:
+            await self.opened(request, name)
+        if worker.state != "ready":  # what depends on the model is made when it is open
+            job = Job(asked, None, client, namespace)
+
+            def made() -> Form:
+                return kind(job.asked, shown, worker.text_of, job.spelling)
+
+            worker.submit(job)
+            return Answering(job, worker, made(), made=made)
+        model, given = worker.model, asked
         asked, prompt_ids, spelling = await self._lanes.run(
-            client, lambda: (*asked.ready(model), asked.spelling(model))
+            client, lambda: (*given.ready(model), given.spelling(model))
         )
-        tokenizer = model.tokenizer
-
-        def text_of(token: int) -> str:
-            return tokenizer.decode([token]) or tokenizer.token(token) or ""
-
-        namespace = self._namespace(client)
         if asked.num_choices > 1:
 
             def form_of(number: int) -> Form:
-                return Form(asked.choice(number), self._name, text_of, spelling, number)
+                return Form(asked.choice(number), shown, worker.text_of, spelling, number)
 
-            return self._answering_several(asked, prompt_ids, client, namespace, form_of)
+            return self._answering_several(worker, asked, prompt_ids, client, namespace, form_of)
         job = Job(asked, prompt_ids, client, namespace)
-        kind = ResponseForm if asked.kind == "response" else Form
-        form = kind(asked, self._name, text_of, spelling)
-        self._worker.submit(job)
-        return Answering(job, self._worker, form)
+        form = kind(asked, shown, worker.text_of, spelling)
+        worker.submit(job)
+        return Answering(job, worker, form)
+
+    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
+        """Run what takes long in a thread, in turn with others of the client."""
+        return self._lanes.run(client_of(request.scope), function)
 
     def _answering_several(
         self,
+        worker: Worker,
         asked: Asked,
         prompt_ids: NDArray[np.uint32],
         client: Client,
@@ -219,7 +261,7 @@ class Endpoints:
             RefusalError: The client has too few places, now or ever.
         """
         jobs = Jobs(asked, prompt_ids, client, namespace)
-        num_jobs, places = len(jobs.all), self._worker.places
+        num_jobs, places = len(jobs.all), self._models.places
         if num_jobs > places.most:
             raise RefusalError(
                 f"n is {num_jobs}, but a client may have {places.most} answers at a time here: "
@@ -231,17 +273,15 @@ class Endpoints:
         with ExitStack() as held:
             held.enter_context(places.more(client, num_jobs - 1))
             for job in jobs.all:
-                held.callback(self._worker.withdraw, job)
-                self._worker.submit(job)
+                held.callback(worker.withdraw, job)
+                worker.submit(job)
             with_usage = asked.with_usage
-            return AnsweringSeveral(
-                jobs, self._worker, forms, held.pop_all(), with_usage=with_usage
-            )
+            return AnsweringSeveral(jobs, worker, forms, held.pop_all(), with_usage=with_usage)
 
     async def tokenize(self, request: Request) -> Response:
         """Answer with the tokens of a text, as llama.cpp's server does."""
-        content, special, with_pieces = await self._read(request, asked_tokens)
-        tokenizer = self._worker.model.tokenizer
+        name, (content, special, with_pieces) = await self.read(request, asked_tokens)
+        tokenizer = (await self.opened(request, name)).tokenizer
 
         def told() -> Response:
             ids = tokenizer.encode(content, special_tokens=special).tolist()
@@ -255,8 +295,9 @@ class Endpoints:
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens."""
-        model = self._worker.model
-        ids = await self._read(request, partial(asked_text, model.vocab_size))
+        name, ids_for = await self.read(request, asked_text)
+        model = await self.opened(request, name)
+        ids = ids_for(model.vocab_size)
         return await self._lanes.run(
             client_of(request.scope),
             lambda: JSONResponse({"content": model.tokenizer.decode(ids)}),
@@ -264,28 +305,21 @@ class Endpoints:
 
     async def apply_template(self, request: Request) -> Response:
         """The text that the model reads for a dialogue."""
-        render = await self._read(request, asked_prompt)
-        model = self._worker.model
+        name, render = await self.read(request, asked_prompt)
+        model = await self.opened(request, name)
         return await self._lanes.run(
             client_of(request.scope), lambda: JSONResponse({"prompt": render(model)})
         )
 
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
-        worker = self._worker
-        text = worker.figures.text(
-            num_running=worker.num_running,
-            num_waiting=worker.num_waiting,
-            num_places=worker.num_places,
-            runs=worker.runs,
-        )
-        return PlainTextResponse(text, media_type=CONTENT_TYPE)
+        return PlainTextResponse(self._models.metrics(), media_type=CONTENT_TYPE)
 
     def place(self, client: Client, path: str) -> AbstractContextManager[None]:
         """A place for a request to a path; see `Guard`."""
         if path == documents.PATH:
             return self._adding.one(client)
-        return (self._worker.places if path in ANSWERING else self._places).one(client)
+        return (self._models.places if path in ANSWERING else self._places).one(client)
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""
@@ -293,59 +327,79 @@ class Endpoints:
             return f"{self._access.namespace}/{client.key}"
         return None
 
-    def _corpus(self, client: Client) -> Corpus:
-        """The documents that a client's requests draft from.
+    async def _corpus(self, request: Request) -> Callable[[], Corpus]:
+        """Opens the documents that a client's requests draft from.
 
         Raises:
-            OptionError: There is no history to keep documents in.
+            RefusalError: There is no such model, or it cannot be opened.
         """
-        return self._worker.model.corpus(self._namespace(client))
+        model = await self.opened(request, request.query_params.get("model"))
+        return lambda: model.corpus(self._namespace(client_of(request.scope)))
 
-    async def _read(self, request: Request, check: Callable[[Fields], _T]) -> _T:
-        """What `check` makes of a request's body.
+    async def read(self, request: Request, check: Callable[[Fields], _T]) -> tuple[str | None, _T]:
+        """The name of the model that a body asks, and what `check` makes of the rest.
 
         Raises:
-            RefusalError: The body cannot be used, or the model cannot be used now.
+            RefusalError: The body cannot be used, or there is no such model.
         """
-        model, client = self._worker.model, client_of(request.scope)
-        most_bytes = most_body_bytes(model.tokenizer, model.context)
-        return await read(request, check, most_bytes, partial(self._lanes.run, client))
 
-    def _check_name(self, name: str) -> None:
-        if name != self._name:
-            raise RefusalError(
-                f"the model {arguments.shown(name)} is not here: this server has {self._name}",
-                status=404,
-                kind="not_found_error",
-                param="model",
-                code="model_not_found",
-            )
+        def checked(fields: Fields) -> tuple[str | None, _T]:
+            name = fields.text("model")
+            self._models.found(name)
+            return name, check(fields)
 
-    def _described(self) -> dict[str, Any]:
+        in_thread = partial(self._lanes.run, client_of(request.scope))
+        open_ones = self._models.open_ones()
+        bounds = [most_body_bytes(model.tokenizer, model.context) for model in open_ones]
+        is_known = len(bounds) == len(self._models.offered)
+        return await read(request, checked, max(bounds) if is_known else MOST_BODY_BYTES, in_thread)
+
+    def _held(self, request: Request, name: str | None) -> Worker:
+        """The worker of a model, which stays until the request has ended.
+
+        Raises:
+            RefusalError: There is no model of that name.
+        """
+        return held(request.scope).enter_context(self._models.hold(name))
+
+    async def opened(self, request: Request, name: str | None) -> Model:
+        """A model, once it is open; it stays until the request has ended.
+
+        Raises:
+            RefusalError: There is no model of that name, or it cannot be opened.
+        """
+        worker = self._held(request, name)
+        if worker.state == "loading":
+            await asyncio.shield(asyncio.wrap_future(worker.opening))
+        return worker.model
+
+    def _described(self, offered: Offered) -> dict[str, Any]:
+        name = offered.name
         described: dict[str, Any] = {
-            "id": self._name,
+            "id": name,
             "object": "model",
             "created": self._created,
             "owned_by": "coordgen",
             "version": package_version(),
-            "state": self._worker.state,
+            "state": self._models.state(name),
         }
-        if self._worker.state == "ready":
-            model = self._worker.model
-            described |= {"context_length": model.context, "provider": model.provider}
-            described["parallel"] = model.parallel
-            if model.why_alone is not None:
-                described["why_alone"] = model.why_alone
-            if (costs := model.step_costs) is not None:
-                described["step_us"] = {
-                    rows: {"base": cost.base, "per_token": cost.per_token}
-                    for rows, cost in costs.items()
-                }
+        model = self._models.open_one(name)
+        if model is None:
+            return described
+        described |= {"context_length": model.context, "provider": model.provider}
+        described |= {"parallel": model.parallel, "memory_bytes": self._models.taken(name)}
+        if model.why_alone is not None:
+            described["why_alone"] = model.why_alone
+        if (costs := model.step_costs) is not None:
+            described["step_us"] = {
+                rows: {"base": cost.base, "per_token": cost.per_token}
+                for rows, cost in costs.items()
+            }
         return described
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return refused(refusal(error))
+    return refused(refusal(error), request.scope["path"])
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -359,4 +413,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = RefusalError("the request cannot be read", status=status)
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
-    return refused(told)
+    return refused(told, request.scope["path"])

@@ -7,7 +7,7 @@ low priority; answers of others go on meanwhile.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ class Documents:
     """What the path answers.
 
     Args:
-        corpus: Opens the documents that a client may ask for.
+        corpus: Gives what opens the documents that a client may ask for.
         lanes: Runs what takes long before documents are stored, such as parsing.
         place: Holds a client's place for a request without a body; it may refuse. One with a body
             has its place already (`Guard`).
@@ -49,7 +49,7 @@ class Documents:
 
     def __init__(
         self,
-        corpus: Callable[[Client], Corpus],
+        corpus: Callable[[Request], Awaitable[Callable[[], Corpus]]],
         lanes: Lanes,
         place: Callable[[Client], AbstractContextManager[None]],
     ) -> None:
@@ -103,10 +103,11 @@ class Documents:
         Raises:
             RefusalError: There is no history to keep documents in, or others change them.
         """
+        corpus_of = await self._corpus(request)
 
         def done() -> Response:
             try:
-                opened = self._corpus(client_of(request.scope))
+                opened = corpus_of()
             except OptionError as error:
                 raise RefusalError(str(error), code="no_history") from error
             with opened as corpus:

@@ -125,3 +125,25 @@ def _metric(name: str, kind: str, about: str, samples: Mapping[str, float]) -> I
     yield f"# HELP coordgen_{name} {about}\n# TYPE coordgen_{name} {kind}\n"
     for label, value in samples.items():
         yield f"coordgen_{name}{label} {value}\n"
+
+
+def merged(texts: Mapping[str, str]) -> str:
+    """The texts of several models as one, each sample with its model as a label.
+
+    Args:
+        texts: Of `Figures.text`, by the model's name.
+    """
+    found: dict[str, list[str]] = {}
+    for model, text in texts.items():
+        about = ""
+        label = model.replace("\\", r"\\").replace('"', r"\"")
+        for line in text.splitlines():
+            if line.startswith("#"):
+                about = about + line + "\n" if line.startswith("# TYPE") else line + "\n"
+                found.setdefault(about, [])
+                continue
+            name, _, value = line.rpartition(" ")
+            name, has_labels, rest = name.partition("{")
+            labels = f'model="{label}",{rest}' if has_labels else f'model="{label}"}}'
+            found[about].append(f"{name}{{{labels} {value}\n")
+    return "".join(about + "".join(lines) for about, lines in found.items() if lines)

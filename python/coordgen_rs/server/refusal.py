@@ -97,12 +97,12 @@ class UnavailableError(RefusalError):
 
     Args:
         message: Tells which of these.
+        code: Same as in `RefusalError`.
     """
 
-    def __init__(self, message: str) -> None:
-        super().__init__(
-            message, status=503, kind="unavailable_error", headers={"Retry-After": "2"}
-        )
+    def __init__(self, message: str, code: str | None = None) -> None:
+        headers = {"Retry-After": "2"}
+        super().__init__(message, status=503, kind="unavailable_error", code=code, headers=headers)
 
 
 class TooLongError(RefusalError):

@@ -7,10 +7,9 @@ SIGTERM, when what was running has ended or the time for that is over.
 import asyncio
 import ipaddress
 import os
-import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,8 @@ import uvicorn
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.connections import Connection, Connections
 from coordgen_rs.server.network.listening import (
     ACCEPTED_AT_ONCE,
@@ -28,10 +29,16 @@ from coordgen_rs.server.network.listening import (
     url_of,
 )
 from coordgen_rs.server.refusal import UnavailableError
-from coordgen_rs.server.worker import Worker
+from coordgen_rs.server.stopping import Stopping
 
 _SLOWEST_READER_S = 2
 """Seconds for clients to read the end of their answers, once the server is told to end."""
+
+_SLOWEST_READER_AT_ONCE_S = 0.5
+"""The same once it is told to end at once."""
+
+_BETWEEN_LOOKS_S = 0.1
+"""Between two looks for a second signal."""
 
 _KEEP_ALIVE_S = 75
 """How long an idle connection stays open: longer than clients keep theirs (httpx 5 s, proxies 60),
@@ -50,12 +57,16 @@ class Place:
         host: The address.
         port: 0 for any that is free.
         max_queue: Most requests of a client that wait.
+        memory_limit: Bytes that open models may take together; None for no limit.
+        cache_bytes: What a model may take beside its files, such as for earlier prompts.
         grace_s: Seconds that running requests get once the server is told to end.
     """
 
     host: str = "127.0.0.1"
     port: int = 8080
     max_queue: int = 8
+    memory_limit: int | None = None
+    cache_bytes: int = 0
     grace_s: float = 10.0
 
 
@@ -75,41 +86,64 @@ def how_many_together(model: Model) -> str:
 
 
 def serve(
-    open_model: Callable[[], Model], place: Place, access: Access, tell: Callable[[str], None]
+    offered: Sequence[Offered],
+    open_model: Callable[[Offered], Model],
+    place: Place,
+    access: Access,
+    tell: Callable[[str], None],
+    leave: Callable[[], object],
 ) -> None:
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        open_model: Opens the model, in another thread; the address is bound before.
+        offered: The models; the first is opened at once, after the address is bound.
+        open_model: Opens one, in another thread.
         place: Where and how.
         access: Who may ask, and for what.
         tell: Takes a line for the user, from any thread.
+        leave: Ends the process, whatever still runs in it; called for a second signal.
 
     Raises:
         OptionError: The address cannot be bound.
-        CoordgenError: The model cannot be opened, or has failed.
+        CoordgenError: The only model cannot be opened, or has failed.
     """
     listening = bound(place.host, place.port)
     url = url_of(listening)
+    is_alone, first = len(offered) == 1, offered[0].name
+    told = set[str]()
 
-    def changed() -> None:
-        if worker.state == "ready":
-            tell(f"serving {access.model} on {url} (API: {url}/v1; {together}; Ctrl-C ends)")
-        else:
+    def changed(name: str, state: str) -> None:
+        model = models.open_one(name)
+        if model is not None and not told:
+            others = "" if is_alone else f" and {len(offered) - 1} more"
+            how = how_many_together(model)
+            tell(f"serving {name}{others} on {url} (API: {url}/v1; {how}; Ctrl-C ends)")
+            told.add(name)
+        elif state == "failed" and is_alone:
             server.should_exit = True
+        elif state == "failed":
+            worker = models.worker(name)
+            why = None if worker is None else worker.failure
+            tell(f"{name} cannot be used: {why and (why.__cause__ or why)}")
+        elif not is_alone:
+            tell(f"{name} is {'open' if state == 'ready' else 'put away'}")
 
-    together = ""
-
-    def opened() -> Model:
-        nonlocal together
-        model = open_model()
+    def opened(one: Offered) -> Model:
+        model = open_model(one)
         _ = model.tokenizer.bound  # it takes a while: before the first request
-        together = how_many_together(model)
         return model
 
-    worker, connections = Worker(opened, place.max_queue, changed), Connections(most_connections())
+    models = Models(
+        offered,
+        opened,
+        place.max_queue,
+        memory_limit=place.memory_limit,
+        cache_bytes=place.cache_bytes,
+        on_change=changed,
+    )
+    connections = Connections(most_connections())
     config = uvicorn.Config(
-        make_app(worker, access),
+        make_app(models, access),
         loop="asyncio",
         http=partial(Connection, connections),  # type: ignore[arg-type]
         backlog=ACCEPTED_AT_ONCE,
@@ -122,35 +156,38 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         log_level="error",  # what strangers send is no warning
     )
-    server = _Server(config, worker, place.grace_s, connections)
+    stopping = Stopping(models, place.grace_s, tell, leave)
+    server = _Server(config, models, stopping, connections)
     sys.setswitchinterval(_SWITCH_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text each, in threads of ours
-    tell(f"loading {access.model}; {url} answers 503 until then")
-    worker.start()
-    try:
-        server.run(sockets=[listening])
-    finally:
-        worker.close()
-        worker.join()
-    if worker.failure is not None:
-        raise worker.failure
+    tell(f"loading {first}; requests to {url} wait until then")
+    with stopping.hearing():
+        models.start()
+        try:
+            server.run(sockets=[listening])
+        finally:
+            stopping.end()
+            models.close()
+            models.join()
+    if models.failure is not None:
+        raise models.failure
 
 
 class _Server(uvicorn.Server):
-    """uvicorn, which gives running requests time to end, and ends the rest by an error.
+    """uvicorn, which goes on until what runs has ended, and ends the rest by an error.
 
     Args:
         config: uvicorn's configuration.
-        worker: Takes no more jobs once the server ends.
-        grace_s: Seconds until the rest is ended.
+        models: Answer requests.
+        stopping: Tells when to end.
         connections: Looked at from time to time.
     """
 
     def __init__(
-        self, config: uvicorn.Config, worker: Worker, grace_s: float, connections: Connections
+        self, config: uvicorn.Config, models: Models, stopping: Stopping, connections: Connections
     ) -> None:
         super().__init__(config)
-        self._worker, self._grace_s, self._connections = worker, grace_s, connections
+        self._models, self._stopping, self._connections = models, stopping, connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; how many are accepted at once says nothing about how many may wait for it."""
@@ -159,19 +196,28 @@ class _Server(uvicorn.Server):
             listening.listen(MOST_CONNECTIONS)
 
     async def on_tick(self, counter: int) -> bool:
-        """Do what is due ten times a second; see uvicorn."""
+        """Do what is due ten times a second; see uvicorn. New requests are heard until it ends."""
+        now_s = asyncio.get_running_loop().time()
         if counter % 10 == 0:
-            self._connections.drop_slow(asyncio.get_running_loop().time())
-        return await super().on_tick(counter)
+            self._connections.drop_slow(now_s)
+        return await super().on_tick(counter) or self._stopping.is_due(now_s)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let running requests end, for a while."""
-        self._worker.close()
-        why, loop = UnavailableError("the server is going down"), asyncio.get_running_loop()
-        loop.call_later(self._grace_s, self._worker.stop_all, why)
-        loop.call_later(self._grace_s + _SLOWEST_READER_S, self._cut_off)
+        """End what still runs by an error, and let clients read it."""
+        self._models.stop_all(UnavailableError("the server is going down"))
+        slow = asyncio.create_task(self._cut_off_in_time())
         await super().shutdown(sockets)
-        self._worker.stop_all(why)
+        slow.cancel()
+        self._stopping.end()
+
+    async def _cut_off_in_time(self) -> None:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._stopping.left_s(loop.time()) + _SLOWEST_READER_S
+        while loop.time() < until_s and not self._stopping.is_urgent:
+            await asyncio.sleep(_BETWEEN_LOOKS_S)
+        if self._stopping.is_urgent:
+            await asyncio.sleep(_SLOWEST_READER_AT_ONCE_S)
+        self._cut_off()
 
     def _cut_off(self) -> None:
         """Drop clients that neither send the rest of a request nor read their answer."""
@@ -181,13 +227,5 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Hear signals; unlike uvicorn's own, not raising them again once all has ended."""
-        before = {
-            number: signal.signal(number, self.handle_exit)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        """Leave signals to who hears them already; see uvicorn."""
+        yield

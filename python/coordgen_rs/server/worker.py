@@ -1,11 +1,11 @@
-"""The threads that have the model, and the queue of those who wait for it.
+"""The threads that have a model, and the queue of those who wait for it.
 
-In: jobs. Out: their news. Clients take turns. How many requests each may have in the server has a
-bound; beyond it they are refused at once, with the time after which it pays to come again.
+In: jobs, also while the model is being opened. Out: their news. Clients take turns. How many
+requests each may have in the server is bounded above (`models/models.py`).
 """
 
-import math
 from collections.abc import Callable
+from concurrent.futures import Future
 from threading import Condition, Thread
 from time import monotonic
 from typing import Literal
@@ -14,15 +14,11 @@ from coordgen_rs.errors import DeviceLostError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.job import GivenUpError, Job
-from coordgen_rs.server.network.places import Places
-from coordgen_rs.server.refusal import UnavailableError, log_unexpected
+from coordgen_rs.server.refusal import RefusalError, UnavailableError, log_unexpected
 from coordgen_rs.server.turns import Rota
 from coordgen_rs.target.batch.counts import RunCounts
 
 State = Literal["loading", "ready", "closing", "failed"]
-
-_LONGEST_WAIT_S = 60
-"""The largest value of `Retry-After`."""
 
 
 class Worker:
@@ -30,33 +26,35 @@ class Worker:
 
     Args:
         open_model: Opens it; called in the thread, and what it returns is closed there.
-        max_queue: Most requests of a client that wait while others of it are answered.
         on_change: Called in the thread when the model is ready, and when the worker has failed.
+        figures: Counts what is answered; None for counts of its own.
+        on_end: Called in the thread when the model is closed, or could not be opened.
 
     Attributes:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
         figures: Counts of what was answered.
-        places: The places that requests for answers take.
+        opening: The model once it is open, or why it is not.
+        mean_s: Seconds that an answer took lately.
     """
 
     def __init__(
         self,
         open_model: Callable[[], Model],
-        max_queue: int,
         on_change: Callable[[], None] = lambda: None,
+        figures: Figures | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
-        self._open, self._on_change = open_model, on_change
+        self._open, self._on_change, self._on_end = open_model, on_change, on_end
         self.state: State = "loading"
         self.failure: BaseException | None = None
-        self.figures = Figures()
-        self._max_queue = max_queue
-        self.places = Places(max_queue + 1, self._refused)
+        self.figures = Figures() if figures is None else figures
+        self.opening = Future[Model]()
         self._model: Model | None = None
         self._changed = Condition()
         self._waiting = Rota()
         self._running = list[Job]()
-        self._mean_s = 1.0  # of a job
+        self.mean_s = 1.0
         self._thread = Thread(target=self._run, name="coordgen-worker")
 
     def start(self) -> None:
@@ -72,8 +70,22 @@ class Worker:
         """
         if self.state == "ready" and self._model is not None:
             return self._model
-        why = {"loading": "the model is being loaded", "closing": "the server is going down"}
-        raise UnavailableError(why.get(self.state, "the model has failed"))
+        if self.state == "loading":
+            raise UnavailableError("the model is being loaded")
+        raise self._why_not()
+
+    def _why_not(self) -> UnavailableError:
+        """Why nothing is taken any more."""
+        if self.state == "failed":
+            return _told(self.failure)
+        return UnavailableError("the server is going down")
+
+    def text_of(self, token: int) -> str:
+        """The text of a token of an answer; the model is open, or was."""
+        if self._model is None:
+            return ""
+        tokenizer = self._model.tokenizer
+        return tokenizer.decode([token]) or tokenizer.token(token) or ""
 
     @property
     def num_waiting(self) -> int:
@@ -97,21 +109,16 @@ class Worker:
         return None if self._model is None else self._model.runs
 
     def submit(self, job: Job) -> None:
-        """Put a job into the queue.
+        """Put a job into the queue, also while the model is being opened.
 
         Raises:
-            UnavailableError: The model cannot be used now.
+            UnavailableError: The model cannot be used any more.
         """
         with self._changed:
-            _ = self.model
+            if self.state not in ("loading", "ready"):
+                raise self._why_not()
             self._waiting.add(job)
             self._changed.notify()
-
-    def _refused(self, num: int) -> int:
-        """Note that a client with `num` requests got no place; when it pays to come again."""
-        self.figures.ended("refused")
-        after_s = self._mean_s * max(num, self.num_waiting + 1) / max(self.num_places, 1)
-        return math.ceil(min(after_s, _LONGEST_WAIT_S))
 
     def withdraw(self, job: Job) -> None:
         """End a job that nobody waits for: at once if it is queued, else within a step."""
@@ -143,14 +150,16 @@ class Worker:
         try:
             with self._open() as model:
                 self._model = model
-                self.places.most = self._max_queue + model.parallel
                 with self._changed:
                     if self.state == "loading":
                         self.state = "ready"
+                self.opening.set_result(model)
                 self._on_change()
                 self._answer_together(model)
         except BaseException as error:
             self._fail(error)
+        finally:
+            self._on_end()
 
     def _answer_together(self, model: Model) -> None:
         """Answer in as many threads as the model has places; the model is this one's."""
@@ -179,7 +188,10 @@ class Worker:
         with self._changed:
             self.state, self.failure = "failed", self.failure or error
             self._changed.notify_all()
-        self.stop_all(UnavailableError("the model has failed"))
+        why = _told(self.failure)
+        if not self.opening.done():
+            self.opening.set_exception(why)
+        self.stop_all(why)
         self._on_change()
 
     def _next(self) -> Job | None:
@@ -214,6 +226,8 @@ class Worker:
         except (DeviceLostError, SessionClosedError) as error:
             job.tell(error)
             raise
+        except RefusalError as error:  # of a prompt that came before the model was open
+            job.tell(error)
         except Exception as error:
             self.figures.ended("failed")
             log_unexpected(error)
@@ -224,4 +238,11 @@ class Worker:
         finally:
             with self._changed:
                 self._running.remove(job)
-                self._mean_s += 0.2 * (monotonic() - begun - self._mean_s)
+                self.mean_s += 0.2 * (monotonic() - begun - self.mean_s)
+
+
+def _told(failure: BaseException | None) -> UnavailableError:
+    """What requests are told of a failure; each gets an error of its own to raise."""
+    if isinstance(failure, UnavailableError):
+        return UnavailableError(str(failure), code=failure.code)
+    return UnavailableError("the model has failed")

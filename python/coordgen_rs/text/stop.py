@@ -19,6 +19,7 @@ class StopStrings:
     Attributes:
         cut_at: Where the text was cut, in characters; None while no stop string was found. After
             that, nothing more may be pushed.
+        found: The stop string that cut it; of several that begin there, the first that was given.
 
     Raises:
         OptionError: A stop string is empty, or no valid string.
@@ -36,6 +37,7 @@ class StopStrings:
         self._longest = max(map(len, self._strings), default=1)
         self._held, self._num_given = "", 0
         self.cut_at: int | None = None
+        self.found: str | None = None
 
     def push(self, text: str) -> str:
         """Take the next piece; return what is now certain to be in the answer."""
@@ -52,6 +54,7 @@ class StopStrings:
         found = self._first()
         if found is not None and found <= certain:
             self.cut_at, certain = self._num_given + found, found
+            self.found = next(s for s in self._strings if self._held.startswith(s, found))
         text, self._held = self._held[:certain], self._held[certain:]
         self._num_given += certain
         return text

@@ -1,7 +1,9 @@
 """`coordgen serve`: a local server in the form of OpenAI's API, and a chat page."""
 
 import argparse
+import os
 
+from coordgen_rs.cli.exit_codes import INTERRUPTED
 from coordgen_rs.cli.options import access as access_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
@@ -10,25 +12,37 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.model import Model
 from coordgen_rs.opening.options import MOST_PARALLEL
 
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
 is a chat page. By default up to four requests are answered at a time, in the same steps; others
-wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds.
+wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds; a second one stops
+it at once, with exit code 130.
 
 examples:
   coordgen serve bundle
   coordgen serve bundle --port 0 --name smollm2 --metrics
   COORDGEN_API_KEY=secret coordgen serve bundle --host 0.0.0.0
   coordgen serve bundle --host 0.0.0.0 --api-key-file keys
+  coordgen serve small.gguf large.gguf --models-dir models --memory-limit 8G
 """
 
 _PREFIX_MEMORY = 512_000_000
 """What earlier prompts may take by default, in bytes."""
 
 _OPTIONS = (
-    option.path("model BUNDLE").help(shared.BUNDLE_HELP),
+    option.path("model BUNDLE", nargs="*").help(
+        f"{shared.BUNDLE_HELP}; of several, each is opened when a request first names it"
+    ),
+    option.path("--models-dir DIR").help(
+        "offer every bundle and GGUF file in it, too, each by its name"
+    ),
+    option.size("--memory-limit SIZE").help(
+        "most memory for open models together: those that were used longest ago are put away for "
+        "others; default: no limit"
+    ),
     option.word("--host ADDRESS", default="127.0.0.1").help(
         "where to listen; default %(default)s: this machine alone"
     ),
@@ -70,27 +84,52 @@ def run(options: argparse.Namespace) -> int:
         OptionError: An option would be ignored or is unsafe, or a package is missing.
     """
     try:
+        from coordgen_rs.server.models.offered import Offered, offered
         from coordgen_rs.server.serving import Place, serve
     except ModuleNotFoundError as error:
         raise OptionError(
             f"serve needs the package {error.name}: {how_to_install('server')}"
         ) from error
     access = access_options.chosen_access(options)
-    place = Place(options.host, options.port, options.max_queue, options.grace)
     remember = access_options.remembers(options)
     given = options.prefix_memory
     prefix_memory = _PREFIX_MEMORY if given is None else given
+    place = Place(
+        options.host,
+        options.port,
+        options.max_queue,
+        options.memory_limit,
+        prefix_memory if remember else 0,
+        options.grace,
+    )
+    models = offered(options.model, options.models_dir, options.name)
     model_options.check(options)
+    has_several = len(models) > 1
+
+    def opened(one: Offered) -> Model:
+        # A history is for one tokenizer.
+        has_own = has_several and options.history is not None
+        return model_options.opened(
+            options,
+            path=one.path,
+            history=options.history / one.name if has_own else None,
+            prefix_memory=place.cache_bytes,
+            remember=remember,
+            parallel=options.parallel,
+        )
+
     with warnings_told():
         serve(
-            lambda: model_options.opened(
-                options,
-                prefix_memory=prefix_memory if remember else 0,
-                remember=remember,
-                parallel=options.parallel,
-            ),
+            models,
+            opened,
             place,
             access,
             lambda line: text.tell(f"coordgen: {line}"),
+            _leave,
         )
     return 0
+
+
+def _leave() -> None:
+    """End at once, whatever the model is doing; what is finished is written already."""
+    os._exit(INTERRUPTED)

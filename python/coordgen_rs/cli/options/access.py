@@ -6,7 +6,6 @@ there are is checked here; what a request brings, in the server.
 
 import argparse
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coordgen_rs.cli.options import option
@@ -77,8 +76,6 @@ def chosen_access(options: argparse.Namespace) -> "Access":
                 f"shows in how they come: with --host {options.host} it cannot be"
             )
     return Access(
-        # A link's own name: in a cache of the hub it leads to a file called by its checksum.
-        options.name or Path(os.path.normpath(options.model.absolute())).name,
         keys=keys,
         namespace_by_key=has_several and options.namespace_by == "key",
         namespace=options.namespace or DEFAULT_NAMESPACE,

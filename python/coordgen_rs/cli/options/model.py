@@ -5,6 +5,7 @@ In: a parser. Out: options; from those an open `Model`.
 
 import argparse
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
@@ -98,6 +99,8 @@ def check(options: argparse.Namespace) -> None:
 def opened(
     options: argparse.Namespace,
     *,
+    path: Path | None = None,
+    history: Path | None = None,
     prefix_memory: int = 0,
     remember: bool = True,
     parallel: int | None = 1,
@@ -106,6 +109,8 @@ def opened(
 
     Args:
         options: Those of `add_arguments`.
+        path: Where the model is; None for what the options say.
+        history: Same as in `Model.open`; None for what the options say.
         prefix_memory: Same as in `Model.open`.
         remember: Same as in `Model.open`.
         parallel: Same as in `Model.open`.
@@ -114,14 +119,20 @@ def opened(
         OptionError: An option would be ignored.
     """
     check(options)
-    memory = _record(MemoryOptions, options, remember=remember, prefix_memory=prefix_memory)
+    memory = _record(
+        MemoryOptions,
+        options,
+        remember=remember,
+        prefix_memory=prefix_memory,
+        history=options.history if history is None else history,
+    )
     sources = options.sources or options.draft
     drafting = _record(DraftingOptions, options, draft=sources, memory=memory)
     with progress() as on_progress:
         opening = _record(
             OpeningOptions,
             options,
-            path=options.model,
+            path=options.model if path is None else path,
             width=None if options.budget is None else options.budget + 1,  # the root takes a row
             provider=provider_options.chosen(options),
             parallel=parallel,

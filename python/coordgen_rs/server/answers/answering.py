@@ -5,7 +5,6 @@ queued or running. An error before the first event has its own status; after it,
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
@@ -16,11 +15,10 @@ from starlette.types import Message, Receive, Scope, Send
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.dialects.errors import error_json
 from coordgen_rs.server.job import Job, News
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.worker import Worker
-
-_as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class OfJob(NamedTuple):
@@ -44,10 +42,7 @@ PING_S = 15.0
 _LONG_ANSWER = 200
 """Tokens from which on a whole answer is written in a thread: with trees, a megabyte or more."""
 
-_WAITING = ": waiting\n\n"
-
-_EVENTS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
+_UNHELD = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
@@ -60,6 +55,8 @@ class Answering(Response):
         job: Submitted to the worker.
         worker: Told when the client has gone.
         form: Makes the objects of the answer.
+        made: Makes a form once there is news: where the model was not open yet, `form` lacks what
+            depends on it.
         held: Closed when all has been sent.
     """
 
@@ -69,8 +66,9 @@ class Answering(Response):
         worker: Worker,
         form: Form,
         held: ExitStack | None = None,
+        made: Callable[[], Form] | None = None,
     ) -> None:
-        self.background = None
+        self.background, self._made = None, made
         self._job, self._worker, self._form = job, worker, form
         self._held = ExitStack() if held is None else held
 
@@ -101,7 +99,7 @@ class Answering(Response):
 
     async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         gains: list[Gain] = []
-        while isinstance(news := await self._job.news(), Gain):
+        while isinstance(news := await self._next(), Gain):
             gains.append(news)
         if isinstance(news, Exception):
             await self._refuse(news, scope, receive, send)
@@ -114,12 +112,13 @@ class Answering(Response):
         return JSONResponse(self._form.whole(answer, self._job.queued_s, gains))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begin: Message = {"type": "http.response.start", "status": 200, "headers": _EVENTS}
+        headers = [(b"content-type", self._form.content_type.encode()), *_UNHELD]
+        begin: Message = {"type": "http.response.start", "status": 200, "headers": headers}
         try:
             news = await self._next(PING_S)
         except TimeoutError:  # a proxy would cut a connection on which nothing comes
             await send(begin)
-            await _send(send, _WAITING)
+            await _send(send, self._form.ping())
             news = await self._news(send)
         else:
             if news is None:
@@ -128,16 +127,17 @@ class Answering(Response):
                 await self._refuse(news, scope, receive, send)
                 return
             await send(begin)
+        self._form.num_prompt_tokens = self._job.num_prompt_tokens
         for opening in self._opening():
-            await _send_event(send, opening)
+            await self._event(send, opening)
         while True:
             if isinstance(news, Exception):
-                await _send_event(send, self._form.failure(refusal(news)))
+                await self._event(send, self._form.failure(refusal(news)))
                 break
             if news is None:
                 return
             for chunk in self._events(news):
-                await _send_event(send, chunk)
+                await self._event(send, chunk)
             if self._is_over(news):
                 if self._form.ends_with_done:
                     await _send(send, "data: [DONE]\n\n")
@@ -151,11 +151,14 @@ class Answering(Response):
             try:
                 return await self._next(PING_S)
             except TimeoutError:
-                await _send(send, _WAITING)
+                await _send(send, self._form.ping())
 
     async def _next(self, within_s: float | None = None) -> Told:
         """The next news; raises TimeoutError as `Job.news` does."""
-        return await self._job.news(within_s)
+        news = await self._job.news(within_s)
+        if self._made is not None:
+            self._form, self._made = self._made(), None
+        return news
 
     def _opening(self) -> list[dict[str, Any]]:
         return self._form.opening()
@@ -170,7 +173,10 @@ class Answering(Response):
         return isinstance(news, Answer)
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        await refused(refusal(error))(scope, receive, send)
+        await refused(refusal(error), scope["path"])(scope, receive, send)
+
+    async def _event(self, send: Send, event: dict[str, Any]) -> None:
+        await _send(send, self._form.written(event))
 
 
 async def written(made: Callable[[], Response], num_tokens: int) -> Response:
@@ -178,15 +184,9 @@ async def written(made: Callable[[], Response], num_tokens: int) -> Response:
     return await asyncio.to_thread(made) if num_tokens > _LONG_ANSWER else made()
 
 
-def refused(error: RefusalError) -> JSONResponse:
-    """The response that tells an error."""
-    return JSONResponse(error.to_json(), status_code=error.status, headers=error.headers)
-
-
-async def _send_event(send: Send, event: dict[str, Any]) -> None:
-    kind = event.get("type")
-    head = f"event: {kind}\n" if kind else ""
-    await _send(send, f"{head}data: {_as_json(event)}\n\n")
+def refused(error: RefusalError, path: str) -> JSONResponse:
+    """The response that tells an error to who asks a path."""
+    return JSONResponse(error_json(error, path), status_code=error.status, headers=error.headers)
 
 
 async def _send(send: Send, text: str) -> None:

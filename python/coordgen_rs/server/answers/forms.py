@@ -4,6 +4,7 @@ In: steps and answers. Out: objects for JSON, with the figures of `timings.py` a
 `coordgen`. Calls of functions are told apart by `server/tools/calls.py`. It sends nothing.
 """
 
+import json
 import secrets
 import time
 from collections import Counter
@@ -21,6 +22,9 @@ from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said, Thought
 from coordgen_rs.text.token_spelling import TokenSpelling
 
+as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+"""A value as JSON, without white space."""
+
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
 
@@ -37,9 +41,13 @@ class Form:
     Attributes:
         ends_with_done: Whether a stream ends with `[DONE]`.
         head: What all chunks of a stream have in common.
+        content_type: That of a stream.
+        num_prompt_tokens: Tokens of the prompt; set before the stream opens.
     """
 
     ends_with_done = True
+    content_type = "text/event-stream; charset=utf-8"
+    num_prompt_tokens = 0
 
     def __init__(
         self,
@@ -135,6 +143,16 @@ class Form:
     def used(self, usage: dict[str, Any]) -> dict[str, Any]:
         """The chunk that tells the usage of a whole stream."""
         return self._chunk(None, None) | {"usage": usage}
+
+    def written(self, event: dict[str, Any]) -> str:
+        """An event as it is sent."""
+        kind = event.get("type")
+        head = f"event: {kind}\n" if kind else ""
+        return f"{head}data: {as_json(event)}\n\n"
+
+    def ping(self) -> str:
+        """What is sent where nothing else can be: clients leave it out."""
+        return ": waiting\n\n"
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first event."""

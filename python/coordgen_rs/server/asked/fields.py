@@ -42,6 +42,10 @@ class Fields:
         """Whether a field is there that has not been read yet."""
         return name in self._left
 
+    def peek(self, name: str) -> Any:
+        """The value of a field that is read later; None if it is absent."""
+        return self._left.get(name)
+
     def take(self, name: str) -> Any:
         """The value of a field as it is; None if it is absent."""
         return self._left.pop(name, None)

@@ -3,6 +3,8 @@
 In: a body as `Fields`. Out: a text or token ids, or a refusal that names the field.
 """
 
+from collections.abc import Callable
+
 from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
@@ -22,18 +24,23 @@ def asked_tokens(fields: Fields) -> tuple[str, bool, bool]:
     return content, special, with_pieces
 
 
-def asked_text(vocab_size: int, fields: Fields) -> list[int]:
-    """The body of `/detokenize`: token ids.
+def asked_text(fields: Fields) -> Callable[[int], list[int]]:
+    """The body of `/detokenize`: token ids, for a vocabulary of a size.
 
     Raises:
-        RefusalError: It is malformed, or they are not tokens of the model.
+        RefusalError: It is malformed; what is returned raises it where they are not tokens of the
+            model.
     """
     given = fields.take("tokens")
     fields.end()
     if not isinstance(given, list):
         raise fields.wrong("tokens", "must be a list of token ids")
-    try:
-        ids: list[int] = arguments.token_ids("tokens", given, vocab_size).tolist()
-    except CoordgenError as error:
-        raise RefusalError(str(error), param="tokens", code="invalid_value") from error
-    return ids
+
+    def ids_for(vocab_size: int) -> list[int]:
+        try:
+            ids: list[int] = arguments.token_ids("tokens", given, vocab_size).tolist()
+        except CoordgenError as error:
+            raise RefusalError(str(error), param="tokens", code="invalid_value") from error
+        return ids
+
+    return ids_for

@@ -8,7 +8,7 @@ are known are served; a page elsewhere names itself as origin, and is refused.
 import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -27,12 +27,21 @@ REFUSED_AFTER_S = 0.1
 """Who asks again at once, or tries keys, is not served sooner, and takes less time from others."""
 
 
+_HELD = "coordgen.held"
+
+
+def held(scope: Scope) -> ExitStack:
+    """What a request holds until it has ended."""
+    stack: ExitStack = scope[_HELD]
+    return stack
+
+
 class Guard:
     """Lets requests through to an application.
 
     Args:
         app: The application.
-        keys: What `Authorization: Bearer` may hold; none asks for none.
+        keys: What `Authorization: Bearer` or `X-API-Key` may hold; none asks for none.
         hosts: Names of this server, besides localhost and IP addresses.
         origins: Origins of other web pages that may ask, such as `https://chat.example`.
         place: Holds a request with a body from before it is read; it may refuse.
@@ -65,10 +74,10 @@ class Guard:
 
         try:
             scope[KEY_NAME] = self._check(headers, scope["path"], scope["method"])
-            if scope["method"] != "POST":
-                await self._app(scope, receive, sent)
-                return
-            with self._place(client_of(scope), scope["path"]):
+            with ExitStack() as holding:
+                scope[_HELD] = holding
+                if scope["method"] == "POST":
+                    holding.enter_context(self._place(client_of(scope), scope["path"]))
                 await self._app(scope, receive, sent)
         except Exception as error:
             told = refusal(error)
@@ -77,7 +86,7 @@ class Guard:
             if not is_begun:
                 await asyncio.sleep(REFUSED_AFTER_S)
                 told.headers |= self._for_page(headers.get("origin"))
-                await refused(told)(scope, receive, send)
+                await refused(told, scope["path"])(scope, receive, send)
 
     def _for_page(self, origin: str | None) -> dict[str, str]:
         """Headers that let an allowed page from elsewhere read why it is refused."""
@@ -109,7 +118,7 @@ class Guard:
             )
         if not self._keys or path in PUBLIC or method == "OPTIONS":
             return None
-        return self._checked_key(headers.getlist("authorization")).name
+        return self._checked_key(headers).name
 
     def _is_known(self, host: str) -> bool:
         try:
@@ -124,15 +133,19 @@ class Guard:
             return False
         return True
 
-    def _checked_key(self, authorizations: list[str]) -> ApiKey:
+    def _checked_key(self, headers: Headers) -> ApiKey:
         """The key that a request was sent with.
 
         Raises:
-            RefusalError: There is none, or no known one, or more than one header for it.
+            RefusalError: There is none, or no known one, or headers disagree.
         """
-        scheme, _, given = (authorizations or [""])[0].partition(" ")
-        found = found_key(self._keys, given.strip().encode("latin-1", "replace"))
-        if found is None or scheme.lower() != "bearer" or len(authorizations) > 1:
+        sent = {key.strip() for key in headers.getlist("x-api-key")}
+        for authorization in headers.getlist("authorization"):
+            scheme, _, given = authorization.partition(" ")
+            sent.add(given.strip() if scheme.lower() == "bearer" else "")
+        given = sent.pop() if len(sent) == 1 else ""
+        found = found_key(self._keys, given.encode("latin-1", "replace"))
+        if found is None:
             raise RefusalError(
                 "the API key is missing or wrong: send Authorization: Bearer KEY",
                 status=401,

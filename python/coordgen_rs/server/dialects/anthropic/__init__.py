@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: its requests, and the shapes of its answers."""

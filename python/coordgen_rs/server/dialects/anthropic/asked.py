@@ -1,0 +1,142 @@
+"""What `/v1/messages` is asked: Anthropic's Messages API, translated.
+
+In: a body as `Fields`. Out: an `Asked`, or a refusal that names the field. What coding agents send
+about accounts, caches and betas is accepted by name, and says nothing about the answer.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import OptionError
+from coordgen_rs.grammar.kinds import JsonSchema
+from coordgen_rs.model import Model
+from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
+from coordgen_rs.server.asked.content import MOST_STOP_LEN, MOST_STOPS
+from coordgen_rs.server.asked.dialogue import AskedDialogue
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.dialects.anthropic.content import messages_of, tools_of
+from coordgen_rs.server.tools import functions
+
+_IGNORED = (
+    "betas",
+    "cache_control",
+    "container",
+    "context_management",
+    "diagnostics",
+    "inference_geo",
+    "metadata",
+    "service_tier",
+    "speed",
+    "user_profile_id",
+    "workspace_id",
+)
+"""Fields that are about the account, the bill, or what the service does with a long dialogue."""
+
+_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+_THINKING = ("enabled", "adaptive", "disabled")
+
+
+def asked_message(fields: Fields) -> Asked:
+    """The body of `/v1/messages`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    prompt, tools = _dialogue(fields)
+    limit = fields.count("max_tokens", least=1)
+    if limit is None:
+        raise fields.wrong("max_tokens", "must be the most tokens of the answer")
+    schema = _schema(fields)
+    given = {name: fields.take(name) for name in _SAMPLING}
+    given |= {"stop": _stops(fields), "stream": fields.take("stream")}
+    _end(fields)
+    rest = Fields({name: value for name, value in given.items() if value is not None})
+    asked = asked_rest(rest, prompt, "messages", limit, tools, schema)
+    return replace(asked, splits_thinking=True)
+
+
+def asked_count(fields: Fields) -> Callable[[Model], dict[str, int]]:
+    """The body of `/v1/messages/count_tokens`: a function that counts the tokens of the prompt.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    prompt, _ = _dialogue(fields)
+    _schema(fields)
+    fields.ignore("max_tokens", "stream", "stop_sequences", *_SAMPLING)
+    _end(fields)
+    return lambda model: {"input_tokens": len(prompt(model))}
+
+
+def _dialogue(
+    fields: Fields,
+) -> tuple[Callable[[Model], NDArray[np.uint32]], functions.Tools | None]:
+    """What makes the prompt, and what the model may call."""
+    messages = messages_of(fields)
+    tools = functions.tools_of(Fields(tools_of(fields)))
+    dialogue = AskedDialogue(messages, tools, {"enable_thinking": _thinks(fields)})
+
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        return encoded(model, dialogue.text(model), "messages", special_tokens=False)
+
+    return prompt, tools
+
+
+def _thinks(fields: Fields) -> bool:
+    """Whether the template is told that the model is to think: where that is asked for."""
+    thinking = fields.nested("thinking")
+    kind = thinking.text("type") or "disabled"
+    thinking.count("budget_tokens")
+    thinking.ignore("display")
+    thinking.end()
+    if kind not in _THINKING:
+        raise thinking.wrong("type", f"must be one of {', '.join(_THINKING)}")
+    return kind != "disabled"
+
+
+def _schema(fields: Fields) -> JsonSchema | None:
+    """What `output_config.format` or `output_format` holds the answer to."""
+    config = fields.nested("output_config")
+    config.ignore("effort", "task_budget")
+    old, new = fields.nested("output_format"), config.nested("format")
+    config.end()
+    found = [one for asked in (old, new) if (one := _schema_of(asked)) is not None]
+    if len(found) > 1:
+        raise fields.wrong("output_format", "and output_config.format exclude each other")
+    return found[0] if found else None
+
+
+def _schema_of(asked: Fields) -> JsonSchema | None:
+    kind, schema = asked.text("type"), asked.take("schema")
+    asked.ignore("name")
+    asked.end()
+    if kind is None and schema is None:
+        return None
+    if kind != "json_schema":
+        raise asked.wrong("type", 'must be "json_schema"')
+    try:
+        return JsonSchema(schema)
+    except OptionError as error:
+        raise asked.wrong("schema", f"cannot be used: {error}") from error
+
+
+def _stops(fields: Fields) -> list[str]:
+    given: Any = fields.take("stop_sequences")
+    strings = [] if given is None else given
+    if not isinstance(strings, list) or not all(isinstance(s, str) and s for s in strings):
+        raise fields.wrong("stop_sequences", "must be a list of strings, none of them empty")
+    if len(strings) > MOST_STOPS or any(len(string) > MOST_STOP_LEN for string in strings):
+        raise fields.wrong(
+            "stop_sequences", f"may hold {MOST_STOPS} strings of {MOST_STOP_LEN} characters each"
+        )
+    return strings
+
+
+def _end(fields: Fields) -> None:
+    fields.only("mcp_servers", [], why="the server calls no other servers")
+    fields.ignore(*_IGNORED)
+    fields.end()

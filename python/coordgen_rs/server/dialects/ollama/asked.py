@@ -1,0 +1,217 @@
+"""What `/api/chat` and `/api/generate` are asked: Ollama's API, translated.
+
+In: a body as `Fields`. Out: an `Asked`, or a refusal that names the field. Options about memory and
+devices are accepted by name: they are the server's own to set.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import OptionError
+from coordgen_rs.grammar.kinds import JsonSchema
+from coordgen_rs.model import Model
+from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
+from coordgen_rs.server.asked.content import messages_of
+from coordgen_rs.server.asked.dialogue import AskedDialogue
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.tools.functions import Tools, tools_of
+
+_OF_DEVICES = (
+    "embedding_only",
+    "f16_kv",
+    "logits_all",
+    "low_vram",
+    "main_gpu",
+    "num_batch",
+    "num_ctx",
+    "num_gpu",
+    "num_keep",
+    "num_thread",
+    "numa",
+    "penalize_newline",
+    "use_mlock",
+    "use_mmap",
+    "vocab_only",
+)
+"""Options that the server decides for all requests, such as the context."""
+
+_ALIKE = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+)
+"""Options that have the same name and meaning in OpenAI's form, or in ours."""
+
+_NO_LIMIT = (-1, -2)
+_NO_IMAGES = "the model reads text only"
+_EFFORTS = ("low", "medium", "high")
+
+
+def asked_chat(fields: Fields) -> Asked:
+    """The body of `/api/chat`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    messages = _messages(fields)
+    tools = tools_of(Fields({"tools": fields.take("tools")}))
+    return _asked(fields, _dialogue(fields, messages, tools), "messages", tools)
+
+
+def asked_generate(fields: Fields) -> Asked:
+    """The body of `/api/generate`, `model` excepted.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    given, system = fields.text("prompt") or "", fields.text("system")
+    fields.only("suffix", "", why="nothing can be inserted before a suffix")
+    fields.only("template", "", why="give the server one by --chat-template")
+    fields.only("context", [], why="send the whole dialogue to /api/chat")
+    fields.only("images", [], why=_NO_IMAGES)
+    fields.ignore("width", "height", "steps")
+    if fields.flag("raw"):
+        _variables(fields)
+        return _asked(fields, lambda model: encoded(model, given, "prompt"), "prompt", None)
+    messages = [{"role": "user", "content": given}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    return _asked(fields, _dialogue(fields, messages, None), "prompt", None)
+
+
+def is_empty(fields: Fields) -> bool:
+    """Whether a body only asks for the model to be opened: it has neither messages nor a prompt."""
+    return not any(fields.peek(name) for name in ("messages", "prompt"))
+
+
+def _messages(fields: Fields) -> list[dict[str, Any]]:
+    """The dialogue, in OpenAI's form."""
+    given = fields.take("messages")
+    if not isinstance(given, list):
+        raise fields.wrong("messages", "must be a list of one message or more")
+    plain = [_message(Fields(one, f"messages[{index}]")) for index, one in enumerate(given)]
+    return messages_of(Fields({"messages": plain}))
+
+
+def _message(message: Fields) -> dict[str, Any]:
+    message.only("images", [], why=_NO_IMAGES)
+    found: dict[str, Any] = {"role": message.text("role")}
+    found["content"] = message.text("content") or ""
+    thought, tool = message.text("thinking"), message.text("tool_name")
+    if thought:
+        found["reasoning_content"] = thought
+    if tool is not None:
+        found["name"] = tool
+    identity, calls = message.text("tool_call_id"), message.take("tool_calls")
+    if identity is not None:
+        found["tool_call_id"] = identity
+    if calls is not None and calls != []:
+        if not isinstance(calls, list):
+            raise message.wrong("tool_calls", "must be a list of calls")
+        where = message.name("tool_calls")
+        found["tool_calls"] = [_call(Fields(c, f"{where}[{i}]")) for i, c in enumerate(calls)]
+    message.end()
+    return found
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    call.ignore("type", "index")
+    identity, function = call.text("id"), call.nested("function")
+    name, arguments = function.text("name"), function.take("arguments")
+    function.ignore("index", "description")
+    function.end()
+    call.end()
+    found = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    return found if identity is None else found | {"id": identity}
+
+
+def _variables(fields: Fields) -> dict[str, Any] | None:
+    """What the template is told of thinking; None where nothing was asked for."""
+    think = fields.take("think")
+    if think is None:
+        return None
+    if not isinstance(think, bool) and think not in _EFFORTS:
+        raise fields.wrong("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
+    effort = {} if isinstance(think, bool) else {"reasoning_effort": think}
+    return {"enable_thinking": bool(think)} | effort
+
+
+def _dialogue(
+    fields: Fields, messages: list[dict[str, Any]], tools: Tools | None
+) -> Callable[[Model], NDArray[np.uint32]]:
+    dialogue = AskedDialogue(messages, tools, _variables(fields))
+
+    def prompt(model: Model) -> NDArray[np.uint32]:
+        return encoded(model, dialogue.text(model), "messages", special_tokens=False)
+
+    return prompt
+
+
+def _asked(
+    fields: Fields,
+    prompt: Callable[[Model], NDArray[np.uint32]],
+    prompt_field: str,
+    tools: Tools | None,
+) -> Asked:
+    """The rest of a body.
+
+    Raises:
+        RefusalError: It cannot be answered, or a field is left over.
+    """
+    options = fields.nested("options")
+    limit = options.take("num_predict")
+    if limit in _NO_LIMIT:
+        limit = None
+    given = {name: options.take(name) for name in _ALIKE}
+    given |= {"stop": options.take("stop"), "repetition_penalty": options.take("repeat_penalty")}
+    if given["seed"] == -1:  # any
+        given["seed"] = None
+    _check_neutral(options, given["repetition_penalty"])
+    given |= {"stream": fields.flag("stream", default=True), "max_tokens": limit}
+    schema = _schema(fields)
+    fields.only("logprobs", False, why="the server gives no probabilities here")
+    fields.only("top_logprobs", 0, why="the server gives no probabilities here")
+    fields.ignore("keep_alive", "truncate", "shift")
+    options.end()
+    fields.end()
+    rest = Fields({name: value for name, value in given.items() if value is not None}, "options")
+    limit = rest.count("max_tokens", least=1)
+    asked = asked_rest(rest, prompt, prompt_field, limit, tools, schema)
+    return replace(asked, splits_thinking=True)
+
+
+def _check_neutral(options: Fields, penalty: object) -> None:
+    """Check that options which cannot be had change nothing.
+
+    Raises:
+        RefusalError: One would.
+    """
+    options.ignore(*_OF_DEVICES, "mirostat_tau", "mirostat_eta")
+    options.only("mirostat", 0, why="take top_p or min_p")
+    options.only("typical_p", 1, why="take top_p or min_p")
+    options.only("tfs_z", 1, why="take top_p or min_p")
+    if penalty in (None, 1):
+        options.ignore("repeat_last_n")
+    options.only("repeat_last_n", -1, why="the penalty looks at the whole text")
+
+
+def _schema(fields: Fields) -> JsonSchema | None:
+    """What `format` holds the answer to."""
+    given = fields.take("format")
+    if given in (None, ""):
+        return None
+    schema = {"type": "object"} if given == "json" else given
+    if not isinstance(schema, dict):
+        raise fields.wrong("format", 'must be "json" or a JSON schema')
+    try:
+        return JsonSchema(schema)
+    except OptionError as error:
+        raise fields.wrong("format", f"cannot be used: {error}") from error

@@ -1,0 +1,156 @@
+"""The shapes of Ollama's answers: one object, or lines of objects.
+
+In: steps and answers. Out: objects for JSON. A call is given once its arguments are complete, as an
+object. It sends nothing.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.forms import Form, as_json
+from coordgen_rs.server.asked.completion import Asked
+from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.text.token_spelling import TokenSpelling
+
+
+class OllamaForm(Form):
+    """What both of Ollama's endpoints have in common; arguments are those of `Form`."""
+
+    ends_with_done = False
+    content_type = "application/x-ndjson"
+
+    def __init__(
+        self,
+        asked: Asked,
+        model: str,
+        text_of: Callable[[int], str],
+        spelling: TokenSpelling | None = None,
+    ) -> None:
+        super().__init__(asked, model, text_of, spelling)
+        self._model = model
+        self._parts: list[Call] = []  # of calls, until all are complete
+
+    @classmethod
+    def loaded(cls, model: str) -> dict[str, Any]:
+        """The answer to a request that only has a model opened."""
+        return _line(model, cls._said([]), is_end=True) | {"done_reason": "load"}
+
+    @classmethod
+    def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
+        """The part of a line that holds what was said."""
+        raise NotImplementedError
+
+    def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
+        """The answer as one object."""
+        found = [*self._calls.read(answer.text), *self._calls.end()]
+        return self._line(found, is_end=True) | self._end(answer, queued_s)
+
+    def opening(self) -> list[dict[str, Any]]:
+        """Nothing comes before the first text."""
+        return []
+
+    def step(self, gain: Gain) -> list[dict[str, Any]]:
+        """What a step adds: a line, or none where no text is certain."""
+        found = self._calls.read("".join(piece.text for piece in gain.pieces))
+        self._parts += [one for one in found if isinstance(one, Call)]
+        plain = [one for one in found if not isinstance(one, Call)]
+        return [self._line(plain)] if plain else []
+
+    def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
+        """What comes after the last text: calls, why the answer ends, and figures."""
+        found = self._calls.end()
+        plain = [one for one in found if not isinstance(one, Call)]
+        last = [*plain, *self._parts, *(one for one in found if isinstance(one, Call))]
+        lines = [self._line(last)] if last else []
+        return [*lines, self._line([], is_end=True) | self._end(answer, queued_s)]
+
+    def failure(self, error: RefusalError) -> dict[str, Any]:
+        """An error after the first line."""
+        return {"error": str(error)}
+
+    def written(self, event: dict[str, Any]) -> str:
+        """An event as a line."""
+        return as_json(event) + "\n"
+
+    def ping(self) -> str:
+        """A line without text."""
+        return self.written(self._line([]))
+
+    def _line(self, found: Sequence[Said], *, is_end: bool = False) -> dict[str, Any]:
+        return _line(self._model, self._said(found), is_end=is_end)
+
+    def _end(self, answer: Answer, queued_s: float) -> dict[str, Any]:
+        stats, reason = answer.stats, self._reason(answer)
+        return {
+            "done_reason": "length" if reason == "length" else "stop",
+            "total_duration": _ns(queued_s + stats.prefill_s + stats.decode_s),
+            "load_duration": _ns(queued_s),
+            "prompt_eval_count": stats.prompt_tokens,
+            "prompt_eval_duration": _ns(stats.prefill_s),
+            "eval_count": len(answer.token_ids),
+            "eval_duration": _ns(stats.decode_s),
+        }
+
+
+class ChatForm(OllamaForm):
+    """The objects of `/api/chat`."""
+
+    @classmethod
+    def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": _text(found, Content)}
+        if thought := _text(found, Thought):
+            message["thinking"] = thought
+        calls = _joined([one for one in found if isinstance(one, Call)])
+        if calls:
+            message["tool_calls"] = [_call(call) for call in calls]
+        return {"message": message}
+
+
+class GenerateForm(OllamaForm):
+    """The objects of `/api/generate`."""
+
+    @classmethod
+    def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
+        thought = _text(found, Thought)
+        said = {"response": _text(found, Content)}
+        return said | {"thinking": thought} if thought else said
+
+
+def _line(model: str, said: dict[str, Any], *, is_end: bool) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return {"model": model, "created_at": now} | said | {"done": is_end}
+
+
+def _joined(parts: Sequence[Call]) -> list[Call]:
+    """Calls of which each has all its arguments."""
+    calls = dict[int, Call]()
+    for part in parts:
+        before = calls.get(part.number)
+        if before is None:
+            calls[part.number] = part
+        else:
+            whole = before.arguments + part.arguments
+            calls[part.number] = before._replace(arguments=whole)
+    return list(calls.values())
+
+
+def _text(found: Sequence[Said], kind: type[Content] | type[Thought]) -> str:
+    return "".join(one.text for one in found if isinstance(one, kind))
+
+
+def _call(call: Call) -> dict[str, Any]:
+    """A call as Ollama writes it; arguments that a limit cut off are none."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except json.JSONDecodeError:
+        arguments = {}
+    function = {"index": call.number, "name": call.name, "arguments": arguments}
+    return {"function": function}
+
+
+def _ns(seconds: float) -> int:
+    return round(1e9 * seconds)

@@ -1,0 +1,82 @@
+"""What Ollama's API tells of models: which there are, which are open, and what one can do.
+
+In: the models of a server. Out: objects for JSON. Of a model that is not open, only its file is
+known: nothing is opened for a list.
+"""
+
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
+
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import LATEST, Offered
+
+VERSION = "0.12.0"
+"""The version of Ollama whose API this follows: clients ask for it before they use what is new."""
+
+_NEVER = "9999-12-31T23:59:59Z"
+
+
+def tags(models: Models) -> dict[str, Any]:
+    """All models."""
+    return {"models": [_entry(one) for one in models.offered]}
+
+
+def running(models: Models) -> dict[str, Any]:
+    """The models that are open."""
+    entries = []
+    for one in models.offered:
+        model = models.open_one(one.name)
+        if model is not None:
+            more = {"expires_at": _NEVER, "size_vram": 0, "context_length": model.context}
+            entries.append(_entry(one) | more)
+    return {"models": entries}
+
+
+def shown(models: Models, one: Offered) -> dict[str, Any]:
+    """What a model is and can do."""
+    model = models.open_one(one.name)
+    info: dict[str, Any] = {"general.architecture": "coordgen", "general.basename": one.name}
+    if model is not None:
+        info["coordgen.context_length"] = model.context
+    return {
+        "modelfile": "",
+        "parameters": "",
+        "template": "",
+        "details": _details(one),
+        "model_info": info,
+        "capabilities": ["completion", "tools"],
+        "modified_at": _modified(one),
+    }
+
+
+def _entry(one: Offered) -> dict[str, Any]:
+    name = one.name + LATEST
+    return {
+        "name": name,
+        "model": name,
+        "modified_at": _modified(one),
+        "size": one.num_bytes,
+        "digest": sha256(one.name.encode()).hexdigest(),
+        "details": _details(one),
+    }
+
+
+def _details(one: Offered) -> dict[str, Any]:
+    kind = "gguf" if one.path.suffix == ".gguf" else "onnx"
+    return {
+        "parent_model": "",
+        "format": kind,
+        "family": "",
+        "families": [],
+        "parameter_size": "",
+        "quantization_level": "",
+    }
+
+
+def _modified(one: Offered) -> str:
+    try:
+        changed = one.path.stat().st_mtime
+    except OSError:  # a name at the hub, or gone
+        changed = 0.0
+    return datetime.fromtimestamp(changed, UTC).isoformat().replace("+00:00", "Z")

@@ -1,0 +1,331 @@
+"""The models behind one port: opened when they are first asked for, put away by use.
+
+In: requests, by the name of their model. Out: the worker that answers them, which is kept open as
+long as one of them holds it. What a worker does is in `server/worker.py`, who has to go for whom in
+`room.py`.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from threading import RLock
+from typing import Literal
+
+from coordgen_rs.errors import arguments
+from coordgen_rs.model import Model
+from coordgen_rs.server.figures import Figures, merged
+from coordgen_rs.server.models.offered import LATEST, Offered
+from coordgen_rs.server.models.room import Room
+from coordgen_rs.server.network.places import Places
+from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.worker import State, Worker
+from coordgen_rs.target.machine import resident_bytes
+
+_LONGEST_WAIT_S = 60
+"""The largest value of `Retry-After`."""
+
+_RETRY_S = 10.0
+"""How long a model that could not be opened is not tried again."""
+
+
+class Models:
+    """The workers of all models that a server offers.
+
+    Args:
+        offered: At least one; the first is taken where a request names none.
+        open_model: Opens one; called in a thread of its worker.
+        max_queue: Most requests of a client that wait while others of it are answered.
+        memory_limit: Bytes that open models may take together; None for no limit.
+        cache_bytes: What a model may take beside its files, such as for earlier prompts.
+        on_change: Called with a model's name and state when it is ready, has failed or is closed.
+
+    Attributes:
+        offered: The `offered` argument.
+        places: The places that requests for answers take.
+    """
+
+    def __init__(
+        self,
+        offered: Sequence[Offered],
+        open_model: Callable[[Offered], Model],
+        max_queue: int,
+        *,
+        memory_limit: int | None = None,
+        cache_bytes: int = 0,
+        on_change: Callable[[str, State | Literal["closed"]], None] = lambda name, state: None,
+    ) -> None:
+        self.offered = tuple(offered)
+        self._open, self._on_change = open_model, on_change
+        self._max_queue, self._cache_bytes = max_queue, cache_bytes
+        self.places = Places(max_queue + 1, self._refused)
+        self._room = Room(memory_limit)
+        self._right = RLock()
+        self._uses = count(1)
+        self._slots = {one.name: _Slot(one) for one in self.offered}
+        self._open_ones = set[_Opening]()
+        self._is_closing = False
+
+    @property
+    def default(self) -> Offered:
+        """The model of requests that name none."""
+        return self.offered[0]
+
+    def start(self) -> None:
+        """Begin to open the first model."""
+        with self._right:
+            self._opening(self._slots[self.default.name])
+
+    @contextmanager
+    def hold(self, name: str | None = None) -> Iterator[Worker]:
+        """Keep a model open for a request; it is opened if it is not.
+
+        Args:
+            name: None for the first.
+
+        Yields:
+            Its worker, which may still be opening it.
+
+        Raises:
+            RefusalError: There is no model of that name.
+            UnavailableError: The server ends.
+        """
+        slot = self._slots[self.found(name).name]
+        with self._right:
+            opening = self._opening(slot)
+            opening.num_held += 1
+            opening.last_used = next(self._uses)
+        try:
+            yield opening.worker
+        finally:
+            with self._right:
+                opening.num_held -= 1
+                if opening.is_leaving and not opening.num_held:
+                    opening.worker.close()
+            self._room.looked_at()
+
+    def found(self, name: str | None) -> Offered:
+        """The model of a name; also of its file's whole name, or with Ollama's tag.
+
+        Raises:
+            RefusalError: There is none.
+        """
+        if name is None:
+            return self.default
+        if name in self._slots:
+            return self._slots[name].offered
+        for one in self.offered:
+            if name.removesuffix(LATEST) in (one.name, one.path.name):
+                return one
+        raise RefusalError(
+            f"the model {arguments.shown(name)} is not here: this server has "
+            f"{', '.join(self._slots)}",
+            status=404,
+            kind="not_found_error",
+            param="model",
+            code="model_not_found",
+        )
+
+    def worker(self, name: str) -> Worker | None:
+        """The worker that has a model, or is about to; None where it is not open."""
+        opening = self._slots[name].opening
+        return None if opening is None else opening.worker
+
+    def open_one(self, name: str) -> Model | None:
+        """A model, if it can be asked now."""
+        worker = self.worker(name)
+        try:
+            return None if worker is None else worker.model
+        except UnavailableError:
+            return None
+
+    def open_ones(self) -> list[Model]:
+        """The models that can be asked now."""
+        return [model for name in self._slots if (model := self.open_one(name)) is not None]
+
+    def check_health(self) -> None:
+        """Check that requests can be answered: for the only model, or for any of several.
+
+        Raises:
+            UnavailableError: They cannot.
+        """
+        if self._is_closing:
+            raise UnavailableError("the server is going down")
+        worker = self.worker(self.default.name)
+        if worker is not None and (len(self.offered) == 1 or worker.state == "loading"):
+            _ = worker.model
+
+    def state(self, name: str) -> State | Literal["unloaded"]:
+        """How it stands with a model."""
+        worker = self.worker(name)
+        return "unloaded" if worker is None else worker.state
+
+    def taken(self, name: str) -> int:
+        """What an open model is reckoned to take, in bytes; 0 for others."""
+        opening = self._slots[name].opening
+        return 0 if opening is None else self._room.taken(opening)
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why the only model cannot be used; None where there are others, or it can."""
+        worker = self.worker(self.default.name)
+        if len(self.offered) > 1 or worker is None or worker.failure is None:
+            return None
+        return worker.failure.__cause__ or worker.failure
+
+    @property
+    def num_running(self) -> int:
+        """Requests that are being answered."""
+        return sum(worker.num_running for worker in self._workers())
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait for their turn."""
+        return sum(worker.num_waiting for worker in self._workers())
+
+    def metrics(self) -> str:
+        """All counts, in the format of Prometheus; with several models, by their names."""
+        texts = {}
+        for name, slot in self._slots.items():
+            worker = self.worker(name)
+            texts[name] = slot.figures.text(
+                num_running=0 if worker is None else worker.num_running,
+                num_waiting=0 if worker is None else worker.num_waiting,
+                num_places=0 if worker is None else worker.num_places,
+                runs=None if worker is None else worker.runs,
+            )
+        return merged(texts) if len(texts) > 1 else texts[self.default.name]
+
+    def stop_all(self, why: Exception) -> None:
+        """End what runs, within a step, and what waits."""
+        self._room.close()
+        for worker in self._workers():
+            worker.stop_all(why)
+
+    def close(self) -> None:
+        """Take no more requests; those that wait are still answered."""
+        with self._right:
+            self._is_closing = True
+            for worker in self._workers():
+                worker.close()
+
+    def join(self) -> None:
+        """Wait until all models are closed."""
+        self._room.close()
+        for worker in self._workers():
+            worker.join()
+
+    def _workers(self) -> list[Worker]:
+        with self._right:
+            return [opening.worker for opening in self._open_ones]
+
+    def _opening(self, slot: "_Slot") -> "_Opening":
+        """What has a model now; it begins to open it where nothing has.
+
+        Raises:
+            UnavailableError: The server ends.
+        """
+        found = slot.opening
+        if found is not None and not found.is_to_be_tried_again(time.monotonic()):
+            return found
+        if self._is_closing:
+            raise UnavailableError("the server is going down")
+        made = slot.opening = _Opening(slot, self._right)
+        made.worker = Worker(
+            lambda: self._opened(made),
+            lambda: self._changed(made),
+            slot.figures,
+            lambda: self._ended(made),
+        )
+        self._open_ones.add(made)
+        made.worker.start()
+        return made
+
+    def _opened(self, opening: "_Opening") -> Model:
+        """Open a model once there is room.
+
+        Raises:
+            UnavailableError: It cannot be opened.
+        """
+        slot = opening.slot
+        try:
+            reckoned = slot.measured or slot.offered.num_bytes + self._cache_bytes
+            with self._room.opening(opening, reckoned) as correct:
+                before = resident_bytes()
+                model = self._open(slot.offered)
+                grown = max(resident_bytes() - before, 0)
+                files = slot.offered.num_bytes + model.cache_bytes
+                slot.measured = max(grown, files) + self._cache_bytes
+                correct(slot.measured)
+        except UnavailableError:
+            raise
+        except Exception as error:
+            raise UnavailableError(
+                f"the model {slot.offered.name} cannot be opened ({type(error).__name__}): the "
+                "server's terminal tells why",
+                code="model_failed",
+            ) from error
+        return model
+
+    def _changed(self, opening: "_Opening") -> None:
+        worker = opening.worker
+        if worker.state == "failed":
+            opening.failed_s = time.monotonic()
+        else:
+            self.places.most = max(self.places.most, self._max_queue + worker.num_places)
+        self._on_change(opening.slot.offered.name, worker.state)
+
+    def _ended(self, opening: "_Opening") -> None:
+        self._room.left(opening)
+        with self._right:
+            self._open_ones.discard(opening)
+        if opening.worker.state != "failed":
+            self._on_change(opening.slot.offered.name, "closed")
+
+    def _refused(self, num: int) -> int:
+        """Note that a client with `num` requests got no place; when it pays to come again."""
+        self._slots[self.default.name].figures.ended("refused")
+        workers = self._workers()
+        mean_s = max((worker.mean_s for worker in workers), default=1.0)
+        num_places = sum(worker.num_places for worker in workers)
+        after_s = mean_s * max(num, self.num_waiting + 1) / max(num_places, 1)
+        return math.ceil(min(after_s, _LONGEST_WAIT_S))
+
+
+class _Slot:
+    """A model that is offered, open or not."""
+
+    def __init__(self, offered: Offered) -> None:
+        self.offered, self.figures = offered, Figures()
+        self.opening: _Opening | None = None
+        self.measured = 0  # bytes; 0 until it was open
+
+
+class _Opening:
+    """A model from when it begins to be opened to when it is closed."""
+
+    worker: Worker
+
+    def __init__(self, slot: _Slot, right: RLock) -> None:
+        self.slot, self._right = slot, right
+        self.num_held, self.last_used = 0, 0
+        self.is_leaving = False
+        self.failed_s: float | None = None
+
+    def is_to_be_tried_again(self, now_s: float) -> bool:
+        """Whether it has failed, and long enough ago."""
+        return self.failed_s is not None and now_s - self.failed_s >= _RETRY_S
+
+    def use(self) -> tuple[bool, int]:
+        """Same as in `Tenant`."""
+        return self.num_held > 0, self.last_used
+
+    def put_away(self) -> None:
+        """Same as in `Tenant`."""
+        with self._right:
+            self.is_leaving = True
+            if self.slot.opening is self:
+                self.slot.opening = None
+            if not self.num_held:
+                self.worker.close()

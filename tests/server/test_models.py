@@ -1,0 +1,281 @@
+"""Several models behind one port: which is asked, when it is opened, and who goes for whom."""
+
+import json
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from starlette.testclient import TestClient
+
+from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
+from coordgen_rs.server.answers import answering
+from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered, offered
+from coordgen_rs.server.models.room import Room
+from coordgen_rs.server.refusal import UnavailableError
+from fake_model import STEPS, FakeModel
+from fake_served import refused
+
+TEXT = "".join(text for text, _ in STEPS)
+COMPLETIONS = "/v1/completions"
+
+
+class Several:
+    """Models a, b and c of 100 bytes each, opened when they may be."""
+
+    def __init__(self, tmp_path, *, limit=None, fails=()):
+        self.opened, self.fails, self.changes = [], set(fails), []
+        self.may_open = {name: threading.Event() for name in "abc"}
+        self.made = {}
+        for name in "abc":
+            (tmp_path / f"{name}.gguf").write_bytes(bytes(100))
+        self.closed = threading.Semaphore(0)
+        paths = [tmp_path / f"{name}.gguf" for name in "abc"]
+        self.models = Models(
+            offered(paths), self._open, 8, memory_limit=limit, on_change=self._changed
+        )
+
+    def _open(self, one):
+        self.may_open[one.name].wait()
+        self.opened.append(one.name)
+        if one.name in self.fails:
+            raise BundleError(f"{one.path} is damaged")
+        self.made[one.name] = FakeModel()
+        return self.made[one.name]
+
+    def _changed(self, name, state):
+        self.changes.append((name, state))
+        if state == "closed":
+            self.closed.release()
+
+    @contextmanager
+    def client(self, **access):
+        self.models.start()
+        try:
+            with TestClient(
+                make_app(self.models, Access(**access)),
+                base_url="http://localhost",
+                raise_server_exceptions=False,
+            ) as client:
+                yield client
+        finally:
+            self.models.close()
+            for may in self.may_open.values():
+                may.set()
+            self.models.join()
+
+
+@pytest.fixture(autouse=True)
+def no_growth(monkeypatch):
+    """What a model is reckoned to take is the size of its file."""
+    monkeypatch.setattr("coordgen_rs.server.models.models.resident_bytes", lambda: 0)
+
+
+def may_all(several):
+    for may in several.may_open.values():
+        may.set()
+
+
+def said(client, model=None):
+    body = {"prompt": "hello"} | ({} if model is None else {"model": model})
+    answered = client.post(COMPLETIONS, json=body)
+    assert answered.status_code == 200, answered.text
+    return answered.json()["model"], answered.json()["choices"][0]["text"]
+
+
+def test_the_first_is_the_default_and_others_are_opened_when_they_are_asked_for(tmp_path):
+    several = Several(tmp_path)
+    may_all(several)
+    with several.client() as client:
+        assert said(client) == ("a", TEXT)
+        assert several.opened == ["a"]
+        listed = client.get("/v1/models").json()["data"]
+        assert [(one["id"], one["state"]) for one in listed] == [
+            ("a", "ready"),
+            ("b", "unloaded"),
+            ("c", "unloaded"),
+        ]
+        assert said(client, "b") == ("b", TEXT)
+        assert said(client, "c.gguf") == ("c", TEXT)
+        assert several.opened == ["a", "b", "c"]
+        assert client.post("/tokenize", json={"content": "x", "model": "b"}).status_code == 200
+        error = refused(client.post(COMPLETIONS, json={"prompt": "x", "model": "d"}), 404)
+        assert error["code"] == "model_not_found"
+        assert "a, b, c" in error["message"]
+
+
+def test_requests_wait_for_a_model_that_is_opened_once_and_others_go_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(answering, "PING_S", 0.001)
+    several = Several(tmp_path)
+    several.may_open["a"].set()
+    answers = []
+    with several.client() as client:
+        assert said(client) == ("a", TEXT)
+
+        def ask():
+            body = {"prompt": "hello", "model": "b", "stream": True}
+            with client.stream("POST", COMPLETIONS, json=body) as response:
+                answers.append((response.status_code, response.read().decode()))
+
+        asking = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        while several.models.num_waiting < 2:
+            pass
+        assert said(client) == ("a", TEXT)
+        assert client.get("/v1/models/b").json()["state"] == "loading"
+        several.may_open["b"].set()
+        for thread in asking:
+            thread.join()
+    assert several.opened == ["a", "b"]
+    for status, text in answers:
+        assert status == 200
+        assert text.endswith("data: [DONE]\n\n")
+    assert any(": waiting\n\n" in text for _, text in answers)
+
+
+def test_a_model_that_cannot_be_opened_fails_its_own_requests_alone(tmp_path, monkeypatch):
+    several = Several(tmp_path, fails="b")
+    may_all(several)
+    with several.client() as client:
+        for stream in (False, True):
+            body = {"prompt": "x", "model": "b", "stream": stream}
+            error = refused(client.post(COMPLETIONS, json=body), 503)
+            assert error["code"] == "model_failed"
+            assert "b cannot be opened (BundleError)" in error["message"]
+            assert "gguf" not in error["message"]
+        assert said(client) == ("a", TEXT)
+        assert client.get("/health").status_code == 200
+        assert several.opened.count("b") == 1
+        several.fails.clear()
+        monkeypatch.setattr("coordgen_rs.server.models.models._RETRY_S", 0)
+        assert said(client, "b") == ("b", TEXT)
+    assert several.models.failure is None
+
+
+def test_the_model_used_longest_ago_is_put_away_for_another(tmp_path):
+    several = Several(tmp_path, limit=250)
+    may_all(several)
+    with several.client() as client:
+        for name in "aba":
+            said(client, name)
+        said(client, "c")
+        assert [several.models.state(name) for name in "abc"] == ["ready", "unloaded", "ready"]
+        assert several.made["b"].is_closed
+        assert client.get("/v1/models/c").json()["memory_bytes"] == 100
+        said(client, "b")
+        assert several.opened == ["a", "b", "c", "b"]
+        assert [several.models.state(name) for name in "abc"] == ["unloaded", "ready", "ready"]
+
+
+def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
+    several = Several(tmp_path, limit=150)
+    may_all(several)
+    several.models.start()
+    with several.models.hold("a") as held:
+        model = held.opening.result()
+        with several.models.hold("b") as waiting:
+            while several.models.state("a") != "unloaded":
+                pass
+            assert held.state == "ready"
+            assert waiting.state == "loading"
+            assert not model.is_closed
+        # Whoever asks for it now waits for another opening of it.
+    with several.models.hold("b") as other:
+        assert other is waiting
+        assert other.opening.result() is several.made["b"]
+    assert model.is_closed
+    several.models.close()
+    several.models.join()
+
+
+def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
+    several = Several(tmp_path, limit=50)
+    may_all(several)
+    several.models.start()
+    with several.models.hold("a") as worker:
+        with pytest.raises(UnavailableError, match="MemoryBudgetError"):
+            worker.opening.result()
+        assert isinstance(worker.failure.__cause__, MemoryBudgetError)
+    several.models.join()
+
+
+def test_who_waits_for_room_is_sent_away_when_the_server_ends():
+    class Busy:
+        def __init__(self):
+            self.is_asked_to_go = threading.Event()
+
+        def use(self):
+            return True, 1
+
+        def put_away(self):
+            self.is_asked_to_go.set()
+
+    room, first, told = Room(150), Busy(), []
+    with room.opening(first, 100):
+        pass
+
+    def wait():
+        with pytest.raises(UnavailableError, match="going down") as error, room.opening(Busy(), 60):
+            pass
+        told.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    first.is_asked_to_go.wait()
+    room.close()
+    waiting.join()
+    assert len(told) == 1
+
+
+def test_no_model_is_opened_once_the_server_is_told_to_end(tmp_path):
+    several = Several(tmp_path)
+    may_all(several)
+    several.models.start()
+    several.models.close()
+    with pytest.raises(UnavailableError, match="going down"), several.models.hold("c"):
+        pass
+    several.models.join()
+
+
+def test_metrics_of_several_models_are_told_apart(tmp_path):
+    several = Several(tmp_path)
+    may_all(several)
+    with several.client(with_metrics=True) as client:
+        said(client)
+        text = client.get("/metrics").text
+    assert 'coordgen_requests_total{model="a",outcome="finished"} 1\n' in text
+    assert f'coordgen_tokens_predicted_total{{model="a"}} {len(TEXT)}\n' in text
+    assert 'coordgen_tokens_predicted_total{model="b"} 0\n' in text
+    assert text.count("# TYPE coordgen_steps_total counter\n") == 1
+
+
+def test_a_directory_offers_what_is_a_model_in_it(tmp_path):
+    for name in ("x.gguf", "y.txt", ".z.gguf"):
+        (tmp_path / name).touch()
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "manifest.json").write_text(json.dumps({}))
+    (tmp_path / "empty").mkdir()
+    found = offered([Path("first.gguf")], tmp_path)
+    assert [one.name for one in found] == ["first", "bundle", "x"]
+    assert found[1].num_bytes == 2
+    assert Offered("n", Path("hf:owner/name")).num_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("paths", "name", "told"),
+    [
+        ([], None, "name a model"),
+        (["a/m.gguf", "b/m"], None, "two models have the name m"),
+        (["a", "b"], "n", "--name is for one model"),
+    ],
+)
+def test_models_that_cannot_be_told_apart_are_refused(paths, name, told):
+    with pytest.raises(OptionError, match=told):
+        offered([Path(path) for path in paths], name=name)

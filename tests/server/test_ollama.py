@@ -1,0 +1,178 @@
+"""Ollama's API: the official client against a fake model, whole and streamed."""
+
+import json
+
+import pytest
+
+pytest.importorskip("ollama", reason="ollama is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+import ollama
+
+from coordgen_rs import JsonSchema
+from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.dialects.ollama.asked import asked_chat
+from coordgen_rs.server.dialects.ollama.form import ChatForm
+from coordgen_rs.server.network.keys import api_key
+from coordgen_rs.server.tools.calls import Call, Content, Thought
+from fake_model import STEPS, FakeModel
+from fake_served import listening, serving
+
+TEXT = "".join(text for text, _ in STEPS)
+MESSAGES = [{"role": "user", "content": "hello"}]
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+CALL = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
+
+
+@pytest.fixture
+def model():
+    return FakeModel()
+
+
+@pytest.fixture
+def client(model):
+    with listening(model) as url:
+        yield ollama.Client(host=url)
+
+
+@pytest.mark.parametrize("name", ["fake", "fake:latest"])
+def test_a_chat_is_the_same_whole_and_streamed(client, name):
+    whole = client.chat(name, MESSAGES)
+    assert (whole.message.role, whole.message.content) == ("assistant", TEXT)
+    assert (whole.model, whole.done, whole.done_reason) == ("fake", True, "length")
+    assert (whole.prompt_eval_count, whole.eval_count) == (5, len(TEXT))
+    assert isinstance(whole.total_duration, int)
+    *parts, last = client.chat(name, MESSAGES, stream=True)
+    assert [part.message.content for part in parts] == [text for text, _ in STEPS]
+    assert not any(part.done for part in parts)
+    assert (last.done, last.done_reason, last.message.content) == (True, "length", "")
+    assert last.eval_count == len(TEXT)
+
+
+def test_a_text_is_generated_by_the_template_or_raw(client, model):
+    assert client.generate("fake", "hello", system="Be short.").response == TEXT
+    *parts, last = client.generate("fake", "hello", raw=True, stream=True)
+    assert "".join(part.response for part in parts) == TEXT
+    assert last.done
+    assert [prompt for prompt, _ in model.asked] == ["Be short.|hello", "hello"]
+
+
+def test_a_stream_is_the_default_and_a_line_an_object(model):
+    with serving(model) as client:
+        told = client.post("/api/chat", json={"model": "fake", "messages": MESSAGES})
+    assert told.headers["content-type"] == "application/x-ndjson"
+    assert [json.loads(line)["done"] for line in told.text.splitlines()] == [False] * 3 + [True]
+
+
+def test_a_call_is_an_object_whole_and_streamed():
+    steps = [(text, ("target",) * len(text)) for text in ("So", "... ", CALL)]
+    with listening(FakeModel(steps=steps)) as url:
+        client = ollama.Client(host=url)
+        whole = client.chat("fake", MESSAGES, tools=[TOOL])
+        parts = [*client.chat("fake", MESSAGES, tools=[TOOL], stream=True)]
+    assert whole.message.content == "So... "
+    [call] = whole.message.tool_calls
+    assert (call.function.name, call.function.arguments) == ("f", {"x": 1})
+    assert [part.message.tool_calls for part in parts if part.message.tool_calls] == [[call]]
+    assert "".join(part.message.content for part in parts) == "So... "
+
+
+def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
+    form = ChatForm(asked_chat(Fields({"messages": MESSAGES, "tools": [TOOL]})), "fake", chr)
+    said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
+    message = form._line(said)["message"]
+    [call] = message["tool_calls"]
+    assert (message["thinking"], message["content"]) == ("hm", "So")
+    assert call["function"] == {"index": 0, "name": "f", "arguments": {"x": 1}}
+
+
+def test_options_reach_the_model(client, model):
+    options = {
+        "num_predict": 7,
+        "temperature": 0.5,
+        "top_k": 4,
+        "top_p": 0.9,
+        "min_p": 0.1,
+        "seed": 5,
+        "stop": ["d"],
+        "repeat_penalty": 1.5,
+        "num_ctx": 8192,
+        "num_gpu": 99,
+    }
+    told = client.chat(
+        "fake", MESSAGES, options=options, format="json", keep_alive="5m", think=True
+    )
+    assert (told.message.content, told.done_reason) == (TEXT.partition("d")[0], "stop")
+    prompt, given = model.asked[0]
+    assert prompt == "hello|enable_thinking"
+    for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop"):
+        assert given[name] == options[name]
+    assert (given["max_new_tokens"], given["repetition_penalty"]) == (7, 1.5)
+    assert given["grammar"] == JsonSchema({"type": "object"})
+    client.chat("fake", MESSAGES, options={"num_predict": -1}, format={"type": "array"})
+    assert model.asked[1][1]["max_new_tokens"] == model.context
+    assert model.asked[1][1]["grammar"] == JsonSchema({"type": "array"})
+
+
+def test_a_dialogue_with_calls_and_results_is_read(client, model):
+    call = {"function": {"name": "f", "arguments": {"x": 1}}}
+    messages = [
+        *MESSAGES,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "five", "tool_name": "f"},
+    ]
+    client.chat("fake", messages, tools=[TOOL])
+    assert model.asked[0][0].startswith("hello||five|")
+
+
+def test_models_are_listed_and_described(client):
+    assert [one.model for one in client.list().models] == ["fake:latest"]
+    shown = client.show("fake:latest")
+    assert "tools" in shown.capabilities
+    assert shown.modelinfo["coordgen.context_length"] == 200
+    assert [one.model for one in client.ps().models] == ["fake:latest"]
+    assert client.generate("fake").done_reason == "load"
+
+
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        (lambda client: client.chat("gpt", MESSAGES), 404),
+        (lambda client: client.chat("fake", MESSAGES, options={"temperature": -1}), 400),
+        (lambda client: client.chat("fake", MESSAGES, options={"mirostat": 2}), 400),
+        (lambda client: client.chat("fake", MESSAGES, options={"num_predict": 0}), 400),
+        (lambda client: client.generate("fake", "x", template="y"), 400),
+        (lambda client: client.generate("fake", "x", suffix="y"), 400),
+        (lambda client: client.embed("fake", "x"), 501),
+        (lambda client: client.embeddings("fake", "x"), 501),
+        (lambda client: client.pull("fake"), 501),
+        (lambda client: client.delete("fake"), 501),
+        (lambda client: client.copy("fake", "other"), 501),
+    ],
+)
+def test_what_cannot_be_is_refused_in_ollamas_form(client, model, ask, status):
+    with pytest.raises(ollama.ResponseError) as error:
+        ask(client)
+    assert error.value.status_code == status
+    assert error.value.error
+    assert model.asked == []
+
+
+def test_an_image_is_refused_by_name(model):
+    with serving(model) as client:
+        body = {"messages": [MESSAGES[0] | {"images": ["aGk="]}]}
+        told = client.post("/api/chat", json=body)
+        assert (told.status_code, list(told.json())) == (400, ["error"])
+        assert "messages[0].images" in told.json()["error"]
+        told = client.post("/v1/embeddings", json={"input": "x"})
+        assert (told.status_code, told.json()["error"]["code"]) == (501, "unsupported_path")
+        assert client.get("/api/version").json()["version"].count(".") == 2
+
+
+def test_keys_and_hosts_are_asked_for(model):
+    with serving(model, keys=(api_key("k"),)) as client:
+        assert client.post("/api/chat", json={"messages": MESSAGES}).status_code == 401
+        assert client.get("/api/tags").status_code == 401
+        told = client.get("/api/tags", headers={"Host": "evil.example"})
+        assert (told.status_code, list(told.json())) == (403, ["error"])

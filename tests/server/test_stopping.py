@@ -1,0 +1,146 @@
+"""The end of a server: a real process, real signals, and what clients see meanwhile."""
+
+import json
+import signal
+
+import pytest
+
+pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+
+import httpx
+
+from coordgen_rs.cli.exit_codes import INTERRUPTED
+from coordgen_rs.server.stopping import Stopping
+from served import served
+from stalled import stall_servers
+
+LONG = {"prompt": "hello", "max_tokens": 900, "stream": True, "ignore_eos": True}
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    """A bundle that was tested when it was first opened: else a server would stall in that."""
+    bundle = bundle_of("embedded", "fp32")
+    with served(bundle):
+        return bundle
+
+
+def line_with(process, words):
+    """The next line on stderr that holds these words."""
+    while words not in (line := process.stderr.readline()):
+        assert line, f"the server ended without {words!r}"
+    return line
+
+
+def events(response):
+    lines = (line for line in response.iter_lines() if line.startswith("data: "))
+    return (line.removeprefix("data: ") for line in lines)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=["SIGINT", "SIGTERM"])
+def test_a_first_signal_drains_and_a_second_one_stops_at_once(
+    bundle, tmp_path, monkeypatch, number
+):
+    stall_servers(tmp_path, monkeypatch)
+    with served(bundle, "--grace", "3600") as (process, url), httpx.Client(timeout=600) as client:
+        with client.stream("POST", f"{url}/v1/completions", json=LONG) as response:
+            told = events(response)
+            next(told)
+            process.send_signal(number)
+            line = line_with(process, "draining")
+            assert "1 request runs" in line
+            assert "3600 s (--grace)" in line
+            for path in ("/health", "/v1/health"):
+                assert httpx.get(url + path).status_code == 503
+            refused = httpx.post(f"{url}/v1/completions", json=LONG)
+            assert refused.status_code == 503
+            assert "going down" in refused.json()["error"]["message"]
+            process.send_signal(number)
+            *_, last = told
+            assert "going down" in json.loads(last)["error"]["message"]
+        assert process.wait(600) == INTERRUPTED
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_answers_that_end_earlier_let_the_server_end_earlier(bundle):
+    with served(bundle, "--grace", "3600") as (process, url), httpx.Client(timeout=600) as client:
+        with client.stream("POST", f"{url}/v1/completions", json=LONG) as response:
+            told = events(response)
+            next(told)
+            process.send_signal(signal.SIGTERM)
+            line_with(process, "draining")
+            assert [*told][-1] == "[DONE]"
+        assert process.wait(600) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_a_server_that_has_nothing_to_do_ends_at_once(bundle):
+    with served(bundle, "--grace", "3600") as (process, _):
+        process.send_signal(signal.SIGINT)
+        assert "no request is being answered" in line_with(process, "ending")
+        assert process.wait(600) == 0
+
+
+class Answerer:
+    """So many requests run and wait."""
+
+    def __init__(self, num_running, num_waiting):
+        self.num_running, self.num_waiting = num_running, num_waiting
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
+
+
+def stopping(answerer, grace_s=10.0):
+    told, left = [], []
+    made = Stopping(answerer, grace_s, told.append, lambda: left.append(True))
+    return made, told, left
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_it_is_due_when_all_is_answered_or_the_grace_is_over(number):
+    answerer = Answerer(2, 1)
+    made, told, left = stopping(answerer)
+    with made.hearing():
+        assert not made.is_due(0)
+        assert not answerer.is_closed
+        signal.raise_signal(number)
+        assert not made.is_due(1)
+        assert answerer.is_closed
+        assert told == [
+            "draining: 2 requests run, 1 waits; they get 10 s (--grace), new ones status 503; "
+            "Ctrl-C again stops at once"
+        ]
+        assert (made.left_s(1), made.left_s(4), made.left_s(20)) == (10, 7, 0)
+        assert not made.is_due(10.9)
+        assert made.is_due(11)
+        answerer.num_running = answerer.num_waiting = 0
+        assert made.is_due(2)
+    assert (len(told), left) == (1, [])
+
+
+def test_a_second_signal_is_due_at_once_and_leaves_when_clients_are_told():
+    made, _, left = stopping(Answerer(1, 0))
+    with made.hearing():
+        signal.raise_signal(signal.SIGINT)
+        assert not made.is_due(0)
+        signal.raise_signal(signal.SIGTERM)
+        assert made.is_due(0)
+        assert left == []
+        made.end()
+        assert left == [True]
+
+
+def test_a_second_signal_while_the_model_is_closed_leaves_at_once():
+    made, _, left = stopping(Answerer(0, 0))
+    with made.hearing():
+        signal.raise_signal(signal.SIGINT)
+        assert made.is_due(0)
+        made.end()
+        assert left == []
+        signal.raise_signal(signal.SIGINT)
+        assert left == [True]
