@@ -50,6 +50,8 @@ class ModelRequest:
     def steps(self, session: Session) -> Generator[Step]:
         """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
         with ExitStack() as used:
+            if self.reuse_prefix and self.prefixes is not None:
+                used.callback(self.prefixes.store_up, session)
             grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())
             begin: Callable[..., Generator[Step]] = plain
             if self.drafters is not None:
@@ -75,6 +77,13 @@ class ModelRequest:
             reuse_prefix=self.reuse_prefix,
             prefixes=self.prefixes,
             grammar=grammar,
-            on_read=self.asked.on_read,
+            on_read=partial(self._has_read, session),
             stats=self.stats,
         )
+
+    def _has_read(self, session: Session, num_read: int) -> None:
+        """A part of the prompt was read: it is kept beside the rest, and told."""
+        if self.reuse_prefix and self.prefixes is not None:
+            self.prefixes.store_up(session)
+        if self.asked.on_read is not None:
+            self.asked.on_read(num_read)
