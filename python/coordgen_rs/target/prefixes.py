@@ -93,10 +93,16 @@ class PrefixPool:
             self._read(self.store, session, prompt, held)
         return num_known
 
-    def store_up(self, session: Session) -> None:
-        """Keep on disk what a session holds, now that its request has ended."""
+    def store_up(self, session: Session, since: int = 0, *, ends: bool = True) -> None:
+        """Keep on disk what a session holds, if there is a store.
+
+        Args:
+            session: Same as in `PrefixStore.save`, and so are the others.
+            since: How many of its tokens were there when it was last kept.
+            ends: Whether its request has ended.
+        """
         if self.store is not None and isinstance(session, StoresPrefixes):
-            self.store.save(session, self._namespace)
+            self.store.save(session, self._namespace, since, ends=ends)
 
     def _read(
         self, store: PrefixStore, session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.target.prefix_store.layout import Layout
-from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS, Scope, states_name
+from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS, Scope, block_names, states_name
 from coordgen_rs.target.states import Snapshot
 
 _LEAST_BETWEEN = 256
@@ -36,7 +36,6 @@ def chosen_states(
     snapshots: Sequence[Snapshot],
     token_ids: NDArray[np.uint32],
     scope: Scope,
-    names: Sequence[bytes],
     layout: Layout,
 ) -> Iterator[ChosenStates]:
     """The states that are worth a file.
@@ -45,15 +44,14 @@ def chosen_states(
         snapshots: Ascending by length.
         token_ids: What they are of, and more, `(tokens,) u32`.
         scope: Whose.
-        names: Of the whole blocks of the tokens that are stored.
         layout: What a token and a snapshot take.
     """
+    names = block_names(scope, token_ids)
     for snapshot in _apart([it for it in snapshots if it.length <= len(token_ids)], layout):
         number = snapshot.length // BLOCK_TOKENS
-        if number <= len(names):
-            start, before = number * BLOCK_TOKENS, names[number - 1] if number else scope.digest
-            rest = token_ids[start : snapshot.length]
-            yield ChosenStates(snapshot, states_name(before, rest), start)
+        start, before = number * BLOCK_TOKENS, names[number - 1] if number else scope.digest
+        rest = token_ids[start : snapshot.length]
+        yield ChosenStates(snapshot, states_name(before, rest), start)
 
 
 def _apart(snapshots: Sequence[Snapshot], layout: Layout) -> Iterator[Snapshot]:

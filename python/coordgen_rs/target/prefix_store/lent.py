@@ -20,11 +20,15 @@ from coordgen_rs.target.prefix_store.writer import Room
 class LentBlocks:
     """Whole blocks of a session's tokens.
 
+    Attributes:
+        token_ids: The `token_ids` argument.
+
     Args:
         token_ids: All tokens, `(tokens,) u32`; not to be written.
         layers: Per layer their keys and values, in place.
         layout: How they lie in a block.
-        first: The number of the first block.
+        fresh: The number of the first block that may be copied: of those before it, what is not
+            written until they are overwritten is dropped.
         end: That behind the last.
         room: Where copies find room; where there is none, what is left is dropped.
     """
@@ -34,13 +38,13 @@ class LentBlocks:
         token_ids: NDArray[np.uint32],
         layers: Sequence[Pair],
         layout: Layout,
-        first: int,
+        fresh: int,
         end: int,
         room: Room,
     ) -> None:
-        self._token_ids, self._layout, self._room = token_ids, layout, room
+        self.token_ids, self._layout, self._room = token_ids, layout, room
         self._layers: Sequence[Pair] | None = layers
-        self._next, self._end = first, end
+        self._fresh, self._end = fresh, end
         self._copies: NDArray[np.uint8] | None = None  # of those from `_copied_from` on
         self._copied_from = end
         self._right = Lock()
@@ -56,12 +60,12 @@ class LentBlocks:
             if self._layers is None or length >= self._end * BLOCK_TOKENS:
                 return
             layers, self._layers = self._layers, None
-            self._copied_from, num_blocks = self._next, self._end - self._next
+            self._copied_from, num_blocks = self._fresh, self._end - self._fresh
             num_bytes = num_blocks * self._layout.block_bytes(BLOCK_TOKENS)
             if num_blocks and self._room.take(num_bytes):
-                start = self._next * BLOCK_TOKENS
+                start = self._fresh * BLOCK_TOKENS
                 self._copies = self._layout.packed(
-                    self._token_ids, layers, start, BLOCK_TOKENS, num_blocks
+                    self.token_ids, layers, start, BLOCK_TOKENS, num_blocks
                 )
 
     def block(self, number: int) -> NDArray[np.uint8] | None:
@@ -71,11 +75,11 @@ class LentBlocks:
             number: Which; ascending from call to call.
         """
         with self._right:
-            self._next = number + 1
+            self._fresh = max(self._fresh, number + 1)
             if self._layers is not None:
                 start = number * BLOCK_TOKENS
-                return self._layout.packed(self._token_ids, self._layers, start, BLOCK_TOKENS)[0]
-            if self._copies is None:
+                return self._layout.packed(self.token_ids, self._layers, start, BLOCK_TOKENS)[0]
+            if self._copies is None or number < self._copied_from:
                 return None
             copied: NDArray[np.uint8] = self._copies[number - self._copied_from]
             return copied

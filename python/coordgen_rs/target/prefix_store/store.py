@@ -11,10 +11,8 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +20,6 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
 from coordgen_rs.errors.process import OpenedHere
-from coordgen_rs.target.kv_cache import Pair
 from coordgen_rs.target.prefix_store import block_file
 from coordgen_rs.target.prefix_store.block_file import BLOCK_SUFFIX, STATES_SUFFIX, Head
 from coordgen_rs.target.prefix_store.chosen_states import chosen_states
@@ -34,7 +31,6 @@ from coordgen_rs.target.prefix_store.lookup import LookedFor, UnusableError
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS, Scope, block_names
 from coordgen_rs.target.prefix_store.writer import Room, Writer
 from coordgen_rs.target.session import SavedPrefix, StoresPrefixes
-from coordgen_rs.target.states import Snapshot
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -88,8 +84,6 @@ class PrefixStore:
             "made_by": target.made_by,
         }
         self._writer, self._room, self._opened = Writer(), Room(_MOST_WAITING_BYTES), OpenedHere()
-        self._right = Lock()  # to change what is being written
-        self._being_written = set[bytes]()
         self._told = set[str]()
 
     @property
@@ -137,74 +131,61 @@ class PrefixStore:
             self._writer.add(partial(_touch, names, time.time_ns()))
             return found
 
-    def save(self, session: StoresPrefixes, namespace: str) -> None:
+    def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
         """Keep what a session holds; it is read beside, while the session may go on.
 
         Args:
             session: Not computing right now.
             namespace: Whose tokens it holds.
+            since: How many of its tokens were there when it was last kept.
+            ends: Whether its request has ended: then states are kept, and what others have removed.
         """
         if self._opened.is_forked:
             return
         begin = time.perf_counter()
         token_ids = session.reusable_ids
-        if len(token_ids) >= BLOCK_TOKENS:
-            self._save(session, token_ids.copy(), Scope.of(self._target.digest, namespace))
+        fresh, end = since // BLOCK_TOKENS, len(token_ids) // BLOCK_TOKENS
+        if end > (0 if ends else fresh):
+            scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
+            size = block_file.HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
+            end = min(end, self._directory.most_bytes // size)  # it would go for its own end
+            held = session.prefix_in_place(len(token_ids))
+            lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
+            session.lend(lent)
+            states = self._states(session, held, scope, layout) if ends else []
+            numbers = range(0 if ends else fresh, end)
+            self._writer.add(partial(self._write, _Work(scope, lent, numbers, states)))
         self.counts.save_seconds += time.perf_counter() - begin
 
-    def _save(self, session: StoresPrefixes, token_ids: NDArray[np.uint32], scope: Scope) -> None:
-        layout, folder = Layout.of(session), self._directory.folder(scope.digest)
-        names = block_names(scope, token_ids)
-        size = block_file.HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
-        names = names[: self._directory.most_bytes // size]  # its own beginning would go for it
-        layers = session.prefix_in_place(len(token_ids)).layers
-        states = [
-            _File(folder, Head(scope.digest, name, start, snapshot.length - start), snapshot)
-            for snapshot, name, start in chosen_states(
-                session.snapshots() or (), token_ids, scope, names, layout
-            )
-        ]
-        blocks = [
-            _File(folder, Head(scope.digest, name, number * BLOCK_TOKENS, BLOCK_TOKENS))
-            for number, name in enumerate(names)
-        ]
-        used = [it.path for it in blocks]
-        blocks, states = list(filter(self._lacks, blocks)), list(filter(self._lacks, states))
-        contents = [_content(it, token_ids, layers, layout) for it in states]
-        first, end = (_number(blocks[0]), _number(blocks[-1]) + 1) if blocks else (0, 0)
-        lent = LentBlocks(token_ids, layers, layout, first, end, self._room)
-        if blocks:
-            session.lend(lent)
-        with self._right:
-            self._being_written.update(it.head.name for it in (*blocks, *states))
-        work = _Work(scope, used, lent, blocks, list(zip(states, contents, strict=True)))
-        self._writer.add(partial(self._write, work))
+    def _states(
+        self, session: StoresPrefixes, held: SavedPrefix, scope: Scope, layout: Layout
+    ) -> list["_StatesFile"]:
+        """Files of states that are not there yet, with their content in parts."""
+        snapshots, found = session.snapshots(), list[_StatesFile]()
+        for chosen in chosen_states(snapshots or (), held.token_ids, scope, layout):
+            start, snapshot = chosen.start, chosen.snapshot
+            head = Head(scope.digest, chosen.name, start, snapshot.length - start)
+            is_there = self._path(head.name, scope, STATES_SUFFIX).exists()
+            if not is_there and self._room.take(snapshot.nbytes):
+                rest = layout.packed(held.token_ids, held.layers, start, head.num_tokens)[0]
+                found.append(_StatesFile(head, [rest, *snapshot.states]))
+        return found
 
-    def _lacks(self, file: "_File") -> bool:
-        """Whether a file is neither there nor about to be."""
-        with self._right:
-            if file.head.name in self._being_written:
-                return False
-        return not os.path.lexists(file.path)
+    def _path(self, name: bytes, scope: Scope, suffix: str = BLOCK_SUFFIX) -> Path:
+        return self._directory.folder(scope.digest) / f"{name.hex()}{suffix}"
 
     def _write(self, work: "_Work") -> None:
         """Write what a request has left, in the writer's thread."""
         now_ns, scope = time.time_ns(), work.scope
         try:
-            if work.blocks or work.states:
-                about = {**self._about, "namespace": scope.namespace}
-                self._directory.make_folder(scope.digest, about)
-            _touch(work.used, now_ns)
-            for file in work.blocks:
-                content = work.lent.block(_number(file))
-                if content is None:
-                    self.counts.skipped += 1
-                    break
-                self._write_file(file, content, now_ns)
-                self.counts.stored_tokens += BLOCK_TOKENS
-            else:
-                for file, parts in work.states:
-                    self._write_file(file, np.concatenate(parts), now_ns)
+            names = block_names(scope, work.lent.token_ids)
+            about = {**self._about, "namespace": scope.namespace}
+            self._directory.make_folder(scope.digest, about)
+            for number in work.numbers:
+                self._write_block(work, number, names[number], now_ns)
+            for head, parts in work.states:
+                content = np.concatenate(parts)
+                self._write_file(self._path(head.name, scope, STATES_SUFFIX), head, content, now_ns)
         except OSError as error:
             self.counts.failures += 1
             self._tell(f"{self.path} cannot be written: {error.strerror or error}")
@@ -212,14 +193,26 @@ class PrefixStore:
             self.counts.failures += 1
         finally:
             work.lent.close()
-            with self._right:
-                self._being_written.difference_update(it.head.name for it in work.files)
+            self._room.give_back(work.states_bytes)
             self.counts.evicted_bytes = self._directory.evicted_bytes
 
-    def _write_file(self, file: "_File", content: NDArray[np.uint8], now_ns: int) -> None:
-        head, num_bytes = file.head, block_file.HEAD_BYTES + content.nbytes
+    def _write_block(self, work: "_Work", number: int, name: bytes, now_ns: int) -> None:
+        """Write a block, or say that it is used."""
+        path, end = self._path(name, work.scope), BLOCK_TOKENS * (number + 1)
+        if _touched(path, _used_ns(now_ns, end)):
+            return
+        content = work.lent.block(number)
+        if content is None:
+            self.counts.skipped += 1
+            return
+        head = Head(work.scope.digest, name, end - BLOCK_TOKENS, BLOCK_TOKENS)
+        self._write_file(path, head, content, now_ns)
+        self.counts.stored_tokens += BLOCK_TOKENS
+
+    def _write_file(self, path: Path, head: Head, content: NDArray[np.uint8], now_ns: int) -> None:
+        num_bytes = block_file.HEAD_BYTES + content.nbytes
         self._directory.make_room(num_bytes)
-        block_file.write(file.path, head, content, _used_ns(now_ns, head.start + head.num_tokens))
+        block_file.write(path, head, content, _used_ns(now_ns, head.start + head.num_tokens))
         self._directory.written(num_bytes)
         self.counts.stored_bytes += num_bytes
 
@@ -240,23 +233,11 @@ class PrefixStore:
             self._writer.close()
 
 
-class _File(NamedTuple):
-    """A file that is there, or is to be written.
+class _StatesFile(NamedTuple):
+    """A file of states that is to be written, and its content in parts."""
 
-    Attributes:
-        folder: Where.
-        head: What it says of itself.
-        snapshot: The states that it holds; None of a block.
-    """
-
-    folder: Path
     head: Head
-    snapshot: Snapshot | None = None
-
-    @property
-    def path(self) -> Path:
-        suffix = BLOCK_SUFFIX if self.snapshot is None else STATES_SUFFIX
-        return self.folder / f"{self.head.name.hex()}{suffix}"
+    parts: Sequence[NDArray[np.uint8]]
 
 
 class _Work(NamedTuple):
@@ -264,35 +245,20 @@ class _Work(NamedTuple):
 
     Attributes:
         scope: Whose.
-        used: The files of all its blocks, in order.
         lent: Gives the content of blocks.
-        blocks: Those that are new, in order.
-        states: Those that are new, each with its content in parts.
+        numbers: The blocks that are to be there.
+        states: Files of states that are to be written.
     """
 
     scope: Scope
-    used: Sequence[Path]
     lent: LentBlocks
-    blocks: Sequence[_File]
-    states: Sequence[tuple[_File, Sequence[NDArray[np.uint8]]]]
+    numbers: range
+    states: Sequence[_StatesFile]
 
     @property
-    def files(self) -> list[_File]:
-        return [*self.blocks, *(file for file, _ in self.states)]
-
-
-def _content(
-    file: _File, token_ids: NDArray[np.uint32], layers: Sequence[Pair], layout: Layout
-) -> list[NDArray[np.uint8]]:
-    """The content of a file of states, in parts: the tokens behind the last block are copied."""
-    head = file.head
-    rest = layout.packed(token_ids, layers, head.start, head.num_tokens)[0]
-    return [rest, *(() if file.snapshot is None else file.snapshot.states)]
-
-
-def _number(block: _File) -> int:
-    """Which block it is."""
-    return block.head.start // BLOCK_TOKENS
+    def states_bytes(self) -> int:
+        """Bytes of all states, but for the tokens before them."""
+        return sum(part.nbytes for _, parts in self.states for part in parts[1:])
 
 
 def _used_ns(now_ns: int, end: int) -> int:
@@ -303,6 +269,15 @@ def _used_ns(now_ns: int, end: int) -> int:
 def _touch(paths: Sequence[Path], now_ns: int) -> None:
     """Say that the files of blocks are used now."""
     for number, path in enumerate(paths):
-        with suppress(OSError):
-            used_ns = _used_ns(now_ns, BLOCK_TOKENS * (number + 1))
-            os.utime(path, ns=(used_ns, used_ns), follow_symlinks=False)
+        _touched(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))
+
+
+def _touched(path: Path, used_ns: int) -> bool:
+    """Say that a file is used; whether there is one."""
+    try:
+        os.utime(path, ns=(used_ns, used_ns), follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    except OSError:  # another user's, or on a disk that is only read
+        return True
+    return True
