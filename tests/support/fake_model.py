@@ -66,7 +66,7 @@ class FakeModel:
         self.steps, self.is_gated = steps, is_gated
         self.asked, self.ended, self.fails_at, self.threads = [], [], {}, {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
-        self.is_closed = False
+        self.is_closed, self.prefix_store = False, None
 
     def stream_tokens(self, token_ids, **options):
         prompt = self.tokenizer.decode(token_ids).removeprefix("\x01")

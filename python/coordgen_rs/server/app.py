@@ -232,6 +232,7 @@ class Endpoints:
             num_waiting=worker.num_waiting,
             num_places=worker.num_places,
             runs=worker.runs,
+            store=worker.store,
         )
         return PlainTextResponse(text, media_type=CONTENT_TYPE)
 

@@ -15,13 +15,15 @@ from coordgen_rs.opening.options import MOST_PARALLEL
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
 is a chat page. By default up to four requests are answered at a time, in the same steps; others
-wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds.
+wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds. With --prefix-store,
+what users ask and are answered stays on disk.
 
 examples:
   coordgen serve bundle
   coordgen serve bundle --port 0 --name smollm2 --metrics
   COORDGEN_API_KEY=secret coordgen serve bundle --host 0.0.0.0
   coordgen serve bundle --host 0.0.0.0 --api-key-file keys
+  coordgen serve bundle --prefix-store prefixes --prefix-store-size 20G
 """
 
 _PREFIX_MEMORY = 512_000_000

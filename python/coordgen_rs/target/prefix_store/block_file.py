@@ -5,14 +5,17 @@ file at all is told apart before a byte of it is used. A file takes its place wh
 Checksums are CRC-32 (`zlib`): 7 GB/s here, where BLAKE2b has 1.2.
 """
 
+import errno
 import os
 import secrets
 import stat
 import struct
 import zlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -97,18 +100,13 @@ def read(path: Path, head: Head, content: NDArray[np.uint8]) -> None:
         DamagedFileError: It is another one, damaged, or cannot be read; the content is of no use.
     """
     try:
-        opened = os.open(path, os.O_RDONLY | _FLAGS)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise DamagedFileError(f"{path} cannot be opened: {error}") from error
-    try:
-        with os.fdopen(opened, "rb", buffering=0) as stream:
-            found = os.fstat(opened)
-            if not stat.S_ISREG(found.st_mode) or found.st_size != HEAD_BYTES + content.nbytes:
+        with _opened(path) as stream:
+            if os.fstat(stream.fileno()).st_size != HEAD_BYTES + content.nbytes:
                 raise DamagedFileError(f"{path} has not the size of what it should hold")
             begin = stream.read(HEAD_BYTES)
             _read_into(stream, content)
+    except FileNotFoundError:
+        raise
     except OSError as error:
         raise DamagedFileError(f"{path} cannot be read: {error}") from error
     expected = _HEAD.pack(_MAGIC, *head, zlib.crc32(content.data))
@@ -119,8 +117,7 @@ def read(path: Path, head: Head, content: NDArray[np.uint8]) -> None:
 def num_tokens_of(path: Path) -> int:
     """How many tokens a file says that it holds; 0 where its head is damaged."""
     with suppress(OSError):
-        opened = os.open(path, os.O_RDONLY | _FLAGS)
-        with os.fdopen(opened, "rb", buffering=0) as stream:
+        with _opened(path) as stream:
             begin = stream.read(HEAD_BYTES) or b""
         if len(begin) == HEAD_BYTES and begin.startswith(_MAGIC):
             (checksum,) = _CHECKSUM.unpack(begin[_HEAD.size :])
@@ -129,7 +126,24 @@ def num_tokens_of(path: Path) -> int:
     return 0
 
 
-def _read_into(stream: Any, content: NDArray[np.uint8]) -> None:
+@contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
+    """A regular file, to be read.
+
+    Raises:
+        OSError: It cannot be opened, or is something else.
+    """
+    opened = os.open(path, os.O_RDONLY | _FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        with os.fdopen(opened, "rb", buffering=0, closefd=False) as stream:
+            yield stream
+    finally:
+        os.close(opened)
+
+
+def _read_into(stream: FileIO, content: NDArray[np.uint8]) -> None:
     """Fill the content; a file that is cut meanwhile leaves the rest as it was."""
     rest = content.data
     while rest:

@@ -102,7 +102,10 @@ class StoreDirectory:
 
     def __init__(self, path: Path, most_bytes: int = DEFAULT_BYTES) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.name == "posix" and path.stat().st_mode & stat.S_IWOTH:
+        if (
+            os.name == "posix"
+            and path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
+        ):
             raise OptionError(
                 f"everybody may write in {path}: what others put there would be taken for what "
                 "the model has computed; choose a prefix store that is your own"
@@ -115,6 +118,15 @@ class StoreDirectory:
     def folder(self, scope: bytes) -> Path:
         """Where a scope's files are."""
         return self.path / scope.hex()
+
+    def own_folder(self, scope: bytes) -> Path | None:
+        """The same; None where there is none of this user's own."""
+        folder = self.folder(scope)
+        try:
+            check_own(folder)
+        except OSError:
+            return None
+        return folder
 
     def make_folder(self, scope: bytes, about: Mapping[str, Any]) -> Path:
         """The same, made if missing.

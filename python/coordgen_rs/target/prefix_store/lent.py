@@ -78,11 +78,12 @@ class LentBlocks:
             self._fresh = max(self._fresh, number + 1)
             if self._layers is not None:
                 start = number * BLOCK_TOKENS
-                return self._layout.packed(self.token_ids, self._layers, start, BLOCK_TOKENS)[0]
+                packed = self._layout.packed(self.token_ids, self._layers, start, BLOCK_TOKENS)
+                return packed.reshape(-1)
             if self._copies is None or number < self._copied_from:
                 return None
-            copied: NDArray[np.uint8] = self._copies[number - self._copied_from]
-            return copied
+            at = number - self._copied_from
+            return self._copies[at : at + 1].reshape(-1)
 
     def close(self) -> None:
         """Read nothing any more."""

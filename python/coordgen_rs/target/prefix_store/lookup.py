@@ -62,7 +62,7 @@ class LookedFor:
         num_blocks = 0
         for name in self._names:
             path = self._path(name)
-            if path in self._unusable or not path.exists():
+            if path in self._unusable or not os.path.lexists(path):
                 break
             num_blocks += 1
         if not self._layout.state_sizes:

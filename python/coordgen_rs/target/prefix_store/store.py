@@ -104,11 +104,11 @@ class PrefixStore:
         """
         begin = time.perf_counter()
         scope = Scope.of(self._target.digest, namespace)
-        layout = Layout.of(session)
-        looked_for = LookedFor(self._directory.folder(scope.digest), scope, prompt[:-1], layout)
+        folder, layout, found = self._directory.own_folder(scope.digest), Layout.of(session), None
         self.counts.lookups += 1
         try:
-            found = self._found(looked_for, held)
+            if folder is not None:
+                found = self._found(LookedFor(folder, scope, prompt[:-1], layout), held)
         finally:
             self.counts.read_seconds += time.perf_counter() - begin
         if found is not None:

@@ -1,8 +1,10 @@
 """A thread that writes beside requests: what an answer leaves waits for no disk.
 
-In: pieces of work. Out: they are done, in order, one at a time. What fails is theirs to tell.
+In: pieces of work. Out: they are done, in order, one at a time. What fails is told as of any
+thread, and the next is done.
 """
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -42,7 +44,7 @@ class Writer:
         self._thread: threading.Thread | None = None
 
     def add(self, job: Callable[[], None]) -> None:
-        """Have work done; it raises nothing."""
+        """Have work done."""
         with self._changed:
             self._jobs.append(job)
             if self._thread is None:
@@ -72,6 +74,9 @@ class Writer:
                 job = self._jobs[0]
             try:
                 job()
+            except Exception:  # such as a warning that counts as an error
+                told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+                threading.excepthook(told)
             finally:
                 del job  # what it holds is not held while nothing is to do
                 with self._changed:
