@@ -24,6 +24,8 @@ from coordgen_rs.server.network.keys import read_keys
         (("--host", "0.0.0.0", "--insecure", "--history", "h"), "--history would let"),
         (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--sources"),
         (("--host", "::", "--insecure", "--prefix-memory", "1M"), "--prefix-memory would let"),
+        (("--host", "::", "--insecure", "--prefix-store", "p"), "--prefix-store would let"),
+        (("--prefix-store-size", "1G"), "--prefix-store-size needs --prefix-store"),
         (
             ("--host", "::", "--api-key", "a", "--api-key", "b", "--namespace-by", "none"),
             "--namespace-by none",

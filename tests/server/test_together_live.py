@@ -10,30 +10,11 @@ import pytest
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from asking import ask, complete
 from served import served
 
 LONG = "Passage 2: report on the Treerus Bridge by Treerus Lorinalia, on 9 March. " * 10
 PROMPTS = [f"{LONG}Hello {number}, the report" for number in range(6)]
-
-
-def ask(url, path, body=None, key="5f0c"):
-    """Status and whole text of what a path answers."""
-    place = urlsplit(url)
-    connection = http.client.HTTPConnection(place.hostname, place.port, timeout=600)
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    content = None if body is None else json.dumps(body)
-    connection.request("GET" if body is None else "POST", path, content, headers)
-    response = connection.getresponse()
-    text = response.read().decode()
-    connection.close()
-    return response.status, text
-
-
-def complete(url, prompt, key="5f0c", **fields):
-    asked = {"prompt": prompt, "max_tokens": 24, "ignore_eos": True, **fields}
-    status, text = ask(url, "/v1/completions", asked, key)
-    assert status == 200, text
-    return json.loads(text)
 
 
 @pytest.fixture(scope="module")

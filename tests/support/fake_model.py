@@ -103,7 +103,7 @@ class FakeModel:
         self.steps, self.is_gated = steps, is_gated
         self.asked, self.ended, self.fails_at, self.threads = [], [], {}, {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
-        self.is_closed = False
+        self.is_closed, self.prefix_store = False, None
         self.unfollowed = {}
 
     def check_grammar(self, grammar):

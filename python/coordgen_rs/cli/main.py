@@ -35,6 +35,7 @@ _COMMANDS = {
     ),
     "plan": ("tools", "plan when to load which graph during a prefill, by every strategy"),
     "cache": ("cli", "list and remove what was converted when it was opened"),
+    "prefixes": ("cli", "list and remove prefixes of requests that are kept on disk"),
     "doctor": ("cli", "what this installation and machine can do, and what is missing"),
     "completion": ("cli", "print a script that completes commands in a shell"),
 }

@@ -37,13 +37,19 @@ class MemoryOptions:
     fleet_history: Path | str | None = None
     fleet_namespace: str | None = None
     prefix_memory: int = 0
+    prefix_store: Path | str | None = None
+    prefix_store_size: int | None = None
 
     def __post_init__(self) -> None:
         arguments.flag("remember", self.remember)
         for name in ("namespace", "fleet_namespace"):
             if getattr(self, name) is not None:
                 arguments.text(name, getattr(self, name), may_be_empty=False)
-        _check_paths(history=self.history, fleet_history=self.fleet_history)
+        _check_paths(
+            history=self.history,
+            fleet_history=self.fleet_history,
+            prefix_store=self.prefix_store,
+        )
         arguments.count("prefix_memory", self.prefix_memory, least=0)
         if self.fleet_history is None and self.fleet_namespace is not None:
             raise OptionError("a fleet_namespace needs a fleet_history, but there is none")
@@ -51,7 +57,15 @@ class MemoryOptions:
             if self.history is None:
                 raise OptionError("history_max_tokens needs a history, but there is none")
             arguments.count("history_max_tokens", self.history_max_tokens)
-        keeping = {"a history": self.history is not None, "prefix_memory": self.prefix_memory}
+        if self.prefix_store_size is not None:
+            if self.prefix_store is None:
+                raise OptionError("prefix_store_size needs a prefix_store, but there is none")
+            arguments.count("prefix_store_size", self.prefix_store_size)
+        keeping = {
+            "a history": self.history is not None,
+            "prefix_memory": self.prefix_memory,
+            "a prefix_store": self.prefix_store is not None,
+        }
         for what, keeps in keeping.items():
             if keeps and not self.remember:
                 raise OptionError(f"{what} remembers requests, but remember is False")

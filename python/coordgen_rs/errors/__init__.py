@@ -101,6 +101,10 @@ class HistoryWarning(UserWarning):
     """
 
 
+class PrefixStoreWarning(UserWarning):
+    """Prefixes cannot be kept on disk; answers are the same, and their prompts are computed."""
+
+
 __all__ = [
     "BlockLoadError",
     "BundleDamagedError",
@@ -126,6 +130,7 @@ __all__ = [
     "MemoryBudgetError",
     "NonFiniteLogitsError",
     "OptionError",
+    "PrefixStoreWarning",
     "ProfileError",
     "PromptTooLongError",
     "ProviderError",

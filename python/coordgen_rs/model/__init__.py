@@ -31,12 +31,14 @@ from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.rounds import Rounds
 from coordgen_rs.model.turns import Turns
 from coordgen_rs.opening.options import OpeningOptions
+from coordgen_rs.opening.prefix_store import store_opened
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import session_opened
 from coordgen_rs.target.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.target.prefix_store.store import PrefixStore
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import StepCost
 from coordgen_rs.text.chat_files import ChatTemplates
@@ -66,6 +68,7 @@ class Model:
         drafters: Made for this session; closed with the model. None decodes plainly.
         chat: The chat templates; None takes those of the session's bundle.
         prefix_memory: Same as in `open`.
+        prefix_store: Made for this session; closed with the model. None keeps nothing on disk.
         namespace: Same as in `open`.
         remember: Same as in `open`.
         parallel: Same as in `open`.
@@ -76,6 +79,7 @@ class Model:
         why_alone: Why only one is, where more were asked for; else None.
         runs: What the steps of requests that are answered together were made of; None where they
             take turns.
+        prefix_store: The `prefix_store` argument; its `counts` tell what it has done.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Model:
         chat: ChatTemplates | None = None,
         *,
         prefix_memory: int = 0,
+        prefix_store: PrefixStore | None = None,
         namespace: str = DEFAULT_NAMESPACE,
         remember: bool = True,
         parallel: int | None = 1,
@@ -92,6 +97,7 @@ class Model:
         arguments.of_type("drafters", drafters, Drafters)
         arguments.of_type("chat", chat, ChatTemplates)
         arguments.count("prefix_memory", prefix_memory, least=0)
+        arguments.of_type("prefix_store", prefix_store, PrefixStore)
         arguments.text("namespace", namespace, may_be_empty=False)
         arguments.flag("remember", remember)
         self.provider = session.device.provider
@@ -99,8 +105,12 @@ class Model:
         self._tokenizer = Tokenizer.of(session.bundle)
         self._prompts = ChatPrompts(session.bundle, self._tokenizer, chat)
         self._remember, self._namespace = remember, namespace
-        self._prefixes = PrefixPool(prefix_memory, namespace) if prefix_memory else None
+        self.prefix_store, self._prefixes = prefix_store, None
+        if prefix_memory or prefix_store is not None:
+            self._prefixes = PrefixPool(prefix_memory, namespace, prefix_store)
         closing = ExitStack()
+        if prefix_store is not None:
+            closing.callback(prefix_store.close)
         closing.callback(session.bundle.release)
         closing.callback(session.close)
         if drafters is not None:
@@ -145,6 +155,8 @@ class Model:
         provider: ProviderChoice | str | None = None,
         chat_template: Path | str | None = None,
         prefix_memory: int = 0,
+        prefix_store: Path | str | None = None,
+        prefix_store_size: int | None = None,
         parallel: int | None = 1,
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> Self:
@@ -190,6 +202,12 @@ class Model:
             chat_template: A chat template in Jinja, in place of the bundle's.
             prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
                 dialogues which take turns are not read again; 0 keeps only the last request's.
+            prefix_store: A directory in which prefixes are kept as well, so that they outlast the
+                process: tokens of prompts and answers, and what was computed of them, by namespace.
+                Created if missing; several processes may share it. `coordgen prefixes` lists and
+                clears it. A request with `reuse_prefix=False` is not kept.
+            prefix_store_size: Most bytes of that directory, the least recently used go first; None
+                for 4 GB.
             parallel: Most requests that are answered at a time, in the same steps; the tokens of
                 each are those that it would get alone. Others wait; with 1, the default, requests
                 take turns, as they do where the target cannot (`why_alone` tells). Each takes the
@@ -208,6 +226,7 @@ class Model:
             MemoryBudgetError: The budget is too small; the message says how much is needed.
             ProviderError: The provider is missing, cannot run here, or rejects a graph.
             ChatTemplateError: The chat template cannot be read.
+            OSError: The directory of the prefix store cannot be created.
         """
         memory = MemoryOptions(
             remember=remember,
@@ -217,6 +236,8 @@ class Model:
             fleet_history=fleet_history,
             fleet_namespace=fleet_namespace,
             prefix_memory=prefix_memory,
+            prefix_store=prefix_store,
+            prefix_store_size=prefix_store_size,
         )
         drafting = DraftingOptions(
             draft=draft,
@@ -261,11 +282,16 @@ class Model:
                 drafters = Drafters(session, drafting)
                 opened.callback(drafters.close)
                 drafters.of(namespace)  # what is wrong with a file is said now
+            store = None
+            if memory.prefix_store is not None:
+                size = memory.prefix_store_size
+                store = store_opened(session, opening, memory.prefix_store, size)
             model = cls(
                 session,
                 drafters,
                 chat,
                 prefix_memory=memory.prefix_memory,
+                prefix_store=store,
                 namespace=namespace,
                 remember=memory.remember,
                 parallel=opening.parallel,

@@ -20,7 +20,7 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
 from coordgen_rs.model.options import AskedOptions
 from coordgen_rs.target.prefixes import PrefixPool
-from coordgen_rs.target.session import Session
+from coordgen_rs.target.session import OnRead, Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -50,6 +50,9 @@ class ModelRequest:
     def steps(self, session: Session) -> Generator[Step]:
         """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
         with ExitStack() as used:
+            prefixes = self.prefixes if self.reuse_prefix else None
+            keeping = _Keeping(session, prefixes, self.asked.on_read, self.stats)
+            used.callback(keeping.ends)
             grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())
             begin: Callable[..., Generator[Step]] = plain
             if self.drafters is not None:
@@ -61,7 +64,7 @@ class ModelRequest:
                     prediction=self.prediction,
                     trees=self.asked.trees,
                 )
-            yield from self._begun(begin, session, grammar)
+            yield from self._begun(partial(begin, on_read=keeping.has_read), session, grammar)
 
     def _begun(
         self, begin: Callable[..., Generator[Step]], session: Session, grammar: "Matcher | None"
@@ -76,6 +79,41 @@ class ModelRequest:
             prefixes=self.prefixes,
             grammar=grammar,
             logprobs=self.asked.logprobs,
-            on_read=self.asked.on_read,
             stats=self.stats,
         )
+
+
+class _Keeping:
+    """What is kept on disk of a request, while its prompt is read and when it ends.
+
+    Args:
+        session: What answers it.
+        prefixes: Where it is kept; None keeps nothing.
+        on_read: Told of what is read, too.
+        stats: Tell what the session held when the request began.
+    """
+
+    def __init__(
+        self, session: Session, prefixes: PrefixPool | None, on_read: OnRead, stats: Stats
+    ) -> None:
+        self._session, self._prefixes, self._on_read = session, prefixes, on_read
+        self._stats = stats
+        self._num_read = 0
+
+    def has_read(self, num_read: int) -> None:
+        """A part of the prompt was read: it is kept beside the rest."""
+        if self._prefixes is not None:
+            self._prefixes.store_up(self._session, self._since, ends=False)
+        self._num_read = num_read
+        if self._on_read is not None:
+            self._on_read(num_read)
+
+    def ends(self) -> None:
+        """The request has ended."""
+        if self._prefixes is not None:
+            self._prefixes.store_up(self._session, self._since)
+
+    @property
+    def _since(self) -> int:
+        """Tokens that were kept last, or were there already."""
+        return self._stats.reused_tokens + self._num_read

@@ -12,6 +12,7 @@ from typing import Literal
 
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.target.batch.counts import RunCounts
+from coordgen_rs.target.prefix_store.counts import StoreCounts
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -30,6 +31,19 @@ _RUNS = {
     "rows": "Rows of these runs.",
     "decode_rows": "Rows of these runs that verified tokens of answers.",
     "prompt_tokens_beside": "Tokens of prompts that were read while others were answered.",
+}
+_STORE = {
+    "lookups": "Requests that looked on disk for more of their prompt than was in memory.",
+    "hits": "Those that found it.",
+    "read_tokens": "Tokens of prompts that were read from disk, not computed.",
+    "read_bytes": "Bytes that were read for that.",
+    "read_seconds": "Seconds of looking and reading.",
+    "stored_tokens": "Tokens that were written to disk.",
+    "stored_bytes": "Bytes that were written to disk.",
+    "evicted_bytes": "Bytes that were removed to make room.",
+    "damaged": "Files that were not what they should be.",
+    "failures": "How often something could not be written.",
+    "skipped": "How often something was not written, as too much was waiting for that.",
 }
 
 
@@ -77,7 +91,13 @@ class Figures:
             self._accepted[source] += counts["accepted"]
 
     def text(
-        self, *, num_running: int, num_waiting: int, num_places: int, runs: RunCounts | None
+        self,
+        *,
+        num_running: int,
+        num_waiting: int,
+        num_places: int,
+        runs: RunCounts | None,
+        store: StoreCounts | None = None,
     ) -> str:
         """All counts.
 
@@ -86,6 +106,7 @@ class Figures:
             num_waiting: Requests that wait now.
             num_places: How many are answered at a time.
             runs: What the runs were made of that they shared; None where there are none.
+            store: What was done with prefixes on disk; None where none are kept.
         """
         now = {
             "requests_processing": (num_running, "Requests being answered."),
@@ -94,7 +115,7 @@ class Figures:
         }
         with self._right:
             gauges = (_metric(name, "gauge", about, {"": n}) for name, (n, about) in now.items())
-            return "".join([*chain(*gauges), *self._sums_text(), *_runs_text(runs)])
+            return "".join([*chain(*gauges), *self._sums_text(), *_beside(runs, store)])
 
     def _sums_text(self) -> Iterator[str]:
         ended = {
@@ -115,10 +136,14 @@ class Figures:
             yield from _metric(f"spec_decode_num_{name}_total", "counter", about, labelled)
 
 
-def _runs_text(runs: RunCounts | None) -> Iterator[str]:
-    if runs is not None:
-        for name, about in _RUNS.items():
-            yield from _metric(f"shared_{name}_total", "counter", about, {"": getattr(runs, name)})
+def _beside(runs: RunCounts | None, store: StoreCounts | None) -> Iterator[str]:
+    """What others have counted."""
+    for kind, counts, abouts in (("shared", runs, _RUNS), ("prefix_store", store, _STORE)):
+        if counts is not None:
+            for name, about in abouts.items():
+                yield from _metric(
+                    f"{kind}_{name}_total", "counter", about, {"": getattr(counts, name)}
+                )
 
 
 def _metric(name: str, kind: str, about: str, samples: Mapping[str, float]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from coordgen_rs.server.job import GivenUpError, Job
 from coordgen_rs.server.refusal import RefusalError, UnavailableError, log_unexpected
 from coordgen_rs.server.turns import Rota
 from coordgen_rs.target.batch.counts import RunCounts
+from coordgen_rs.target.prefix_store.counts import StoreCounts
 
 State = Literal["loading", "ready", "closing", "failed"]
 
@@ -107,6 +108,12 @@ class Worker:
     def runs(self) -> RunCounts | None:
         """What the runs that requests shared were made of; None where there are none."""
         return None if self._model is None else self._model.runs
+
+    @property
+    def store(self) -> StoreCounts | None:
+        """What was done with prefixes on disk; None where none are kept."""
+        store = None if self._model is None else self._model.prefix_store
+        return None if store is None else store.counts
 
     def submit(self, job: Job) -> None:
         """Put a job into the queue, also while the model is being opened.

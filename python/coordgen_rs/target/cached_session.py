@@ -14,7 +14,8 @@ from coordgen_rs._core import SwitchReport
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.target.kv_cache import Cache
-from coordgen_rs.target.session import GapWork, SavedPrefix
+from coordgen_rs.target.session import GapWork, ReadsInPlace, SavedPrefix
+from coordgen_rs.target.states import Snapshot
 
 _ANSWER_BEGINS = 16
 """Most tokens at a prompt's end that may be the template's own, which begin the answer."""
@@ -53,6 +54,7 @@ class CachedSession(ABC):
         self._capacity = manifest.context
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.is_exact_at_any_rows = False
+        self._lent_to: list[ReadsInPlace] = []
 
     @property
     @abstractmethod
@@ -178,6 +180,7 @@ class CachedSession(ABC):
         if length > self.length:
             raise ShapeError(f"cannot rewind from {self.length} to {length} tokens")
         reached = self.reachable(length)
+        self._before_change(reached)
         self.cache.rewind(reached)
         if self.cache.states is not None:
             self._written = reached  # which rows of the last run fit to the states is not known
@@ -192,6 +195,32 @@ class CachedSession(ABC):
         """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
         states = self.cache.states
         return length if states is None else states.reachable(length, self.length)
+
+    @property
+    def state_sizes(self) -> Sequence[int]:
+        """Bytes of the states of each operator of recurrent layers; empty where there are none."""
+        return () if self.cache.states is None else self.cache.states.sizes
+
+    def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
+        """The first tokens of `reusable_ids`, with their keys and values, not copied."""
+        states, layers = self.cache.states, self.cache.first(num_tokens)
+        snapshots = None if states is None else states.snapshots
+        return SavedPrefix(self.reusable_ids[:num_tokens], layers, snapshots)
+
+    def snapshots(self) -> Sequence[Snapshot] | None:
+        """States of recurrent layers behind some of the tokens, ascending; None without such."""
+        return None if self.cache.states is None else self.cache.states.known(self.length)
+
+    def lend(self, reader: ReadsInPlace) -> None:
+        """Tell a reader before tokens that are committed now are overwritten."""
+        self._lent_to = [it for it in self._lent_to if not it.is_over]
+        self._lent_to.append(reader)
+
+    def _before_change(self, length: int) -> None:
+        """Tell those who read tokens in place that only the first `length` stay."""
+        if length < self.length:
+            for reader in self._lent_to:
+                reader.before_change(length)
 
     def saved_prefix(self) -> SavedPrefix:
         """A copy of `reusable_ids` with their keys and values, and states."""
@@ -216,6 +245,7 @@ class CachedSession(ABC):
                 f"a prefix of {len(prefix.token_ids)} tokens cannot give back {num_tokens}"
             )
         reached = prefix.reachable(num_tokens)
+        self._before_change(0)
         self._num_canonical = self.cache.length = 0  # until all is there
         if self.cache.states is not None:
             self.cache.states.put(prefix.states or (), reached)

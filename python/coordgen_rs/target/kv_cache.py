@@ -49,6 +49,9 @@ class Cache(Protocol):
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Append the given rows of the last step, in path order."""
 
+    def first(self, length: int) -> list[Pair]:
+        """Per layer the keys and values of the first committed tokens, without a copy."""
+
     def copied(self, length: int) -> list[Pair]:
         """Per layer copies of the keys and values of the first committed tokens."""
 

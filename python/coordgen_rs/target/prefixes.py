@@ -10,7 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
-from coordgen_rs.target.session import KeepsPrefixes, KeepsTokens, SavedPrefix, Session
+from coordgen_rs.target.prefix_store.store import PrefixStore
+from coordgen_rs.target.session import (
+    KeepsPrefixes,
+    KeepsTokens,
+    SavedPrefix,
+    Session,
+    StoresPrefixes,
+)
 
 LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""
@@ -22,19 +29,26 @@ class PrefixPool:
     Args:
         most_bytes: Most bytes of all that are kept. While one is saved, its bytes come on top.
         namespace: The namespace whose tokens the session holds at first.
+        store: Where prefixes are kept on disk; None for nowhere.
+
+    Attributes:
+        store: The `store` argument.
 
     Raises:
         OptionError: `most_bytes` is negative or no integer.
     """
 
-    def __init__(self, most_bytes: int, namespace: str = "") -> None:
+    def __init__(
+        self, most_bytes: int, namespace: str = "", store: PrefixStore | None = None
+    ) -> None:
         self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
+        self.store = store
         self._namespace = namespace
         self._kept: list[_Kept] = []  # the latest last; of all namespaces, which share it
 
     def of(self, namespace: str) -> "PrefixPool":
         """The same pool for a session that holds tokens of a namespace."""
-        pool = PrefixPool(self._most_bytes, namespace)
+        pool = PrefixPool(self._most_bytes, namespace, self.store)
         pool._kept = self._kept
         return pool
 
@@ -68,13 +82,36 @@ class PrefixPool:
         best = max(mine, key=lambda kept: kept.reachable(prompt), default=None)
         if len(session.reusable_ids) - held >= LEAST_TOKENS:
             self._keep(session)
-        if best is None:
-            return 0
-        num_tokens = best.reachable(prompt)
-        if num_tokens - held >= LEAST_TOKENS:
-            session.restore_prefix(best.prefix, num_tokens)
-            self._use(best)
-        return common_len(best.token_ids, prompt)
+        num_known = 0
+        if best is not None:
+            num_tokens, num_known = best.reachable(prompt), common_len(best.token_ids, prompt)
+            if num_tokens - held >= LEAST_TOKENS:
+                session.restore_prefix(best.prefix, num_tokens)
+                self._use(best)
+                held = num_tokens
+        if self.store is not None and len(prompt) - 1 - held >= LEAST_TOKENS:
+            self._read(self.store, session, prompt, held)
+        return num_known
+
+    def store_up(self, session: Session, since: int = 0, *, ends: bool = True) -> None:
+        """Keep on disk what a session holds, if there is a store.
+
+        Args:
+            session: Same as in `PrefixStore.save`, and so are the others.
+            since: How many of its tokens were there when it was last kept.
+            ends: Whether its request has ended.
+        """
+        if self.store is not None and isinstance(session, StoresPrefixes):
+            self.store.save(session, self._namespace, since, ends=ends)
+
+    def _read(
+        self, store: PrefixStore, session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int
+    ) -> None:
+        """Put back what is kept on disk of a prompt, where it is more than a session holds."""
+        if isinstance(session, StoresPrefixes):
+            found = store.find(session, prompt, self._namespace, held)
+            if found is not None:
+                session.restore_prefix(found, len(found.token_ids))
 
     def _use(self, latest: "_Kept") -> None:
         """Make a prefix the last to go; the order of others stays."""
@@ -82,6 +119,8 @@ class PrefixPool:
 
     def _keep(self, session: KeepsPrefixes) -> None:
         """Keep what a session holds, in place of what that begins with."""
+        if not self._most_bytes:
+            return
         ids = session.reusable_ids
         mine = [kept for kept in self._kept if kept.namespace == self._namespace]
         same = next((kept for kept in mine if _begins_with(kept.token_ids, ids)), None)

@@ -180,3 +180,32 @@ class KeepsPrefixes(KeepsTokens, Protocol):
         Keys and values are bit-equal to those that were saved; behind what `reachable` tells,
         tokens are read again. If it fails, nothing else is committed.
         """
+
+
+class ReadsInPlace(Protocol):
+    """Reads a session's tokens in place, beside its runs, which only add to them."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reads nothing any more."""
+
+    def before_change(self, length: int) -> None:
+        """Tokens behind the first `length` are about to be overwritten; waits for no disk."""
+
+
+@runtime_checkable
+class StoresPrefixes(KeepsPrefixes, Protocol):
+    """A session whose committed tokens may outlast the process (`prefix_store`)."""
+
+    @property
+    def state_sizes(self) -> Sequence[int]:
+        """Bytes of the states of each operator of recurrent layers; empty where there are none."""
+
+    def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
+        """The first tokens of `reusable_ids`, with their keys and values, not copied."""
+
+    def snapshots(self) -> "Sequence[Snapshot] | None":
+        """States of recurrent layers behind some of the tokens, ascending; None without such."""
+
+    def lend(self, reader: ReadsInPlace) -> None:
+        """Tell a reader before tokens that are committed now are overwritten."""

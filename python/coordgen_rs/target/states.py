@@ -124,6 +124,11 @@ class States:
         kept = sum(snapshot.nbytes for snapshot in self.snapshots)
         return kept + sum(int(state.nbytes) for state in self._states)
 
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of each operator's state."""
+        return [state.shape[1] for state in self._states]
+
     def before_run(self, length: int, *, reads: bool) -> None:
         """Prepare a run behind `length` committed tokens.
 
@@ -200,6 +205,12 @@ class States:
         if len(applied) == 1 and applied.isdisjoint(known):
             kept.append(self._snapshot(applied.pop()))
         return kept
+
+    def known(self, committed: int) -> list[Snapshot]:
+        """All that brings some of the committed tokens back, ascending."""
+        found = {it.length: it for it in self.saved(committed)}
+        found |= {it.length: it for it in self.snapshots}
+        return sorted(found.values(), key=_length)
 
     def keep_turn(self, length: int) -> None:
         """Keep a snapshot where a turn may end; all states are of `length` tokens."""

@@ -19,7 +19,7 @@ EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
 is a chat page. By default up to four requests are answered at a time, in the same steps; others
 wait. Ctrl-C or SIGTERM ends the server: running answers get --grace seconds; a second one stops
-it at once, with exit code 130.
+it at once, with exit code 130. With --prefix-store, what users ask and are answered stays on disk.
 
 examples:
   coordgen serve bundle
@@ -27,6 +27,7 @@ examples:
   COORDGEN_API_KEY=secret coordgen serve bundle --host 0.0.0.0
   coordgen serve bundle --host 0.0.0.0 --api-key-file keys
   coordgen serve small.gguf large.gguf --models-dir models --memory-limit 8G
+  coordgen serve bundle --prefix-store prefixes --prefix-store-size 20G
 """
 
 _PREFIX_MEMORY = 512_000_000

@@ -104,6 +104,8 @@ def _check_forgetful(options: argparse.Namespace) -> None:
         remembering.append("--history")
     if options.prefix_memory:
         remembering.append("--prefix-memory")
+    if options.prefix_store is not None:
+        remembering.append("--prefix-store")
     if remembering:
         raise OptionError(
             f"{remembering[0]} would let requests of strangers show in others' answers: with "

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
 from coordgen_rs.cli.options import history as history_options
 from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.options import prefixes as prefix_options
 from coordgen_rs.cli.options import provider as provider_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
@@ -72,7 +73,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options of opening a model: what `opened` reads."""
     parser.declare(_CHAT_TEMPLATE)
     parser.declare_alternatives(*_METHODS)
-    parser.declare(*_DRAFTING, *history_options.OPTIONS, *_OPENING)
+    parser.declare(*_DRAFTING, *history_options.OPTIONS, *prefix_options.OPTIONS, *_OPENING)
     parser.declare(*provider_options.OPTIONS, shared.THREADS)
 
 
@@ -86,6 +87,8 @@ def check(options: argparse.Namespace) -> None:
         raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
     if options.history is None:
         option.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
+    if options.prefix_store is None:
+        option.refuse(options, ("prefix_store_size",), "needs --prefix-store")
     if options.fleet_history is None:
         option.refuse(options, ("fleet_namespace",), "needs --fleet-history")
     if options.draft == PLAIN:

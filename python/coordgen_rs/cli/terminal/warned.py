@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from coordgen_rs.cli.terminal.text import tell
-from coordgen_rs.errors import HistoryWarning, LeftoverWarning
+from coordgen_rs.errors import HistoryWarning, LeftoverWarning, PrefixStoreWarning
 
 
 @contextmanager
 def warnings_told() -> Iterator[None]:
-    """Print each warning as one line; those of a history and of leftovers every time."""
+    """Print each warning as one line; those of what is kept on disk every time."""
     with warnings.catch_warnings():
-        for category in (HistoryWarning, LeftoverWarning):
+        for category in (HistoryWarning, LeftoverWarning, PrefixStoreWarning):
             warnings.simplefilter("always", category)
         warnings.showwarning = _show_warning
         yield

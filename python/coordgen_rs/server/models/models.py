@@ -194,6 +194,7 @@ class Models:
                 num_waiting=0 if worker is None else worker.num_waiting,
                 num_places=0 if worker is None else worker.num_places,
                 runs=None if worker is None else worker.runs,
+                store=None if worker is None else worker.store,
             )
         return merged(texts) if len(texts) > 1 else texts[self.default.name]
 

@@ -16,7 +16,7 @@ from coordgen_rs.errors import CallOrderError, ShapeError, arguments
 from coordgen_rs.target.batch.sharing import Offers, SharesRuns
 from coordgen_rs.target.cached_session import CachedSession, turn_of
 from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.target.session import OnLogits, OnRead, SavedPrefix, StepCost
+from coordgen_rs.target.session import OnLogits, OnRead, StepCost
 
 if TYPE_CHECKING:
     from coordgen_rs.target.batch.batch import Batch
@@ -243,12 +243,6 @@ class Sequence(CachedSession, SharesRuns):
         """
         held = other.prefix_in_place(num_tokens)
         self.restore_prefix(held, held.reachable(num_tokens))
-
-    def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
-        """The first tokens of `reusable_ids`, with their keys and values, not copied."""
-        states, layers = self.cache.states, self.cache.first(num_tokens)
-        snapshots = None if states is None else states.snapshots
-        return SavedPrefix(self.reusable_ids[:num_tokens], layers, snapshots)
 
     def close(self) -> None:
         """Release nothing: the graphs are the batch's."""

@@ -119,6 +119,10 @@ class IntegerCache:
                 self._copy(layer, rows, self.length)
         self.length += len(rows)
 
+    def first(self, length: int) -> list[Pair]:
+        """Per layer the keys and values of the first committed tokens, without a copy."""
+        return [(keys[:, :, :length], values[:, :, :length]) for keys, values in self._longest]
+
     def copied(self, length: int) -> list[Pair]:
         """Per layer copies of the keys and values of the first committed tokens."""
         return copied(self._longest, length)

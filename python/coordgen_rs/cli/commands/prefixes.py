@@ -1,0 +1,100 @@
+"""`coordgen prefixes`: the prefixes of requests that are kept on disk."""
+
+import argparse
+import json
+import time
+
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.options import prefixes as prefix_options
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal.byte_size import show_bytes
+from coordgen_rs.cli.terminal.counted import counted
+from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.target.prefix_store.directory import ScopeSummary, clear, summaries
+
+EXAMPLES = """\
+A store is a directory that was given as --prefix-store to serve, chat or generate. Clearing it
+while a server runs is safe: prompts are computed again.
+
+examples:
+  coordgen prefixes list --prefix-store prefixes
+  coordgen prefixes clear --prefix-store prefixes --namespace alice
+  coordgen prefixes clear --prefix-store prefixes --older-than 30
+  coordgen prefixes clear --prefix-store prefixes
+"""
+
+_DAY_S = 24 * 60 * 60
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the two commands; each sets `run_prefixes`."""
+    parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
+    for name, command in parser.commands.items():
+        command.set_defaults(run_prefixes=_COMMANDS[name][1], fail=command.error)
+        command.declare(prefix_options.STORE)
+    parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
+    parser.commands["clear"].declare(
+        option.text("--namespace NAME", may_be_empty=False).help("only those of this namespace"),
+        option.count("--older-than DAYS", least=0).help("only what was not used for so many days"),
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the chosen command.
+
+    Raises:
+        OSError: The directory cannot be read, or a file not removed.
+    """
+    code: int = options.run_prefixes(options)
+    return code
+
+
+def _list(options: argparse.Namespace) -> int:
+    found = summaries(options.prefix_store)
+    if options.json:
+        print(json.dumps([_facts(it) for it in found]))
+        return 0
+    for it in found:
+        namespace = "unknown" if it.namespace is None else repr(printable(it.namespace))
+        print(
+            f"{printable(it.bundle) or 'unknown bundle'}, namespace {namespace}: "
+            f"{it.num_tokens:,} tokens, {show_bytes(it.num_bytes)}, keys and values in "
+            f"{printable(it.kv_cache) or 'an unknown form'}, last used "
+            f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(it.used_at))}"
+        )
+    total = show_bytes(sum(it.num_bytes for it in found))
+    print(f"{counted(sum(it.num_tokens for it in found), 'token')}, {total}")
+    return 0
+
+
+def _facts(found: ScopeSummary) -> dict[str, object]:
+    return {
+        "bundle": found.bundle or None,
+        "namespace": found.namespace,
+        "kv_cache": found.kv_cache or None,
+        "made_by": found.made_by or None,
+        "num_tokens": found.num_tokens,
+        "num_bytes": found.num_bytes,
+        "used_at": found.used_at,
+        "directory": str(found.directory),
+    }
+
+
+def _clear(options: argparse.Namespace) -> int:
+    found = summaries(options.prefix_store)
+    if options.namespace is not None:
+        found = [it for it in found if it.namespace == options.namespace]
+    since = None
+    if options.older_than is not None:
+        since = time.time() - _DAY_S * options.older_than
+    freed = sum(clear(it, since) for it in found)
+    tell(f"{options.prefix_store}: {show_bytes(freed)} removed")
+    return 0
+
+
+_COMMANDS = {
+    "list": ("list what is kept: bundle, namespace, tokens, size, when it was last used", _list),
+    "clear": ("remove what is kept, all of it or a part", _clear),
+}
+"""What each command does, and how."""

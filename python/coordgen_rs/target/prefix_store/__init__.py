@@ -1,0 +1,1 @@
+"""Prefixes of earlier requests on disk, by content, which outlast the process."""
