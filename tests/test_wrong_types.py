@@ -28,6 +28,7 @@ FITS = {
     "repetition_penalty": (3.5,),
     "history": ("no such", "\udcff"),
     "fleet_history": ("no such", "\udcff"),
+    "prefix_store": ("no such", "\udcff"),
     "template_variables": ({"a": 1},),
 }
 """Those of `WRONG` that are not wrong there; for flags, it is True."""

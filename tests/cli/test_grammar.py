@@ -40,7 +40,7 @@ def test_what_cannot_be_followed_is_one_line(bundle, tmp_path):
     asked = ("generate", "--model", bundle, "--prompt", "Text:", "--json-schema", schema)
     assert "No such file" in refused(*asked)
     for content, said in (
-        ('{"type": "array", "uniqueItems": true}', "uniqueItems"),
+        ('{"type": "object", "unevaluatedProperties": {"not": {}}}', "unevaluatedProperties"),
         ('{"a": ', f"{schema}: the JSON schema is not valid JSON"),
     ):
         schema.write_text(content)

@@ -50,7 +50,6 @@ NOT_RUN = {
     r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
     r"^coordgen verify": Exempt(Reason.PERSON, "tests/tools/exactness/test_our_server.py"),
-    r"^ANTHROPIC_BASE_URL=": Exempt(Reason.PERSON, "tests/server/test_anthropic.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
     r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/test_openai_client.py"),
     r"coordgen_rs\.adapters|HostDrafter\(": Exempt(Reason.ENGINE, "tests/adapters/test_live.py"),
