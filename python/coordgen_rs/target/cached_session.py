@@ -15,7 +15,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.target.kv_cache import Cache
 from coordgen_rs.target.session import GapWork, ReadsInPlace, SavedPrefix
-from coordgen_rs.target.states import Snapshot
+from coordgen_rs.target.snapshot import Snapshot
 
 _ANSWER_BEGINS = 16
 """Most tokens at a prompt's end that may be the template's own, which begin the answer."""

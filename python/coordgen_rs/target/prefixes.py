@@ -4,12 +4,13 @@ In: a session, and the prompt that is to be read next. Out: a session that holds
 prompt as it, or what is kept, ever had of it. It computes nothing, and changes no token.
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
+from coordgen_rs.target.prefix_store.store import PrefixStore
 from coordgen_rs.target.session import (
     KeepsPrefixes,
     KeepsTokens,
@@ -17,9 +18,6 @@ from coordgen_rs.target.session import (
     Session,
     StoresPrefixes,
 )
-
-if TYPE_CHECKING:
-    from coordgen_rs.target.prefix_store.store import PrefixStore
 
 LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""
@@ -41,7 +39,7 @@ class PrefixPool:
     """
 
     def __init__(
-        self, most_bytes: int, namespace: str = "", store: "PrefixStore | None" = None
+        self, most_bytes: int, namespace: str = "", store: PrefixStore | None = None
     ) -> None:
         self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
         self.store = store
@@ -107,7 +105,7 @@ class PrefixPool:
             self.store.save(session, self._namespace, since, ends=ends)
 
     def _read(
-        self, store: "PrefixStore", session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int
+        self, store: PrefixStore, session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int
     ) -> None:
         """Put back what is kept on disk of a prompt, where it is more than a session holds."""
         if isinstance(session, StoresPrefixes):

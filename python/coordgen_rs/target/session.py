@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import StepInputs, SwitchReport
 
 if TYPE_CHECKING:
-    from coordgen_rs.target.states import Snapshot
+    from coordgen_rs.target.snapshot import Snapshot
 
 
 class StepCost(NamedTuple):

@@ -11,7 +11,7 @@ the next prompt of a dialogue often has others there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,42 +19,15 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.recurrent import RecurrentLayers
+from coordgen_rs.target.snapshot import COUNT, Snapshot
 
 SNAPSHOT_TOKENS = 32
 """Tokens between snapshots, at least."""
 SNAPSHOT_BYTES = 256 << 20
 """Most bytes of all snapshots of a session; two are kept in any case."""
 
-_COUNT = np.dtype(np.int64).itemsize
 _NO_STATE = -1
 _NO_NODE = -1
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """All states as they were behind some tokens.
-
-    Attributes:
-        length: How many tokens.
-        states: Of each operator its state, `(bytes,) u8`; not to be written.
-        is_turn: Whether a turn of a dialogue may end here.
-    """
-
-    length: int
-    states: Sequence[NDArray[np.uint8]]
-    is_turn: bool = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all states."""
-        return sum(state.nbytes for state in self.states)
-
-    def behind(self, length: int) -> "Snapshot":
-        """The same numbers, as if so many tokens had left them."""
-        states = [state.copy() for state in self.states]
-        for state in states:
-            state[:_COUNT].view(np.int64)[0] = length
-        return replace(self, length=length, states=states)
 
 
 class StateArrays:
@@ -111,7 +84,7 @@ class States:
 
     def __init__(self, arrays: StateArrays, number: int = 0) -> None:
         self._states = [state[number] for state in arrays.states]
-        self._counts = [state[:, :_COUNT].view(np.int64)[:, 0] for state in self._states]
+        self._counts = [state[:, :COUNT].view(np.int64)[:, 0] for state in self._states]
         self._reads = arrays.reads[number : number + 1]
         self._pending = arrays.pending[number]
         self._num_pending = self._run_at = self.first_row = 0
@@ -237,7 +210,7 @@ class States:
         for count in self._counts:
             count[:] = _NO_STATE  # until all numbers are there
         for number, state in enumerate(self._states):
-            state[0, _COUNT:] = 0 if snapshot is None else snapshot.states[number][_COUNT:]
+            state[0, COUNT:] = 0 if snapshot is None else snapshot.states[number][COUNT:]
         for count in self._counts:
             count[0] = 0 if snapshot is None else snapshot.length
         self._forget_pending()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.target.prefix_store.layout import Layout
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS, Scope, block_names, states_name
-from coordgen_rs.target.states import Snapshot
+from coordgen_rs.target.snapshot import Snapshot
 
 _LEAST_BETWEEN = 256
 """Tokens between states that are stored, at least, but for those where a turn may end."""

@@ -7,14 +7,17 @@ blocks is copied. So a session waits for no disk, and what is written costs it n
 
 from collections.abc import Sequence
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.target.kv_cache import Pair
 from coordgen_rs.target.prefix_store.layout import Layout
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS
 from coordgen_rs.target.prefix_store.writer import Room
+
+if TYPE_CHECKING:
+    from coordgen_rs.target.kv_cache import Pair
 
 
 class LentBlocks:
@@ -36,7 +39,7 @@ class LentBlocks:
     def __init__(
         self,
         token_ids: NDArray[np.uint32],
-        layers: Sequence[Pair],
+        layers: "Sequence[Pair]",
         layout: Layout,
         fresh: int,
         end: int,
