@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -227,9 +228,10 @@ def test_instructor(scripted, mode):
         city: str
         degrees: int
 
-    # Asked for one function, a model is held to its arguments.
     arguments = {"city": "Oslo", "degrees": 7}
-    client = OpenAI(base_url=f"{scripted(('Oslo', json.dumps(arguments)))}/v1")
+    call = json.dumps({"name": "Weather", "arguments": arguments})
+    said = f"<tool_call>\n{call}\n</tool_call>" if mode == "TOOLS" else json.dumps(arguments)
+    client = OpenAI(base_url=f"{scripted(('Oslo', said))}/v1")
     client = instructor.from_openai(client, mode=instructor.Mode[mode])
     told = client.chat.completions.create(
         model="scripted",
@@ -284,7 +286,7 @@ def test_llm_calls_a_function(scripted, tmp_path):
     ]
     (tmp_path / "extra-openai-models.yaml").write_text(json.dumps(models))
     function = 'def weather(city: str) -> str:\n    return "7 degrees, says the thermometer"\n'
-    command = ["llm", "-m", "local", QUESTION, "--functions", function]
+    command = [sys.executable, "-m", "llm", "-m", "local", QUESTION, "--functions", function]
     done = subprocess.run(
         command,
         capture_output=True,

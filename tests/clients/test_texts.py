@@ -76,7 +76,6 @@ def anthropic(url, question, is_streamed):
     asked = {
         "model": "smollm2",
         "max_tokens": LENGTH,
-        "temperature": 0,
         "messages": [{"role": "user", "content": question}],
     }
     if not is_streamed:
