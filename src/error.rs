@@ -38,6 +38,9 @@ pub enum Error {
     /// A grammar leaves no token to say.
     #[error("the grammar cannot go on: no token of the vocabulary may follow")]
     NothingAllowed,
+    /// A bias of minus infinity is on every token that is left.
+    #[error("no token is left: logit_bias forbids each that may follow")]
+    AllForbidden,
     /// A grammar has failed; it knows why.
     #[error("the grammar failed: {reason}")]
     ConstraintFailed {

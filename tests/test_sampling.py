@@ -248,6 +248,18 @@ def test_a_bias_on_an_unknown_token_is_refused_before_anything_runs(session_of, 
         next(loop(session, np.array([1], np.uint32), sampling=sampling))
 
 
+@pytest.mark.parametrize("loop", [plain, generate])
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_biases_that_leave_no_token_are_told_as_such(session_of, loop, temperature):
+    session = session_of("embedded", "fp32")
+    no_token = dict.fromkeys(range(session.vocab_size), -np.inf)
+    sampling = Sampling(temperature, logit_bias=no_token)
+    with pytest.raises(OptionError, match="logit_bias forbids each"):
+        next(loop(session, np.array([1], np.uint32), sampling=sampling))
+    with pytest.raises(NonFiniteLogitsError):
+        sampling.draw(np.full(session.vocab_size, np.nan, np.float32), 0)
+
+
 def test_seen_tokens_refuse_what_is_of_another_vocabulary_and_stay_as_they_are():
     seen = SeenTokens(4)
     with pytest.raises(TokenOutOfRangeError, match="token id 4"):

@@ -116,7 +116,7 @@ class MemoryBudgetError(CoordgenError):
     """Nothing that can run fits into the memory budget."""
 
 class OptionError(CoordgenError):
-    """An option is unknown or outside its range."""
+    """An option is unknown or outside its range, or `logit_bias` forbids all that may follow."""
 
 @final
 class StepInputs:
@@ -1059,6 +1059,7 @@ class Sampling:
             ShapeError: The logits have another dtype or another length than the vocabulary of
                 `seen`, or are not C-contiguous.
             TokenOutOfRangeError: A bias is on a token that the row does not have.
+            OptionError: A bias of minus infinity is on every token that the row allows.
             NonFiniteLogitsError: The row has no usable maximum.
         """
 

@@ -17,8 +17,8 @@ use crate::draft::choose::rate::Rate;
 use crate::error::{Error, Result};
 
 /// What reading may cost beside others for what their own steps cost. They are to keep half of their
-/// speed, and with 1.0 a plain answer kept 0.41 of it beside a prompt of 4,000 tokens: a step that reads
-/// takes up to 1.4 times as long as those it is reckoned from.
+/// speed: with 0.7 a plain answer keeps 0.57 to 0.65 of it beside a prompt of 4,000 tokens, as a step
+/// that reads takes longer than those it is reckoned from (`benches/peers/clients.py`).
 const READING_SHARE: f32 = 0.7;
 /// Tokens that are worth a step beside others: fewer at a time take longer each, the more so the more
 /// tokens are before them.

@@ -102,6 +102,7 @@ impl From<Error> for PyErr {
             | Error::MethodNeeds { .. }
             | Error::OtherVocabulary { .. }
             | Error::NotOffered { .. }
+            | Error::AllForbidden
             | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }

@@ -81,7 +81,7 @@ impl PySampling {
             }
             None => self.0.choose(&mut scores.to_vec(), index, &mut SeenTokens::default()),
         };
-        let TokenId(token) = drawn.ok_or(Error::NonFiniteLogits { row: 0 })?;
+        let TokenId(token) = drawn.ok_or_else(|| self.0.failure(&mut scores.to_vec(), 0))?;
         Ok(token)
     }
 

@@ -124,6 +124,18 @@ impl Sampling {
             .added(row, |row| seen.penalised(row, self.penalties, |row| self.draw(row, index)))
     }
 
+    /// Why [`Sampling::choose`] found nothing in `row`, which is number `number` of its step.
+    ///
+    /// # Panics
+    /// When a bias is not in the row.
+    pub fn failure(&self, row: &mut [f32], number: usize) -> Error {
+        let is_forbidden = |row: &mut [f32]| row.iter().all(|&score| score == f32::NEG_INFINITY);
+        if argmax(row).is_some() && self.logit_bias.added(row, is_forbidden) {
+            return Error::AllForbidden;
+        }
+        Error::NonFiniteLogits { row: number }
+    }
+
     /// The answer's token number `index`, drawn from `row`, whose scores are final;
     /// `None` when the row holds NaN or has no finite maximum.
     ///

@@ -308,3 +308,23 @@ fn unusable_rows_and_options_are_refused() {
         assert!(Sampling::new(temperature, 0, top_p, 0).is_err());
     }
 }
+
+#[test]
+fn why_nothing_was_chosen_is_told_and_the_row_is_as_before() {
+    let forbidden = [(TokenId(0), f32::NEG_INFINITY), (TokenId(2), f32::NEG_INFINITY)];
+    let bias = LogitBias::new(&forbidden).unwrap();
+    for temperature in [0.0, 0.7] {
+        let sampling = Sampling::new(temperature, 0, 1.0, 1).unwrap().with_logit_bias(bias.clone());
+        for (given, told) in [
+            ([1.0, f32::NEG_INFINITY, 2.0], Error::AllForbidden),
+            ([1.0, f32::NAN, 2.0], Error::NonFiniteLogits { row: 7 }),
+            ([f32::NAN, f32::NEG_INFINITY, 2.0], Error::NonFiniteLogits { row: 7 }),
+            ([f32::NEG_INFINITY; 3], Error::NonFiniteLogits { row: 7 }),
+        ] {
+            let mut row = given;
+            assert_eq!(sampling.choose(&mut row, 0, &mut SeenTokens::default()), None);
+            assert_eq!(sampling.failure(&mut row, 7), told);
+            assert_eq!(row.map(f32::to_bits), given.map(f32::to_bits));
+        }
+    }
+}

@@ -79,7 +79,7 @@ impl<'a> Answer<'a> {
 
     /// What the target says after `node`, which stands on the path that it takes, where `seen` are
     /// the tokens up to the node; `None` after a node whose path leaves the record. Fails when its
-    /// row is not finite, or the record ends before the answer does.
+    /// row is not finite, biases forbid all that is left, or the record ends before the answer does.
     pub fn says(
         &mut self,
         tree: &DraftTree,
@@ -91,11 +91,15 @@ impl<'a> Answer<'a> {
             Self::Computed { scores, vocab_size, sampling, num_given } => {
                 let row = &mut scores[node.index() * *vocab_size..][..*vocab_size];
                 let index = (*num_given + depth) as u64;
+                let number = node.index();
                 let said = match sampling {
-                    Some(sampling) => sampling.choose(row, index, seen),
-                    None => argmax(row),
+                    Some(sampling) => {
+                        let said = sampling.choose(row, index, seen);
+                        said.ok_or_else(|| sampling.failure(row, number))
+                    }
+                    None => argmax(row).ok_or(Error::NonFiniteLogits { row: number }),
                 };
-                said.map(Some).ok_or(Error::NonFiniteLogits { row: node.index() })
+                said.map(Some)
             }
             Self::Recorded(answer) => Self::recorded(answer, tree, node),
         }
