@@ -110,6 +110,14 @@ def test_what_may_begin_a_stop_string_is_held_back_and_keeps_its_sources():
     assert stream.answer.spans[1] == Span(1, 2, "b")
 
 
+def test_a_stop_string_that_only_the_end_makes_certain_is_told():
+    stream = stream_of([(0, "target"), (1, "target"), (3, "target")], stop=["bcd日", "cd"])
+    assert "".join(map(str, stream)) == "Äb"
+    answer = stream.answer
+    assert (answer.text, answer.finish_reason) == ("Äb", "stop")
+    assert (answer.stats.stop_string, answer.stats.cut_at) == ("cd", 3)
+
+
 def test_a_stop_string_ends_the_steps_before_the_last_piece_is_given_out():
     closed = []
     stream = stream_of([(1, "target"), (3, "target"), (0, "target")], stop="d", closed=closed)

@@ -107,6 +107,66 @@ def test_a_question_without_an_answer_is_taken_back(model):
     assert dialogue.messages[-1]["content"] == said
 
 
+def test_an_answer_that_was_cut_goes_on_as_a_higher_limit_had_it(model):
+    expected = model.chat([user(TEXT)], max_new_tokens=40, ignore_eos=True)
+    dialogue = Dialogue(model, max_new_tokens=9, ignore_eos=True)
+    with dialogue.ask(TEXT) as stream:
+        list(stream)
+    token_ids = list(dialogue.answer.token_ids)
+    for limit in (1, 20, 10):
+        dialogue.options["max_new_tokens"] = limit
+        with dialogue.go_on() as stream:
+            list(stream)
+        token_ids += dialogue.answer.token_ids
+    assert token_ids == list(expected.token_ids)
+    assert dialogue.messages == [user(TEXT), {"role": "assistant", "content": expected.text}]
+
+
+def test_an_answer_goes_on_after_it_was_stopped_and_ends_at_a_stop_string_without_it(model):
+    whole = model.chat([user(TEXT)], max_new_tokens=40, ignore_eos=True).text
+    stop = whole[-12:]
+    dialogue = Dialogue(model, max_new_tokens=40, ignore_eos=True, stop=[stop])
+    with dialogue.ask(TEXT) as stream:
+        next(stream)
+    with dialogue.go_on() as stream:
+        list(stream)
+    assert dialogue.messages[-1]["content"] == whole[: whole.index(stop)]
+
+
+@pytest.mark.parametrize("what", ["nothing", "complete", "loaded", "taken back", "another system"])
+def test_what_is_complete_or_unknown_cannot_be_gone_on_with(model, what):
+    dialogue = Dialogue(model, max_new_tokens=80 if what == "complete" else 4)
+    if what != "nothing":
+        with dialogue.ask(TEXT) as stream:
+            list(stream)
+    if what == "loaded":
+        dialogue.load(dialogue.messages)
+    if what == "taken back":
+        assert dialogue.take_back() == TEXT
+        assert dialogue.take_back() is None
+    if what == "another system":
+        dialogue.system = "Be short."
+    before = dialogue.messages
+    with pytest.raises(OptionError, match="go on with"), dialogue.go_on():
+        pass
+    assert dialogue.messages == before
+
+
+def test_a_loaded_dialogue_goes_on_as_if_it_had_been_said_here(model):
+    said = [{"role": "system", "content": "Be short."}, user(TEXT)]
+    dialogue = Dialogue(model, max_new_tokens=6)
+    dialogue.load(said)
+    assert dialogue.system == "Be short."
+    with dialogue.ask("And?") as stream:  # in place of what was never answered
+        list(stream)
+    assert dialogue.messages[:2] == [said[0], user("And?")]
+    dialogue.system = None
+    assert dialogue.messages == dialogue.turns
+    for wrong in ([said[0], said[0]], [user("a"), user("b")], [{"role": "tool", "content": ""}]):
+        with pytest.raises(OptionError, match=r"messages\[[01]\]\.role is"):
+            dialogue.load(wrong)
+
+
 def test_end_tokens_can_be_ignored(model):
     ended = model.generate(TEXT, max_new_tokens=80)
     assert ended.finish_reason == "stop"

@@ -46,6 +46,25 @@ def test_without_reuse_nothing_is_left_for_another_namespace(bundle):
     assert other.stats.reused_tokens == 0
 
 
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_a_request_that_reuses_nothing_takes_nothing_from_others(bundle, parallel):
+    with Model.open(bundle, prefix_memory=1 << 28, parallel=parallel) as model:
+        model.generate(TEXT, max_new_tokens=4)
+        for text in (TEXT[::-1], TEXT[9:]):
+            model.generate(text, max_new_tokens=4, reuse_prefix=False)
+        again = model.generate(TEXT, max_new_tokens=4)
+    assert again.stats.reused_tokens == again.stats.prompt_tokens - 1
+
+
+def test_of_several_places_one_that_nobody_goes_on_with_is_taken_first(bundle):
+    with Model.open(bundle, parallel=2) as model:
+        model.generate(TEXT, max_new_tokens=4)
+        for text in (TEXT[::-1], TEXT[9:], TEXT[18:]):
+            model.generate(text, max_new_tokens=4, reuse_prefix=False)
+        again = model.generate(TEXT, max_new_tokens=4)
+    assert again.stats.reused_tokens == again.stats.prompt_tokens - 1
+
+
 def test_a_model_that_does_not_remember_answers_each_request_alike(bundle):
     with Model.open(bundle, draft="blend", remember=False) as model:
         first, second = (told(model.generate(TEXT)) for _ in range(2))

@@ -288,7 +288,7 @@ def test_tasks_await_answers(bundle, answers, parallel):
         before = threading.active_count()
         tasks = [asyncio.create_task(model.agenerate(it, **OPTIONS)) for it in PROMPTS]
         await asyncio.sleep(0.01)
-        assert threading.active_count() <= before + 1
+        assert threading.active_count() <= before + 2  # one may be ending while the next begins
         return await asyncio.gather(*tasks)
 
     with Model.open(bundle, parallel=parallel) as model:

@@ -330,7 +330,7 @@ def test_requests_that_wait_begin_in_the_order_in_which_they_came(scripted):
         asked = []
         for number, word in enumerate(words):
             asked.append(pool.submit(whole, scripted.stream(word)))
-            while len(scripted.turns._waiting) < number or not at_step.wait(60):
+            while len(scripted.turns._queue) <= number or not at_step.wait(60):
                 pass
         may_step.set()
         assert [one.result(60).text for one in asked] == words

@@ -308,7 +308,8 @@ class Model:
 
         Raises:
             OptionError: An option is out of range or of a wrong type, a text is not valid Unicode:
-                it holds half of a surrogate pair, or the package llguidance is missing.
+                it holds half of a surrogate pair, or the package llguidance is missing. Also where
+                `logit_bias` forbids every token that may follow.
             UnsupportedGrammarError: The grammar cannot be followed; nothing was begun.
             GrammarError: The grammar cannot go on: no token of the vocabulary may follow.
             EmptyPromptError, PromptTooLongError: The prompt cannot be used.
@@ -560,6 +561,15 @@ class Model:
         if session.step_costs is None:
             return None
         return dict(zip(session.widths, session.step_costs, strict=True))
+
+    @property
+    def recommended(self) -> Mapping[str, float]:
+        """How the model's makers recommend to draw from it, by names of `RequestOptions`.
+
+        It is not applied by itself; empty where they say nothing.
+        """
+        found = self._session.bundle.manifest.recommended
+        return {} if found is None else found.told()
 
     @property
     def commit(self) -> str:

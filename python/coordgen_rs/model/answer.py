@@ -306,15 +306,20 @@ def _read(
             num_read += len(read.gain.token_ids)
             if stop.cut_at is not None:
                 # So that closed steps count as finished, and a history keeps no more than that.
-                stats.finish_reason, stats.cut_at = "stop", num_read
-                stats.stop_string = stop.found
+                _tell_stop(stats, stop, num_read)
                 steps.close()
                 yield read
                 return
             yield read
         pieces = tuple(_taken(waiting, len(stop.finish())))
+    if stop.cut_at is not None:  # by one behind the beginning of another, which the end left open
+        _tell_stop(stats, stop, num_read)
     if pieces:
         yield Read(Gain(pieces, (), (), None), (0,) * len(pieces))
+
+
+def _tell_stop(stats: Stats, stop: StopStrings, num_tokens: int) -> None:
+    stats.finish_reason, stats.cut_at, stats.stop_string = "stop", num_tokens, stop.found
 
 
 def _read_step(

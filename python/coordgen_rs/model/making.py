@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Generator
 from contextlib import suppress
 from contextvars import ContextVar
-from threading import Lock, get_ident, main_thread
+from threading import get_ident, main_thread
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
 
@@ -54,6 +54,15 @@ class Made(Protocol[_Made]):
         """End the generator where it stands."""
 
 
+class _Maker:
+    """Somebody who makes an item, or closes the generator; each time another object."""
+
+    __slots__ = ("thread",)
+
+    def __init__(self, thread: int) -> None:
+        self.thread = thread
+
+
 class Making(Generic[_Item]):
     """The items of a generator, which one thread at a time makes.
 
@@ -64,7 +73,6 @@ class Making(Generic[_Item]):
         bell: Rung whenever an item was made, and when there will be no more.
 
     Attributes:
-        maker: The thread that is making an item; None while none is.
         is_given_up: Whether it was closed before its end.
     """
 
@@ -73,9 +81,16 @@ class Making(Generic[_Item]):
         self._made = deque[_Item]()
         self._error: Exception | None = None
         self._is_over = self.is_given_up = False
-        self._right = Lock()  # to make an item, or to close the generator
+        # Who may make an item, or close the generator: under 0, if anybody. Ctrl-C is raised behind
+        # calls, so one call takes it, one leaves it, and none comes between a call and its `try`.
+        self._held = dict[int, _Maker]()
         self._reader: int | None = None
-        self.maker: int | None = None
+
+    @property
+    def maker(self) -> int | None:
+        """The thread that is making an item; None while none is."""
+        mine = self._held.get(0)
+        return None if mine is None else mine.thread
 
     def is_asked(self) -> None:
         """Say that this thread reads on, also if what it reads was taken before."""
@@ -134,19 +149,33 @@ class Making(Generic[_Item]):
         Returns:
             Whether anything was done.
         """
-        if not self._begin():
+        if self._is_over or self._error is not None:
             return False
+        held, mine = self._held, _Maker(get_ident())
         try:
+            if held.setdefault(0, mine) is not mine:
+                return False
             self._made.append(next(self._items))
         except StopIteration:
             self._is_over = True
         except Exception as error:
             self._error = error
         except BaseException:  # Ctrl-C in a thread that may not be the reader's
-            self._error = CallOrderError("the answer was broken off: ask for it again")
+            if 0 in held and held[0] is mine:
+                self._error = CallOrderError("the answer was broken off: ask for it again")
             raise
         finally:
-            self._end()
+            if 0 in held and held[0] is mine:
+                try:
+                    if self.is_given_up:
+                        self._finish()
+                except Exception as error:  # whoever makes the item may be a helper
+                    self._error = error
+                finally:
+                    try:
+                        held.clear()
+                    finally:
+                        self._bell.ring()
         return True
 
     def close(self) -> None:
@@ -184,32 +213,19 @@ class Making(Generic[_Item]):
             if not self.make() and not (self._made or self._error or self._is_over):
                 return None
 
-    def _begin(self) -> bool:
-        if self._is_over or self._error is not None or not self._right.acquire(blocking=False):
-            return False
-        self.maker = get_ident()
-        return True
-
-    def _end(self) -> None:
-        try:
-            if self.is_given_up:
-                self._finish()
-        except Exception as error:  # whoever makes the item may be a helper
-            self._error = error
-        finally:
-            self.maker = None
-            self._right.release()
-            self._bell.ring()
-
     def _closed(self) -> bool | None:
         """True once the generator is closed; None while another thread makes an item."""
-        if not self._right.acquire(blocking=False):
-            return None
+        held, mine = self._held, _Maker(get_ident())
         try:
+            if held.setdefault(0, mine) is not mine:
+                return None
             self._finish()
         finally:
-            self._right.release()
-            self._bell.ring()
+            if 0 in held and held[0] is mine:
+                try:
+                    held.clear()
+                finally:
+                    self._bell.ring()
         return True
 
     def _finish(self) -> None:

@@ -28,18 +28,21 @@ class Place:
         session: The `session` argument.
         namespace: The `namespace` argument.
         prompt: Of the request that has it, `(tokens,) u32`; None while nobody has it.
-        used: The smaller, the longer it has not been taken.
+        is_gone_on_with: Whether what its request leaves is likely to be gone on with.
+        used: The smaller, the sooner it is taken: by when it was left, before these what nobody is
+            likely to go on with.
     """
 
     def __init__(self, session: Shared, namespace: str) -> None:
         self.session, self.namespace = session, namespace
         self.prompt: NDArray[np.uint32] | None = None
+        self.is_gone_on_with = True
         self.used = next(_TIMES)
 
     def leave(self) -> None:
         """Be free for another request."""
         self.session.withdraw()
-        self.prompt, self.used = None, next(_TIMES)
+        self.prompt, self.used = None, next(_TIMES) if self.is_gone_on_with else -1
 
     def holds(self, prompt: NDArray[np.uint32]) -> int:
         """How many of a prompt's first tokens need not be read here."""
@@ -85,7 +88,7 @@ class Places:
             if num_held - own >= LEAST_TOKENS:
                 self._keep(place)
                 place.session.take_prefix(most.session, num_held)
-        place.prompt = prompt
+        place.prompt, place.is_gone_on_with = prompt, request.reuse_prefix
         return place
 
     def is_being_read(self, request: ModelRequest) -> bool:

@@ -20,7 +20,7 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
 from coordgen_rs.model.options import AskedOptions
 from coordgen_rs.target.prefixes import PrefixPool
-from coordgen_rs.target.session import OnRead, Session
+from coordgen_rs.target.session import KeepsPrefixes, OnRead, Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -50,7 +50,13 @@ class ModelRequest:
     def steps(self, session: Session) -> Generator[Step]:
         """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
         with ExitStack() as used:
-            prefixes = self.prefixes if self.reuse_prefix else None
+            prefixes = self.prefixes
+            if prefixes is not None and not self.reuse_prefix:
+                if isinstance(session, KeepsPrefixes):  # it overwrites what others go on with
+                    prefixes.hand_over(session, self.namespace)
+                prefixes = None
+            if prefixes is not None:
+                used.enter_context(prefixes.beside_request())
             keeping = _Keeping(session, prefixes, self.asked.on_read, self.stats)
             used.callback(keeping.ends)
             grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())

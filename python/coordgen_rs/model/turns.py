@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -73,8 +73,9 @@ class Turns:
         self._session, self._prefixes, self._release = session, prefixes, release
         self._held_by = namespace
         self.bell = Bell()
-        self._right = Lock()  # to use the session; held from a request's first step to its end
-        self._waiting = deque[object]()
+        # Who has the session, from a request's first step to its end, and behind it who waits. To be
+        # the first is to have it, and one call leaves it: Ctrl-C comes between no two of them.
+        self._queue = deque[object]()
         self._open: list[ref[Making[Any]]] = []  # what makes the answer of the request that has it
         self.is_closed = False
         self._opened = OpenedHere()
@@ -149,31 +150,27 @@ class Turns:
         Raises:
             CallOrderError: This thread is making a step.
         """
-        place = object()
-        self._waiting.append(place)
+        queue, place = self._queue, object()
         try:
-            has_it = self.bell.wait_for(lambda: self._granted(place, making))
-        finally:
-            self._waiting.remove(place)
-            self.bell.ring()
-        try:
+            queue.append(place)
+            self.bell.wait_for(lambda: self._granted(place, making))
             yield
         finally:
-            if has_it:
-                self._right.release()
+            try:
+                if place in queue:
+                    queue.remove(place)
+            finally:
                 self.bell.ring()
 
     def _granted(self, place: object, making: list[ref[Making[Any]]]) -> bool | None:
-        """Whether the session is this thread's; None while it has to wait.
+        """True once the session is this thread's, or is not wanted; None while it has to wait.
 
         Raises:
             CallOrderError: This thread is making a step.
         """
         is_changed = True
         while is_changed:
-            if making and _is_given_up(making):
-                return False
-            if self._waiting[0] is place and self._right.acquire(blocking=False):
+            if self._queue[0] is place or (making and _is_given_up(making)):
                 return True
             is_changed = self._helped()
         return None
