@@ -36,12 +36,17 @@ def test_what_is_stored_is_listed_used_and_cleared(generated, tmp_path, coordgen
     told = coordgen("prefixes", "list", "--prefix-store", store).out
     assert "namespace 'default'" in told
     assert f"{listed['num_tokens']} tokens" in told
-    coordgen("prefixes", "clear", "--prefix-store", store, "--namespace", "others")
+    nobody = coordgen("prefixes", "clear", "--prefix-store", store, "--namespace", "others")
+    assert "no prefixes of namespace 'others' are stored here" in nobody.err
     coordgen("prefixes", "clear", "--prefix-store", store, "--older-than", "1")
     assert generated()["reused_tokens"] >= 160
-    coordgen("prefixes", "clear", "--prefix-store", store)
+    cleared = coordgen("prefixes", "clear", "--prefix-store", store).err
+    assert "MB removed; a server that runs stores again what it still holds in memory" in cleared
     assert coordgen("prefixes", "list", "--prefix-store", store).out == "0 tokens, 0.0 MB\n"
     assert generated()["reused_tokens"] == 0
+    for path in store.rglob("*.kv"):
+        path.unlink()
+    assert "nothing left\n" in coordgen("prefixes", "list", "--prefix-store", store).out
 
 
 def test_a_size_bounds_the_store(generated, tmp_path):
@@ -56,13 +61,16 @@ def test_a_size_bounds_the_store(generated, tmp_path):
         (("prefixes", "list"), "--prefix-store"),
         (("prefixes", "list", "--prefix-store", "no-such"), "no-such: No such file"),
         (("prefixes", "clear", "--prefix-store", "no-such"), "no-such: No such file"),
+        (("prefixes", "list", "--prefix-store", __file__), "Not a directory"),
+        (("prefixes", "list", "--prefix-store", ROOT), "is not a prefix store"),
+        (("prefixes", "clear", "--prefix-store", ROOT), "is not a prefix store"),
         (("chat", "b", "--prefix-store-size", "1M"), "needs --prefix-store"),
         (("chat", "b", "--prefix-store", "p", "--no-remember"), "remember is False"),
         (("chat", "b", "--prefix-store", "p", "--prefix-store-size", "0"), "prefix_store_size"),
     ],
 )
 def test_mistakes_are_told_in_one_line(capsys, options, told):
-    assert main(options) == 2
+    assert main([*map(str, options)]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1

@@ -84,6 +84,9 @@ class LateWriter:
     def add(self, job):
         self.jobs.append(job)
 
+    def wait_for_quiet(self):
+        """It is told when to write."""
+
     def flush(self):
         while self.jobs:
             self.jobs.popleft()()

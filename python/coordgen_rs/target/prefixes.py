@@ -4,6 +4,7 @@ In: a session, and the prompt that is to be read next. Out: a session that holds
 prompt as it, or what is kept, ever had of it. It computes nothing, and changes no token.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -92,6 +93,10 @@ class PrefixPool:
         if self.store is not None and len(prompt) - 1 - held >= LEAST_TOKENS:
             self._read(self.store, session, prompt, held)
         return num_known
+
+    def beside_request(self) -> AbstractContextManager[None]:
+        """While a request runs: what is kept on disk is written when none does."""
+        return nullcontext() if self.store is None else self.store.beside_request()
 
     def store_up(self, session: Session, since: int = 0, *, ends: bool = True) -> None:
         """Keep on disk what a session holds, if there is a store.

@@ -2,13 +2,16 @@
 
 import errno
 import os
+import random
 import stat
 import subprocess
 import sys
 import threading
 import warnings
+from contextlib import nullcontext
 from itertools import accumulate, chain
 from operator import and_, eq
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +20,13 @@ from hypothesis import strategies as st
 
 from coordgen_rs.errors import OptionError, PrefixStoreWarning
 from coordgen_rs.target.prefix_store import block_file
-from coordgen_rs.target.prefix_store.directory import StoreDirectory, clear, summaries
+from coordgen_rs.target.prefix_store import directory as directory_module
+from coordgen_rs.target.prefix_store.directory import (
+    StoreDirectory,
+    clear,
+    stored_files,
+    summaries,
+)
 from coordgen_rs.target.prefix_store.layout import Layout
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS
 from coordgen_rs.target.prefix_store.store import PrefixStore, TargetIdentity
@@ -26,6 +35,10 @@ from killed import small_disk
 from stored_prefixes import TARGET, LateWriter, ReadSession, check, files, found, stored
 
 BLOCK_BYTES = block_file.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
+
+
+def folders(path):
+    return [it for it in path.iterdir() if it.is_dir()]
 
 
 def run_of(number, length):
@@ -119,7 +132,7 @@ def test_only_the_owner_may_read_and_no_name_tells_a_namespace(tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="has no such modes")
 def test_a_folder_that_another_may_have_written_is_neither_read_nor_written(tmp_path, recwarn):
     store = stored(tmp_path, np.arange(64))
-    (folder,) = tmp_path.iterdir()
+    (folder,) = folders(tmp_path)
     folder.chmod(0o770)
     assert found(store, np.arange(65)) == 0
     store.save(ReadSession(np.arange(128)), "a", 0, ends=True)
@@ -142,7 +155,7 @@ def test_a_directory_that_others_may_write_in_is_refused(tmp_path):
         PrefixStore(open_to_all, TARGET)
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(OSError, match="exists"):
+    with pytest.raises(NotADirectoryError):
         PrefixStore(file, TARGET)
     with pytest.raises(OptionError, match="prefix_store_size"):
         PrefixStore(tmp_path, TARGET, 0)
@@ -354,7 +367,7 @@ _ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path
 
 def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path):
     stored(tmp_path, np.arange(64)).close()
-    (folder,) = tmp_path.iterdir()
+    (folder,) = folders(tmp_path)
     old, young = (folder / f".{'0' * 32}.kv.{it * 12}.unfinished" for it in "ab")
     for path in (old, young):
         path.write_bytes(b"half")
@@ -415,15 +428,177 @@ def test_of_recurrent_layers_the_longest_states_lead_back(tmp_path, turns):
     assert store.counts.damaged == len(turns)
 
 
-def test_no_more_than_the_limit_is_there_after_any_write(tmp_path):
-    directory = StoreDirectory(tmp_path, 1000)
-    folder = directory.make_folder(bytes(16), {})
-    for number in range(40):
-        content = np.zeros(37 * (1 + number % 5), np.uint8)
-        num_bytes = block_file.HEAD_BYTES + len(content)
-        directory.make_room(num_bytes)
-        path = folder / f"{number:032x}.kv"
+def write(directory, folder, number, num_bytes):
+    """Write a file of so many bytes, and check that all are within the limit meanwhile."""
+    content = np.zeros(num_bytes - block_file.HEAD_BYTES, np.uint8)
+    path = folder / f"{number:032x}.kv"
+    with directory.room_for(num_bytes):
+        there = sum(it.num_bytes for it in stored_files(directory.path))
+        assert there + num_bytes <= directory.most_bytes
         block_file.write(path, block_file.Head(bytes(16), bytes(16), 0, 1), content, number)
-        directory.written(num_bytes)
-        assert sum(it.stat().st_size for it in files(tmp_path)) <= 1000
-        assert path.exists()
+    return path
+
+
+def by_chance(num_writers):
+    chosen = random.Random(3)
+    return [chosen.randrange(num_writers) for _ in range(150)]
+
+
+@pytest.mark.parametrize(
+    ("most", "writers"),
+    [
+        (1000, [0] * 40),
+        (30_000, by_chance(3)),
+        (30_000, by_chance(16)),
+        (30_000, [0, 1, *[2] * 150, *[0] * 9, *[1] * 9]),  # who has looked before others filled it
+    ],
+)
+def test_no_more_than_the_limit_is_there_after_any_write(tmp_path, most, writers):
+    directories = [StoreDirectory(tmp_path, most) for _ in range(max(writers) + 1)]
+    folder = directories[0].make_folder(bytes(16), {})
+    for number, writer in enumerate(writers):
+        num_bytes = block_file.HEAD_BYTES + 37 * (1 + number % 5)
+        assert write(directories[writer], folder, number, num_bytes).exists()
+        assert sum(it.stat().st_size for it in files(tmp_path)) <= most
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from test_store import StoreDirectory, write
+
+directory = StoreDirectory(Path(sys.argv[1]), 60_000)
+folder = directory.make_folder(bytes(16), {})
+for number in range(150):
+    write(directory, folder, number * 3 + int(sys.argv[2]), 700 + 100 * (number % 7))
+"""
+
+
+def test_processes_that_write_at_once_stay_within_the_limit_together(tmp_path):
+    here = str(Path(__file__).parent)
+    environment = _ENVIRONMENT | {
+        "PYTHONPATH": os.pathsep.join([here, _ENVIRONMENT.get("PYTHONPATH", "")])
+    }
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(it)], env=environment)
+        for it in range(3)
+    ]
+    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    assert 45_000 < sum(it.stat().st_size for it in files(tmp_path)) <= 60_000
+
+
+def test_a_writer_that_does_not_come_to_an_end_costs_others_their_writing_alone(
+    tmp_path, monkeypatch, recwarn
+):
+    monkeypatch.setattr(directory_module, "_MOST_WAIT_S", 0)
+    store = stored(tmp_path, run_of(1, 64))
+    with StoreDirectory(tmp_path).room_for(1):
+        store.save(ReadSession(run_of(2, 64)), "a", 0, ends=True)
+        store.flush()
+        assert found(store, run_of(1, 65)) == 64
+    assert "writing there for too long" in str(recwarn.pop(PrefixStoreWarning).message)
+    assert (store.counts.failures, found(store, run_of(2, 65))) == (1, 0)
+    store.save(ReadSession(run_of(2, 64)), "a", 0, ends=True)
+    store.flush()
+    assert found(store, run_of(2, 65)) == 64
+
+
+@pytest.mark.parametrize("total", [b"", b"-", b"1" * 30, b"\xff", None])
+def test_what_is_there_is_measured_where_nothing_of_use_tells(tmp_path, total):
+    directory = StoreDirectory(tmp_path, 3000)
+    folder = directory.make_folder(bytes(16), {})
+    for number in range(6):
+        if number >= 2 and total is None:
+            (tmp_path / ".total").unlink()
+        elif number >= 2:
+            (tmp_path / ".total").write_bytes(total)
+        write(directory, folder, number, 1000)
+    assert len(files(tmp_path)) == 2
+
+
+def test_where_nothing_can_be_removed_nothing_is_written(tmp_path, monkeypatch):
+    directory = StoreDirectory(tmp_path, 1500)
+    folder = directory.make_folder(bytes(16), {})
+    write(directory, folder, 0, 1000)
+
+    unlink = type(tmp_path).unlink
+
+    def refused(path, **options):
+        if path.suffix == ".kv":
+            raise PermissionError
+        unlink(path, **options)
+
+    monkeypatch.setattr(type(tmp_path), "unlink", refused)
+    with pytest.raises(OSError, match="nothing can be removed"), directory.room_for(1000):
+        pytest.fail("there is no room")
+
+
+def test_states_that_are_larger_than_the_store_are_left_out(tmp_path):
+    prompt = np.arange(100, dtype=np.uint32)
+    store = PrefixStore(tmp_path, TARGET, BLOCK_BYTES)
+    store.save(ReadSession(prompt, (31, 90)), "a", 0, ends=True)
+    store.flush()
+    assert sum(it.stat().st_size for it in tmp_path.glob("*/*.*s*") if it.suffix != ".json") <= (
+        BLOCK_BYTES
+    )
+    assert store.counts.failures == 0
+
+
+def test_states_for_which_there_is_no_memory_are_left_out_and_leave_room(tmp_path, monkeypatch):
+    def packed(*_):
+        raise MemoryError
+
+    prompt = np.arange(100, dtype=np.uint32)
+    store = PrefixStore(tmp_path, TARGET)
+    monkeypatch.setattr(store, "_room", Room(1))  # all is taken by what is alone
+    with monkeypatch.context() as patched:
+        patched.setattr(Layout, "packed", packed)
+        store.save(ReadSession(prompt, (50, 90)), "a", 64, ends=True)
+        store.flush()
+    assert store.counts.failures >= 2
+    assert not files(tmp_path, "*/*.states")
+    store.save(ReadSession(prompt, (90,)), "a", 64, ends=True)
+    store.flush()
+    assert len(files(tmp_path, "*/*.states")) == 1
+
+
+def test_copies_for_which_there_is_no_memory_are_dropped_and_leave_room(tmp_path, monkeypatch):
+    def packed(*_):
+        raise MemoryError
+
+    store = PrefixStore(tmp_path, TARGET)
+    store._writer, store._room = LateWriter(), Room(1)  # all is taken by what is alone
+    session = ReadSession(run_of(1, 128))
+    store.save(session, "a", 0, ends=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Layout, "packed", packed)
+        session.overwrite([])
+    store.flush()
+    assert store.counts.skipped == 4
+    assert store._room.take(2)
+
+
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError, KeyError])
+def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, error):
+    def refused(job):
+        raise error
+
+    prompt = np.arange(100, dtype=np.uint32)
+    store = PrefixStore(tmp_path, TARGET)
+    monkeypatch.setattr(store, "_room", Room(1))
+    monkeypatch.setattr(store._writer, "add", refused)
+    session = ReadSession(prompt, (90,))
+    with pytest.raises(KeyError) if error is KeyError else nullcontext():
+        store.save(session, "a", 0, ends=True)
+    assert all(reader.is_over for reader in session.readers)
+    assert store.counts.failures == (error is not KeyError)
+    assert store._room.take(2)
+
+
+def test_a_directory_of_other_files_is_no_store(tmp_path):
+    assert summaries(tmp_path) == []
+    (tmp_path / "mine.txt").touch()
+    with pytest.raises(OptionError, match="is not a prefix store"):
+        summaries(tmp_path)
+    stored(tmp_path, np.arange(64))
+    assert len(summaries(tmp_path)) == 1

@@ -15,7 +15,8 @@ from coordgen_rs.target.prefix_store.directory import ScopeSummary, clear, summa
 
 EXAMPLES = """\
 A store is a directory that was given as --prefix-store to serve, chat or generate. Clearing it
-while a server runs is safe: prompts are computed again.
+while a server runs is safe: prompts are computed again. What the server itself still holds in
+memory is stored again when it is next used.
 
 examples:
   coordgen prefixes list --prefix-store prefixes
@@ -44,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the chosen command.
 
     Raises:
+        OptionError: The directory is no store.
         OSError: The directory cannot be read, or a file not removed.
     """
     code: int = options.run_prefixes(options)
@@ -56,12 +58,14 @@ def _list(options: argparse.Namespace) -> int:
         print(json.dumps([_facts(it) for it in found]))
         return 0
     for it in found:
+        when = "nothing left"
+        if it.used_at is not None:
+            when = time.strftime("last used %Y-%m-%d %H:%M", time.localtime(it.used_at))
         namespace = "unknown" if it.namespace is None else repr(printable(it.namespace))
         print(
             f"{printable(it.bundle) or 'unknown bundle'}, namespace {namespace}: "
             f"{it.num_tokens:,} tokens, {show_bytes(it.num_bytes)}, keys and values in "
-            f"{printable(it.kv_cache) or 'an unknown form'}, last used "
-            f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(it.used_at))}"
+            f"{printable(it.kv_cache) or 'an unknown form'}, {when}"
         )
     total = show_bytes(sum(it.num_bytes for it in found))
     print(f"{counted(sum(it.num_tokens for it in found), 'token')}, {total}")
@@ -85,11 +89,18 @@ def _clear(options: argparse.Namespace) -> int:
     found = summaries(options.prefix_store)
     if options.namespace is not None:
         found = [it for it in found if it.namespace == options.namespace]
+    if not found:
+        whose = "" if options.namespace is None else f" of namespace {options.namespace!r}"
+        tell(f"{options.prefix_store}: no prefixes{whose} are stored here")
+        return 0
     since = None
     if options.older_than is not None:
         since = time.time() - _DAY_S * options.older_than
     freed = sum(clear(it, since) for it in found)
-    tell(f"{options.prefix_store}: {show_bytes(freed)} removed")
+    tell(
+        f"{options.prefix_store}: {show_bytes(freed)} removed; a server that runs stores again "
+        "what it still holds in memory, when that is next used"
+    )
     return 0
 
 

@@ -3,11 +3,13 @@
     DIR/SCOPE/about.json        whose: bundle, namespace, what made it; for lists alone
     DIR/SCOPE/NAME.kv           a block of tokens, with their keys and values
     DIR/SCOPE/NAME.states       states of recurrent layers, behind NAME's tokens
+    DIR/.total                  bytes of all these files, or more; measured again where it is gone
 
 In: files to write, and which were used. Out: the same files until room is needed, those least
-recently used first. There are no locks: a name says what a file holds, files appear and go whole,
-and who misses one computes. So several processes may use a directory, and one that is killed leaves
-at most a hidden file, which the next sweep removes.
+recently used first. Readers need no lock: a name says what a file holds, files appear and go whole,
+and who misses one computes. Writers take turns, file by file, so that all of them together stay
+within the limit. One that is killed holds nobody up, and leaves at most a hidden file, which counts
+until a later sweep removes it.
 """
 
 import errno
@@ -17,21 +19,21 @@ import re
 import stat
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.files.unfinished import held_name, replacing
 from coordgen_rs.target.prefix_store import block_file
-from coordgen_rs.target.prefix_store.block_file import SUFFIXES, UNFINISHED_SUFFIX
+from coordgen_rs.target.prefix_store.block_file import PRIVATE, SUFFIXES, UNFINISHED_SUFFIX
 
 DEFAULT_BYTES = 4_000_000_000
 """Most bytes of a store for which nothing else is said."""
 
-_ABOUT = "about.json"
+_ABOUT, _TOTAL = "about.json", ".total"
 _MOST_ABOUT_BYTES = 1 << 20
 _SCOPE = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, SUFFIXES))})")
@@ -40,8 +42,9 @@ _ABANDONED_S = 3600
 """Nobody takes so long to write a file."""
 _SPARED = 8
 """An eighth of the limit is freed at once."""
-_SWEEPS = 16
-"""All is looked at again when a sixteenth of the limit was written: others write, too."""
+_MOST_WAIT_S, _LOOKS_AGAIN_S = 10.0, 0.002
+"""How long a writer waits for others, and how often it asks: each writes one file meanwhile."""
+_MOST_TOTAL_BYTES = 20
 
 
 class StoredFile(NamedTuple):
@@ -70,7 +73,7 @@ class ScopeSummary:
         made_by: The version of this package that has written it.
         num_tokens: Tokens of all blocks.
         num_bytes: Size of all files.
-        used_at: When one was last used, in seconds since 1970.
+        used_at: When one was last used, in seconds since 1970; None where there is none.
     """
 
     directory: Path
@@ -80,7 +83,7 @@ class ScopeSummary:
     made_by: str
     num_tokens: int
     num_bytes: int
-    used_at: float
+    used_at: float | None
 
 
 class StoreDirectory:
@@ -101,7 +104,11 @@ class StoreDirectory:
     """
 
     def __init__(self, path: Path, most_bytes: int = DEFAULT_BYTES) -> None:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError as error:
+            code = errno.ENOTDIR
+            raise NotADirectoryError(code, os.strerror(code), str(path)) from error
         if (
             os.name == "posix"
             and path.stat().st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH
@@ -112,8 +119,7 @@ class StoreDirectory:
             )
         self.path, self.most_bytes = path, most_bytes
         self.evicted_bytes = 0
-        self._total: int | None = None  # bytes, as far as this process knows
-        self._since_sweep = 0
+        self._has_swept = False
 
     def folder(self, scope: bytes) -> Path:
         """Where a scope's files are."""
@@ -146,31 +152,80 @@ class StoreDirectory:
                 stream.write(json.dumps(about).encode())
         return folder
 
-    def make_room(self, num_bytes: int) -> None:
-        """Remove what was not used for longest, until so many bytes more are within the limit."""
-        is_due = self._since_sweep * _SWEEPS >= self.most_bytes
-        if self._total is None or is_due or self._total + num_bytes > self.most_bytes:
-            self._sweep(num_bytes)
+    @contextmanager
+    def room_for(self, num_bytes: int) -> Iterator[None]:
+        """Make room for a file, which is to be written within the block; other writers wait.
 
-    def written(self, num_bytes: int) -> None:
-        """Count what was written."""
-        self._total = (self._total or 0) + num_bytes
-        self._since_sweep += num_bytes
+        What was not used for longest is removed until the file is within the limit.
 
-    def _sweep(self, num_bytes: int) -> None:
+        Args:
+            num_bytes: Its size.
+
+        Raises:
+            OSError: Others do not come to an end, or nothing can be removed.
+        """
+        with self._alone():
+            total = self._read_total() if self._has_swept else None
+            if total is None or total + num_bytes > self.most_bytes:
+                total = self._sweep(num_bytes)
+            # Before the file is there: a process that is killed leaves too large a number.
+            self._write_total(total + num_bytes)
+            yield
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other writers out, where the file system has locks.
+
+        Raises:
+            TimeoutError: Another does not come to an end.
+        """
+        until_s = time.monotonic() + _MOST_WAIT_S
+        while True:
+            with held_name(self.path / _TOTAL) as is_mine:
+                if is_mine:
+                    yield
+                    return
+            if time.monotonic() > until_s:
+                why = "another process has been writing there for too long"
+                raise TimeoutError(errno.ETIMEDOUT, why, str(self.path))
+            time.sleep(_LOOKS_AGAIN_S)
+
+    def _read_total(self) -> int | None:
+        with suppress(OSError, ValueError), (self.path / _TOTAL).open("rb") as stream:
+            return int(stream.read(_MOST_TOTAL_BYTES))
+        return None
+
+    def _write_total(self, total: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        opened = os.open(self.path / _TOTAL, flags, PRIVATE)
+        try:
+            os.write(opened, b"%d" % total)
+        finally:
+            os.close(opened)
+
+    def _sweep(self, num_bytes: int) -> int:
+        """Remove what was not used for longest, until there is room; the bytes of what stays.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        remove_abandoned(self.path)
         files = sorted(stored_files(self.path), key=lambda it: it.used_ns)
-        total = sum(it.num_bytes for it in files)
-        spared = self.most_bytes // _SPARED
+        total = sum(it.num_bytes for it in files) + sum(map(_size_of, _unfinished(self.path)))
         if total + num_bytes > self.most_bytes:
+            most = self.most_bytes - self.most_bytes // _SPARED
             for file in files:
-                if total + num_bytes <= self.most_bytes - spared:
+                if total + num_bytes <= most:
                     break
                 with suppress(OSError):
                     file.path.unlink(missing_ok=True)
                     total -= file.num_bytes
                     self.evicted_bytes += file.num_bytes
-        self._total, self._since_sweep = total, 0
-        remove_abandoned(self.path)
+        if total + num_bytes > self.most_bytes:
+            why = "there is no room within the limit, and nothing can be removed"
+            raise OSError(errno.ENOSPC, why, str(self.path))
+        self._has_swept = True
+        return total
 
 
 def check_own(folder: Path) -> None:
@@ -197,10 +252,13 @@ def summaries(path: Path) -> list[ScopeSummary]:
     """What a store holds, the last used first.
 
     Raises:
+        OptionError: It is no store, but holds something else.
         OSError: The directory cannot be read.
     """
-    os.listdir(path)  # noqa: PTH208 (says what is wrong)
-    return sorted(map(_summary, _folders(path)), key=lambda it: -it.used_at)
+    names = os.listdir(path)  # noqa: PTH208 (says what is wrong)
+    if names and not any(name == _TOTAL or _SCOPE.fullmatch(name) for name in names):
+        raise OptionError(f"{path} is not a prefix store: it holds other files")
+    return sorted(map(_summary, _folders(path)), key=lambda it: -(it.used_at or 0))
 
 
 def clear(found: ScopeSummary, unused_since: float | None = None) -> int:
@@ -226,18 +284,28 @@ def clear(found: ScopeSummary, unused_since: float | None = None) -> int:
         (found.directory / _ABOUT).unlink(missing_ok=True)
         with suppress(OSError):  # it holds what is not ours
             found.directory.rmdir()
+    (found.directory.parent / _TOTAL).unlink(missing_ok=True)
     return freed
 
 
 def remove_abandoned(path: Path, older_than_s: float = _ABANDONED_S) -> None:
     """Remove what killed processes left half-written."""
     before = time.time() - older_than_s
+    for entry in _unfinished(path):
+        with suppress(OSError):
+            if entry.stat(follow_symlinks=False).st_mtime < before:
+                Path(entry.path).unlink()
+
+
+def _unfinished(path: Path) -> Iterator["os.DirEntry[str]"]:
     for folder in _folders(path):
-        for entry in _entries(folder):
-            if _UNFINISHED.fullmatch(entry.name):
-                with suppress(OSError):
-                    if entry.stat(follow_symlinks=False).st_mtime < before:
-                        Path(entry.path).unlink()
+        yield from (it for it in _entries(folder) if _UNFINISHED.fullmatch(it.name))
+
+
+def _size_of(entry: "os.DirEntry[str]") -> int:
+    with suppress(OSError):  # gone meanwhile
+        return entry.stat(follow_symlinks=False).st_size
+    return 0
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -278,7 +346,7 @@ def _summary(folder: Path) -> ScopeSummary:
         _text(about.get("made_by")),
         sum(map(block_file.num_tokens_of, blocks)),
         sum(it.num_bytes for it in files),
-        max((it.used_ns for it in files), default=0) / 1e9,
+        max(it.used_ns for it in files) / 1e9 if files else None,
     )
 
 

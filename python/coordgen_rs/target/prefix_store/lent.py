@@ -67,9 +67,15 @@ class LentBlocks:
             num_bytes = num_blocks * self._layout.block_bytes(BLOCK_TOKENS)
             if num_blocks and self._room.take(num_bytes):
                 start = self._fresh * BLOCK_TOKENS
-                self._copies = self._layout.packed(
-                    self.token_ids, layers, start, BLOCK_TOKENS, num_blocks
-                )
+                try:
+                    self._copies = self._layout.packed(
+                        self.token_ids, layers, start, BLOCK_TOKENS, num_blocks
+                    )
+                except MemoryError:
+                    pass  # dropped, as where there is no room
+                finally:
+                    if self._copies is None:
+                        self._room.give_back(num_bytes)
 
     def block(self, number: int) -> NDArray[np.uint8] | None:
         """A block's bytes, `(bytes,) u8`; None where it was dropped.

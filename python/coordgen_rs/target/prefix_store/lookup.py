@@ -6,8 +6,12 @@ length is asked for again.
 """
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,17 +27,16 @@ from coordgen_rs.target.prefix_store.layout import TOKEN_BYTES, Layout
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS, Scope, block_names, states_name
 from coordgen_rs.target.session import SavedPrefix
 
+if TYPE_CHECKING:
+    from coordgen_rs.target.kv_cache import Pair
+
+
+_READERS = 2
+"""What takes the time is memory that is written for the first time, page by page."""
+
 
 class UnusableError(Exception):
-    """A file that was there is not what it should be, or is gone.
-
-    Args:
-        is_damaged: Whether it is still there.
-    """
-
-    def __init__(self, *, is_damaged: bool) -> None:
-        super().__init__(is_damaged)
-        self.is_damaged = is_damaged
+    """A file that was there is not what it should be, or is gone."""
 
 
 class LookedFor:
@@ -44,6 +47,9 @@ class LookedFor:
         scope: Whose they are.
         token_ids: What is looked for, `(tokens,) u32`.
         layout: How they lie in a block.
+
+    Attributes:
+        num_damaged: Files that were not what they should be.
     """
 
     def __init__(
@@ -51,7 +57,7 @@ class LookedFor:
     ) -> None:
         self._folder, self._scope, self._layout = folder, scope, layout
         self._token_ids, self._names = token_ids, block_names(scope, token_ids)
-        self._unusable = set[Path]()
+        self._unusable, self.num_damaged = set[Path](), 0
         self._listed = set[str]()
         if layout.state_sizes:
             with suppress(OSError):
@@ -83,12 +89,9 @@ class LookedFor:
         """
         layout = self._layout
         layers, num_blocks = layout.room(length), length // BLOCK_TOKENS
-        block = np.empty(layout.block_bytes(BLOCK_TOKENS), np.uint8)
-        for number in range(num_blocks):
-            start, name = number * BLOCK_TOKENS, self._names[number]
-            head = Head(self._scope.digest, name, start, BLOCK_TOKENS)
-            self._read(self._path(name), head, block)
-            layout.unpack(block, layers, start, BLOCK_TOKENS)
+        with ThreadPoolExecutor(_READERS) as readers:
+            shares = [range(first, num_blocks, _READERS) for first in range(_READERS)]
+            list(readers.map(partial(self._read_blocks, layers), shares))
         states = None
         if layout.state_sizes:
             start, num_rest = num_blocks * BLOCK_TOKENS, length % BLOCK_TOKENS
@@ -101,6 +104,14 @@ class LookedFor:
             states = [layout.snapshot(content[rest_bytes:], length)]
         return SavedPrefix(self._token_ids[:length].copy(), layers, states)
 
+    def _read_blocks(self, layers: "Sequence[Pair]", numbers: range) -> None:
+        block = np.empty(self._layout.block_bytes(BLOCK_TOKENS), np.uint8)
+        for number in numbers:
+            start, name = number * BLOCK_TOKENS, self._names[number]
+            head = Head(self._scope.digest, name, start, BLOCK_TOKENS)
+            self._read(self._path(name), head, block)
+            self._layout.unpack(block, layers, start, BLOCK_TOKENS)
+
     def _read(self, path: Path, head: Head, content: NDArray[np.uint8]) -> None:
         try:
             block_file.read(path, head, content)
@@ -109,12 +120,13 @@ class LookedFor:
                 raise DamagedFileError(f"{path} holds other tokens")
         except FileNotFoundError:
             self._unusable.add(path)
-            raise UnusableError(is_damaged=False) from None
+            raise UnusableError from None
         except DamagedFileError as error:
             self._unusable.add(path)
+            self.num_damaged += 1
             with suppress(OSError):  # it is written anew
                 path.unlink()
-            raise UnusableError(is_damaged=True) from error
+            raise UnusableError from error
 
     def _path(self, name: bytes) -> Path:
         return self._folder / f"{name.hex()}{BLOCK_SUFFIX}"

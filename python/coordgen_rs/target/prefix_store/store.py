@@ -11,6 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -61,8 +62,8 @@ class PrefixStore:
     Args:
         path: A directory; created if missing.
         target: What computes: nothing that another has computed is found.
-        most_bytes: Most bytes of all files there, also of other targets; the least recently used
-            go first. Each process looks from time to time at what others have written.
+        most_bytes: Most bytes of all files there, also of other targets and processes; the least
+            recently used go first.
 
     Attributes:
         counts: What it has done.
@@ -108,7 +109,9 @@ class PrefixStore:
         self.counts.lookups += 1
         try:
             if folder is not None:
-                found = self._found(LookedFor(folder, scope, prompt[:-1], layout), held)
+                looked_for = LookedFor(folder, scope, prompt[:-1], layout)
+                found = self._found(looked_for, held)
+                self.counts.damaged += looked_for.num_damaged
         finally:
             self.counts.read_seconds += time.perf_counter() - begin
         if found is not None:
@@ -124,15 +127,17 @@ class PrefixStore:
                 return None
             try:
                 found = looked_for.read(length)
-            except UnusableError as error:  # then there is less
-                self.counts.damaged += error.is_damaged
+            except UnusableError:  # then there is less
                 continue
+            except MemoryError:  # computing it takes none
+                return None
             names = looked_for.used(length)
-            self._writer.add(partial(_touch, names, time.time_ns()))
+            with suppress(RuntimeError):  # the system gives no thread
+                self._writer.add(partial(_touch, names, time.time_ns()))
             return found
 
     def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
-        """Keep what a session holds; it is read beside, while the session may go on.
+        """Keep what a session holds; it is read later, while the session may go on.
 
         Args:
             session: Not computing right now.
@@ -143,33 +148,67 @@ class PrefixStore:
         if self._opened.is_forked:
             return
         begin = time.perf_counter()
+        try:
+            self._save(session, namespace, since, ends=ends)
+        except MemoryError:
+            self.counts.failures += 1
+        finally:
+            self.counts.save_seconds += time.perf_counter() - begin
+
+    def _save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+        """Same as `save`.
+
+        Raises:
+            MemoryError: There is none; nothing is held any more.
+        """
         token_ids = session.reusable_ids
         fresh, end = since // BLOCK_TOKENS, len(token_ids) // BLOCK_TOKENS
-        if end > (0 if ends else fresh):
-            scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
-            size = block_file.HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
-            end = min(end, self._directory.most_bytes // size)  # it would go for its own end
-            held = session.prefix_in_place(len(token_ids))
-            lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
+        if end <= (0 if ends else fresh):
+            return
+        scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
+        size = block_file.HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
+        end = min(end, self._directory.most_bytes // size)  # it would go for its own end
+        held = session.prefix_in_place(len(token_ids))
+        lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
+        work = _Work(scope, lent, range(0 if ends else fresh, end), [])
+        try:
             session.lend(lent)
-            states = self._states(session, held, scope, layout) if ends else []
-            numbers = range(0 if ends else fresh, end)
-            self._writer.add(partial(self._write, _Work(scope, lent, numbers, states)))
-        self.counts.save_seconds += time.perf_counter() - begin
+            if ends:
+                self._add_states(work.states, session, held, scope, layout)
+            self._writer.add(partial(self._write, work))
+        except RuntimeError:  # the system gives no thread
+            self.counts.failures += 1
+            self._let_go(work)
+        except BaseException:
+            self._let_go(work)
+            raise
 
-    def _states(
-        self, session: StoresPrefixes, held: SavedPrefix, scope: Scope, layout: Layout
-    ) -> list["_StatesFile"]:
-        """Files of states that are not there yet, with their content in parts."""
-        snapshots, found = session.snapshots(), list[_StatesFile]()
-        for chosen in chosen_states(snapshots or (), held.token_ids, scope, layout):
+    def _add_states(
+        self,
+        states: list["_StatesFile"],
+        session: StoresPrefixes,
+        held: SavedPrefix,
+        scope: Scope,
+        layout: Layout,
+    ) -> None:
+        """Add files of states that are not there yet; their room is taken.
+
+        One for which there is no memory is left out.
+        """
+        for chosen in chosen_states(session.snapshots() or (), held.token_ids, scope, layout):
             start, snapshot = chosen.start, chosen.snapshot
             head = Head(scope.digest, chosen.name, start, snapshot.length - start)
+            size = block_file.HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
             is_there = self._path(head.name, scope, STATES_SUFFIX).exists()
-            if not is_there and self._room.take(snapshot.nbytes):
+            if is_there or size > self._directory.most_bytes:
+                continue
+            try:
                 rest = layout.packed(held.token_ids, held.layers, start, head.num_tokens)[0]
-                found.append(_StatesFile(head, [rest, *snapshot.states]))
-        return found
+            except MemoryError:
+                self.counts.failures += 1
+                continue
+            if self._room.take(snapshot.nbytes):
+                states.append(_StatesFile(head, [rest, *snapshot.states]))
 
     def _path(self, name: bytes, scope: Scope, suffix: str = BLOCK_SUFFIX) -> Path:
         return self._directory.folder(scope.digest) / f"{name.hex()}{suffix}"
@@ -182,6 +221,7 @@ class PrefixStore:
             about = {**self._about, "namespace": scope.namespace}
             self._directory.make_folder(scope.digest, about)
             for number in work.numbers:
+                self._writer.wait_for_quiet()
                 self._write_block(work, number, names[number], now_ns)
             for head, parts in work.states:
                 content = np.concatenate(parts)
@@ -192,9 +232,13 @@ class PrefixStore:
         except MemoryError:
             self.counts.failures += 1
         finally:
-            work.lent.close()
-            self._room.give_back(work.states_bytes)
+            self._let_go(work)
             self.counts.evicted_bytes = self._directory.evicted_bytes
+
+    def _let_go(self, work: "_Work") -> None:
+        """Hold nothing of what was to be written any more."""
+        work.lent.close()
+        self._room.give_back(work.states_bytes)
 
     def _write_block(self, work: "_Work", number: int, name: bytes, now_ns: int) -> None:
         """Write a block, or say that it is used."""
@@ -211,9 +255,8 @@ class PrefixStore:
 
     def _write_file(self, path: Path, head: Head, content: NDArray[np.uint8], now_ns: int) -> None:
         num_bytes = block_file.HEAD_BYTES + content.nbytes
-        self._directory.make_room(num_bytes)
-        block_file.write(path, head, content, _used_ns(now_ns, head.start + head.num_tokens))
-        self._directory.written(num_bytes)
+        with self._directory.room_for(num_bytes):
+            block_file.write(path, head, content, _used_ns(now_ns, head.start + head.num_tokens))
         self.counts.stored_bytes += num_bytes
 
     def _tell(self, message: str) -> None:
@@ -221,6 +264,10 @@ class PrefixStore:
         if message not in self._told:
             self._told.add(message)
             warnings.warn(PrefixStoreWarning(f"{message}; answers go on without it"), stacklevel=2)
+
+    def beside_request(self) -> AbstractContextManager[None]:
+        """While a request runs, nothing is written, but for what has waited long."""
+        return nullcontext() if self._opened.is_forked else self._writer.beside_request()
 
     def flush(self) -> None:
         """Wait until all is written."""
@@ -253,7 +300,7 @@ class _Work(NamedTuple):
     scope: Scope
     lent: LentBlocks
     numbers: range
-    states: Sequence[_StatesFile]
+    states: list[_StatesFile]
 
     @property
     def states_bytes(self) -> int:

@@ -1,13 +1,19 @@
-"""A thread that writes beside requests: what an answer leaves waits for no disk.
+"""A thread that writes between requests: what an answer leaves waits for no disk.
 
-In: pieces of work. Out: they are done, in order, one at a time. What fails is told as of any
-thread, and the next is done.
+In: pieces of work, and when requests run. Out: the work is done, in order, one piece at a time,
+where that takes no request's time. What fails is told as of any thread, and the next is done.
 """
 
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+_MOST_WAIT_S = 10.0
+"""What waits holds memory, and is lost with its process."""
 
 
 class Room:
@@ -35,27 +41,67 @@ class Room:
 
 
 class Writer:
-    """Runs work in a thread of its own, which begins with the first and ends when it is closed."""
+    """Runs work in a thread of its own, which begins with the first and ends when it is closed.
 
-    def __init__(self) -> None:
-        self._jobs = deque[Callable[[], None]]()
+    Work waits until no request runs, as it would take its time; but not for long.
+
+    Args:
+        most_wait_s: Seconds that a piece of work waits for requests, at most.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self, most_wait_s: float = _MOST_WAIT_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most_wait_s, self._clock = most_wait_s, clock
+        self._jobs = deque[_Job]()
         self._changed = threading.Condition()
+        self._num_requests = self._num_flushing = 0
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def add(self, job: Callable[[], None]) -> None:
-        """Have work done."""
+        """Have work done.
+
+        Raises:
+            RuntimeError: The system gives no thread for it.
+        """
         with self._changed:
-            self._jobs.append(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="prefixes", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name="prefixes", daemon=True)
+                thread.start()
+                self._thread = thread
+            self._jobs.append(_Job(job, self._clock() + self._most_wait_s))
             self._changed.notify_all()
+
+    @contextmanager
+    def beside_request(self) -> Iterator[None]:
+        """While a request runs, work waits."""
+        with self._changed:
+            self._num_requests += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._num_requests -= 1
+                self._changed.notify_all()
+
+    def wait_for_quiet(self) -> None:
+        """Wait until no request runs, within work that has parts: between these."""
+        with self._changed:
+            while self._waits() and (rest_s := self._jobs[0].until_s - self._clock()) > 0:
+                self._changed.wait(rest_s)
+
+    def _waits(self) -> bool:
+        return bool(self._num_requests) and not self._num_flushing and not self._is_closed
 
     def flush(self) -> None:
         """Wait until all is done."""
         with self._changed:
+            self._num_flushing += 1
+            self._changed.notify_all()
             self._changed.wait_for(lambda: not self._jobs)
+            self._num_flushing -= 1
 
     def close(self) -> None:
         """Wait until all is done, and end the thread."""
@@ -73,7 +119,8 @@ class Writer:
                     return
                 job = self._jobs[0]
             try:
-                job()
+                self.wait_for_quiet()
+                job.run()
             except Exception:  # such as a warning that counts as an error
                 told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
                 threading.excepthook(told)
@@ -82,3 +129,10 @@ class Writer:
                 with self._changed:
                     self._jobs.popleft()
                     self._changed.notify_all()
+
+
+class _Job(NamedTuple):
+    """A piece of work, and until when it waits for requests."""
+
+    run: Callable[[], None]
+    until_s: float
