@@ -17,6 +17,7 @@ from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.per_layer import PerLayerFile
+from coordgen_rs.bundle.recommended import Recommended
 from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import BundleError, OptionError
@@ -292,6 +293,8 @@ class Manifest:
     """One per layer; None where each has keys and values of its own, of the model's size."""
     per_layer: PerLayerFile | None = None
     """None for a model with one embedding."""
+    recommended: Recommended | None = None
+    """None where the model's makers recommend no sampling, and for bundles of earlier versions."""
 
     @property
     def has_own_head(self) -> bool:

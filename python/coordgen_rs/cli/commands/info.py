@@ -57,5 +57,8 @@ def run(options: argparse.Namespace) -> int:
         print(line)
     print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
     print(f"context: {manifest.context} tokens")
+    if manifest.recommended is not None:
+        told = (f"{name} {value:g}" for name, value in manifest.recommended.told().items())
+        print(f"recommended sampling: {', '.join(told)}")
     print(f"written by: {printable(manifest.tool)}")
     return 0

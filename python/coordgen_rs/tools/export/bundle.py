@@ -99,6 +99,7 @@ def write_manifest(
         rope_factor=config.rope_factor,
         query_scaling=within.query_scaling,
         caches=None if config.caches is None else list(config.caches),
+        recommended=config.recommended,
         tokenizer=TOKENIZER_NAME,
         files=dict(staging.records),
         **parts,

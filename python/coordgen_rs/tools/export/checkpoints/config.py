@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.bundle.recommended import Recommended, recommended
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.experts import Experts
@@ -106,6 +107,8 @@ class ModelConfig(ModelShape):
     """Numbers that each layer reads of a token's second embedding; 0 where there is none."""
     logits_cap: float | None = None
     """What logits are kept below, by a hyperbolic tangent; None for nothing."""
+    recommended: Recommended | None = None
+    """How its makers recommend to draw from it; None where they say nothing."""
     why_most_positions: str = ""
     """Why `max_positions` is less than config.json says; for messages."""
 
@@ -260,6 +263,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         experts=None if family.experts is None else family.experts(config, num_layers),
         unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
+        recommended=recommended(generation),
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
         **options,
     )

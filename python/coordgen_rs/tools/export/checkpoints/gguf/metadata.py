@@ -53,6 +53,15 @@ several."""
 
 _CONTROL = 3
 
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Names of a generation_config.json, and those of `general.sampling.NAME`."""
+
 _LAYERS_OF_GEMMA_27B = 62
 
 
@@ -105,7 +114,7 @@ def _sizes(
 
 
 def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
-    """What a generation_config.json would hold: the tokens that end an answer."""
+    """What a generation_config.json would hold: the tokens that end an answer, and sampling."""
     values = metadata.header.metadata
     names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
     ends = [values[name] for name in names if name in values]
@@ -117,7 +126,10 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
         if all(text in controls for text in _HARMONY_ENDS):
             names_of_ends = names_of_ends.union(_HARMONY_ENDS) - {_HARMONY_GOES_ON}
         ends += [number for text, number in controls.items() if text in names_of_ends]
-    return {"eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]}
+    sampling = {name: values.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    return {name: value for name, value in sampling.items() if value is not None} | {
+        "eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]
+    }
 
 
 def _feed_forward(metadata: GgufMetadata, architecture: Architecture) -> Any:
