@@ -4,8 +4,6 @@ import json
 import sys
 import tomllib
 
-import pytest
-
 from checkpoints import ROOT, write_checkpoint
 from coordgen_rs import open_session
 from coordgen_rs._core import kernel_processor
@@ -100,11 +98,3 @@ def test_a_bundle_for_qnn_is_told_of_without_the_provider(capsys, tmp_path, monk
     assert found["problem"] == "onnxruntime-qnn is not installed"
     assert found["widths"] == [8]
     assert found["is_tested"] is False
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_each_command(capsys, shell):
-    pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert all(name in script for name in ("generate", "warm-up", "--max-new-tokens", "--json"))

@@ -36,6 +36,15 @@ from coordgen_rs.server.network.keys import read_keys
         (("--api-key", "ä"), "ASCII"),
         (("--namespace", "n"), "--namespace needs --history"),
         (("--port", "65536"), "--port is 65536"),
+        (("--context", "1"), "--context is 1, but must be at least 2"),
+        *(
+            (("--allow-origin", origin), "https://chat.example")
+            for origin in ("foo", "*", "https://", "https://a.example/", "https://*.example", "a:1")
+        ),
+        *(
+            (("--allow-host", host), "such as chat.example")
+            for host in ("*", "*.example", "http://a.example", "a.example:8080", "a b", "größe")
+        ),
         (("--host", "192.0.2.1", "--insecure"), "cannot listen on 192.0.2.1 port 8080"),
         (("--host", "no such host", "--insecure"), "cannot listen on no such host"),
     ],
@@ -46,6 +55,19 @@ def test_what_is_unsafe_or_impossible_is_refused(capsys, monkeypatch, options, t
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
+
+
+def test_names_and_origins_are_as_requests_have_them():
+    parser = Parser()
+    serve.add_arguments(parser)
+    origins = ["https://Chat.example", "http://localhost:3000", "http://[::1]:80", "null"]
+    origins += ["app://obsidian.md", "chrome-extension://abc"]
+    given = [word for origin in origins for word in ("--allow-origin", origin)]
+    access = serve_access.chosen_access(
+        parser.parse_args(["b", "--allow-host", "Chat.example.", *given])
+    )
+    assert access.hosts == ("chat.example",)
+    assert access.origins == tuple(origin.lower() for origin in origins)
 
 
 def test_a_port_that_another_program_has_is_told_with_what_to_do(capsys):

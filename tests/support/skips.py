@@ -23,6 +23,7 @@ KINDS = {
     "permissions": r"permissions do not bind",
     "real-model": r"SmolLM2",
     "shared": r"no (shared models|TinyStories-656K|stories260K|Spec-Bench answers) here",
+    "shells": r"(zsh|fish) is not installed",
     "torch": r"torch|transformers|onnx_ir|setup-train",
 }
 """By name, what the reason of such a skip contains."""

@@ -44,22 +44,32 @@ _COMMANDS = {
 The modules, named as the commands, have `EXAMPLES`, `add_arguments` and `run`.
 """
 
-FIRST_STEPS = """\
-coordgen: faster text generation on device, with the same tokens
+USES = """\
+Faster text generation on device, without changing a single token.
+
+  talk with a model     coordgen chat MODEL
+  serve one             coordgen serve MODEL
+  draft in my engine    from coordgen_rs.adapters.transformers import Drafted
+"""
+
+FIRST_STEPS = (
+    USES
+    + """
+MODEL is a GGUF file, a Hugging Face directory or hf:OWNER/NAME, which is converted when it is
+first opened, or a folder of ONNX Runtime GenAI. `coordgen chat` alone lists those that are here.
+`coordgen serve` is for clients of OpenAI's, Anthropic's and Ollama's interfaces, and has a page to
+chat at. There are adapters for seven engines: see docs/engines.md.
 
 what to type next:
-  coordgen chat MODEL              talk with a model: a GGUF file, a Hugging Face directory or
-                                   hf:OWNER/NAME, which is converted when it is first opened, or
-                                   a folder of ONNX Runtime GenAI
   coordgen generate --model MODEL --chat --user "..." --compare
                                    answer one message, with and without drafts
-  coordgen serve MODEL             a server for OpenAI clients, with a chat page
   coordgen export MODEL bundle --weights int8
                                    convert a model to a folder of your own, with other weights
   coordgen doctor                  what this machine can do, and what is missing
 
 coordgen --help lists all commands; coordgen COMMAND --help explains one
 """
+)
 
 
 def main(
@@ -134,7 +144,7 @@ def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
     """
     parser = Parser(
         prog="coordgen",
-        description="Faster text generation on device, without changing a single token.",
+        description=USES,
         epilog=EXIT_CODES,
     )
     parser.add_argument("--version", action="version", version=f"coordgen {package_version()}")

@@ -15,9 +15,10 @@ EXAMPLES = """\
 examples:
   coordgen completion bash > ~/.local/share/bash-completion/completions/coordgen
   coordgen completion zsh > ~/.zsh/completions/_coordgen      # a directory of $fpath
+  coordgen completion fish > ~/.config/fish/completions/coordgen.fish
 """
 
-SHELLS = ("bash", "zsh")
+SHELLS = ("bash", "zsh", "fish")
 
 _FILES = {"BUNDLE", "CHECKPOINT", "DATA", "DIR", "FILE", "OUT", "PNG", "TEXT"}
 """Names of values that are paths."""

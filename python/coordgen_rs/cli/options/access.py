@@ -6,16 +6,19 @@ there are is checked here; what a request brings, in the server.
 
 import argparse
 import os
+import re
 from typing import TYPE_CHECKING
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from coordgen_rs.server.app import Access
 
 _KEY = "COORDGEN_API_KEY"
+_HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _REMEMBERING = ("earlier-requests", "sam-earlier-requests")
 """Sources that are nothing but what earlier requests have left."""
 
@@ -79,10 +82,40 @@ def chosen_access(options: argparse.Namespace) -> "Access":
         keys=keys,
         namespace_by_key=has_several and options.namespace_by == "key",
         namespace=options.namespace or DEFAULT_NAMESPACE,
-        hosts=tuple(options.allow_host),
-        origins=tuple(options.allow_origin),
+        hosts=tuple(map(_host, options.allow_host)),
+        origins=tuple(map(_origin, options.allow_origin)),
         with_metrics=options.metrics,
     )
+
+
+def _host(given: str) -> str:
+    """A name of the server as requests have it.
+
+    Raises:
+        OptionError: It is none.
+    """
+    name = given.lower().removesuffix(".")
+    if not _HOST.fullmatch(name):
+        raise OptionError(
+            f"--allow-host is {arguments.shown(given)}, but must be one name without scheme and "
+            "port, such as chat.example: there are no patterns"
+        )
+    return name
+
+
+def _origin(given: str) -> str:
+    """An origin of pages as browsers send it; `null` is that of files.
+
+    Raises:
+        OptionError: It is none.
+    """
+    origin = given.lower()
+    if not _ORIGIN.fullmatch(origin):
+        raise OptionError(
+            f"--allow-origin is {arguments.shown(given)}, but must be a scheme and a host, such as "
+            "https://chat.example or http://localhost:3000, without a path: there are no patterns"
+        )
+    return origin
 
 
 def remembers(options: argparse.Namespace) -> bool:

@@ -51,7 +51,7 @@ _DRAFTING = (
     ),
 )
 _OPENING = (
-    option.count("--context N").help(
+    option.count("--context N", least=2).help(
         "most tokens of prompt and answer together; default: what the bundle was made for, and of "
         "a checkpoint 4096; more is for checkpoints, which are converted once more for it"
     ),

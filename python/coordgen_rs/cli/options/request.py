@@ -76,6 +76,13 @@ _SAMPLING = (
 )
 
 
+SETTABLE = (
+    *(it for it in _LIMITS if it.shown.startswith("--max-new-tokens")),
+    *(it for it in _SAMPLING if not it.shown.startswith("--logit-bias")),
+)
+"""Those that have one value, which a dialogue may change."""
+
+
 def add_arguments(parser: Parser) -> None:
     """Declare the options of a request."""
     parser.declare(*_LIMITS, *_SAMPLING)

@@ -1,0 +1,86 @@
+"""`coordgen chat`: a dialogue with an instruct model, in a terminal or from a pipe.
+
+In: lines of the user. Out: answers as they come, and what commands such as `/stats` ask for.
+`talk.py` is the dialogue, `commands.py` what begins with a slash, `typed.py` the line that a person
+edits, `saved.py` the file of a dialogue, `models_here.py` the models of this machine.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from coordgen_rs.cli.commands.chat import models_here
+from coordgen_rs.cli.commands.chat.settings import Settings
+from coordgen_rs.cli.commands.chat.talk import Talk
+from coordgen_rs.cli.commands.chat.typed import typed_lines
+from coordgen_rs.cli.options import grammar as grammar_options
+from coordgen_rs.cli.options import model as model_options
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.options import request as request_options
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal.warned import warnings_told
+from coordgen_rs.model.dialogue import Dialogue
+
+EXAMPLES = """\
+Each line is a message, and so is what is pasted, however many lines it has; Alt-Enter begins a
+new line. /help lists the commands. Ctrl-C stops an answer. Where a message is expected, Ctrl-D
+leaves, and so does Ctrl-C if it is pressed twice. Without BUNDLE, the models of this machine are
+listed.
+
+examples:
+  coordgen chat
+  coordgen chat SmolLM2-135M-Instruct.Q4_0.gguf
+  coordgen chat bundle --system "Answer in one sentence." --temperature 0.7 --min-p 0.05
+  coordgen chat bundle --json-schema answer.json
+  printf 'Is a lion an animal?\\nAnd a tulip?\\n' | coordgen chat bundle
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options of the command."""
+    parser.declare(
+        option.path("model BUNDLE", nargs="?").help(
+            f"{shared.BUNDLE_HELP}; with a chat template, or --chat-template"
+        )
+    )
+    request_options.add_arguments(parser)
+    model_options.add_arguments(parser)
+    parser.declare_alternatives(*grammar_options.ALTERNATIVES)
+    parser.declare(
+        option.flag("--no-reuse").help(
+            "compute the whole dialogue for every answer, for comparison"
+        ),
+        option.flag("--no-remember").help(
+            "draft from the dialogue alone, not from others before /reset"
+        ),
+        option.flag("--no-input-history").help(
+            "neither offer what was typed in earlier chats, nor keep what is typed"
+        ),
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Talk until the user leaves.
+
+    Raises:
+        ChatTemplateError: The bundle has no chat template.
+        UnsupportedGrammarError: The grammar cannot be followed; said at the first message.
+    """
+    if options.model is None:
+        options.model = models_here.chosen()
+        if options.model is None:
+            return 0
+    request = request_options.request(options)
+    request["grammar"] = grammar_options.chosen(options)
+    request["reuse_prefix"] = not options.no_reuse
+    remember, is_interactive = not options.no_remember, _is_typed()
+    with warnings_told(), model_options.opened(options, remember=remember) as model:
+        model.check_chat()
+        dialogue = Dialogue(model, options.system, **request)
+        lines = typed_lines(keeps_history=not options.no_input_history) if is_interactive else None
+        Talk(dialogue, Settings(options, model.recommended), lines, Path(options.model).stem).run()
+    return 0
+
+
+def _is_typed() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()

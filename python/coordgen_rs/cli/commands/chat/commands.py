@@ -1,0 +1,175 @@
+"""What begins with a slash: the commands of a chat, and what each does.
+
+In: a chat, and what was typed behind the command. Out: the chat is changed, or something told.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.cli.terminal import text
+from coordgen_rs.cli.terminal.colours import SourceColours
+from coordgen_rs.cli.terminal.counted import counted
+from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.errors import OptionError
+
+if TYPE_CHECKING:
+    from coordgen_rs.cli.commands.chat.talk import Talk
+
+_MOST_FILE_BYTES = 1 << 22
+
+
+class Command(NamedTuple):
+    """A command.
+
+    Attributes:
+        takes: What follows it.
+        help: What it does.
+        run: Does it; None leaves the chat.
+    """
+
+    takes: str
+    help: str
+    run: "Callable[[Talk, str], None] | None"
+
+
+def _file(talk: "Talk", rest: str) -> None:
+    path = _path(rest)
+    if path.is_file() and path.stat().st_size > _MOST_FILE_BYTES:
+        raise OptionError(f"{path} is longer than {_MOST_FILE_BYTES:,} bytes")
+    talk.files.append((path.name, text.read_file(path)))
+    text.tell(f"({path.name} goes with the next message)")
+
+
+def _system(talk: "Talk", rest: str) -> None:
+    if rest:
+        talk.dialogue.system = rest
+    else:
+        text.tell(talk.dialogue.system or "there is no system message: /system TEXT sets one")
+
+
+def _set(talk: "Talk", rest: str) -> None:
+    name, _, value = rest.partition(" ")
+    if not name:
+        for setting, current in talk.settings:
+            print(setting, "drawn anew" if current is None else current)
+        print(end="", flush=True)
+        return
+    if name == "recommended" and not value:
+        talk.dialogue.options |= talk.settings.follow_recommended()
+        _set(talk, "")
+        return
+    if not value:
+        raise OptionError(f"/set {name} needs a value; `default` is what it is without the option")
+    talk.dialogue.options |= talk.settings.set(name, value.strip())
+
+
+def _retry(talk: "Talk", rest: str) -> None:
+    question = _last_question(talk)
+    if dict(talk.settings)["temperature"] == 0:
+        text.tell("(at temperature 0 the answer is always the same: /set temperature 0.7)")
+    talk.ask_again(question)
+
+
+def _edit(talk: "Talk", rest: str) -> None:
+    question = _last_question(talk)
+    edited = rest or talk.edited(question)
+    if edited is None:
+        text.tell("(nothing was changed; /edit TEXT asks TEXT in place of the last message)")
+    else:
+        talk.ask_again(edited)
+
+
+def _last_question(talk: "Talk") -> str:
+    questions = [it["content"] for it in talk.dialogue.messages if it["role"] == "user"]
+    if not questions:
+        raise OptionError("nothing was asked yet")
+    return questions[-1]
+
+
+def _continue(talk: "Talk", rest: str) -> None:
+    talk.go_on()
+
+
+def _save(talk: "Talk", rest: str) -> None:
+    path = _path(rest)
+    saved.save(path, talk.dialogue.messages, talk.model_name)
+    text.tell(f"({counted(len(talk.dialogue.turns), 'message')} saved in {path})")
+
+
+def _load(talk: "Talk", rest: str) -> None:
+    talk.dialogue.load(saved.load(_path(rest)))
+    for message in talk.dialogue.messages:
+        mark = {"user": "> ", "system": "(system) "}.get(message["role"], "")
+        print(mark + _safe(message["content"]), flush=True)
+
+
+def _reset(talk: "Talk", rest: str) -> None:
+    talk.dialogue.reset()
+    talk.files = []
+    if talk.is_interactive:
+        text.tell("(a new dialogue)")
+
+
+def _stats(talk: "Talk", rest: str) -> None:
+    answer = talk.dialogue.answer
+    if answer is None:
+        text.tell("there is no answer yet")
+        return
+    stats = answer.stats
+    print(
+        f"prompt: {counted(stats.prompt_tokens, 'token')}, {stats.reused_tokens:,} reused; "
+        f"first token after {1000 * stats.first_token_s:.0f} ms\n"
+        f"answer: {counted(stats.new_tokens, 'token')} in {counted(stats.steps, 'step')}, "
+        f"{stats.tokens_per_step:.2f} tokens a step, {stats.tokens_per_s:.0f} tokens/s"
+    )
+    if answer.sources:
+        colours = talk.colours or SourceColours()
+        print(colours.legend(answer.sources, painted=talk.colours is not None))
+    sys.stdout.flush()
+
+
+def _help(talk: "Talk", rest: str) -> None:
+    shown = [f"{name} {command.takes}".rstrip() for name, command in COMMANDS.items()]
+    width = max(map(len, shown))
+    for line, command in zip(shown, COMMANDS.values(), strict=True):
+        print(f"{line:{width}}  {command.help}")
+    print("A line that begins with a space is a message, whatever follows.", flush=True)
+
+
+def _path(typed: str) -> Path:
+    """A path as it was typed, with or without quotes.
+
+    Raises:
+        OptionError: There is none.
+    """
+    if len(typed) > 1 and typed[0] == typed[-1] and typed[0] in "'\"":
+        typed = typed[1:-1]
+    if not typed:
+        raise OptionError("the name of a file must follow")
+    return Path(typed).expanduser()
+
+
+def _safe(content: str) -> str:
+    """What a file says, so that it steers no terminal."""
+    return "\n".join(map(printable, content.split("\n")))
+
+
+COMMANDS = {
+    "/help": Command("", "this list", _help),
+    "/stats": Command("", "what the last answer took, and where its tokens came from", _stats),
+    "/continue": Command("", "go on with an answer that a limit or Ctrl-C has cut", _continue),
+    "/retry": Command("", "answer the last message again", _retry),
+    "/edit": Command("[TEXT]", "change the last message, and ask again", _edit),
+    "/file": Command("PATH", "send a file's text with the next message", _file),
+    "/system": Command("[TEXT]", "show or change what the model is told first", _system),
+    "/set": Command("[NAME VALUE]", "list the settings, or change one; `/set recommended`", _set),
+    "/save": Command("FILE", "write the dialogue to a file, which the page can import", _save),
+    "/load": Command("FILE", "go on with a dialogue of a file, also one of the page", _load),
+    "/reset": Command("", "start a new dialogue; the system message stays", _reset),
+    "/quit": Command("", "leave; Ctrl-D and /exit do too", None),
+    "/exit": Command("", "leave", None),
+}
+"""The commands by what is typed, in the order of their help."""

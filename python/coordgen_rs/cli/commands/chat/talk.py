@@ -1,0 +1,215 @@
+"""The user's side of a dialogue: messages are answered, commands obeyed, until the user leaves.
+
+In: lines. Out: answers as they come. What a dialogue is, and how it goes on after an answer that
+was stopped, is in `model/dialogue.py`.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import FrameType
+
+from coordgen_rs.cli.commands.chat.commands import COMMANDS
+from coordgen_rs.cli.commands.chat.saved import with_files
+from coordgen_rs.cli.commands.chat.settings import Settings
+from coordgen_rs.cli.commands.chat.typed import Lines
+from coordgen_rs.cli.terminal import text
+from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
+from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
+from coordgen_rs.model.answer import Piece, Stream
+from coordgen_rs.model.dialogue import Dialogue
+
+
+class Talk:
+    """A chat.
+
+    Args:
+        dialogue: What is said.
+        settings: What `/set` changes.
+        lines: What a person types; None where lines come from a pipe.
+        model_name: What files of dialogues call the model.
+
+    Attributes:
+        dialogue: The `dialogue` argument.
+        settings: The `settings` argument.
+        model_name: The `model_name` argument.
+        colours: Those of sources; None where there are none.
+        files: Names and texts that go with the next message.
+    """
+
+    def __init__(
+        self, dialogue: Dialogue, settings: Settings, lines: Lines | None, model_name: str = ""
+    ) -> None:
+        self.dialogue, self.settings, self._lines = dialogue, settings, lines
+        self.model_name = model_name
+        self.colours = SourceColours() if wants_colours(sys.stdout) else None
+        self.files: list[tuple[str, str]] = []
+        self._was_interrupted = False
+
+    @property
+    def is_interactive(self) -> bool:
+        """Whether a person types."""
+        return self._lines is not None
+
+    def run(self) -> None:
+        """Read lines, and answer them."""
+        if self.is_interactive:
+            self._greet()
+        for line in _piped() if self._lines is None else self._typed(self._lines):
+            name, _, rest = line.strip().partition(" ")
+            if line.startswith("/") and "\n" not in line.strip():
+                command = COMMANDS.get(name)
+                if command is None:
+                    text.tell(f"there is no command {name}: /help lists them")
+                elif command.run is None:
+                    return
+                else:
+                    self._obey(command.run, rest.strip())
+            elif line.strip():
+                self.ask(line.strip())
+
+    def _greet(self) -> None:
+        text.tell(f"{self.model_name}: Enter sends, /help lists commands, Ctrl-D leaves")
+        recommended = self.settings.recommended
+        if recommended.get("temperature") and dict(self.settings)["temperature"] == 0:
+            told = ", ".join(f"{name} {value:g}" for name, value in recommended.items())
+            text.tell(f"(the likeliest answers; its makers recommend {told}: /set recommended)")
+
+    def ask(self, question: str) -> bool:
+        """Answer a message and the files that go with it; whether that began."""
+        asked = with_files(question, self.files)
+        before = self.dialogue.messages
+        if self._answer(self.dialogue.ask(asked)):
+            self.files = []
+        return self.dialogue.messages is not before
+
+    def go_on(self) -> None:
+        """Go on with an answer that was cut."""
+        self._answer(self.dialogue.go_on())
+
+    def ask_again(self, question: str) -> None:
+        """Put a question in the place of the last one; if it cannot be asked, that stays."""
+        before, answer = self.dialogue.messages, self.dialogue.answer
+        self.dialogue.take_back()
+        if not self.ask(question):
+            self.dialogue.load(before)
+            self.dialogue.answer = answer
+
+    def edited(self, line: str) -> str | None:
+        """A line as the user changes it; None where that is given up, or nobody types."""
+        if self._lines is None:
+            return None
+        try:
+            return self._lines.read(line).strip() or None
+        except (EOFError, KeyboardInterrupt):
+            print(flush=True)
+            return None
+
+    def _obey(self, command: "Callable[[Talk, str], None]", rest: str) -> None:
+        """Run a command; what it refuses is told.
+
+        Raises:
+            OptionError, PromptTooLongError, ChatTemplateError: Nobody types.
+        """
+        try:
+            command(self, rest)
+        except (OptionError, OSError) as error:
+            text.tell(f"coordgen: error: {_told(error)}")
+
+    def _typed(self, lines: Lines) -> Iterator[str]:
+        """What a person types."""
+        while True:
+            try:
+                if self._was_interrupted:
+                    print(flush=True)
+                    text.tell("(Ctrl-C again, Ctrl-D or /quit leaves)")
+                line = lines.read()
+            except EOFError:
+                print(flush=True)
+                return
+            except KeyboardInterrupt:
+                if self._was_interrupted:
+                    print(flush=True)
+                    return
+                self._was_interrupted = True
+                continue
+            self._was_interrupted = False
+            try:
+                yield text.from_argument("the line", line)
+            except OptionError as error:
+                text.tell(f"coordgen: error: {error}")
+
+    def _answer(self, answering: AbstractContextManager[Stream]) -> bool:
+        """Show an answer; Ctrl-C stops that, and nothing else. Whether it began.
+
+        Raises:
+            PromptTooLongError: The dialogue is too long, and nobody types who could start anew.
+            ChatTemplateError: The template refuses the dialogue, and nobody types.
+        """
+        try:
+            with _interrupts_counted(self.is_interactive) as interrupts:
+                with answering as stream:
+                    for piece in stream:
+                        print(self._shown(piece), end="", flush=True)
+                        if interrupts:
+                            break
+                print(flush=True)
+        except (PromptTooLongError, ChatTemplateError) as error:
+            if not self.is_interactive:
+                raise
+            hint = "; /reset starts anew" if isinstance(error, PromptTooLongError) else ""
+            text.tell(f"coordgen: error: {error}{hint}")
+            return False
+        self._was_interrupted = bool(interrupts)
+        answer = self.dialogue.answer
+        if answer is not None and answer.finish_reason in ("length", "capacity"):
+            limit = "--max-new-tokens" if answer.finish_reason == "length" else "the context"
+            hint = "; /continue goes on" if answer.finish_reason == "length" else ""
+            text.tell(f"(cut by {limit}{hint if self.is_interactive else ''})")
+        return True
+
+    def _shown(self, piece: Piece) -> str:
+        return piece.text if self.colours is None else self.colours.painted(piece)
+
+
+def _told(error: OptionError | OSError) -> str:
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
+
+
+def _piped() -> Iterator[str]:
+    """The lines of stdin.
+
+    Raises:
+        OptionError: One is not UTF-8, or stdin is closed.
+    """
+    for line in text.stdin_bytes():
+        yield text.decoded(line, "stdin").rstrip("\n")
+
+
+@contextmanager
+def _interrupts_counted(is_interactive: bool) -> Iterator[list[int]]:
+    """The interrupts within the block, the first of which does not end it at once.
+
+    A first Ctrl-C is heeded between steps, when nothing is half done; a second one, as while a long
+    prompt is read, raises KeyboardInterrupt where it finds the program.
+    """
+    found: list[int] = []
+    if not is_interactive:
+        yield found
+        return
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        found.append(number)
+        if len(found) > 1:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield found
+    except KeyboardInterrupt:
+        print(flush=True)
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,281 @@
+"""`coordgen chat` where the terminal can place its cursor: keys, pastes, rows and commands."""
+
+import json
+import shutil
+import stat
+
+import pytest
+
+pytest.importorskip("jinja2", reason="the extra chat is not installed")
+pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
+pytest.importorskip("pyte", reason="pyte is not installed")
+
+from coordgen_rs.cli.commands.chat import saved
+from screen import Screen
+
+TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+FUNCTION = "\n".join(["def many():", *(f"    x{n} = {n}" for n in range(38)), "    return x0"])
+SLOWLY = """
+import time
+from coordgen_rs.model.answer import Stream
+
+next_piece = Stream.__next__
+Stream.__next__ = lambda self: time.sleep(0.05) or next_piece(self)
+"""
+SHORT = ("--max-new-tokens", "6", "--threads", "1")
+
+
+@pytest.fixture
+def chat(bundle_of, tmp_path):
+    """Opens a chat with the embedded model; nothing of it is kept outside the test's folder."""
+    template = tmp_path / "own.jinja"
+    template.write_text(TEMPLATE)
+    state = {"XDG_STATE_HOME": str(tmp_path / "state")}
+
+    def opened(*options, bundle=None, **more):
+        bundle = bundle or bundle_of("embedded", "fp32")
+        arguments = ("chat", bundle, "--chat-template", template)
+        environment = state | more.pop("environment", {})
+        screen = Screen(*arguments, *SHORT, *options, environment=environment, **more)
+        screen.until(lambda: screen.line == ">")
+        return screen
+
+    return opened
+
+
+def asked(path):
+    """The questions of a saved dialogue."""
+    return [it["content"] for it in saved.load(path) if it["role"] == "user"]
+
+
+def said(screen, command):
+    """Type a command, and wait until a message is expected again."""
+    before = screen.num_asked
+    screen.type(f"{command}\r")
+    screen.until_asked(before)
+
+
+def test_a_pasted_function_of_40_lines_is_one_message(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    with chat() as screen:
+        screen.paste(FUNCTION)
+        screen.until("return x0")
+        said(screen, "")
+        said(screen, f"/save {path}")
+        screen.type("/exit\r")
+        assert screen.ended() == 0
+    assert len(FUNCTION.splitlines()) == 40
+    assert asked(path) == [FUNCTION]
+
+
+def test_alt_enter_begins_a_new_row_and_a_paste_that_begins_with_a_slash_is_a_message(
+    chat, tmp_path
+):
+    path = tmp_path / "dialogue.json"
+    with chat() as screen:
+        screen.type("one\x1b\rtwo")
+        screen.until("two")
+        said(screen, "")
+        screen.paste("/* a comment\n */")
+        screen.until("*/")
+        said(screen, "")
+        said(screen, f"/save {path}")
+    assert asked(path) == ["one\ntwo", "/* a comment\n */"]
+
+
+def test_ctrl_c_clears_what_was_typed_and_leaves_only_where_nothing_was(chat):
+    with chat() as screen:
+        screen.until("/help lists commands")
+        screen.type("\x03")
+        screen.until("Ctrl-C again")
+        screen.until(lambda: screen.line == ">")
+        screen.type("never sent")
+        screen.until("never sent")
+        screen.type("\x03")
+        screen.until(lambda: screen.line == ">")
+        assert screen.process.poll() is None
+        screen.type("\x03")
+        assert screen.ended() == 0
+
+
+def test_what_the_makers_recommend_is_told_and_set_at_once(chat, bundle_of, tmp_path):
+    bundle = shutil.copytree(bundle_of("embedded", "fp32"), tmp_path / "advised")
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    manifest["recommended"] = {"temperature": 0.6, "top_k": 20}
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    with chat(bundle=bundle) as screen:
+        assert "recommend temperature 0.6, top_k 20: /set recommended" in screen.shown
+        said(screen, "/set recommended")
+        assert {"temperature 0.6", "top_k 20", "top_p 1", "seed drawn anew"} <= {*screen.rows}
+        said(screen, "/set top_k 5")
+    with chat("--temperature", "0.5", bundle=bundle) as screen:
+        assert "recommend" not in screen.shown
+    with chat() as screen:
+        said(screen, "/set recommended")
+        assert "recommend no sampling" in screen.shown
+
+
+def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    (tmp_path / "sitecustomize.py").write_text(SLOWLY)
+    slow = {"PYTHONPATH": str(tmp_path)}
+    with chat("--max-new-tokens", "400", "--ignore-eos", environment=slow) as screen:
+        screen.type("Tell.\r")
+        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+        before = screen.num_asked
+        screen.type("\x03")
+        screen.until_asked(before)
+        said(screen, f"/save {path}")
+        first = saved.load(path)[-1]["content"]
+        said(screen, "/set max_new_tokens 5")
+        said(screen, "/continue")
+        said(screen, f"/save {path}")
+        assert saved.load(path)[-1]["content"].startswith(first)
+        assert len(saved.load(path)[-1]["content"]) > len(first)
+        assert screen.process.poll() is None
+        screen.type("\x04")
+        assert screen.ended() == 0
+
+
+def test_wide_and_combined_characters_are_shown_and_sent_whole_also_after_a_resize(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    text = "日本語のテキスト é ä̈ 한국어 🙂 end"
+    with chat(size=(30, 20)) as screen:
+        screen.type(text)
+        screen.until("end")
+        screen.resize(50, 20)
+        screen.type("\x7f\x7f\x7fEND")
+        screen.until("END")
+        said(screen, "")
+        said(screen, f"/save {path}")
+    assert asked(path) == [text.removesuffix("end") + "END"]
+
+
+def test_tab_completes_commands_settings_and_files(chat, tmp_path):
+    (tmp_path / "notes-of-today.txt").write_text("The lamp is green.")
+    with chat(cwd=tmp_path) as screen:
+        screen.type("/contin\t")
+        screen.until("/continue")
+        screen.type("\x15/set repet\t")
+        screen.until("/set repetition_penalty")
+        screen.type("\x15/file notes\t")
+        screen.until("/file notes-of-today.txt")
+        said(screen, "")
+        assert "(notes-of-today.txt goes with the next message)" in screen.shown
+
+
+def test_a_file_goes_with_the_next_message_alone(chat, tmp_path):
+    path, notes = tmp_path / "dialogue.json", tmp_path / "notes.md"
+    notes.write_text("```\ncode\n```\n")
+    with chat() as screen:
+        said(screen, f"/file {notes}")
+        said(screen, "What is this?")
+        said(screen, "And this?")
+        said(screen, f"/save {path}")
+        said(screen, "/file none")
+        assert "No such file" in screen.shown
+    assert asked(path) == [
+        "What is this?\n\nnotes.md:\n````\n```\ncode\n```\n````",
+        "And this?",
+    ]
+
+
+def test_the_last_message_is_edited_and_asked_again(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    with chat() as screen:
+        said(screen, "/edit")
+        assert "nothing was asked yet" in screen.shown
+        said(screen, "first")
+        said(screen, "second")
+        screen.type("/edit\r")
+        screen.until(lambda: screen.line == "> second")
+        said(screen, " and more")
+        said(screen, f"/save {path}")
+        assert asked(path) == ["first", "second and more"]
+        said(screen, "/edit third")
+        said(screen, "/retry")
+        said(screen, f"/save {path}")
+        assert asked(path) == ["first", "third"]
+        screen.type("/edit\r")
+        screen.until(lambda: screen.line == "> third")
+        screen.type("\x03")
+        screen.until("nothing was changed")
+        said(screen, f"/save {path}")
+    assert asked(path) == ["first", "third"]
+
+
+def test_settings_are_those_of_the_command_line(chat):
+    with chat("--top-k", "4", "--temperature", "0.5") as screen:
+        said(screen, "/set temperature hot")
+        assert "temperature must be a number, but is 'hot'" in screen.shown
+        said(screen, "/set seed 7")
+        said(screen, "/set temperature 0")
+        said(screen, "/set min_p 0.5")
+        assert "min_p is for sampling: /set temperature above 0 first" in screen.shown
+        said(screen, "/set warmth 1")
+        assert "there is no setting warmth" in screen.shown
+        said(screen, "/set top_k default")
+        said(screen, "/set")
+        listed = screen.shown
+        assert "temperature 0.0" in listed
+        assert "seed 7" in listed
+        assert "top_k 0" in listed
+        said(screen, "Go on.")
+        assert "error" not in screen.shown.split("Go on.")[-1]
+
+
+def test_dialogues_are_saved_and_loaded_and_nothing_else_is_overwritten(chat, tmp_path):
+    path, other = tmp_path / "a dialogue.json", tmp_path / "other.json"
+    other.write_text('{"format": 7}')
+    with chat("--system", "Be short.") as screen:
+        said(screen, "first")
+        said(screen, f"/save '{path}'")
+        said(screen, f"/save {other}")
+        assert "its format is 7; it stays" in screen.shown.replace("\n", "")
+        said(screen, "/reset")
+        said(screen, "second")
+        said(screen, f"/load '{path}'")
+        said(screen, "third")
+        said(screen, f"/save {tmp_path / 'again.json'}")
+    assert other.read_text() == '{"format": 7}'
+    assert asked(tmp_path / "again.json") == ["first", "third"]
+    assert saved.load(path)[0] == {"role": "system", "content": "Be short."}
+    assert json.loads(path.read_text())["model"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_was_typed_comes_back_in_the_next_chat_unless_that_is_not_wanted(chat, tmp_path):
+    with chat() as screen:
+        said(screen, "remember me")
+        screen.type("/exit\r")
+        assert screen.ended() == 0
+    (kept,) = tmp_path.glob("state/coordgen_rs/chat_history")
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    with chat() as screen:
+        screen.type("\x1b[A\x1b[A")
+        screen.until("remember me")
+    before = kept.read_bytes()
+    with chat("--no-input-history") as screen:
+        said(screen, "forget me")
+    assert kept.read_bytes() == before
+
+
+def test_a_damaged_dialogue_is_refused_with_what_is_wrong(tmp_path):
+    path = tmp_path / "damaged.json"
+    saved.save(path, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "m")
+    good = json.loads(path.read_text())
+    changes = {
+        "its messages follow each other in a circle": {"0": {"parent": "1"}},
+        "a message's role is 'tool'": {"1": {"role": "tool"}},
+        "content is 3, not a text": {"1": {"content": 3}},
+        "is no dialogue of format 1": {"1": {"parent": "nowhere"}},
+    }
+    for told, change in changes.items():
+        messages = {id: it | change.get(id, {}) for id, it in good["messages"].items()}
+        path.write_text(json.dumps(good | {"messages": messages}))
+        with pytest.raises(saved.OptionError, match=told):
+            saved.load(path)
+    for content in ("", "[]", "{", '{"format": 1}', '{"format": 1, "messages": [], "current": 3}'):
+        path.write_text(content)
+        with pytest.raises(saved.OptionError, match=r"damaged\.json"):
+            saved.load(path)
