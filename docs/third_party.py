@@ -24,6 +24,10 @@ The list of common words and phrases (coordgen_rs/drafting/common_phrases.json) 
 from the word counts of wordsegment 1.3.1, copyright Grant Jenks, under the Apache License 2.0,
 whose text stands in LICENSE. models/common_phrases/ in the sources tells what was taken of them.
 
+The server's page has marked 4.2.3 (python/coordgen_rs/server/page_parts/vendor/marked.min.js),
+which reads Markdown: copyright 2018+ MarkedJS, 2011-2022 Christopher Jeffrey, under the MIT
+licence, whose text stands below, behind the first crates that have it.
+
 Written by docs/third_party.py.
 """
 

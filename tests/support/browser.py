@@ -1,6 +1,7 @@
 """Headless Chromium with the chat page, driven by selenium: Debian's chromium-driver."""
 
 import shutil
+from importlib.resources import files
 
 from selenium import webdriver
 from selenium.webdriver.common.keys import Keys
@@ -22,7 +23,7 @@ def opened(profile):
     return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
 
 
-def until(browser, condition, seconds=600):
+def until(browser, condition, seconds=60):
     """Wait for what the page is about to do."""
     return WebDriverWait(browser, seconds, poll_frequency=0.05).until(lambda _: condition())
 
@@ -33,6 +34,11 @@ def found(browser, selector):
 
 def all_of(browser, selector):
     return browser.find_elements("css selector", selector)
+
+
+def button(browser, text):
+    """The last button that says so."""
+    return [it for it in all_of(browser, "button") if it.text == text][-1]
 
 
 def in_page(browser, script, *arguments):
@@ -50,6 +56,7 @@ def ask(browser, text, **settings):
 
 def answered(browser, seconds=600):
     """Wait for the figures behind the last answer."""
+    until(browser, lambda: in_page(browser, "running === null"), seconds)
     until(browser, lambda: all_of(browser, ".assistant:last-child .legend"), seconds)
 
 
@@ -72,3 +79,20 @@ def show_tree(browser):
         return steps.indexOf(widest) + 1;
     })()""",
     )
+
+
+def violations(browser):
+    """What axe-core finds wrong: each rule, with the elements that break it and why."""
+    if not in_page(browser, "'axe' in window"):
+        browser.execute_script(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    told = browser.execute_async_script(
+        """const done = arguments[0], values = ["wcag2a", "wcag2aa", "wcag21aa", "best-practice"];
+        const asked = axe.run(document, { runOnly: { type: "tag", values } });
+        asked.then(done, (error) => done(`${error}`));"""
+    )
+    assert isinstance(told, dict), told
+    return [
+        f"{rule['id']}: {node['html'][:200]}: {node['failureSummary']}"
+        for rule in told["violations"]
+        for node in rule["nodes"]
+    ]

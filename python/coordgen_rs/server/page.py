@@ -1,7 +1,10 @@
 """The chat page: one static document, and headers that let it do nothing but talk to this server.
 
 In: the parts in `page_parts`, put together once. Out: the response. What the page does is in its
-scripts: `chat.js` asks, `answer.js` shows an answer, `tree.js` draws the draft of a step.
+scripts: `chat.js` is the chat, `asking.js` asks the server, `messages.js` shows what is said,
+`rendered.js`, `markdown.js` and `runs.js` how, `steps.js` and `tree.js` its steps and their drafts,
+`figures.js` what that saved; `record.js` is a dialogue, `kept.js` and `shelf.js` keep and list
+them, `files.js` attaches files, `settings.js` has the samplers.
 """
 
 import base64
@@ -10,13 +13,31 @@ from importlib.resources import files
 
 from starlette.responses import HTMLResponse
 
-_STYLES, _SCRIPTS = ("style.css",), ("elements.js", "tree.js", "answer.js", "chat.js")
+_SCRIPTS = (
+    "elements.js",
+    "vendor/marked.min.js",
+    "runs.js",
+    "markdown.js",
+    "rendered.js",
+    "record.js",
+    "kept.js",
+    "figures.js",
+    "tree.js",
+    "steps.js",
+    "messages.js",
+    "settings.js",
+    "asking.js",
+    "files.js",
+    "shelf.js",
+    "chat.js",
+)
+"""In this order: each stands behind what it needs when it is read."""
 
 
 def page() -> HTMLResponse:
     """The page. Only its own script and style run: the policy names them by their hashes."""
-    style = "".join(map(_part, _STYLES))
-    script = "".join(map(_part, _SCRIPTS))
+    style = _part("style.css")
+    script = "\n".join(map(_part, _SCRIPTS))
     document = _part("page.html")
     document = document.replace("<style></style>", f"<style>{style}</style>")
     document = document.replace("<script></script>", f"<script>{script}</script>")

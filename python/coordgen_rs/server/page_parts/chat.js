@@ -1,177 +1,258 @@
 // The chat: what is asked of the server, and what happens when.
 
-const $ = (id) => document.getElementById(id);
-let messages = [], running = null, follows = true, stepCosts = null;
+const kept = new Kept();
+const tokens = new Map();  // of each answer of this visit, so that it can be gone on with
+const bodies = new Map();  // what was asked for it
+const partial = new Set();  // those that were stopped or gone on with, so that one request gives no such answer
+const views = new Map();  // of the messages of this dialogue
+let dialogue = newDialogue(), running = null, follows = true, lastTop = 0;
 
-function keepInView() { if (follows) $("log").scrollTop = $("log").scrollHeight; }
-
-function added(role) {
-  $("empty").hidden = true;
-  const article = made("article", role);
-  article.append(made("div", "who", role === "user" ? "You" : "Model"));
-  $("log").append(article);
-  return article;
+function keepInView() {
+  if (!follows) return;
+  $("log").scrollTop = $("log").scrollHeight;
+  lastTop = $("log").scrollTop;
 }
 
-function headers() {
-  const key = $("key").value.trim();
-  return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
+// Whoever scrolls up reads there and is left in peace; at the end the page follows again. What grows between two
+// frames must not look like scrolling: then the way to the end is longer, but the place is the same.
+function followed() {
+  const log = $("log"), rest = log.scrollHeight - log.scrollTop - log.clientHeight;
+  if (rest <= 1) follows = true;
+  else if (log.scrollTop < lastTop) follows = false;
+  else if (log.scrollTop > lastTop) follows = rest < 40;
+  lastTop = log.scrollTop;
 }
 
-async function* events(response) {
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  let held = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) throw new Error("The answer broke off: the server or the network closed the connection.");
-    held += value;
-    const parts = held.split("\n\n");
-    held = parts.pop();
-    for (const part of parts) {
-      if (!part.startsWith("data: ")) continue;  // a comment, while there is nothing to tell
-      const data = part.slice(6);
-      if (data === "[DONE]") return;
-      const event = JSON.parse(data);
-      if (event.error) throw new Error(event.error.message);
-      yield event;
-    }
-  }
-}
+const articleFor = (message) => document.querySelector(`article[data-id="${message.id}"]`);
+function focusOn(message) { articleFor(message)?.querySelector(".acts button:enabled")?.focus(); }
 
-async function asked(body, signal) {
-  const response = await fetch("v1/chat/completions",
-    { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
-  if (response.ok) return response;
-  const told = await response.json().catch(() => null);
-  if (response.status === 401) $("more").open = true;
-  throw new Error(told?.error?.message ?? `status ${response.status}`);
-}
-
-function request() {
-  const system = $("system").value, prediction = $("prediction").value, seed = $("seed").value;
-  return {
-    messages: [...(system ? [{ role: "system", content: system }] : []), ...messages],
-    max_tokens: Number($("limit").value) || 256,
-    temperature: Number($("temperature").value) || 0,
-    ...(seed !== "" && { seed: Number(seed) }),
-    ...(prediction && { prediction: { type: "content", content: prediction } }),
-    stream: true,
-    stream_options: { include_usage: true },
-    coordgen: { spans: true, trees: true, drafts: $("drafts").checked },
-  };
-}
-
-async function send() {
-  const text = $("text").value.trim();
-  if (!text || running) return;
-  $("text").value = "";
-  follows = true;
-  added("user").append(made("div", "said", shown(text)));
-  messages.push({ role: "user", content: text });
-  const body = request(), answer = new Answer(), control = busy(), talk = messages;
-  let last = null, usage = null;
+// The branch of the dialogue that is chosen, from its record.
+function show() {
+  const branch = branchOf(dialogue);
+  arrange([$("empty"), ...branch.map((it) => viewOf(it).article)]);
+  $("empty").hidden = branch.length > 0;
+  tallied();
   keepInView();
+}
+
+// Only what changes its place is moved: a long answer is not laid out again.
+function arrange(elements) {
+  const log = $("log");
+  elements.forEach((it, at) => { if (log.children[at] !== it) log.insertBefore(it, log.children[at] ?? null); });
+  while (log.children.length > elements.length) log.lastElementChild.remove();
+}
+
+// A message as it was shown before, steps and all, or from its record.
+function viewOf(message) {
+  const before = views.get(message.id);
+  if (before && running?.message !== message) before.refresh();
+  if (before) return before;
+  const view = message.role === "user" ? new Question(message) : new Answer(message).whole();
+  views.set(message.id, view);
+  return view;
+}
+
+function tallied() {
+  const told = savedBy(Object.values(dialogue.messages));
+  $("saved").textContent = told;
+  $("saved").hidden = !told;
+}
+
+// Say something behind a message of the model, and have it answered.
+function ask(text, files, parent = dialogue.current) {
+  if (running) return;
+  if (parent !== null && dialogue.messages[parent].role === "user") parent = dialogue.messages[parent].parent;
+  const question = newMessage(parent, "user", text);
+  question.files = files;
+  dialogue.system = $("system").value;
+  put(dialogue, question);
+  follows = true;
+  show();
+  answer(question);
+}
+
+function another(message) {
+  if (running) return;
+  if (isGreedy()) {
+    $("more").open = true;
+    $("temperature").focus();
+    return tell("At temperature 0 the answer would be the same: choose a higher one.");
+  }
+  if ($("seed").value !== "") {
+    $("more").open = true;
+    $("seed").focus();
+    return tell("With this seed the answer would be the same: choose another one, or none.");
+  }
+  answer(dialogue.messages[message.parent]);
+}
+
+async function answer(question) {
+  if (running) return;
+  dialogue.current = question.id;
+  const body = chatBody(asMessages(branchOf(dialogue), $("system").value));
+  const message = put(dialogue, newMessage(question.id, "assistant", ""));
+  question.error = null;
+  dialogue.model = model()?.id ?? "";
+  bodies.set(message.id, body);
+  tokens.set(message.id, []);
+  running = { control: new AbortController(), question, message };
+  const view = new Answer(message);
+  views.set(message.id, view);
+  follows = true;
+  show();
+  await stream(view, "v1/chat/completions", body);
+  if (!message.content && !message.thinking) {  // nothing was said: the question stays, and can be sent again
+    question.error = message.error ?? (message.state === "stopped" ? "Stopped before the answer began." : "The answer is empty.");
+    takeOut(dialogue, message);
+    views.delete(message.id);
+  }
+  await ended(view);
+}
+
+// Go on with an answer where it was cut.
+async function goOn(view) {
+  if (running) return;
+  const { message } = view, body = bodies.get(message.id), ids = tokens.get(message.id);
+  const question = dialogue.messages[message.parent];
+  running = { control: new AbortController(), question, message };
+  message.error = null;
+  if (body.temperature > 0) partial.add(message.id);
+  busy(true);
   try {
-    for await (const event of events(await asked(body, control.signal))) {
+    const behind = await bodyBehind(body, ids, running.control.signal);
+    await stream(view, "v1/completions", behind);
+    bodies.set(message.id, { ...body, max_tokens: body.max_tokens + behind.max_tokens });
+    if (!message.thinking) {
+      const whole = await textOf(ids, body.model);
+      if (whole.startsWith(message.content.slice(0, -8))) message.content = whole;
+    }
+  } catch (error) {
+    message.error = error.name === "AbortError" ? null : error.message;
+  }
+  await ended(view);
+}
+
+// Show an answer as it comes; what it took, and how it ended, goes into its message.
+async function stream(view, path, body) {
+  const { message } = view, ids = tokens.get(message.id), firstRow = view.steps.rows.length;
+  let last = null, usage = null;
+  message.state = "failed";
+  view.said.classList.add("waiting");
+  busy(true);
+  try {
+    for await (const event of events(await answered(path, streamed(body), running.control.signal))) {
       const [choice] = event.choices;
       if (event.usage) usage = event.usage;
-      if (choice?.delta.content || event.coordgen?.token_spans) {
-        answer.step(choice.delta.content ?? "", event.coordgen);
-      }
+      if (choice?.token_ids) ids.push(...choice.token_ids);
+      const delta = choice?.delta ?? (choice && { content: choice.text });
+      if (delta?.content || delta?.reasoning_content || event.coordgen?.token_spans) view.step(delta, event.coordgen);
       if (choice?.finish_reason) last = event;
-      keepInView();
     }
-    if (last && usage) compared(answer, answer.figures(last, usage), body, last);
+    message.state = { length: "cut", capacity: "done" }[last?.coordgen.finish_reason] ?? "done";
+    if (last && usage) {
+      const costs = model()?.step_us;
+      message.figures = together(message.figures, figuresOf(last, usage, view.steps.rows.slice(firstRow), costs));
+    }
+    if (last?.coordgen.finish_reason === "capacity") {
+      message.error = "The context is full: edit an earlier message, or start a new chat.";
+    }
+    if (last?.coordgen.seed != null) bodies.set(message.id, { ...bodies.get(message.id), seed: last.coordgen.seed });
   } catch (error) {
-    if (error.name === "AbortError") answer.stopped();
-    else answer.fail(error);
+    message.state = error.name === "AbortError" ? "stopped" : "failed";
+    partial.add(message.id);
+    message.error = error.name === "AbortError" ? null : error.message;
   }
-  answer.said.classList.remove("waiting");
-  if (answer.text) talk.push({ role: "assistant", content: answer.text });
-  else talk.pop();
-  $("spoken").textContent = `${answer.text || "no answer"} ${answer.ended}`.trim();
-  idle();
+}
+
+async function ended(view) {
+  const { message } = view, { question } = running;
+  running = null;
+  busy(false);
+  view.draw();
+  show();
+  $("spoken").textContent = [message.content || "no answer", message.state === "stopped" ? "Stopped." : "",
+    message.error ?? question.error ?? ""].filter(Boolean).join(" ");
+  dialogue.changed = now();
+  await done(kept.put(dialogue));
+  listDialogues();
   keepInView();
 }
 
-// A button that asks the same without drafts, and tells how that compares.
-function compared(answer, place, body, last) {
-  if (!body.coordgen.drafts) return;
-  const button = made("button", "", "Compare with plain decoding");
-  button.type = "button";
-  place.append(button);
-  button.onclick = async () => {
-    if (running) return;
-    button.disabled = true;
-    const control = busy();
-    const plain = { ...body, stream: false, coordgen: { drafts: false }, stream_options: undefined,
-      ...(last.coordgen.seed !== null && { seed: last.coordgen.seed }) };
-    try {
-      const told = await (await asked(plain, control.signal)).json();
-      const speed = told.timings.predicted_per_second;
-      const ratio = last.timings.predicted_per_second / speed;
-      const same = told.choices[0].message.content === answer.text ? "the same text" : "ANOTHER TEXT";
-      button.replaceWith(made("span", "", `Plain: ${speed.toFixed(0)} tokens/s and ${same}, ` +
-        `so drafts were ${ratio.toFixed(2)} times as fast this time`));
-    } catch (error) {
-      button.disabled = false;
-      if (error.name !== "AbortError") answer.fail(error);
-    }
-    idle();
-  };
-}
-
-function busy() {
-  running = new AbortController();
-  $("stop").hidden = false;
-  $("send").disabled = true;
-  return running;
-}
-
-function idle() {
+// Ask the same without drafts, and tell how that compares.
+async function compare(view, place) {
+  if (running) return;
+  const { message } = view, body = bodies.get(message.id);
+  running = { control: new AbortController(), question: dialogue.messages[message.parent], message };
+  place.disabled = true;
+  busy(true);
+  try {
+    const plain = { ...body, coordgen: { drafts: false } };
+    const told = await (await answered("v1/chat/completions", plain, running.control.signal)).json();
+    const isSame = (told.choices[0].message.content ?? "") === message.content;
+    if (isSame) message.figures.measured = told.timings.predicted_per_second;
+    else message.error = "Plain decoding gave ANOTHER TEXT.";
+    await done(kept.put(dialogue));
+  } catch (error) {
+    if (error.name !== "AbortError") tell(error.message);
+  }
   running = null;
-  $("stop").hidden = true;
-  $("send").disabled = false;
+  busy(false);
+  view.refresh();
+  tallied();
+}
+
+function stopped() { running?.control.abort(); }
+
+function busy(isBusy) {
+  $("stop").hidden = !isBusy;
+  $("send").disabled = isBusy;
+  document.body.classList.toggle("busy", isBusy);
+  if (isBusy) tell("");
+}
+
+function anew() {
+  stopped();
+  views.clear();
+  dialogue = newDialogue();
+  arrange([$("empty")]);
+  $("empty").hidden = false;
+  tallied();
+  listDialogues();
   $("text").focus();
 }
 
-async function named() {
-  const response = await fetch("v1/models", { headers: headers() }).catch(() => null);
-  if (response?.ok) {
-    const [model] = (await response.json()).data;
-    $("model").textContent = model.id;
-    document.title = `${model.id} · coordgen`;
-    stepCosts = model.step_us ?? null;
-    if (model.state === "loading") setTimeout(named, 1000);
-  } else if (response?.status === 401) {
-    $("more").open = true;
-  }
+// On a phone Enter breaks the line, as everywhere there, and the button sends.
+const isTouched = () => matchMedia("(pointer: coarse)").matches;
+const sends = (event) => event.key === "Enter" && !event.shiftKey && !event.isComposing && !isTouched();
+
+function send() {
+  const text = $("text").value.trim();
+  if ((!text && !attached.length) || running) return;
+  const files = attached;
+  $("text").value = "";
+  attached = [];
+  showAttached();
+  ask(text, files);
+  $("text").focus();
 }
 
 $("form").onsubmit = (event) => { event.preventDefault(); send(); };
-$("stop").onclick = () => running?.abort();
-$("key").onchange = named;
-$("anew").onclick = () => {
-  running?.abort();
-  messages = [];
-  document.querySelectorAll("article").forEach((article) => article.remove());
-  $("empty").hidden = false;
-  $("text").focus();
-};
+$("stop").onclick = stopped;
+$("anew").onclick = anew;
 $("theme").onclick = () => {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
   document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
 };
-$("log").onscroll = () => {
-  const log = $("log");
-  follows = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-};
+$("log").onscroll = followed;
 $("text").onkeydown = (event) => {
-  if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+  if (sends(event)) {
     event.preventDefault();
     send();
   }
 };
-addEventListener("keydown", (event) => { if (event.key === "Escape") running?.abort(); });
+addEventListener("keydown", (event) => { if (event.key === "Escape") stopped(); });
+$("keys").textContent = isTouched() ? "Enter breaks the line" : "Enter sends, Shift+Enter breaks the line, Esc stops";
+remembered();
 named();
+done(kept.open()).then(listDialogues);

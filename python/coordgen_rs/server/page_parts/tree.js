@@ -77,6 +77,7 @@ function treeOf(tree, number) {
     picture.append(group);
   }
   const scroll = made("div", "scroll");
+  scroll.tabIndex = 0;
   scroll.append(picture);
   return [made("figcaption", "", caption), scroll];
 }

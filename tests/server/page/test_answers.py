@@ -1,4 +1,4 @@
-"""The chat page in headless Chromium, driven by selenium, with the embedded model.
+"""Answers on the chat page: tints, steps and their trees, figures, errors, both themes.
 
 `make page-shots` makes pictures, to be looked at.
 """
@@ -10,56 +10,14 @@ import urllib.request
 import pytest
 
 pytest.importorskip("selenium", reason="selenium is not installed")
-pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
 
 from selenium.webdriver.common.keys import Keys
 
 import browser as chromium
-from browser import all_of, answered, ask, found, in_page, until
-
-if not chromium.is_here():
-    pytest.skip("chromium or chromedriver is not here", allow_module_level=True)
-
+from browser import all_of, answered, ask, button, found, in_page, until
 from checkpoints import ROOT
-from served import served
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
-# What a model says may be anything: the template answers nothing here, so the prompt holds it.
-HOSTILE = "<img src=x onerror=alert(1)> <script>alert(2)</script> \x1b[31m **bold**"
-TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}\n{% endfor %}"
-
-
-@pytest.fixture(scope="module")
-def url(bundle_of, tmp_path_factory):
-    template = tmp_path_factory.mktemp("page") / "own.jinja"
-    template.write_text(TEMPLATE)
-    options = ("--chat-template", str(template), "--name", "embedded")
-    with served(bundle_of("embedded", "fp32"), *options) as (_, url):
-        yield url
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = chromium.opened(tmp_path_factory.mktemp("browser"))
-    yield browser
-    browser.quit()
-
-
-@pytest.fixture
-def page(browser, url):
-    """The page, fresh and named; afterwards nothing may have been asked elsewhere, or failed."""
-    browser.set_window_size(1000, 900)
-    browser.get_log("browser")
-    browser.get(url)
-    until(browser, lambda: found(browser, "#model").text == "embedded")
-    yield browser
-    assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
-    messages = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
-    sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]
-    asked = {one["request"]["url"] for one in sent}
-    assert all(one.startswith((url, "data:")) for one in asked if "chrome" not in one), asked
 
 
 def test_an_answer_comes_tinted_and_its_counts_are_those_of_the_api(page, url):
@@ -74,7 +32,7 @@ def test_an_answer_comes_tinted_and_its_counts_are_those_of_the_api(page, url):
     with urllib.request.urlopen(request, timeout=600) as response:
         told = json.load(response)
     said = in_page(page, "document.querySelector('.assistant .said').textContent")
-    assert said == told["choices"][0]["message"]["content"]
+    assert said.strip() == told["choices"][0]["message"]["content"].strip()
     counts = {
         item.get_attribute("data-source"): int(item.get_attribute("data-count"))
         for item in all_of(page, ".legend li")
@@ -86,9 +44,11 @@ def test_an_answer_comes_tinted_and_its_counts_are_those_of_the_api(page, url):
     drafted = all_of(page, ".said .drafted")
     assert drafted
     assert drafted[0].get_attribute("title").startswith(tuple(counts))
-    assert in_page(page, "document.getElementById('spoken').textContent") == said
-    found(page, ".figures button").click()
-    until(page, lambda: "the same text" in found(page, ".figures").text)
+    spoken = in_page(page, "document.getElementById('spoken').textContent")
+    assert spoken.strip() == said.strip()
+    button(page, "Compare with plain decoding").click()
+    until(page, lambda: "the same text" in found(page, ".assistant .figures").text)
+    assert "As measured in one answer" in found(page, "#saved").text
 
 
 def test_an_answer_can_be_stopped_and_the_next_one_works(page):
@@ -100,26 +60,27 @@ def test_an_answer_can_be_stopped_and_the_next_one_works(page):
     ask(page, TEXT, limit="900", temperature="5", seed="1")  # which seldom ends by itself
     until(page, lambda: in_page(page, "!document.getElementById('send').disabled"))
     assert found(page, ".assistant .figures").text == "stopped"
+    assert button(page, "Continue").is_displayed()
     assert not found(page, "#stop").is_displayed()
     ask(page, "And?", limit="4")
     until(page, lambda: all_of(page, ".assistant:last-child .legend"))
 
 
-def test_what_is_said_stays_text(page):
-    ask(page, HOSTILE, limit="12")
-    answered(page)
-    assert in_page(page, "document.querySelectorAll('main img, main script').length") == 0
-    shown = in_page(page, "document.querySelector('.user .said').textContent")
-    assert shown == HOSTILE.replace("\x1b", "\u241b")
-
-
-def test_an_error_is_shown_and_the_talk_goes_on(page):
-    ask(page, "word " * 3000, limit="4")
-    until(page, lambda: "tokens" in found(page, ".error").text if all_of(page, ".error") else False)
+def test_a_message_is_not_lost_after_an_error_and_can_be_sent_again(page):
+    ask(page, TEXT, limit="4", temperature="101")
+    until(page, lambda: all_of(page, ".user .error"))
+    assert "temperature" in found(page, ".user .error").text
     page.get_log("browser")  # the browser itself reports the status 400
-    ask(page, "Hello", limit="4")
+    assert in_page(page, "document.querySelector('.user .said').textContent") == TEXT.strip()
+    in_page(page, "document.getElementById('temperature').value = 0")
+    button(page, "Send again").click()
     answered(page)
-    assert len(all_of(page, ".error")) == 1
+    assert all_of(page, ".error") == [found(page, "#key-told")]
+    ask(page, "word " * 3000, limit="4")
+    until(page, lambda: all_of(page, ".user .error"))
+    page.get_log("browser")
+    button(page, "Edit").click()
+    until(page, lambda: all_of(page, ".edit textarea"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -174,8 +135,8 @@ def test_an_answer_that_breaks_off_is_not_shown_as_whole(page):
         f": waiting\n\ndata: {json.dumps(event)}\n\n",
     )
     ask(page, "Hello")
-    until(page, lambda: all_of(page, ".error"))
+    until(page, lambda: all_of(page, ".assistant .error"))
     assert found(page, ".assistant .said").text == "Half"
-    assert "broke off" in found(page, ".error").text
+    assert "broke off" in found(page, ".assistant .error").text
     assert "broke off" in in_page(page, "document.getElementById('spoken').textContent")
     assert all_of(page, ".legend") == []

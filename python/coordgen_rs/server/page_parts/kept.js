@@ -1,0 +1,68 @@
+// The dialogues: of this visit in memory, and, if one turns that on, in the browser's database. Nothing leaves it.
+
+const KEEPS = "coordgen-keeps", DATABASE = "coordgen", STORE = "dialogues";
+
+const asked = (request) => new Promise((resolve, reject) => {
+  request.onsuccess = () => resolve(request.result);
+  request.onerror = () => reject(request.error);
+});
+
+class Kept {
+  constructor() {
+    this.all = new Map();
+    this.base = null;
+  }
+
+  get isOn() { return this.base !== null; }
+
+  // Those of earlier visits, if they are kept.
+  async open() {
+    if (localStorage.getItem(KEEPS) === "yes") await this.turnOn();
+  }
+
+  async turnOn() {
+    const request = indexedDB.open(DATABASE, 1);
+    request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
+    this.base = await asked(request);
+    this.base.onversionchange = () => this.base.close();
+    for (const read of await asked(this.store("readonly").getAll())) {
+      if (!this.all.has(read.id)) this.all.set(read.id, { ...read, messages: Object.assign(Object.create(null), read.messages) });
+    }
+    for (const dialogue of this.all.values()) await this.put(dialogue);
+    localStorage.setItem(KEEPS, "yes");
+  }
+
+  // From now on nothing is kept, and what was is gone from the browser; this visit still has it.
+  async turnOff() {
+    if (this.base) await asked(this.store("readwrite").clear());
+    this.base?.close();
+    this.base = null;
+    localStorage.removeItem(KEEPS);
+  }
+
+  store(mode) { return this.base.transaction(STORE, mode).objectStore(STORE); }
+
+  async put(dialogue) {
+    this.all.set(dialogue.id, dialogue);
+    if (this.base && dialogue.current !== null) await asked(this.store("readwrite").put(dialogue));
+  }
+
+  async remove(id) {
+    this.all.delete(id);
+    if (this.base) await asked(this.store("readwrite").delete(id));
+  }
+
+  async clear() {
+    this.all.clear();
+    if (this.base) await asked(this.store("readwrite").clear());
+  }
+
+  // Those that hold a text, the last one first.
+  found(text) {
+    const wanted = text.trim().toLowerCase();
+    const holds = (dialogue) => dialogue.title.toLowerCase().includes(wanted) || Object.values(dialogue.messages)
+      .some((it) => it.content.toLowerCase().includes(wanted) || it.files.some((file) => file.name.toLowerCase().includes(wanted)));
+    return [...this.all.values()].filter((it) => it.current !== null && (!wanted || holds(it)))
+      .sort((a, b) => a.changed < b.changed ? 1 : -1);
+  }
+}
