@@ -85,6 +85,27 @@ def test_without_thinking_the_answer_is_held_from_its_first_token(vocabulary, to
     assert begin[0] not in allowed(matcher)
 
 
+@pytest.mark.parametrize("kept", [0, 1, 2, 3])
+def test_an_answer_may_begin_as_the_mark_of_thinking_does(vocabulary, tokenizer, kept):
+    grammar = Regex("<[a-s]>|<thi")
+    matcher = vocabulary.matcher(AfterThinking(grammar, Thinking(TAGS)))
+    inner = Vocabulary(tokenizer, tokenizer.vocab_size, [END]).matcher(grammar)
+    begin = ids(tokenizer, "<think>")
+    assert begin[:3] == ids(tokenizer, "<th"), "a mark of several tokens"
+    for said in (ids(tokenizer, "<a>"), ids(tokenizer, "<thi")):
+        matcher.begin()
+        inner.begin()
+        matcher.extend(said[:kept])
+        inner.extend(said[:kept])
+        for num in range(len(said[kept:]) + 1):
+            path = said[kept : kept + num]
+            is_complete = inner.after(path)
+            given = [*said[:kept], *path]
+            assert matcher.after(path) == (is_complete and given != begin[: len(given)])
+            goes_on = {begin[len(given)]} if given == begin[: len(given)] else set()
+            assert allowed(matcher) == allowed(inner) | goes_on
+
+
 def test_masks_after_going_along_paths_are_those_of_going_straight(vocabulary, tokenizer):
     grammar = AfterThinking(Regex("[a-f]{3,9}"), Thinking(SHORT, is_open=True))
     matcher = vocabulary.matcher(grammar)

@@ -1,5 +1,6 @@
 """Thinking as chat templates and tokenizers show it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,7 @@ def test_a_prompt_opens_or_closes_thinking(tokenizer, name, variables, thinking)
 def test_thinking_is_counted_with_its_marks(tokenizer):
     marks = ThinkingMarks("<", ".", ())
 
-    def count(text, *, is_open=False):
+    def count(text, *, is_open=False, marks=marks):
         ids = tokenizer.encode(text, special_tokens=False).tolist()
         return num_thinking(Thinking(marks, is_open), tokenizer, ids), len(ids)
 
@@ -81,4 +82,9 @@ def test_thinking_is_counted_with_its_marks(tokenizer):
     begun = count("so it is.", is_open=True)[0]
     assert count("so it is. And more", is_open=True)[0] == begun
     assert count("no thinking at all")[0] == 0
+    assert count("<so.")[0] == count("<so. It is <so.")[0] == count("<so.")[1]
+    assert count("It is <so.")[0] == count("so. It is <so.", is_open=False)[0] == 0
+    assert count("so. It is <so.", is_open=True)[0] == count("so.")[1]
+    again = replace(marks, is_repeated=True)
+    assert count("<so. It <is.", marks=again)[0] == count("<so.")[1] + count(" <is.")[1]
     assert num_thinking(None, tokenizer, [1, 2]) == 0

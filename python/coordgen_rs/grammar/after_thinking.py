@@ -103,7 +103,7 @@ class AfterThinkingMatcher(Matcher):
             word, bit = divmod(token, _WORD_BITS)
             self.words[word] |= np.uint32(1 << bit)
         if self._may_answer(at):
-            self.words |= self._first
+            self.words |= self._words_behind(at.tokens)
         return False
 
     def extend(self, tokens: list[int]) -> bool:
@@ -118,8 +118,8 @@ class AfterThinkingMatcher(Matcher):
             if at.phase == "answer":
                 return at, [*path[number:]]
             at = self._after(at, token)
-            if at.phase == "answer" and at.tokens:  # this token is the answer's first
-                return _At("answer"), [*path[number:]]
+            if at.phase == "answer" and at.tokens:  # these are the answer's first
+                return _At("answer"), [*at.tokens, *path[number + 1 :]]
         return at, []
 
     def _after(self, at: _At, token: int) -> _At:
@@ -157,9 +157,18 @@ class AfterThinkingMatcher(Matcher):
         ]
 
     def _may_answer(self, at: _At) -> bool:
-        return at.phase == "gap" or (
-            at.phase == "start" and not at.tokens and not self._marks.header
-        )
+        """Whether the answer may have begun, with the tokens `at` if there are any."""
+        return at.phase == "gap" or (at.phase == "start" and not self._marks.header)
+
+    def _words_behind(self, tokens: tuple[int, ...]) -> NDArray[np.uint32]:
+        """What the grammar allows behind the answer's first tokens; nothing if not these."""
+        if not tokens:
+            return self._first
+        path = [*tokens]
+        if not self._inner.possible([0, *path], [0, *range(len(path))])[-1]:
+            return np.zeros_like(self._first)
+        self._inner.after(path)
+        return self._inner.words
 
     def _is_first(self, token: int) -> bool:
         """Whether the grammar may begin with a token."""

@@ -2,9 +2,11 @@
 
 In: a schema. Out: nothing, or an error that names the keyword. Seen with llguidance 1.9.1: a key of
 `patternProperties` or `additionalProperties` may come twice, so that `minProperties` is met by
-fewer; and a whole `exclusiveMinimum` below a fractional maximum is allowed itself.
+fewer; a whole `exclusiveMinimum` below a fractional maximum is allowed itself; and characters that
+JSON writes by their number alone, which is not offered, are left out of values and names.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -28,6 +30,7 @@ def check_schema(schema: Any) -> None:
     for part in _schemas(schema):
         _check_num_properties(part)
         _check_exclusive(part)
+        _check_characters(part)
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
@@ -65,6 +68,18 @@ def _check_exclusive(part: dict[str, Any]) -> None:
             raise UnsupportedGrammarError(
                 f"the JSON schema cannot be followed: exclusiveMinimum {least} with {name} {most} "
                 f"is not supported; give a minimum"
+            )
+
+
+def _check_characters(part: dict[str, Any]) -> None:
+    properties = part.get("properties")
+    names = [*properties] if isinstance(properties, dict) else []
+    values = {name: part.get(name) for name in ("const", "enum", "required")}
+    for name, value in (values | {"properties": names}).items():
+        if "\\u" in json.dumps(value, ensure_ascii=False).replace("\\\\", ""):
+            raise UnsupportedGrammarError(
+                f"the JSON schema cannot be followed: {name} has a control character, such as "
+                f"U+0000, which is not supported"
             )
 
 

@@ -7,6 +7,7 @@ of an answer is thinking. What a model says is split elsewhere.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -104,6 +105,8 @@ def thinking_of(
 def num_thinking(thinking: Thinking | None, tokenizer: Tokenizer, token_ids: Sequence[int]) -> int:
     """How many of an answer's tokens are thinking, its marks included.
 
+    Marks are looked for in the text: tokens may join their ends with what stands beside them.
+
     Args:
         thinking: How it may think; None if it does not.
         tokenizer: The model's.
@@ -111,14 +114,30 @@ def num_thinking(thinking: Thinking | None, tokenizer: Tokenizer, token_ids: Seq
     """
     if thinking is None:
         return 0
-    begin, end = (
-        tokenizer.encode(mark, special_tokens=False).tolist()
-        for mark in (thinking.marks.begin, thinking.marks.end)
+    text_of, said, places = tokenizer.stream(shown=thinking.marks.tokens), "", [0]
+    for token in token_ids:
+        said += text_of(token)
+        places.append(len(said))
+    spans = _spans(thinking, said)
+    return sum(
+        any(first < end and start < max(last, first + 1) for start, end in spans)
+        for first, last in pairwise(places)
     )
-    ids, num, since, is_open = [*token_ids], 0, 0, thinking.is_open
-    for place in range(len(ids)):
-        if is_open and ids[place : place + len(end)] == end:
-            num, is_open = num + place + len(end) - since, False
-        elif not is_open and ids[place : place + len(begin)] == begin:
-            since, is_open = place, True
-    return num + len(ids) - since if is_open else num
+
+
+def _spans(thinking: Thinking, said: str) -> list[tuple[int, int]]:
+    """Where an answer is thinking, marks included: characters, half open."""
+    marks, found = thinking.marks, list[tuple[int, int]]()
+    # A model that thinks once does so first: a mark behind its answer's beginning is a mention.
+    may_repeat = marks.is_repeated or bool(marks.header)
+    start = 0 if thinking.is_open else said.find(marks.begin)
+    behind = 0 if thinking.is_open else start + len(marks.begin)
+    if not may_repeat and said[: max(start, 0)].strip():
+        return []
+    while start >= 0:
+        place = said.find(marks.end, behind)
+        end = place + len(marks.end) if place >= 0 else len(said) + 1  # a last token has no text
+        found.append((start, end))
+        start = said.find(marks.begin, end) if may_repeat else -1
+        behind = start + len(marks.begin)
+    return found
