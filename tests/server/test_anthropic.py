@@ -55,7 +55,7 @@ def test_a_message_is_the_same_whole_and_streamed(client, model):
     whole = client.messages.create(model="fake", **HELLO)
     assert [plain(block) for block in whole.content] == [{"type": "text", "text": TEXT}]
     assert (whole.role, whole.model, whole.stop_reason) == ("assistant", "fake", "max_tokens")
-    num_prompt = len("hello|enable_thinking")
+    num_prompt = len("hello")
     assert (whole.usage.input_tokens, whole.usage.output_tokens) == (num_prompt, len(TEXT))
     assert whole.usage.cache_read_input_tokens == 0
     with client.messages.stream(model="fake", **HELLO) as stream:
@@ -171,8 +171,13 @@ def test_a_dialogue_with_tools_is_read_as_openais(client, model):
     )
     prompt, options = model.asked[0]
     assert prompt.startswith("Be short.|go|on it|Error: five|next|")
-    assert prompt.endswith("enable_thinking")
     assert (options["temperature"], options["top_k"], options["top_p"]) == (0.5, 3, 0.9)
+
+
+def test_an_unknown_model_is_told_of_in_the_clients_own_form(client):
+    with pytest.raises(anthropic.NotFoundError) as error:
+        client.models.retrieve("gpt")
+    assert error.value.body["error"]["type"] == "not_found_error"
 
 
 @pytest.mark.parametrize("field", ["output_config", "output_format"])

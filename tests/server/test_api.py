@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from importlib.resources import files
 
 import pytest
 
@@ -12,10 +13,11 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs import JsonSchema, Lark, Regex
-from coordgen_rs.errors import NonFiniteLogitsError
+from coordgen_rs.errors import BundleError, ChatTemplateError, NonFiniteLogitsError
 from coordgen_rs.server.asked import bodies
+from coordgen_rs.server.figures import merged
 from coordgen_rs.server.network.keys import api_key
-from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
 from fake_served import refused, serving
 
 TEXT = "".join(text for text, _ in STEPS)
@@ -32,6 +34,15 @@ def model():
 def client(model):
     with serving(model, with_metrics=True) as client:
         yield client
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/api/chat", "/v1/models"])
+def test_a_long_head_is_refused_in_the_form_of_its_dialect(client, path):
+    for headers in ({"X": "x" * 17000}, {f"X-{i}": "x" * 1000 for i in range(17)}):
+        response = client.get(path, headers=headers)
+        assert (response.status_code, response.headers["connection"]) == (431, "close")
+        assert "16,384" in str(response.json()["error"])
+    assert client.get(path, headers={"X": "x" * 15000}).status_code != 431
 
 
 def events_of(response):
@@ -301,6 +312,50 @@ def test_a_prompt_that_is_too_long_has_openais_code(client, is_streamed):
     assert error["param"] == "prompt"
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("/srv/m x/b has no chat template: give one (--chat-template FILE)", "the model has no"),
+        ("/srv/t.jinja cannot be applied: roles alternate", "the chat template cannot be applied:"),
+        (r"C:\m\t.jinja is malformed in line 2: x", "the chat template is malformed in line 2: x"),
+        ("/srv/m/t.json: chat_template is 5, expected text", "the chat template cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/api/chat", "/apply-template"])
+def test_no_path_of_the_servers_machine_is_told(client, model, monkeypatch, path, said, told):
+    def refuse(*args, **more):
+        raise ChatTemplateError(said)
+
+    monkeypatch.setattr(model, "chat_prompt", refuse)
+    body = HELLO if path == "/apply-template" else HELLO | {"stream": False}
+    body |= {"max_tokens": 5} if path == "/v1/messages" else {}
+    response = client.post(path, json=body)
+    assert (response.status_code, told in response.text) == (400, True), response.text
+    assert all(part not in response.text for part in ("srv", "C:", "Model.open"))
+
+
+def test_a_failure_that_names_a_path_is_told_by_its_kind_and_logged(client, model, caplog):
+    model.fails_at["hello"] = BundleError("/srv/models/a.onnx is damaged")
+    error = refused(client.post(CHAT, json=HELLO), 500)
+    assert ("BundleError" in error["message"], "srv" in error["message"]) == (True, False)
+    assert "/srv/models/a.onnx" in caplog.text
+
+
+def test_the_name_of_a_model_is_one_label_whatever_it_holds():
+    text = merged({'a"b\\c\nd': '# TYPE x counter\nx{y="z"} 1\n'})
+    assert text == '# TYPE x counter\nx{model="a\\"b\\\\c\\nd",y="z"} 1\n'
+
+
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/v1/messages", "/api/chat", "/v1/documents"])
+def test_a_compressed_body_is_refused_by_its_header(client, path):
+    for coding in ("gzip", "br", "gzip, identity"):
+        response = client.post(path, content=b"\x1f\x8b", headers={"Content-Encoding": coding})
+        assert (response.status_code, "Content-Encoding" in response.text) == (415, True)
+        assert response.headers["accept-encoding"] == "identity"
+    headers = {"Content-Encoding": "identity"}
+    assert client.post(CHAT, json=HELLO, headers=headers).status_code == 200
+
+
 def test_what_the_template_refuses_is_told(client):
     body = {"messages": [{"role": "nobody", "content": ""}]}
     for path in (CHAT, "/apply-template"):
@@ -335,6 +390,7 @@ def test_models_and_health(client):
     [listed] = client.get("/v1/models").json()["data"]
     assert listed == client.get("/v1/models/fake").json()
     assert (listed["id"], listed["object"], listed["context_length"]) == ("fake", "model", 200)
+    assert listed["recommended"] == {"temperature": 0.6}
     assert listed["step_us"]["4"] == {"base": 1500.0, "per_token": 0.5}
     assert client.get("/health").json() == client.get("/v1/health").json() == {"status": "ok"}
     assert refused(client.get("/v1/models/gpt"), 404)["code"] == "model_not_found"
@@ -353,6 +409,18 @@ def test_tokens_there_and_back(client):
     assert client.post("/apply-template", json=HELLO).json() == {"prompt": "hello"}
     assert refused(client.post("/tokenize", json={}))["param"] == "content"
     assert refused(client.post("/detokenize", json={"tokens": [-1]}))["param"] == "tokens"
+    for wrong in (1.5, "a", None, True, [1], 2**62):
+        for path, field in (("/detokenize", "tokens"), (COMPLETIONS, "prompt")):
+            error = refused(client.post(path, json={field: [97, wrong]}))
+            assert error["param"] == field
+            assert not any(word in error["message"] for word in ("float64", "object", "shape"))
+
+
+def test_a_token_that_is_no_text_alone_is_told_by_its_bytes(client, monkeypatch):
+    spelt = {97: b" rainbow", 98: b"\xc3"}
+    monkeypatch.setattr(FakeSpelling, "bytes_of", lambda _, token: spelt[token])
+    told = client.post("/tokenize", json={"content": "ab", "with_pieces": True}).json()["tokens"]
+    assert [it["piece"] for it in told] == [" rainbow", [0xC3]]
 
 
 def test_metrics_count_by_source_and_are_there_only_if_asked_for(client, model):
@@ -405,6 +473,7 @@ def test_a_key_is_asked_for_everywhere_but_for_health(model):
             for path in ("/v1/models", "/metrics", "/nope"):
                 error = refused(client.get(path, headers=headers), 401)
                 assert error["type"] == "authentication_error"
+                assert all(way in error["message"] for way in ("Bearer KEY", "x-api-key: KEY"))
             refused(client.post(CHAT, json=HELLO, headers=headers), 401)
         assert model.asked == []
         right = {"Authorization": "Bearer right"}
@@ -493,7 +562,10 @@ def test_the_page_is_one_file_that_asks_nobody_else(model):
         page = client.get("/")
     assert page.status_code == 200
     assert "secret" not in page.text
-    assert not re.search(r"""(?:src|href)=["'](?!data:)|https?://|@import|url\(""", page.text)
+    marked = files("coordgen_rs.server").joinpath("page_parts/vendor/marked.min.js").read_text()
+    assert marked in page.text
+    ours = page.text.replace(marked, "")  # whose text names its home and has a function `url`
+    assert not re.search(r"""(?:src|href)=["'](?!data:)|https?://|@import|url\(""", ours)
     for banned in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
         assert banned not in page.text
     policy = page.headers["content-security-policy"]

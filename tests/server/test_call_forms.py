@@ -77,10 +77,11 @@ def spoken(name, calls):
     return text.replace("commentary json", "commentary <|constrain|>json")
 
 
-def read(form, parts, *, is_held, functions=FUNCTIONS):
+def read(form, parts, *, is_held, functions=FUNCTIONS, is_cut=False):
     """Content, and calls with the parts of each put together."""
     reader, text, calls = CallReader(Calling(form, functions, is_held)), "", {}
-    for said in [*(one for part in parts for one in reader.read(part)), *reader.end()]:
+    found = [one for part in parts for one in reader.read(part)]
+    for said in [*found, *reader.end(is_cut=is_cut)]:
         if isinstance(said, Content):
             text += said.text
         elif isinstance(said, Call) and said.name is not None:
@@ -291,6 +292,40 @@ def test_a_held_call_is_told_as_it_is_made(name):
     assert len(told) > 3
     assert all(one.name is None for one in told[1:])
     assert not reader.is_open
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_of_a_call_that_is_cut_no_mark_is_text(name):
+    text = spoken(name, calls_of(name))
+    for end in range(len(text) + 1):
+        said, calls = read(BY_NAME[name], text[:end], is_held=True, is_cut=True)
+        assert (said, len(calls) <= len(calls_of(name))) == ("", True), text[:end]
+    assert len(calls) == len(calls_of(name))
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_what_only_looks_like_the_beginning_of_a_call_is_text(name):
+    for said in ("t", " to=", "a <", "Hi\n", "so <|", "t o", "\n"):
+        for is_cut in (False, True):
+            text, calls = read(BY_NAME[name], said, is_held=False, is_cut=is_cut)
+            assert (text, calls) == (said, [])
+        answer = f"It is so. {said}"
+        assert read(BY_NAME[name], answer, is_held=True, is_cut=True) == (answer, [])
+
+
+def test_a_call_that_goes_on_as_none_may_stays_open():
+    reader = CallReader(Calling(hermes.FORM, FUNCTIONS, is_held=True))
+    reader.read('<tool_call>\n{"name": "time", "arguments": {"x" nonsense')
+    assert (reader.num_calls, reader.is_open) == (1, True)
+    reader.end(is_cut=False)
+    assert reader.is_open
+
+
+def test_in_channels_the_end_of_an_answer_is_no_header():
+    final = "<|channel|>final<|message|>Hi<|end|>"
+    for said in ("t", " to=", "\n", "to=functions.x"):
+        assert read(BY_NAME["harmony"], final + said, is_held=False) == (f"Hi{said}", [])
+    assert read(BY_NAME["harmony"], final + "<|start|>assist", is_held=False) == ("Hi", [])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -2,18 +2,26 @@
 
 import asyncio
 import json
+import threading
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
+from starlette.testclient import TestClient
+
 from coordgen_rs import Model
-from coordgen_rs.errors import NonFiniteLogitsError
+from coordgen_rs.errors import BundleError, NonFiniteLogitsError
+from coordgen_rs.server.answers import answering
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.several import AnsweringSeveral
+from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.jobs import Jobs
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError
@@ -143,6 +151,40 @@ def test_an_error_of_one_choice_is_the_requests(is_streamed):
             assert refused(response, 500)["message"] == "row 0"
         model.fails_at = {}
         assert client.post(CHAT, json=HELLO | {"n": 2}).status_code == 200
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
+    may_open, real, pings = threading.Event(), Form.ping, []
+
+    def ping(form):
+        pings.append(form)
+        if len(pings) == 3:
+            may_open.set()
+        return real(form)
+
+    def opened(one):
+        may_open.wait()
+        if fails:
+            raise BundleError("damaged")
+        return FakeModel()
+
+    monkeypatch.setattr(answering, "PING_S", 0.001)
+    monkeypatch.setattr(Form, "ping", ping)
+    models = Models([Offered("fake", Path("fake"))], opened, 8)
+    models.start()
+    with TestClient(make_app(models, Access()), base_url="http://localhost:8080") as client:
+        response = client.post(CHAT, json=HELLO | {"n": 2, "stream": True})
+    models.close()
+    models.join()
+    told = response.text.replace(": waiting\n\n", "")
+    assert response.text.startswith(3 * ": waiting\n\n")
+    if fails:
+        assert json.loads(told.removeprefix("data: "))["error"]["code"] == "model_failed"
+    else:
+        *chunks, done, _ = told.split("\n\n")
+        chunks = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
+        assert (joined(chunks, 2), done) == ([TEXT] * 2, "data: [DONE]")
 
 
 def test_more_answers_than_a_client_may_have_are_refused_for_good():

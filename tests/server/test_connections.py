@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import socket
 from types import SimpleNamespace
 
@@ -91,6 +92,7 @@ class FakeTransport:
 
     def __init__(self):
         self.is_closed, self.is_paused, self.written, self.num_unread = False, False, b"", 0
+        self.has_ended = False
 
     def get_extra_info(self, name):
         return ("10.0.0.1", 1) if name in ("peername", "sockname") else None
@@ -109,6 +111,9 @@ class FakeTransport:
 
     def write(self, content):
         self.written += content
+
+    def write_eof(self):
+        self.has_ended = True
 
     def close(self):
         self.is_closed = True
@@ -163,6 +168,35 @@ def test_the_head_of_a_request_has_to_end_however_its_bytes_come():
             clock.now += connections.SLOWEST_HEAD_S / 3.5
         all_of_them.drop_slow(clock.now)
         assert transport.is_closed
+
+    with_connection(test, answer)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "form"),
+    [
+        (HEAD + b"X: " + b"x" * 17000, b"431", ["error"]),
+        (HEAD.replace(b"/v1/completions", b"/api/chat") + b"x" * 17000, b"431", ["error"]),
+        (b"POST /v1/messages HTTP/1.1\r\nX: " + b"x" * 17000, b"431", ["type", "error"]),
+        (b"no HTTP\r\n\r\n", b"400", ["error"]),
+        (HEAD + b"Content-Length: x\r\n\r\n", b"400", ["error"]),
+        (HEAD + b"Transfer-Encoding: gzip\r\n\r\n", b"501", ["error"]),
+    ],
+)
+def test_what_is_no_request_gets_an_answer_in_json_and_is_heard_out(sent, status, form):
+    async def test(one, transport, clock, all_of_them):
+        one.data_received(sent)
+        head, _, body = transport.written.partition(b"\r\n\r\n")
+        assert head.split()[1] == status
+        assert (b"\r\nconnection: close" in head.lower(), transport.has_ended) == (True, True)
+        assert list(json.loads(body)) == form
+        assert not transport.is_closed
+        sent_more = 0
+        while not transport.is_closed:
+            one.data_received(b"x" * (1 << 20))
+            sent_more += 1 << 20
+        assert sent_more <= connections.MOST_BODY_BYTES + (1 << 20)
+        assert transport.written == head + b"\r\n\r\n" + body
 
     with_connection(test, answer)
 

@@ -1,6 +1,7 @@
 """Fields of other servers' clients: limits, penalties, formats, echo, and filling in the middle."""
 
 import json
+from pathlib import Path
 from types import MappingProxyType
 
 import pytest
@@ -195,6 +196,100 @@ def test_a_suffix_that_does_not_fit_is_refused(model):
         for before, behind in (("a", "b" * 201), ("a" * 120, "b" * 120)):
             error = refused(client.post(COMPLETIONS, json={"prompt": before, "suffix": behind}))
             assert (error["param"], error["code"]) == ("suffix", "context_length_exceeded")
+
+
+NOT = {"type": "object", "not": {}}
+SAID = {"type": "json_schema", "json_schema": {"name": "x", "schema": NOT}}
+FLAT = {"type": "json_schema", "name": "x", "schema": NOT}
+LISTED = {"name": "f", "parameters": NOT}
+TOOLS = [{"type": "function", "function": {"name": "g"}}, {"type": "function", "function": LISTED}]
+STRICT = [TOOLS[0], {"type": "function", "function": LISTED | {"strict": True}}]
+MESSAGES = {"max_tokens": 5} | HELLO
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (COMPLETIONS, {"prompt": "x", "guided_regex": "("}, "guided_regex"),
+        (COMPLETIONS, {"prompt": "x", "guided_regex": "a[^\\x00-\\x{10ffff}]"}, "guided_regex"),
+        (COMPLETIONS, {"prompt": "x", "grammar": "start: /a(/"}, "grammar"),
+        (COMPLETIONS, {"prompt": "x", "guided_json": NOT}, "guided_json"),
+        (COMPLETIONS, {"prompt": "x", "structured_outputs": {"json": NOT}}, "outputs.json"),
+        (COMPLETIONS, {"prompt": "x", "coordgen": {"lark": "x"}}, "coordgen.lark"),
+        (CHAT, HELLO | {"response_format": SAID}, "response_format"),
+        (CHAT, HELLO | {"response_format": SAID, "tools": TOOLS[:1]}, "response_format"),
+        (RESPONSES, {"input": "x", "text": {"format": FLAT}}, "text.format"),
+        ("/v1/messages", MESSAGES | {"output_config": {"format": FLAT}}, "output_config.format"),
+        ("/api/chat", HELLO | {"format": NOT}, "format"),
+        (CHAT, HELLO | {"tools": STRICT}, "tools[1].function.parameters"),
+        (
+            CHAT,
+            HELLO | {"tools": TOOLS, "tool_choice": "required"},
+            "tools[1].function.parameters",
+        ),
+        ("/api/chat", HELLO | {"tools": STRICT}, "tools[1].function.parameters"),
+        (
+            RESPONSES,
+            {"input": "x", "tools": [{"type": "function", "strict": True} | LISTED]},
+            "tools[0].parameters",
+        ),
+        (
+            "/v1/messages",
+            MESSAGES | {"tools": [{"name": "f", "input_schema": NOT, "strict": True}]},
+            "tools[0].input_schema",
+        ),
+    ],
+)
+def test_what_cannot_be_followed_is_told_by_its_field(held_to, path, body, field):
+    response = held_to.post(path, json={"stream": False} | body)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    message = error if isinstance(error, str) else error["message"]
+    assert f"{field}: " in message
+    assert not any(word in message for word in ("NoExtension", "%json", "TEXT"))
+    if isinstance(error, dict) and "param" in error:
+        assert error["param"].endswith(field)
+
+
+@pytest.fixture(scope="module")
+def held_to(bundle_of):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    pytest.importorskip("jinja2", reason="chat templates need jinja2")
+    template = Path(__file__).parents[1] / "text" / "templates" / "qwen3.jinja"
+    model = Model.open(bundle_of("embedded", "fp32"), threads=1, chat_template=template)
+    with serving(model) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "usr", "content": "x"}, "messages[1].role"),
+        ({"role": "user", "content": "x", "contnet": "y"}, "messages[1].contnet"),
+        ({"role": "assistant", "content": "x", "prefix": True}, "messages[1].prefix"),
+    ],
+)
+def test_roles_and_fields_of_messages_that_nobody_reads_are_named(client, model, message, param):
+    def told():
+        body = {"messages": [{"role": "user", "content": "hello"}, message]}
+        return client.post("/v1/chat/completions", json=body)
+
+    assert refused(told())["param"] == param
+    model.tools_template = "{{ m.contnet }}{% if m.role == 'usr' or m['prefix'] %}"
+    assert told().status_code == 200
+
+
+def test_what_clients_send_back_beside_an_answer_is_taken(client):
+    said = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None}
+    said |= {"function_call": None, "provider_specific_fields": {"a": 1}, "parsed": {"b": 2}}
+    body = {"messages": [said, {"role": "user", "content": "hello", "name": "me", "images": []}]}
+    assert client.post("/v1/chat/completions", json=body).status_code == 200
+
+
+def test_variables_of_the_template_are_not_what_is_given_apart(client):
+    for name in ("messages", "tools", "add_generation_prompt"):
+        error = refused(client.post(CHAT, json=HELLO | {"chat_template_kwargs": {name: []}}))
+        assert (error["param"], name in error["message"]) == ("chat_template_kwargs", True)
 
 
 def test_formats_of_a_model_are_the_same_with_and_without_drafts(bundle_of):

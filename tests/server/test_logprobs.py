@@ -8,6 +8,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel
 from fake_served import refused, serving
 
@@ -52,6 +53,44 @@ def expected_entries(num_alternatives):
             top.append(entry(chr(ord(token) + 20), -9999.0))
         told.append(entry(token, -1.0) | {"top_logprobs": top})
     return told
+
+
+TOOL = {"name": "f", "parameters": {"type": "object"}}
+CALL = '<tool_call>\n{"name": "f", "arguments": {"x": "So"}}\n</tool_call>'
+
+
+@pytest.mark.parametrize("size", [1, 5, 400])
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("<think>\nYes, so <b>\n</think>\n\nYes <b>.", "Yes <b>."),
+        (f"So {CALL}", "So "),
+        (CALL, ""),
+        (f"<think>So</think>So {CALL} and", "So and"),
+    ],
+)
+def test_only_the_tokens_of_the_content_are_told(said, text, size):
+    model = FakeModel(steps=[(s, ("target",) * len(s)) for s in _cut(said + "\2", size)])
+    model.template_facts = model.template_facts._replace(thinking=marks_of("</think>"))
+    function = {"type": "function"}
+    with serving(model) as client:
+        body = BODIES[CHAT] | {"logprobs": True, "tools": [function | {"function": TOOL}]}
+        [choice] = client.post(CHAT, json=body).json()["choices"]
+        chunks = [chunk["choices"][0] for chunk in chunks_of(client, CHAT, body)]
+        body = BODIES[RESPONSES] | INCLUDED | {"tools": [function | TOOL]}
+        output = client.post(RESPONSES, json=body).json()["output"]
+        events = chunks_of(client, RESPONSES, body)
+    lists = [one["logprobs"]["content"] for one in (choice, *chunks) if one["logprobs"]]
+    whole, streamed = lists[: bool(choice["logprobs"])], lists[bool(choice["logprobs"]) :]
+    parts = [part for item in output for part in item.get("content", [])]
+    told = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
+    for found in (whole, streamed, [part.get("logprobs", []) for part in parts], told):
+        tokens = [one["token"] for entries in found for one in entries]
+        assert "".join(tokens).removesuffix("\2") == text
+
+
+def _cut(said, size):
+    return [said[i : i + size] for i in range(0, len(said), size)]
 
 
 @pytest.mark.parametrize("num_alternatives", [None, 0, 2, 20])

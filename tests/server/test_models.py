@@ -4,6 +4,7 @@ import json
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,6 +20,8 @@ from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered, offered
 from coordgen_rs.server.models.room import Room
 from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.target.batch.counts import RunCounts
+from coordgen_rs.target.prefix_store.counts import StoreCounts
 from fake_model import STEPS, FakeModel
 from fake_served import refused
 
@@ -32,7 +35,7 @@ class Several:
     def __init__(self, tmp_path, *, limit=None, fails=()):
         self.opened, self.fails, self.changes = [], set(fails), []
         self.may_open = {name: threading.Event() for name in "abc"}
-        self.made = {}
+        self.made, self.caches = {}, {}
         for name in "abc":
             (tmp_path / f"{name}.gguf").write_bytes(bytes(100))
         self.closed = threading.Semaphore(0)
@@ -47,6 +50,7 @@ class Several:
         if one.name in self.fails:
             raise BundleError(f"{one.path} is damaged")
         self.made[one.name] = FakeModel()
+        self.made[one.name].cache_bytes = self.caches.get(one.name, 0)
         return self.made[one.name]
 
     def _changed(self, name, state):
@@ -195,12 +199,66 @@ def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
     several.models.join()
 
 
+def test_others_go_where_a_model_turns_out_to_take_more(tmp_path):
+    several = Several(tmp_path, limit=250)
+    several.caches["b"] = 100
+    may_all(several)
+    with several.client() as client:
+        said(client, "a")
+        said(client, "b")
+        assert [several.models.state(name) for name in "ab"] == ["unloaded", "ready"]
+        assert several.made["a"].is_closed
+        assert client.get("/v1/models/b").json()["memory_bytes"] == 200
+        assert client.get("/health").status_code == 200
+
+
+def test_a_model_that_turns_out_larger_than_the_limit_is_refused_now_and_later(tmp_path):
+    several = Several(tmp_path, limit=250)
+    several.caches["b"] = 200
+    may_all(several)
+    with several.client() as client:
+        for _ in range(2):
+            with several.models.hold("b") as worker, pytest.raises(UnavailableError):
+                worker.opening.result()
+            error = refused(client.post(COMPLETIONS, json={"prompt": "x", "model": "b"}), 503)
+            told = "the model b takes about 300 bytes, which is more than --memory-limit 250"
+            assert (error["message"], error["code"]) == (told, "model_failed")
+        assert several.made["b"].is_closed
+        assert said(client, "a") == ("a", TEXT)
+
+
+def test_what_others_grow_by_meanwhile_does_not_shut_a_model_out(tmp_path, monkeypatch):
+    grown = iter(range(0, 100_000, 1_000))
+    where = "coordgen_rs.server.models.models.resident_bytes"
+    monkeypatch.setattr(where, lambda: next(grown))
+    several = Several(tmp_path, limit=250)
+    may_all(several)
+    with several.client() as client:
+        assert [said(client, name)[0] for name in "aba"] == ["a", "b", "a"]
+        assert several.models.taken("a") == 250
+
+
+def test_health_is_that_of_the_server_while_the_first_model_is_opened_again(tmp_path):
+    several = Several(tmp_path, limit=150)
+    with several.client() as client:
+        assert client.get("/health").status_code == 503
+        several.may_open["a"].set()
+        several.may_open["b"].set()
+        said(client, "b")
+        several.may_open["a"].clear()
+        with several.models.hold("a"):
+            while several.models.state("a") != "loading":
+                pass
+            assert client.get("/health").status_code == 200
+            several.may_open["a"].set()
+
+
 def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
     several = Several(tmp_path, limit=50)
     may_all(several)
     several.models.start()
     with several.models.hold("a") as worker:
-        with pytest.raises(UnavailableError, match="MemoryBudgetError"):
+        with pytest.raises(UnavailableError, match=r"a takes about 100 bytes, .*-limit 50"):
             worker.opening.result()
         assert isinstance(worker.failure.__cause__, MemoryBudgetError)
     several.models.join()
@@ -208,6 +266,8 @@ def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
 
 def test_who_waits_for_room_is_sent_away_when_the_server_ends():
     class Busy:
+        name = "busy"
+
         def __init__(self):
             self.is_asked_to_go = threading.Event()
 
@@ -254,6 +314,34 @@ def test_metrics_of_several_models_are_told_apart(tmp_path):
     assert f'coordgen_tokens_predicted_total{{model="a"}} {len(TEXT)}\n' in text
     assert 'coordgen_tokens_predicted_total{model="b"} 0\n' in text
     assert text.count("# TYPE coordgen_steps_total counter\n") == 1
+
+
+def test_counts_of_a_model_that_is_put_away_and_opened_again_never_fall(tmp_path):
+    several = Several(tmp_path, limit=150)
+    may_all(several)
+
+    def told(client, name):
+        text = client.get("/metrics").text
+        return [
+            line.rpartition(" ")[2]
+            for line in text.splitlines()
+            if f'{name}_total{{model="a"}}' in line
+        ]
+
+    with several.client(with_metrics=True) as client:
+        for num_opened in (1, 2):
+            said(client, "a")
+            several.made["a"].runs = RunCounts(runs=3, rows=40)
+            several.made["a"].prefix_store = SimpleNamespace(
+                counts=StoreCounts(hits=2, read_seconds=0.5)
+            )
+            said(client, "b")  # for which the other goes
+            assert several.opened.count("a") == num_opened
+            assert told(client, "shared_runs") == [str(3 * num_opened)]
+            assert told(client, "prefix_store_hits") == [str(2 * num_opened)]
+            assert told(client, "prefix_store_read_seconds") == [str(0.5 * num_opened)]
+        said(client, "a")
+        assert told(client, "shared_runs") == ["6"]
 
 
 def test_a_directory_offers_what_is_a_model_in_it(tmp_path):

@@ -1,6 +1,7 @@
 """Ollama's API: the official client against a fake model, whole and streamed."""
 
 import json
+from itertools import groupby
 
 import pytest
 
@@ -16,6 +17,7 @@ from coordgen_rs.server.dialects.ollama.asked import asked_chat
 from coordgen_rs.server.dialects.ollama.form import ChatForm
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.tools.calls import Call, Content, Thought
+from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel
 from fake_served import listening, serving
 
@@ -78,6 +80,21 @@ def test_a_call_is_an_object_whole_and_streamed():
     assert "".join(part.message.content for part in parts) == "So... "
 
 
+@pytest.mark.parametrize("size", [1, 7, 400])
+def test_text_and_calls_are_streamed_in_their_order(size):
+    said = f"So {CALL} and {CALL}{CALL} end"
+    cut = [said[i : i + size] for i in range(0, len(said), size)]
+    with serving(FakeModel(steps=[(text, ("target",) * len(text)) for text in cut])) as client:
+        body = {"messages": MESSAGES, "tools": [TOOL]}
+        lines = client.post("/api/chat", json=body).text.splitlines()
+    told = []
+    for message in (json.loads(line)["message"] for line in lines):
+        told += [message["content"]] if message["content"] else []
+        told += [call["function"]["index"] for call in message.get("tool_calls", [])]
+    joined = ["".join(map(str, parts)) for _, parts in groupby(told, type)]
+    assert joined == ["So ", "0", "and ", "12", "end"]
+
+
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
     form = ChatForm(asked_chat(Fields({"messages": MESSAGES, "tools": [TOOL]})), "fake", chr)
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
@@ -105,7 +122,7 @@ def test_options_reach_the_model(client, model):
     )
     assert (told.message.content, told.done_reason) == (TEXT.partition("d")[0], "stop")
     prompt, given = model.asked[0]
-    assert prompt == "hello|enable_thinking"
+    assert prompt == "hello"
     for name in ("temperature", "top_k", "top_p", "min_p", "seed", "stop"):
         assert given[name] == options[name]
     assert (given["max_new_tokens"], given["repetition_penalty"]) == (7, 1.5)
@@ -133,6 +150,38 @@ def test_models_are_listed_and_described(client):
     assert shown.modelinfo["coordgen.context_length"] == 200
     assert [one.model for one in client.ps().models] == ["fake:latest"]
     assert client.generate("fake").done_reason == "load"
+    assert client.chat("fake").done_reason == "load"
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+def test_a_request_that_asks_nothing_opens_the_model_or_lets_it_go(model, path):
+    with serving(model) as client:
+        for keep_alive, reason in (
+            *((None, "load"), ("5m", "load"), (-1, "load"), ("1h30m", "load")),
+            *((0, "unload"), (0.0, "unload"), ("0", "unload"), ("0s", "unload")),
+        ):
+            told = client.post(path, json={"model": "fake", "keep_alive": keep_alive}).json()
+            assert (told["done"], told["done_reason"]) == (True, reason)
+        for field in ({"keep_alve": 0}, {"keep_alive": "soon"}, {"options": {"top_l": 1}}):
+            told = client.post(path, json={"model": "fake"} | field)
+            assert told.status_code == 400
+            [name] = field
+            assert name in told.json()["error"]
+    assert model.asked == []
+
+
+def test_a_model_that_thinks_is_told_to(model):
+    for thinking, capabilities in ((None, set()), (marks_of("</think>"), {"thinking"})):
+        model.template_facts = model.template_facts._replace(thinking=thinking)
+        with serving(model) as client:
+            shown = client.post("/api/show", json={"model": "fake"}).json()
+        assert {*shown["capabilities"]} == {"completion", "tools"} | capabilities
+
+
+@pytest.mark.parametrize("limit", [0, -1, -2])
+def test_a_limit_that_is_none_is_as_many_tokens_as_fit(client, model, limit):
+    client.chat("fake", MESSAGES, options={"num_predict": limit})
+    assert model.asked[0][1]["max_new_tokens"] == model.context
 
 
 @pytest.mark.parametrize(
@@ -141,7 +190,7 @@ def test_models_are_listed_and_described(client):
         (lambda client: client.chat("gpt", MESSAGES), 404),
         (lambda client: client.chat("fake", MESSAGES, options={"temperature": -1}), 400),
         (lambda client: client.chat("fake", MESSAGES, options={"mirostat": 2}), 400),
-        (lambda client: client.chat("fake", MESSAGES, options={"num_predict": 0}), 400),
+        (lambda client: client.chat("fake", MESSAGES, options={"num_predict": -3}), 400),
         (lambda client: client.generate("fake", "x", template="y"), 400),
         (lambda client: client.generate("fake", "x", suffix="y"), 400),
         (lambda client: client.embed("fake", "x"), 501),

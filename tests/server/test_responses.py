@@ -68,6 +68,18 @@ def test_text_and_calls_are_items_in_their_order():
     assert (told["tool_choice"], told["parallel_tool_calls"]) == ("auto", True)
 
 
+def test_fields_that_are_null_are_as_if_they_were_not_there():
+    names = ["instructions", "metadata", "tools", "tool_choice", "text", "reasoning", "include"]
+    names += ["temperature", "top_p", "stream", "store", "truncation", "background", "prompt"]
+    names += ["previous_response_id", "conversation", "parallel_tool_calls", "max_output_tokens"]
+    names += ["user", "top_logprobs", "max_tool_calls", "service_tier", "stream_options"]
+    item = {"type": None, "role": "user", "content": "Hi", "id": None, "phase": None}
+    for body in (dict.fromkeys(names), {"text": {"format": None}, "reasoning": {"effort": None}}):
+        told = asked_of(saying("Hi"), {"input": [item]} | body)
+        assert told.status_code == 200, told.text
+        assert told.json()["output"][0]["content"][0]["text"] == "Hi"
+
+
 def test_an_answer_that_is_a_call_alone_has_no_message():
     told = asked_of(saying(CALLS), ASKED).json()
     assert [item["type"] for item in told["output"]] == ["function_call"] * 2
@@ -168,7 +180,7 @@ def test_a_stop_string_within_arguments_does_not_make_them_a_call_that_is_whole(
     body["tools"] = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
     with serving(saying(text)) as client:
         [choice] = client.post(CHAT, json=body).json()["choices"]
-    assert choice["finish_reason"] == "stop"
+    assert choice["finish_reason"] == "length"
 
 
 def test_the_answer_is_held_to_the_functions_and_to_what_is_chosen():

@@ -12,12 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordgen_rs import JsonSchema
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model.prompts import TemplateFacts
+from coordgen_rs.server.answers.content_tokens import ContentTokens
 from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.tools.calls import CallReader, Content, Thought
 from coordgen_rs.text.thinking import CHANNELS, Thinking, marks_of
-from fake_model import FakeModel
+from fake_model import FakeModel, FakeSpelling
 from fake_served import refused, serving
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
@@ -85,6 +87,23 @@ def test_however_an_answer_is_cut_the_same_is_told(thinking, said, cuts):
     places = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
     pieces = [said[i:j] for i, j in pairwise(places)]
     assert read(thinking, pieces) == read(thinking, [said])
+
+
+@given(
+    thinking=st.sampled_from(
+        [Thinking(marks, is_open) for marks in (TAGS, GEMMA) for is_open in (False, True)]
+        + [Thinking(CHANNELS)]
+    ),
+    said=st.lists(st.sampled_from([*PARTS, "é", "日\n"]), max_size=12).map("".join),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+)
+def test_the_tokens_of_the_content_are_its_text(thinking, said, cuts):
+    content = ContentTokens(ThinkingReader(thinking, CallReader(None)), FakeSpelling(), ())
+    records = [TokenLogprob(ord(one), -1.0, ()) for one in said]
+    places = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
+    told = [one for i, j in pairwise(places) for one in content.read(records[i:j])]
+    told += content.end(is_cut=False)
+    assert "".join(chr(one.token_id) for one in told) == read(thinking, [said])[1]
 
 
 class ThinkingModel(FakeModel):
@@ -184,6 +203,56 @@ def test_an_effort_is_what_the_template_knows_of_it(facts, fields, variables):
             assert model.variables == variables
 
 
+ALL = {"variables": frozenset({"enable_thinking", "thinking", "reasoning_effort"})}
+THINKING = {"variables": frozenset({"thinking"})}
+NEEDED = {"/v1/messages": {"max_tokens": 9}, "/api/chat": {"stream": False}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "facts", "variables"),
+    [
+        ("/v1/messages", {}, {}, {"enable_thinking": False}),
+        ("/v1/messages", {}, THINKING, {"thinking": False}),
+        ("/v1/messages", {"thinking": {"type": "adaptive"}}, THINKING, {"thinking": True}),
+        ("/v1/messages", {"thinking": {"type": "adaptive"}}, {"variables": frozenset()}, {}),
+        (
+            "/v1/messages",
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "max"}},
+            ALL,
+            {"reasoning_effort": "max", "enable_thinking": True, "thinking": True},
+        ),
+        (
+            "/v1/messages",
+            {"output_config": {"effort": "low"}},
+            ALL,
+            {"reasoning_effort": "low", "enable_thinking": False, "thinking": False},
+        ),
+        ("/api/chat", {}, ALL, None),
+        ("/api/chat", {"think": False}, THINKING, {"thinking": False}),
+        ("/api/chat", {"think": True}, ALL, {"enable_thinking": True, "thinking": True}),
+        (
+            "/api/chat",
+            {"think": "high"},
+            ALL,
+            {"reasoning_effort": "high", "enable_thinking": True, "thinking": True},
+        ),
+    ],
+)
+def test_thinking_is_asked_for_in_each_dialect(path, body, facts, variables):
+    model = ThinkingModel(**facts)
+    with serving(model) as client:
+        response = client.post(path, json=HELLO | NEEDED[path] | body)
+    assert response.status_code == 200, response.text
+    assert model.variables == variables
+
+
+def test_an_effort_that_is_none_is_refused_by_its_name():
+    with serving(ThinkingModel()) as client:
+        body = HELLO | {"max_tokens": 9, "output_config": {"effort": "lots"}}
+        told = client.post("/v1/messages", json=body)
+    assert (told.status_code, "output_config.effort" in told.text) == (400, True)
+
+
 def test_an_effort_and_a_variable_that_contradict_each_other_are_refused():
     with serving(ThinkingModel()) as client:
         body = HELLO | {"reasoning_effort": "none"}
@@ -261,6 +330,23 @@ def test_a_response_has_an_item_of_thinking_before_its_message():
     assert last == [item | ids for item in whole["output"]]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"coordgen": {"spans": True}},
+        {"return_token_ids": True},
+        {"include": ["message.output_text.logprobs"]},
+    ],
+)
+def test_a_streamed_response_begins_with_its_thinking_whatever_is_told_of_tokens(fields):
+    body = {"input": "hello", "stream": True} | fields
+    with serving(ThinkingModel()) as client:
+        streamed = client.post(RESPONSES, json=body).text
+    events = [json.loads(one.split("data: ")[1]) for one in streamed.split("\n\n") if one]
+    added = [e["item"]["type"] for e in events if e["type"] == "response.output_item.added"]
+    assert added == ["reasoning", "message"]
+
+
 def test_thinking_of_earlier_turns_is_the_templates_to_use():
     class ReadingModel(ThinkingModel):
         def chat_prompt(self, messages, *, tools=None, template_variables=None):
@@ -276,6 +362,18 @@ def test_thinking_of_earlier_turns_is_the_templates_to_use():
         assert client.post(CHAT, json=body).status_code == 200
         assert model.thoughts == [None, "so it is"]
         body = {"input": [*HELLO["messages"], thought, said, *HELLO["messages"]]}
+        assert client.post(RESPONSES, json=body).status_code == 200
+        assert model.thoughts == [None, "so it is", None]
+        body = {"input": [*HELLO["messages"], thought, *HELLO["messages"], said]}
+        assert client.post(RESPONSES, json=body).status_code == 200
+        assert model.thoughts == [None, None, None]
+        call = {"type": "function_call", "name": "f", "call_id": "c", "arguments": "{}"}
+        output = {"type": "function_call_output", "call_id": "c", "output": "5"}
+        hidden = {"type": "reasoning", "summary": [], "encrypted_content": "x"}
+        body = {"input": [*HELLO["messages"], call, thought, output, said]}
+        assert client.post(RESPONSES, json=body).status_code == 200
+        assert model.thoughts == [None, None, None, None]
+        body = {"input": [*HELLO["messages"], thought, said, hidden, call, output]}
         assert client.post(RESPONSES, json=body).status_code == 200
         assert model.thoughts == [None, "so it is", None]
         for wrong in (thought | {"content": 5}, thought | {"x": 1}, thought):

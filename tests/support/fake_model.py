@@ -89,6 +89,7 @@ class FakeModel:
     provider, context, vocab_size = "cpu", 200, 0x110000
     tokenizer = FakeTokenizer()
 
+    recommended = MappingProxyType({"temperature": 0.6})
     step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
     reads_tools, ends = True, "length"
 
@@ -156,6 +157,9 @@ class FakeModel:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
         self.is_closed = True
 
 

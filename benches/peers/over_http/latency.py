@@ -1,7 +1,7 @@
 """What a long prompt costs those who are there while it is read.
 
 In: a row, a long prompt and short ones. Out: seconds until a short request's first token, alone and
-beside the long prompt; and how fast streams run before it comes, and while it is read.
+beside the long prompt; and how fast streams run while it is read, and before and after that.
 """
 
 import time
@@ -17,8 +17,9 @@ PIECE_TOKENS = 256
 _SHORT_NEW_TOKENS = 8
 _LATER = 0.1
 """The short request comes when so much of the long prompt's time is over."""
-_BEFORE_TOKENS = 48
-"""What each stream says before the long prompt comes, after as many that are not timed."""
+_ALONE_TOKENS = 48
+"""What each stream says before the long prompt comes, after as many that are not timed, and again
+when it is read: the more a stream has said, the slower it is."""
 _MOST_NEW_TOKENS = 2048
 
 
@@ -31,7 +32,7 @@ class Latency(NamedTuple):
         piece_s: Its part for one piece.
         short_beside_s: Of the short request that comes while the long prompt is read.
         long_beside_s: Of the long one then.
-        before_tokens_per_s: What each stream gives before the long prompt comes.
+        alone_tokens_per_s: What each stream gives before that comes, and after it.
         beside_tokens_per_s: What each gives while it is read.
     """
 
@@ -40,7 +41,7 @@ class Latency(NamedTuple):
     piece_s: float
     short_beside_s: float
     long_beside_s: float
-    before_tokens_per_s: float
+    alone_tokens_per_s: float
     beside_tokens_per_s: float
 
     @property
@@ -51,7 +52,7 @@ class Latency(NamedTuple):
     @property
     def speed_ratio(self):
         """What a stream keeps of its speed."""
-        return self.beside_tokens_per_s / self.before_tokens_per_s
+        return self.beside_tokens_per_s / self.alone_tokens_per_s
 
 
 def latency_of(row, long, shorts, rounds):
@@ -77,20 +78,20 @@ def _latency(row, long, shorts):
     with _Asked(row, long, 1, key) as beside:
         time.sleep(_LATER * long_alone_s)
         short_beside_s = row.ask(shorts[0], _SHORT_NEW_TOKENS, key).first_s
-    before, meanwhile = _streams(row, long, shorts[1:], row.begin())
+    alone, meanwhile = _streams(row, long, shorts[1:], row.begin())
     return Latency(
         short_alone_s=short_alone_s,
         long_alone_s=long_alone_s,
         piece_s=long_alone_s * min(1.0, PIECE_TOKENS / len(long)),
         short_beside_s=short_beside_s,
         long_beside_s=beside.said.first_s,
-        before_tokens_per_s=before,
+        alone_tokens_per_s=alone,
         beside_tokens_per_s=meanwhile,
     )
 
 
 def _streams(row, long, prompts, key):
-    """Tokens a second of a stream before a long prompt comes, and while it is read."""
+    """Tokens a second of a stream while no long prompt is read, and while one is."""
     is_over = Event()
     with ExitStack() as stack:
         streams = [
@@ -99,20 +100,23 @@ def _streams(row, long, prompts, key):
         ]
         stack.callback(is_over.set)
         for stream in streams:
-            stream.wait_for(_BEFORE_TOKENS)
+            stream.wait_for(_ALONE_TOKENS)
         start = time.perf_counter()
         for stream in streams:
-            stream.wait_for(len(stream.said.tokens) + _BEFORE_TOKENS)
+            stream.wait_for(len(stream.said.tokens) + _ALONE_TOKENS)
         sent = time.perf_counter()
         if any(stream.has_ended for stream in streams):
             raise ContestantFailedError("a stream ended before the long prompt came")
         end = row.ask(long, 1, key).arrivals[0][0]
-        spoke = sum(stream.seconds(sent, end) for stream in streams)
+        for stream in streams:
+            stream.wait_for(len(stream.said.tokens) + _ALONE_TOKENS, or_end=True)
+        over = time.perf_counter()
 
-    def num_tokens(start, end):
-        return sum(stream.between(start, end) for stream in streams)
+    def speed(*times):
+        tokens = sum(stream.between(*time) for stream in streams for time in times)
+        return tokens / sum(stream.seconds(*time) for stream in streams for time in times)
 
-    return num_tokens(start, sent) / len(streams) / (sent - start), num_tokens(sent, end) / spoke
+    return speed((start, sent), (end, over)), speed((sent, end))
 
 
 class _Asked:
@@ -136,19 +140,25 @@ class _Asked:
         arguments = (row, prompt, max_new_tokens, key)
         self._thread = Thread(target=self._ask, args=arguments)
 
-    def wait_for(self, num_tokens):
-        """Wait until it has said so many tokens; raises ContestantFailedError if it ends before."""
+    def wait_for(self, num_tokens, *, or_end=False):
+        """Wait until it has said so many tokens.
+
+        Raises:
+            ContestantFailedError: It fails, or it ends before and `or_end` is false.
+        """
         while self.said is None or len(self.said.tokens) < num_tokens:
-            self._came.wait()
-            self._came.clear()
             if self.has_ended:
+                if or_end and self._failure is None:
+                    return
                 raise self._failure or ContestantFailedError(
                     "a stream ended before the long prompt came"
                 )
+            self._came.wait()
+            self._came.clear()
 
     def seconds(self, start, end):
         """For how long it spoke between two times: with drafts it may end before."""
-        return (min(end, self.said.arrivals[-1][0]) if self.has_ended else end) - start
+        return max((min(end, self.said.arrivals[-1][0]) if self.has_ended else end) - start, 0.0)
 
     def between(self, start, end):
         """How many of its tokens came between two times."""

@@ -121,7 +121,7 @@ def _show_latencies(latencies, where):
             "beside, ms",
             "long prompt alone, ms",
             "beside, ms",
-            "a stream before, tokens/s",
+            "a stream alone, tokens/s",
             "beside, tokens/s",
         ],
         [
@@ -134,7 +134,7 @@ def _show_latencies(latencies, where):
                         *("long_alone_s", "long_beside_s"),
                     )
                 ),
-                *(f"{row[name]:.1f}" for name in ("before_tokens_per_s", "beside_tokens_per_s")),
+                *(f"{row[name]:.1f}" for name in ("alone_tokens_per_s", "beside_tokens_per_s")),
             ]
             for row in latencies
         ],

@@ -51,7 +51,7 @@ class OurServer:
                 command, stdin=subprocess.DEVNULL, stderr=file, preexec_fn=end_with_parent
             )
         try:
-            self._url = self._ready()
+            self.address = self._ready()
         except BaseException:
             self.close()
             raise
@@ -86,7 +86,7 @@ class OurServer:
             }
             headers = {"Authorization": f"Bearer {key}"}
             reply, last = Reply([], [], time.perf_counter()), None
-            came = events(self._url, "/v1/completions", body, headers, self._limit_s)
+            came = events(self.address, "/v1/completions", body, headers, self._limit_s)
             with closing(came):
                 for at, event in came:
                     tokens = event["choices"][0].get("token_ids", ()) if event["choices"] else ()

@@ -30,6 +30,7 @@ from coordgen_rs.model import Model
 from coordgen_rs.server import documents
 from coordgen_rs.server.answers.answering import Answering, refused
 from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.answers.later import AnsweringLater
 from coordgen_rs.server.answers.response_form import ResponseForm
 from coordgen_rs.server.answers.several import AnsweringSeveral
 from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, most_body_bytes, read
@@ -39,6 +40,7 @@ from coordgen_rs.server.asked.response import asked_response
 from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
 from coordgen_rs.server.dialects import routes
 from coordgen_rs.server.dialects.anthropic import listed
+from coordgen_rs.server.dialects.errors import OF_ANTHROPIC
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.jobs import Jobs
@@ -55,9 +57,6 @@ from coordgen_rs.server.worker import Worker
 
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
 """Paths whose requests wait for the model."""
-
-_OF_ANTHROPIC = "anthropic-version"
-"""A header that only clients of Anthropic's API send."""
 
 _MOST_TEXTS = 16
 """Most simultaneous requests of a client for tokens and templates."""
@@ -177,7 +176,7 @@ class Endpoints:
 
     async def models(self, request: Request) -> Response:
         """All models."""
-        if _OF_ANTHROPIC in request.headers:
+        if OF_ANTHROPIC in request.headers:
             names = [one.name for one in self._models.offered]
             return JSONResponse(listed.listed(names, self._created))
         described = [self._described(one) for one in self._models.offered]
@@ -186,7 +185,7 @@ class Endpoints:
     async def model(self, request: Request) -> Response:
         """A model by its name."""
         found = self._models.found(request.path_params["name"])
-        if _OF_ANTHROPIC in request.headers:
+        if OF_ANTHROPIC in request.headers:
             return JSONResponse(listed.described(found.name, self._created))
         return JSONResponse(self._described(found))
 
@@ -218,7 +217,14 @@ class Endpoints:
         client, worker = client_of(request.scope), self._held(request, name)
         namespace, shown = self._namespace(client), self._models.found(name).name
         if worker.state == "loading" and asked.num_choices > 1:
-            await self.opened(request, name)
+
+            async def once_open() -> Response:
+                await self.opened(request, name)
+                return await self.answered(request, name, asked, kind)
+
+            if asked.is_streamed:
+                return AnsweringLater(once_open, kind(asked, shown, worker.text_of))
+            return await once_open()
         if worker.state != "ready":  # what depends on the model is made when it is open
             job = Job(asked, None, client, namespace)
 
@@ -287,8 +293,9 @@ class Endpoints:
             ids = tokenizer.encode(content, special_tokens=special).tolist()
             if not with_pieces:
                 return JSONResponse({"tokens": ids})
+            spelt = [(token, tokenizer.spelling.bytes_of(token)) for token in ids]
             return JSONResponse(
-                {"tokens": [{"id": token, "piece": tokenizer.token(token)} for token in ids]}
+                {"tokens": [{"id": token, "piece": _piece(of)} for token, of in spelt]}
             )
 
         return await self._lanes.run(client_of(request.scope), told)
@@ -390,6 +397,7 @@ class Endpoints:
         described |= {"parallel": model.parallel, "memory_bytes": self._models.taken(name)}
         if model.why_alone is not None:
             described["why_alone"] = model.why_alone
+        described["recommended"] = dict(model.recommended)
         if (costs := model.step_costs) is not None:
             described["step_us"] = {
                 rows: {"base": cost.base, "per_token": cost.per_token}
@@ -399,7 +407,7 @@ class Endpoints:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return refused(refusal(error), request.scope["path"])
+    return refused(refusal(error), request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -413,4 +421,12 @@ async def _http_error(request: Request, error: Exception) -> Response:
         told = RefusalError("the request cannot be read", status=status)
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
-    return refused(told, request.scope["path"])
+    return refused(told, request.scope)
+
+
+def _piece(spelt: bytes) -> str | list[int]:
+    """A token's text; its bytes where they are none alone, as llama.cpp's server tells it."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return list(spelt)

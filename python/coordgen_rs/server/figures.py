@@ -5,14 +5,17 @@ format 0.0.4). Draft tokens are labelled by the source that proposed them.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import astuple
 from itertools import chain
 from threading import Lock
-from typing import Literal
+from typing import Literal, TypeVar
 
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
+
+_Counts = TypeVar("_Counts", RunCounts, StoreCounts)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -152,6 +155,14 @@ def _metric(name: str, kind: str, about: str, samples: Mapping[str, float]) -> I
         yield f"coordgen_{name}{label} {value}\n"
 
 
+def summed(every: Iterable[_Counts | None]) -> _Counts | None:
+    """Counts of the same kind, added up; None where there are none."""
+    found = [counts for counts in every if counts is not None]
+    if not found:
+        return None
+    return type(found[0])(*map(sum, zip(*map(astuple, found), strict=True)))
+
+
 def merged(texts: Mapping[str, str]) -> str:
     """The texts of several models as one, each sample with its model as a label.
 
@@ -161,7 +172,7 @@ def merged(texts: Mapping[str, str]) -> str:
     found: dict[str, list[str]] = {}
     for model, text in texts.items():
         about = ""
-        label = model.replace("\\", r"\\").replace('"', r"\"")
+        label = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         for line in text.splitlines():
             if line.startswith("#"):
                 about = about + line + "\n" if line.startswith("# TYPE") else line + "\n"

@@ -4,6 +4,7 @@ In: an error of this package, or what is wrong with a request. Out: a status and
 """
 
 import logging
+import re
 import traceback
 from typing import Any
 
@@ -19,6 +20,7 @@ from coordgen_rs.errors import (
 )
 
 _INVALID = "invalid_request_error"
+_PATH = re.compile(r"(?<![\w<])(?:/|[A-Za-z]:\\)[\w.~-]+[/\\]")
 
 _OF_REQUEST = (
     ChatTemplateError,
@@ -81,12 +83,25 @@ def refusal(error: Exception) -> RefusalError:
     if isinstance(error, _OF_REQUEST):
         return RefusalError(str(error))
     if isinstance(error, CoordgenError):
-        return RefusalError(str(error), status=500, kind="server_error")
+        said = str(error)
+        if names_path(said):
+            said = f"the request failed ({type(error).__name__}): the server's log says why"
+        return RefusalError(said, status=500, kind="server_error")
     return RefusalError(f"internal error: {type(error).__name__}", status=500, kind="server_error")
 
 
+def names_path(said: str) -> bool:
+    """Whether a message names a path of this machine, which is none of a client's."""
+    return _PATH.search(said) is not None
+
+
 def log_unexpected(error: Exception) -> None:
-    """Log where an error came from, unless it is of this package; its message may hold a prompt."""
+    """Log where an error came from, unless it is of this package; its message may hold a prompt.
+
+    One of this package that names a path is logged as it is: clients are not told of it.
+    """
+    if isinstance(error, CoordgenError) and names_path(str(error)):
+        logging.getLogger(__name__).error("%s: %s", type(error).__name__, error)
     if not isinstance(error, CoordgenError | RefusalError):
         where = "".join(traceback.format_tb(error.__traceback__))
         logging.getLogger(__name__).error("internal error: %s\n%s", type(error).__name__, where)
@@ -120,4 +135,37 @@ class TooLongError(RefusalError):
             f"{what} has {num} tokens, the model's context {context}",
             param=field,
             code="context_length_exceeded",
+        )
+
+
+class UnfollowedError(RefusalError):
+    """What an answer is to be held to cannot be followed.
+
+    Args:
+        error: Says why.
+        field: Asks for it; None where that is not known.
+    """
+
+    def __init__(self, error: Exception, field: str | None) -> None:
+        said = str(error)
+        if "NoExtension" in said:  # llguidance's word
+            said = "it cannot be followed to an end: it comes to a place where no text may follow"
+        super().__init__(
+            said if field is None else f"{field}: {said}", param=field, code="invalid_value"
+        )
+
+
+class HeadTooLongError(RefusalError):
+    """The head of a request is too long.
+
+    Args:
+        most: Bytes that it may have.
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"the head of the request is longer than {most:,} bytes",
+            status=431,
+            code="head_too_large",
+            headers={"Connection": "close"},
         )

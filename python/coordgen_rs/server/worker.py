@@ -10,11 +10,16 @@ from threading import Condition, Thread
 from time import monotonic
 from typing import Literal
 
-from coordgen_rs.errors import DeviceLostError, SessionClosedError
+from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.job import GivenUpError, Job
-from coordgen_rs.server.refusal import RefusalError, UnavailableError, log_unexpected
+from coordgen_rs.server.refusal import (
+    RefusalError,
+    UnavailableError,
+    UnfollowedError,
+    log_unexpected,
+)
 from coordgen_rs.server.turns import Rota
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
@@ -235,6 +240,9 @@ class Worker:
             raise
         except RefusalError as error:  # of a prompt that came before the model was open
             job.tell(error)
+        except GrammarError as error:
+            self.figures.ended("failed")
+            job.tell(UnfollowedError(error, job.asked.grammar_field))
         except Exception as error:
             self.figures.ended("failed")
             log_unexpected(error)

@@ -5,7 +5,7 @@ queued or running. An error before the first event has its own status; after it,
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,6 +58,9 @@ class Answering(Response):
         made: Makes a form once there is news: where the model was not open yet, `form` lacks what
             depends on it.
         held: Closed when all has been sent.
+
+    Attributes:
+        is_begun: Whether its head has been sent already.
     """
 
     def __init__(
@@ -68,7 +71,7 @@ class Answering(Response):
         held: ExitStack | None = None,
         made: Callable[[], Form] | None = None,
     ) -> None:
-        self.background, self._made = None, made
+        self.background, self._made, self.is_begun = None, made, False
         self._job, self._worker, self._form = job, worker, form
         self._held = ExitStack() if held is None else held
 
@@ -112,21 +115,20 @@ class Answering(Response):
         return JSONResponse(self._form.whole(answer, self._job.queued_s, gains))
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(b"content-type", self._form.content_type.encode()), *_UNHELD]
-        begin: Message = {"type": "http.response.start", "status": 200, "headers": headers}
         try:
-            news = await self._next(PING_S)
+            news = await (self._news(send) if self.is_begun else self._next(PING_S))
         except TimeoutError:  # a proxy would cut a connection on which nothing comes
-            await send(begin)
-            await _send(send, self._form.ping())
+            await begin(send, self._form)
+            await put(send, self._form.ping())
             news = await self._news(send)
         else:
             if news is None:
                 return
-            if isinstance(news, Exception):
-                await self._refuse(news, scope, receive, send)
-                return
-            await send(begin)
+            if not self.is_begun:
+                if isinstance(news, Exception):
+                    await self._refuse(news, scope, receive, send)
+                    return
+                await begin(send, self._form)
         self._form.num_prompt_tokens = self._job.num_prompt_tokens
         for opening in self._opening():
             await self._event(send, opening)
@@ -140,7 +142,7 @@ class Answering(Response):
                 await self._event(send, chunk)
             if self._is_over(news):
                 if self._form.ends_with_done:
-                    await _send(send, "data: [DONE]\n\n")
+                    await put(send, "data: [DONE]\n\n")
                 break
             news = await self._news(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -151,7 +153,7 @@ class Answering(Response):
             try:
                 return await self._next(PING_S)
             except TimeoutError:
-                await _send(send, self._form.ping())
+                await put(send, self._form.ping())
 
     async def _next(self, within_s: float | None = None) -> Told:
         """The next news; raises TimeoutError as `Job.news` does."""
@@ -173,10 +175,10 @@ class Answering(Response):
         return isinstance(news, Answer)
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        await refused(refusal(error), scope["path"])(scope, receive, send)
+        await refused(refusal(error), scope)(scope, receive, send)
 
     async def _event(self, send: Send, event: dict[str, Any]) -> None:
-        await _send(send, self._form.written(event))
+        await put(send, self._form.written(event))
 
 
 async def written(made: Callable[[], Response], num_tokens: int) -> Response:
@@ -184,10 +186,17 @@ async def written(made: Callable[[], Response], num_tokens: int) -> Response:
     return await asyncio.to_thread(made) if num_tokens > _LONG_ANSWER else made()
 
 
-def refused(error: RefusalError, path: str) -> JSONResponse:
-    """The response that tells an error to who asks a path."""
-    return JSONResponse(error_json(error, path), status_code=error.status, headers=error.headers)
+def refused(error: RefusalError, scope: Mapping[str, Any]) -> JSONResponse:
+    """The response that tells an error to who has sent a request of this scope."""
+    return JSONResponse(error_json(error, scope), status_code=error.status, headers=error.headers)
 
 
-async def _send(send: Send, text: str) -> None:
+async def begin(send: Send, form: Form) -> None:
+    """Send the head of a stream."""
+    headers = [(b"content-type", form.content_type.encode()), *_UNHELD]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def put(send: Send, text: str) -> None:
+    """Send a piece of a stream."""
     await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

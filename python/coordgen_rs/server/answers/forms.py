@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
+from coordgen_rs.files.version import package_version
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.content_tokens import ContentTokens
 from coordgen_rs.server.answers.logprobs import CompletionLogprobs, entries
 from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.answers.timings import metrics, timings, usage
@@ -25,6 +27,7 @@ from coordgen_rs.text.token_spelling import TokenSpelling
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """A value as JSON, without white space."""
 
+_FINGERPRINT = f"coordgen-{package_version()}"
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
 
@@ -67,18 +70,25 @@ class Form:
             "id": f"{prefix}-{secrets.token_hex(12)}",
             "created": int(time.time()),
             "model": model,
+            "system_fingerprint": _FINGERPRINT,
         }
         self._num_chars = self._num_tokens = 0
         self._calls = ThinkingReader(asked.thinking, CallReader(asked.calling))
+        self._content: ContentTokens | None = None  # where not all tokens are content
+        if spelling is not None and (asked.thinking or asked.calling):
+            reader = ThinkingReader(asked.thinking, CallReader(asked.calling))
+            shown = asked.options.get("special_tokens", ())
+            self._content = ContentTokens(reader, spelling, shown)
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object; `gains` are its steps, where trees were asked for."""
-        found = [*self._calls.read(answer.text), *self._calls.end()]
+        found = self._found(answer)
         if self._asked.kind == "chat":
             said: dict[str, Any] = {"message": _message(found)}
         else:
             said = {"text": self._asked.echoed + answer.text}
-        choice = self._choice(said, self._reason(answer), self._told(answer.logprobs or ()))
+        likely = self._of_content(answer.logprobs or (), answer)
+        choice = self._choice(said, self._reason(answer), self._told(likely))
         if self._asked.with_token_ids:
             choice["token_ids"] = answer.token_ids
         figures = self._whole_figures(answer, queued_s, gains)
@@ -100,10 +110,11 @@ class Form:
         """What a step adds: one chunk, or none where no text is certain and nothing else asked."""
         text = "".join(piece.text for piece in gain.pieces)
         asked, said = self._asked, self._delta(self._calls.read(text))
-        is_wanted = self._wants_tokens or gain.logprobs
+        likely = self._of_content(gain.logprobs)
+        is_wanted = self._wants_tokens or likely
         if said is None and not (is_wanted and gain.token_ids):
             return []
-        chunk = self._chunk(said or self._nothing(), None, self._told(gain.logprobs))
+        chunk = self._chunk(said or self._nothing(), None, self._told(likely))
         if asked.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
         if own := self._own(gain):
@@ -135,8 +146,10 @@ class Form:
 
     def ending(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text, usage excepted."""
-        said = self._delta(self._calls.end())
-        held = [] if said is None else [self._chunk(said, None)]
+        said, likely = self._delta(self._rest(answer)), self._of_content((), answer)
+        has_more = said is not None or likely
+        told = self._told(likely)
+        held = [self._chunk(said or self._nothing(), None, told)] if has_more else []
         last = self._chunk(self._nothing(), self._reason(answer))
         return [*held, last | self._figures(answer, queued_s)]
 
@@ -196,10 +209,34 @@ class Form:
             }
         return told
 
+    def _found(self, answer: Answer) -> list[Said]:
+        """All that an answer says."""
+        return [*self._calls.read(answer.text), *self._rest(answer)]
+
+    def _rest(self, answer: Answer) -> list[Said]:
+        """What an answer says behind its last piece."""
+        return self._calls.end(is_cut=_is_cut(answer))
+
     def _reason(self, answer: Answer) -> str:
+        """Why the answer ends; one that a stop string ends within a call is cut short."""
         reason = _FINISH.get(answer.finish_reason or "", "stop")
-        is_call = self._calls.num_calls and not self._calls.is_open
-        return "tool_calls" if is_call and reason == "stop" else reason
+        if reason == "stop" and self._calls.num_calls:
+            return "length" if self._calls.is_open else "tool_calls"
+        return reason
+
+    def _of_content(
+        self, told: Sequence[TokenLogprob], ended: Answer | None = None
+    ) -> Sequence[TokenLogprob]:
+        """Those of tokens that are content, as far as it is certain.
+
+        Args:
+            told: How likely the next tokens were.
+            ended: The answer, where they are the last.
+        """
+        if self._content is None:
+            return told
+        found = self._content.read(told)
+        return found if ended is None else [*found, *self._content.end(is_cut=_is_cut(ended))]
 
     def _told(self, told: Sequence[TokenLogprob]) -> dict[str, Any] | None:
         """How likely tokens were, in the endpoint's shape; None where nothing is to be told."""
@@ -251,6 +288,12 @@ class Form:
             "seed": self._asked.seed,
         }
         return {"timings": timings(answer), "metrics": metrics(answer, queued_s), "coordgen": own}
+
+
+def _is_cut(answer: Answer) -> bool:
+    """Whether a limit or a stop string ended it."""
+    is_full = _FINISH.get(answer.finish_reason or "") == "length"
+    return is_full or answer.stats.stop_string is not None
 
 
 def _message(found: Sequence[Said]) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class ResponseForm(Form):
             "id": f"resp_{secrets.token_hex(12)}",
             "object": "response",
             "created_at": int(time.time()),
+            "completed_at": None,
             "model": model,
             "status": "in_progress",
             "error": None,
@@ -61,8 +62,8 @@ class ResponseForm(Form):
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The response as one object."""
-        said = [*self._calls.read(answer.text), *self._calls.end()]
-        self._items.say(said, self._entries(answer.logprobs))
+        likely = self._of_content(answer.logprobs or (), answer)
+        self._items.say(self._found(answer), self._entries(likely))
         self._items.close(self._status(answer))
         return self._response(answer, queued_s, gains)
 
@@ -76,10 +77,13 @@ class ResponseForm(Form):
     def step(self, gain: Gain) -> list[dict[str, Any]]:
         """What a step adds: events, or none where nothing is certain and nothing else asked."""
         said = self._calls.read("".join(piece.text for piece in gain.pieces))
-        events = self._items.say(said, self._entries(gain.logprobs))
-        if not gain.token_ids or not (self._wants_tokens or gain.logprobs):
+        likely = self._of_content(gain.logprobs)
+        events = self._items.say(said, self._entries(likely))
+        if not gain.token_ids or not (self._wants_tokens or likely):
             return events
-        if not events and self._asked.tools is None:
+        # Where nothing is certain yet, thinking or a call may be what comes first.
+        is_certain = self._items.listed or self._asked.thinking is None
+        if not events and self._asked.tools is None and is_certain:
             events = self._items.text("")
         self._wait(self._own(gain), gain)
         if events:
@@ -89,7 +93,9 @@ class ResponseForm(Form):
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text."""
-        events, status = self._items.say(self._calls.end()), self._status(answer)
+        likely = self._of_content((), answer)
+        events = self._items.say(self._rest(answer), self._entries(likely))
+        status = self._status(answer)
         events += self._items.close(status)
         events[0] |= self._waiting
         whole = self._response(answer, queued_s, ())
@@ -110,9 +116,9 @@ class ResponseForm(Form):
             ids = [*self._waiting.get("token_ids", []), *gain.token_ids]
             self._waiting["token_ids"] = ids
 
-    def _entries(self, logprobs: Sequence[TokenLogprob] | None) -> list[dict[str, Any]]:
+    def _entries(self, logprobs: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         """How likely tokens were, as OpenAI tells it."""
-        told = self._told(logprobs or ())
+        told = self._told(logprobs)
         return [] if told is None else list(told["content"])
 
     def _status(self, answer: Answer) -> str:
@@ -127,6 +133,7 @@ class ResponseForm(Form):
         is_cut = status == "incomplete"
         return self._base | {
             "status": status,
+            "completed_at": None if is_cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
             "output": self._items.listed,
             "usage": {

@@ -7,7 +7,7 @@ gpt-oss says each thing in a channel of its own (`_Channels`).
 
 from collections.abc import Sequence
 
-from coordgen_rs.server.tools.calls import CallReader, Said, Thought
+from coordgen_rs.server.tools.calls import CallReader, Content, Said, Thought
 from coordgen_rs.text.thinking import CHANNELS, Thinking
 
 
@@ -39,19 +39,25 @@ class ThinkingReader:
     def read(self, text: str) -> list[Said]:
         """What is certain with this piece of text."""
         if self._split is None:
-            return self._calls.read(text)
+            return self._said(self._calls.read(text))
         return self._told(self._split.read(text))
 
-    def end(self) -> list[Said]:
-        """What is left at the end of the answer."""
+    def end(self, *, is_cut: bool = False) -> list[Said]:
+        """What is left at the end of the answer; `is_cut` as in `Reader`."""
         left = [] if self._split is None else self._told(self._split.end())
-        return [*left, *self._calls.end()]
+        return [*left, *self._said(self._calls.end(is_cut=is_cut))]
 
     def _told(self, parts: Sequence[Thought | str]) -> list[Said]:
         found: list[Said] = []
         for part in parts:
             found += [part] if isinstance(part, Thought) else self._calls.read(part)
         return found
+
+    def _said(self, found: list[Said]) -> list[Said]:
+        """What the calls' reader tells; thoughts that it finds are text where none are wanted."""
+        if self._split is not None:
+            return found
+        return [Content(one.text) if isinstance(one, Thought) else one for one in found]
 
 
 class _Tags:
@@ -152,7 +158,7 @@ class _Channels:
     def end(self) -> list[Thought | str]:
         """What is left; a header alone says nothing."""
         held, self._held = self._held, ""
-        if not held or (self._phase == "header" and _is_header(held)):
+        if not held or (self._phase == "header" and held.lstrip().startswith(_HEADERS)):
             return []
         return [Thought(held) if self._phase == "thinking" else held]
 
@@ -189,13 +195,14 @@ class _Channels:
         return bool(mark)
 
 
+_HEADERS = ("<|start|>", "<|channel|>", "to=functions.")
+"""What a header begins with."""
+
+
 def _is_header(text: str) -> bool:
     """Whether a message's text begins with its header, or may do so."""
     said = text.lstrip()
-    return any(
-        said.startswith(mark) or mark.startswith(said)
-        for mark in ("<|start|>", "<|channel|>", "to=")
-    )
+    return any(said.startswith(mark) or mark.startswith(said) for mark in _HEADERS)
 
 
 def begun_len(text: str, mark: str) -> int:

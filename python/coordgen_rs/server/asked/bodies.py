@@ -63,8 +63,18 @@ async def read(
         in_thread: Runs what takes long.
 
     Raises:
-        RefusalError: The body is too long, too slow, cut short, no JSON object, or `check` says so.
+        RefusalError: The body is compressed, too long, too slow, cut short, no JSON object, or
+            `check` says so.
     """
+    coding = request.headers.get("content-encoding", "identity")
+    if coding.strip().lower() not in ("", "identity"):
+        raise RefusalError(
+            "the Content-Encoding of a body has to be identity: send it without compression",
+            status=415,
+            param="Content-Encoding",
+            code="unsupported_encoding",
+            headers={"Accept-Encoding": "identity"},
+        )
     try:
         async with asyncio.timeout(SLOWEST_BODY_S):
             body = await _body(request, most_bytes)

@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import arguments
-from coordgen_rs.grammar.kinds import AfterThinking, JsonSchema
+from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.options import RequestOptions
@@ -22,10 +21,11 @@ from coordgen_rs.server.asked import logprobs
 from coordgen_rs.server.asked.content import prediction_of, stop_strings_of
 from coordgen_rs.server.asked.dialogue import dialogue_of
 from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.asked.formats import grammar_of
+from coordgen_rs.server.asked.formats import HeldTo, grammar_of
 from coordgen_rs.server.asked.infill import infill_ends, infill_prompt
 from coordgen_rs.server.asked.limits import alias_of, limit_of, num_choices_of
 from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
+from coordgen_rs.server.asked.tokens import checked_ids, token_array
 from coordgen_rs.server.refusal import TooLongError
 from coordgen_rs.server.tools.calls import Calling
 from coordgen_rs.server.tools.functions import Tools
@@ -90,6 +90,7 @@ class Asked:
         thinking: How the answer may think; known once the model is.
         num_thinking: Counts thinking among tokens; known once the model is.
         calling: How its calls are told; known once the model is.
+        grammar_field: The field that holds the answer to a grammar; None where none does.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -113,6 +114,7 @@ class Asked:
     thinking: Thinking | None = None
     num_thinking: Callable[[Sequence[int]], int] = lambda _: 0
     calling: Calling | None = None
+    grammar_field: str | None = None
 
     def ready(self, model: Model) -> "tuple[Asked, NDArray[np.uint32]]":
         """The same with what depends on the model, and the prompt's tokens, `(tokens,) u32`.
@@ -124,7 +126,9 @@ class Asked:
         ids, options = self.prompt_ids(model), self.options.copy()
         thinking, tokenizer, calling = None, model.tokenizer, None
         if self.tools is not None:
-            calling, options["grammar"] = held(self.tools, model, options.get("grammar"))
+            calling, options["grammar"] = held(
+                self.tools, model, options["grammar"], self.grammar_field
+            )
             options["special_tokens"] = calling.form.marks
         if self.splits_thinking:
             marks = model.template_facts.thinking
@@ -232,6 +236,7 @@ def asked_completion(fields: Fields) -> Asked:
         raise fields.wrong("prompt", "must be one prompt: several need several requests")
     if not isinstance(given, str | list):
         raise fields.wrong("prompt", "must be a string or a list of token ids")
+    ids = checked_ids(given, "prompt") if isinstance(given, list) else []
     is_echoed, suffix = fields.flag("echo"), fields.text("suffix") or None
     num_alternatives = logprobs.of_completion(fields)
     if is_echoed and num_alternatives is not None:
@@ -241,9 +246,9 @@ def asked_completion(fields: Fields) -> Asked:
     def own_ids(model: Model, *, special_tokens: bool) -> NDArray[np.uint32]:
         if isinstance(given, str):
             return encoded(model, given, "prompt", special_tokens=special_tokens)
-        if len(given) > model.context:
-            raise TooLongError("the prompt", str(len(given)), model.context, "prompt")
-        return arguments.token_ids("the prompt", given, model.vocab_size)
+        if len(ids) > model.context:
+            raise TooLongError("the prompt", str(len(ids)), model.context, "prompt")
+        return token_array(ids, "prompt", model.vocab_size)
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         if suffix is None:
@@ -256,7 +261,7 @@ def asked_completion(fields: Fields) -> Asked:
         return ids
 
     def echo(model: Model) -> str:
-        return given if isinstance(given, str) else model.tokenizer.decode(given)
+        return given if isinstance(given, str) else model.tokenizer.decode(ids)
 
     asked = asked_rest(fields, prompt, "prompt", limit, None, num_alternatives=num_alternatives)
     return replace(asked, suffix=suffix, echo=echo if is_echoed else None)
@@ -313,7 +318,7 @@ def asked_rest(
     prompt_field: str,
     limit: int | None,
     tools: Tools | None,
-    schema: JsonSchema | None = None,
+    given: HeldTo | None = None,
     *,
     num_alternatives: int | None = None,
 ) -> Asked:
@@ -325,7 +330,7 @@ def asked_rest(
         prompt_field: Same as in `Asked`.
         limit: Same as in `Asked`.
         tools: Same as in `Asked`.
-        schema: What a field of the endpoint holds the answer to.
+        given: What a field of the endpoint holds the answer to.
         num_alternatives: How many alternatives are told of each token; None tells nothing of any.
 
     Raises:
@@ -349,8 +354,9 @@ def asked_rest(
     with_spans, with_trees = own.flag("spans"), own.flag("trees")
     options["drafts"] = own.flag("drafts", default=True)
     options["trees"] = with_trees
-    options["grammar"] = grammar_of(fields, own, schema)
-    if tools is not None and tools.is_required and options["grammar"] is not None:
+    held_to = grammar_of(fields, own, given)
+    options["grammar"] = None if held_to is None else held_to.grammar
+    if tools is not None and tools.is_required and held_to is not None:
         raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
     own.end()
     with_token_ids = fields.flag("return_token_ids")
@@ -371,6 +377,7 @@ def asked_rest(
         tools=tools,
         logit_bias=logit_bias,
         num_choices=num_choices,
+        grammar_field=None if held_to is None else held_to.field,
     )
 
 

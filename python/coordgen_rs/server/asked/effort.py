@@ -50,24 +50,30 @@ def reasoning_of(fields: Fields) -> str | None:
 
 
 def variables_of(
-    effort: str | None, given: dict[str, Any] | None, facts: TemplateFacts
+    effort: str | None,
+    given: dict[str, Any] | None,
+    facts: TemplateFacts,
+    thinks: bool | None = None,
 ) -> dict[str, Any] | None:
-    """What the template reads; None where neither says anything.
+    """What the template reads; None where nothing says anything.
 
     Args:
         effort: The effort that was asked for.
         given: The client's own variables.
         facts: What the template knows of.
+        thinks: Whether the model is to think at all; None leaves it to the effort.
 
     Raises:
         RefusalError: They contradict each other.
     """
-    if effort is None:
+    if effort is None and thinks is None:
         return given
-    # The models of this family always think; the least that they know is "low".
-    known = "low" if facts.thinking is CHANNELS and effort in ("none", "minimal") else effort
-    wanted: dict[str, Any] = {"reasoning_effort": known}
-    wanted |= dict.fromkeys(_SWITCHES, effort != "none")
+    wanted: dict[str, Any] = {}
+    if effort is not None:
+        # The models of this family always think; the least that they know is "low".
+        is_least = facts.thinking is CHANNELS and effort in ("none", "minimal")
+        wanted["reasoning_effort"] = "low" if is_least else effort
+    wanted |= dict.fromkeys(_SWITCHES, effort != "none" if thinks is None else thinks)
     found = {name: value for name, value in wanted.items() if name in facts.variables}
     for name, value in (given or {}).items():
         if name in wanted and value not in (wanted[name], effort):

@@ -8,7 +8,7 @@ found out where it meets the model.
 
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
@@ -22,7 +22,19 @@ _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-def grammar_of(fields: Fields, own: Fields, given: JsonSchema | None = None) -> Grammar | None:
+class HeldTo(NamedTuple):
+    """What an answer is held to.
+
+    Attributes:
+        field: The field that asks for it.
+        grammar: The grammar.
+    """
+
+    field: str
+    grammar: Grammar
+
+
+def grammar_of(fields: Fields, own: Fields, given: HeldTo | None = None) -> HeldTo | None:
     """What the answer is held to; None for anything.
 
     Args:
@@ -33,18 +45,19 @@ def grammar_of(fields: Fields, own: Fields, given: JsonSchema | None = None) -> 
     Raises:
         RefusalError: It is malformed, or there are several.
     """
-    found: list[tuple[str, Grammar]] = [] if given is None else [("text.format", given)]
+    found = [] if given is None else [given]
     found += [*_named(fields), *_of(own, "regex"), *_of(own, "lark")]
-    for name, _ in found[1:]:
+    for other in found[1:]:
         raise RefusalError(
-            f"{name} and {found[0][0]} exclude each other: an answer is held to one of them",
-            param=name,
+            f"{other.field} and {found[0].field} exclude each other: an answer is held to one of "
+            "them",
+            param=other.field,
             code="invalid_value",
         )
-    return found[0][1] if found else None
+    return found[0] if found else None
 
 
-def format_of_text(text: Fields) -> JsonSchema | None:
+def format_of_text(text: Fields) -> HeldTo | None:
     """What `text.format` of the Responses API holds the answer to; None for text.
 
     Raises:
@@ -53,27 +66,28 @@ def format_of_text(text: Fields) -> JsonSchema | None:
     asked = text.nested("format")
     text.only("verbosity", "medium", why="the model has no such setting")
     text.end()
-    return _format_of(asked, is_flat=True)
+    schema = _format_of(asked, is_flat=True)
+    return None if schema is None else HeldTo("text.format", schema)
 
 
-def _named(fields: Fields) -> Iterator[tuple[str, Grammar]]:
-    """Each grammar of the body, and the field that it stands in."""
+def _named(fields: Fields) -> Iterator[HeldTo]:
+    """Each grammar of the body."""
     schema = _format_of(fields.nested("response_format"))
     if schema is not None:
-        yield "response_format", schema
+        yield HeldTo("response_format", schema)
     yield from _of(fields, "json_schema", kind="json")
     yield from _of(fields, "grammar")
     for kind in ("json", "regex", "choice", "grammar"):
         yield from _of(fields, f"guided_{kind}", kind=kind)
     outputs = fields.nested("structured_outputs")
     if outputs.flag("json_object"):
-        yield outputs.name("json_object"), JsonSchema(_ANY_OBJECT)
+        yield HeldTo(outputs.name("json_object"), JsonSchema(_ANY_OBJECT))
     for kind in ("json", "regex", "choice", "grammar"):
         yield from _of(outputs, kind)
     outputs.end()
 
 
-def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[tuple[str, Grammar]]:
+def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[HeldTo]:
     """The grammar in a field; none where that is absent, or an empty `grammar`.
 
     Args:
@@ -88,11 +102,11 @@ def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[tuple[st
     if not fields.has(name):
         return
     if kind == "json":
-        yield fields.name(name), _schema(fields, name, fields.take(name))
+        yield HeldTo(fields.name(name), _schema(fields, name, fields.take(name)))
     elif kind == "choice":
-        yield fields.name(name), _choice(fields, name)
+        yield HeldTo(fields.name(name), _choice(fields, name))
     elif (text := fields.text(name)) or kind != "grammar":
-        yield fields.name(name), _written(kind, text or "")
+        yield HeldTo(fields.name(name), _written(kind, text or ""))
 
 
 def _written(kind: str, text: str) -> Grammar:

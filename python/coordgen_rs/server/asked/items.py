@@ -9,6 +9,7 @@ from typing import Any
 from coordgen_rs.errors import arguments
 from coordgen_rs.server.asked.content import arguments_of_call
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.known import ROLES
 from coordgen_rs.server.refusal import RefusalError
 
 _KINDS = "its type must be message, function_call, function_call_output or reasoning"
@@ -41,7 +42,7 @@ class _Dialogue:
         self.messages: list[dict[str, Any]] = []
         self._turn: dict[str, Any] | None = None  # the model's, to which its next items belong
         self._names: dict[str, str] = {}  # functions by the ids of calls
-        self._thought = ""
+        self._thought = ""  # said before the items of a turn that is still to come
 
     def add(self, item: Fields) -> None:
         """Add an item.
@@ -71,11 +72,12 @@ class _Dialogue:
     def _add_message(self, item: Fields) -> None:
         role, content = item.text("role"), item.take("content")
         item.ignore("phase")
-        if role is None:
-            raise item.wrong("role", "must be a role such as user")
+        if role not in ROLES:
+            raise item.wrong("role", f"must be one of {', '.join(ROLES)}")
         message = {"role": role, "content": _text(content, item, "content")}
+        thoughts = self._thoughts()
         if role == "assistant":
-            message |= self._thoughts()
+            message |= thoughts
         self.messages.append(message)
         self._turn = message if role == "assistant" else None
 
@@ -103,6 +105,7 @@ class _Dialogue:
         message = {"role": "tool", "tool_call_id": identity}
         if identity in self._names:
             message["name"] = self._names[identity]
+        self._thoughts()
         self.messages.append(message | {"content": _text(output, item, "output")})
         self._turn = None
 
@@ -112,9 +115,10 @@ class _Dialogue:
         item.ignore("summary", "encrypted_content")
         if content:
             self._thought += _text(content, item, "content")
-        self._turn = None
+            self._turn = None
 
     def _thoughts(self) -> dict[str, str]:
+        """What was thought right before this; it belongs to nothing that comes later."""
         thought, self._thought = self._thought, ""
         return {"reasoning_content": thought} if thought else {}
 

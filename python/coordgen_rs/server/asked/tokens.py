@@ -3,7 +3,10 @@
 In: a body as `Fields`. Out: a text or token ids, or a refusal that names the field.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.server.asked.fields import Fields
@@ -35,12 +38,39 @@ def asked_text(fields: Fields) -> Callable[[int], list[int]]:
     fields.end()
     if not isinstance(given, list):
         raise fields.wrong("tokens", "must be a list of token ids")
+    ids = checked_ids(given, "tokens")
 
     def ids_for(vocab_size: int) -> list[int]:
-        try:
-            ids: list[int] = arguments.token_ids("tokens", given, vocab_size).tolist()
-        except CoordgenError as error:
-            raise RefusalError(str(error), param="tokens", code="invalid_value") from error
+        token_array(ids, "tokens", vocab_size)
         return ids
 
     return ids_for
+
+
+def checked_ids(given: Sequence[object], field: str) -> list[int]:
+    """Token ids, which are integers.
+
+    Raises:
+        RefusalError: One is something else.
+    """
+    for index, token in enumerate(given):
+        if not isinstance(token, int) or isinstance(token, bool):
+            raise RefusalError(
+                f"{field} must be a list of token ids, but {field}[{index}] is "
+                f"{arguments.shown(token)}",
+                param=field,
+                code="invalid_value",
+            )
+    return [token for token in given if isinstance(token, int)]
+
+
+def token_array(ids: Sequence[int], field: str, vocab_size: int) -> NDArray[np.uint32]:
+    """Token ids of a model, `(tokens,) u32`.
+
+    Raises:
+        RefusalError: One is not in its vocabulary.
+    """
+    try:
+        return arguments.token_ids(field, ids, vocab_size)
+    except CoordgenError as error:
+        raise RefusalError(str(error), param=field, code="invalid_value") from error

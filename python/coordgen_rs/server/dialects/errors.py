@@ -1,14 +1,23 @@
 """Errors as clients of a path read them: in the form of OpenAI, Anthropic or Ollama.
 
-In: a refusal, and the path that was asked. Out: an object for JSON.
+In: a refusal, and the scope of the request. Out: an object for JSON.
 """
 
+from collections.abc import Mapping
 from typing import Any
+
+from starlette.datastructures import Headers
 
 from coordgen_rs.server.refusal import RefusalError
 
 ANTHROPIC, OLLAMA = "/v1/messages", "/api/"
 """What the paths of a dialect begin with."""
+
+OF_ANTHROPIC = "anthropic-version"
+"""A header that only clients of Anthropic's API send."""
+
+_OF_BOTH = "/v1/models"
+"""What paths begin with that Anthropic's API has, too."""
 
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
@@ -20,9 +29,11 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def error_json(error: RefusalError, path: str) -> dict[str, Any]:
-    """An error as who asks a path reads it."""
-    if path.startswith(ANTHROPIC):
+def error_json(error: RefusalError, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """An error as who has sent a request of this scope reads it."""
+    path = scope["path"]
+    is_of_both = path.startswith(_OF_BOTH) and OF_ANTHROPIC in Headers(raw=[*scope["headers"]])
+    if path.startswith(ANTHROPIC) or is_of_both:
         return anthropic_error(error)
     if path.startswith(OLLAMA):
         return {"error": str(error)}

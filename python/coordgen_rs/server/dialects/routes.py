@@ -18,7 +18,7 @@ from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.dialects.anthropic.asked import asked_count, asked_message
 from coordgen_rs.server.dialects.anthropic.form import MessageForm
 from coordgen_rs.server.dialects.ollama import listed
-from coordgen_rs.server.dialects.ollama.asked import asked_chat, asked_generate, is_empty
+from coordgen_rs.server.dialects.ollama.asked import asked_chat, asked_generate, asked_of_model
 from coordgen_rs.server.dialects.ollama.form import ChatForm, GenerateForm, OllamaForm
 from coordgen_rs.server.dialects.refused import refused_routes
 from coordgen_rs.server.models.models import Models
@@ -87,13 +87,14 @@ class Dialects:
     async def _ollama(
         self, asked_by: Callable[[Fields], Asked], kind: type[OllamaForm], request: Request
     ) -> Response:
-        name, asked = await self._answers.read(
-            request, lambda fields: None if is_empty(fields) else asked_by(fields)
+        name, (what, asked) = await self._answers.read(
+            request, lambda fields: (asked_of_model(fields), asked_by(fields))
         )
-        if asked is not None:
+        if what is None:
             return await self._answers.answered(request, name, asked, kind)
-        await self._answers.opened(request, name)
-        return JSONResponse(kind.loaded(self._models.found(name).name))
+        if what == "load":
+            await self._answers.opened(request, name)
+        return JSONResponse(kind.loaded(self._models.found(name).name, what))
 
     async def _show(self, request: Request) -> Response:
         def check(fields: Fields) -> str | None:

@@ -15,13 +15,15 @@ from typing import Literal
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
-from coordgen_rs.server.figures import Figures, merged
+from coordgen_rs.server.figures import Figures, merged, summed
 from coordgen_rs.server.models.offered import LATEST, Offered
 from coordgen_rs.server.models.room import Room
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.worker import State, Worker
+from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.machine import resident_bytes
+from coordgen_rs.target.prefix_store.counts import StoreCounts
 
 _LONGEST_WAIT_S = 60
 """The largest value of `Retry-After`."""
@@ -60,7 +62,8 @@ class Models:
         self._open, self._on_change = open_model, on_change
         self._max_queue, self._cache_bytes = max_queue, cache_bytes
         self.places = Places(max_queue + 1, self._refused)
-        self._room = Room(memory_limit)
+        self._room, self._limit = Room(memory_limit), memory_limit
+        self._was_up = False  # whether the first model could be asked, or failed
         self._right = RLock()
         self._uses = count(1)
         self._slots = {one.name: _Slot(one) for one in self.offered}
@@ -145,7 +148,7 @@ class Models:
         return [model for name in self._slots if (model := self.open_one(name)) is not None]
 
     def check_health(self) -> None:
-        """Check that requests can be answered: for the only model, or for any of several.
+        """Check that requests can be answered: by the only model, or once the first was opened.
 
         Raises:
             UnavailableError: They cannot.
@@ -153,7 +156,7 @@ class Models:
         if self._is_closing:
             raise UnavailableError("the server is going down")
         worker = self.worker(self.default.name)
-        if worker is not None and (len(self.offered) == 1 or worker.state == "loading"):
+        if worker is not None and (len(self.offered) == 1 or not self._was_up):
             _ = worker.model
 
     def state(self, name: str) -> State | Literal["unloaded"]:
@@ -186,17 +189,21 @@ class Models:
 
     def metrics(self) -> str:
         """All counts, in the format of Prometheus; with several models, by their names."""
-        texts = {}
-        for name, slot in self._slots.items():
-            worker = self.worker(name)
-            texts[name] = slot.figures.text(
-                num_running=0 if worker is None else worker.num_running,
-                num_waiting=0 if worker is None else worker.num_waiting,
-                num_places=0 if worker is None else worker.num_places,
-                runs=None if worker is None else worker.runs,
-                store=None if worker is None else worker.store,
-            )
+        with self._right:
+            texts = {name: self._metrics_of(slot) for name, slot in self._slots.items()}
         return merged(texts) if len(texts) > 1 else texts[self.default.name]
+
+    def _metrics_of(self, slot: "_Slot") -> str:
+        """The counts of a model, those of when it was open before among them."""
+        workers = [opening.worker for opening in self._open_ones if opening.slot is slot]
+        now = self.worker(slot.offered.name)
+        return slot.figures.text(
+            num_running=sum(worker.num_running for worker in workers),
+            num_waiting=sum(worker.num_waiting for worker in workers),
+            num_places=0 if now is None else now.num_places,
+            runs=summed([slot.runs, *(worker.runs for worker in workers)]),
+            store=summed([slot.store, *(worker.store for worker in workers)]),
+        )
 
     def stop_all(self, why: Exception) -> None:
         """End what runs, within a step, and what waits."""
@@ -255,10 +262,13 @@ class Models:
             with self._room.opening(opening, reckoned) as correct:
                 before = resident_bytes()
                 model = self._open(slot.offered)
-                grown = max(resident_bytes() - before, 0)
-                files = slot.offered.num_bytes + model.cache_bytes
-                slot.measured = max(grown, files) + self._cache_bytes
-                correct(slot.measured)
+                grown = resident_bytes() - before
+                slot.measured = self._measured(slot.offered, model, grown)
+                try:
+                    correct(slot.measured)
+                except BaseException:
+                    model.close()
+                    raise
         except UnavailableError:
             raise
         except Exception as error:
@@ -269,8 +279,18 @@ class Models:
             ) from error
         return model
 
+    def _measured(self, offered: Offered, model: Model, grown: int) -> int:
+        """What an open model takes: its files, keys and values, or what the process grew by.
+
+        Others that answer meanwhile grow, too: by that alone it takes no more than there may be.
+        """
+        files = offered.num_bytes + model.cache_bytes + self._cache_bytes
+        grown += self._cache_bytes
+        return max(files, grown if self._limit is None else min(grown, self._limit))
+
     def _changed(self, opening: "_Opening") -> None:
         worker = opening.worker
+        self._was_up = self._was_up or opening.slot.offered is self.default
         if worker.state == "failed":
             opening.failed_s = time.monotonic()
         else:
@@ -281,6 +301,7 @@ class Models:
         self._room.left(opening)
         with self._right:
             self._open_ones.discard(opening)
+            opening.slot.count(opening.worker)
         if opening.worker.state != "failed":
             self._on_change(opening.slot.offered.name, "closed")
 
@@ -301,6 +322,13 @@ class _Slot:
         self.offered, self.figures = offered, Figures()
         self.opening: _Opening | None = None
         self.measured = 0  # bytes; 0 until it was open
+        self.runs: RunCounts | None = None  # of when it was open before, and so is the next
+        self.store: StoreCounts | None = None
+
+    def count(self, worker: Worker) -> None:
+        """Keep what a worker has counted, whose model is closed."""
+        self.runs = summed([self.runs, worker.runs])
+        self.store = summed([self.store, worker.store])
 
 
 class _Opening:
@@ -313,6 +341,11 @@ class _Opening:
         self.num_held, self.last_used = 0, 0
         self.is_leaving = False
         self.failed_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """Same as in `Tenant`."""
+        return self.slot.offered.name
 
     def is_to_be_tried_again(self, now_s: float) -> bool:
         """Whether it has failed, and long enough ago."""

@@ -19,6 +19,10 @@ from coordgen_rs.server.refusal import UnavailableError
 class Tenant(Protocol):
     """A model that is open, or about to be."""
 
+    @property
+    def name(self) -> str:
+        """Its name for clients."""
+
     def use(self) -> tuple[bool, int]:
         """Whether it is being used, and when it was last: the smallest goes first."""
 
@@ -60,14 +64,10 @@ class Room:
             Takes what it really takes, in bytes.
 
         Raises:
-            MemoryBudgetError: It needs more than the limit.
-            UnavailableError: The server ends.
+            UnavailableError: It needs more than the limit, which what it really takes may tell, or
+                the server ends.
         """
-        if self._limit is not None and num_bytes > self._limit:
-            raise MemoryBudgetError(
-                f"the model takes about {num_bytes:,} bytes, which is more than "
-                f"--memory-limit {self._limit:,}"
-            )
+        self._check(tenant, num_bytes)
         mine = get_ident()
         with self._changed:
             self._queue.append(mine)
@@ -116,19 +116,35 @@ class Room:
             self._is_closed = True
             self._changed.notify_all()
 
+    def _check(self, tenant: Tenant, num_bytes: int) -> None:
+        if self._limit is not None and num_bytes > self._limit:
+            message = (
+                f"the model {tenant.name} takes about {num_bytes:,} bytes, which is more than "
+                f"--memory-limit {self._limit:,}"
+            )
+            raise UnavailableError(message, code="model_failed") from MemoryBudgetError(message)
+
     def _correct(self, tenant: Tenant, measured: int) -> None:
+        """Note what a model really takes; others go where that is more than there is room for."""
+        self._check(tenant, measured)
         with self._changed:
             self._let[tenant].num_bytes = measured
+            self._has_room(0, beside=tenant)
 
-    def _has_room(self, num_bytes: int) -> bool:
-        """Whether there is room now; if not, as many are put away as it takes."""
+    def _has_room(self, num_bytes: int, beside: Tenant | None = None) -> bool:
+        """Whether there is room now; if not, as many are put away as it takes.
+
+        Args:
+            num_bytes: What is to be opened.
+            beside: Stays.
+        """
         if self._limit is None:
             return True
         over = sum(let.num_bytes for let in self._let.values()) + num_bytes - self._limit
         if over <= 0:
             return True
         over -= sum(let.num_bytes for let in self._let.values() if let.is_leaving)
-        staying = [tenant for tenant, let in self._let.items() if not let.is_leaving]
+        staying = [it for it, let in self._let.items() if not let.is_leaving and it is not beside]
         for tenant in sorted(staying, key=lambda tenant: tenant.use()):
             if over <= 0:
                 break

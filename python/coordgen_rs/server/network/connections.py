@@ -5,14 +5,19 @@ the one that has waited longest without a request, of the address that has the m
 do not get on. Nobody can keep others out by opening connections.
 """
 
+import sys
 from collections import Counter
+from http import HTTPStatus
 from typing import Any, Protocol
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coordgen_rs.server.answers.answering import refused
 from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES
 from coordgen_rs.server.network.client import network_of
+from coordgen_rs.server.network.guard import MOST_HEAD_BYTES
+from coordgen_rs.server.refusal import HeadTooLongError, RefusalError
 
 SLOWEST_HEAD_S = 20.0
 """Seconds that a client has from the first byte of a request's head to its end."""
@@ -132,6 +137,11 @@ class Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
+        if self.conn.their_state is h11.ERROR:  # answered: it is heard out, so that it may read
+            self._num_unasked += len(data)
+            if self._num_unasked > MOST_BODY_BYTES:
+                self.drop()
+            return
         is_idle, before = self._is_idle(), self.cycle
         if is_idle and not self._has_begun:
             self._since_s = self.loop.time()
@@ -149,6 +159,26 @@ class Connection(H11Protocol):
                 self.loop.call_later(_BETWEEN_UNASKED_S, self._read_on)
         is_in_head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         self._has_begun = self._is_idle() and is_in_head
+
+    def send_400_response(self, msg: str) -> None:
+        """See uvicorn, which calls it where a request is no HTTP; the form is the dialect's."""
+        status = getattr(sys.exc_info()[1], "error_status_hint", HTTPStatus.BAD_REQUEST)
+        if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+            line = bytes(self.conn.trailing_data[0][:256]).split(b" ")
+            path = line[1].decode("latin-1") if len(line) > 1 else ""
+            told: RefusalError = HeadTooLongError(MOST_HEAD_BYTES)
+        else:
+            path, close = "", {"Connection": "close"}
+            told = RefusalError("the request is not valid HTTP", status=status, headers=close)
+        response = refused(told, {"path": path, "headers": []})
+        reason = HTTPStatus(status).phrase.encode()
+        head = h11.Response(status_code=status, headers=response.raw_headers, reason=reason)
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        if self._is_idle():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def on_response_complete(self) -> None:
         """See uvicorn."""

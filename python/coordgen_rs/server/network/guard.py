@@ -17,11 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordgen_rs.server.answers.answering import refused
 from coordgen_rs.server.network.client import KEY_NAME, Client, client_of
 from coordgen_rs.server.network.keys import ApiKey, found_key
-from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
+from coordgen_rs.server.refusal import HeadTooLongError, RefusalError, log_unexpected, refusal
 
 PUBLIC = ("/", "/health", "/v1/health")
 """Paths that need no key: a page that has nothing to tell, and whether the server is up."""
 
+
+MOST_HEAD_BYTES = 16 << 10
+"""The longest head of a request: its line and its headers."""
 
 REFUSED_AFTER_S = 0.1
 """Who asks again at once, or tries keys, is not served sooner, and takes less time from others."""
@@ -73,6 +76,7 @@ class Guard:
             await send(message)
 
         try:
+            _check_head(scope, headers)
             scope[KEY_NAME] = self._check(headers, scope["path"], scope["method"])
             with ExitStack() as holding:
                 scope[_HELD] = holding
@@ -86,7 +90,7 @@ class Guard:
             if not is_begun:
                 await asyncio.sleep(REFUSED_AFTER_S)
                 told.headers |= self._for_page(headers.get("origin"))
-                await refused(told, scope["path"])(scope, receive, send)
+                await refused(told, scope)(scope, receive, send)
 
     def _for_page(self, origin: str | None) -> dict[str, str]:
         """Headers that let an allowed page from elsewhere read why it is refused."""
@@ -147,10 +151,22 @@ class Guard:
         found = found_key(self._keys, given.encode("latin-1", "replace"))
         if found is None:
             raise RefusalError(
-                "the API key is missing or wrong: send Authorization: Bearer KEY",
+                "the API key is missing or wrong: send Authorization: Bearer KEY, or x-api-key: "
+                "KEY",
                 status=401,
                 kind="authentication_error",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return found
+
+
+def _check_head(scope: Scope, headers: Headers) -> None:
+    """Check the length of a head that was read whole, as short ones and those on a fast line are.
+
+    Raises:
+        HeadTooLongError: It is.
+    """
+    line = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
+    if line + sum(len(name) + len(value) + 4 for name, value in headers.raw) > MOST_HEAD_BYTES:
+        raise HeadTooLongError(MOST_HEAD_BYTES)

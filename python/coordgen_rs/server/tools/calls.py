@@ -79,9 +79,9 @@ class CallReader:
             return [Content(text)] if text else []
         return self._counted(self._reader.read(text))
 
-    def end(self) -> list[Said]:
-        """What is left at the end of the answer."""
-        return [] if self._reader is None else self._counted(self._reader.end())
+    def end(self, *, is_cut: bool = False) -> list[Said]:
+        """What is left at the end of the answer; `is_cut` as in `Reader`."""
+        return [] if self._reader is None else self._counted(self._reader.end(is_cut=is_cut))
 
     @property
     def is_open(self) -> bool:

@@ -39,6 +39,7 @@ class Tools:
         is_required: Whether one has to be called.
         is_parallel: Whether more than one may be called.
         strict: The functions whose schema has to be held to, or the request refused.
+        parameters_field: The field of a function's schema, with `{}` for its number.
     """
 
     listed: list[dict[str, Any]]
@@ -47,6 +48,7 @@ class Tools:
     is_required: bool = False
     is_parallel: bool = True
     strict: frozenset[str] = frozenset()
+    parameters_field: str = "tools[{}].function.parameters"
 
     @property
     def callable(self) -> dict[str, dict[str, Any]]:
@@ -54,6 +56,11 @@ class Tools:
         if self.forced is None:
             return self.parameters
         return {self.forced: self.parameters[self.forced]}
+
+    def field_of(self, name: str) -> str:
+        """The field of a function's schema, as the client has sent it."""
+        names = [tool["function"]["name"] for tool in self.listed]
+        return self.parameters_field.format(names.index(name))
 
 
 def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
@@ -97,6 +104,7 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         mode in ("required", "function"),
         is_parallel,
         frozenset(name for name, _, is_strict, _ in found if is_strict and name in may_be_called),
+        "tools[{}].parameters" if is_flat else Tools.parameters_field,
     )
 
 

@@ -6,12 +6,13 @@ is held: calls are found in the text, and given when they are complete.
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.refusal import RefusalError, UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
 from coordgen_rs.server.tools.forms import form_of, hermes
 from coordgen_rs.server.tools.forms.form import CallForm, Choice
@@ -21,23 +22,29 @@ from coordgen_rs.server.tools.lexicon import Lexicon
 if TYPE_CHECKING:
     from coordgen_rs.model import Model
 
+_LISTING = re.compile(r" 1 \| .*", re.DOTALL)
+"""The text of a grammar, which llguidance puts behind what is wrong with it."""
+
 
 def form_for(model: "Model") -> CallForm:
     """The form in which a model writes calls: its template's, or the one that it is told of."""
     return form_of(model.tools_template) if model.reads_tools else hermes.FORM
 
 
-def held(tools: Tools, model: "Model", given: Grammar | None) -> tuple[Calling, Grammar | None]:
+def held(
+    tools: Tools, model: "Model", given: Grammar | None, given_field: str | None = None
+) -> tuple[Calling, Grammar | None]:
     """How calls are told, and what the answer is held to.
 
     Args:
         tools: The functions.
         model: Who answers.
         given: What the answer is held to where nothing is called; None for nothing.
+        given_field: The field that asks for that.
 
     Raises:
         RefusalError: A call has to be made, and the request has a grammar, too.
-        _UnusableError: A call has to be made, or a function is strict, and cannot be held to.
+        UnfollowedError: A call has to be made, or a function is strict, and cannot be held to.
     """
     form, loosely = form_for(model), Calling(form_for(model), tools.callable)
     if given is not None and tools.is_required:
@@ -54,7 +61,11 @@ def held(tools: Tools, model: "Model", given: Grammar | None) -> tuple[Calling, 
         lark = _written(form, choice, tools.strict, model)
     except (OptionError, GrammarError) as error:  # also where there is no package for grammars
         if tools.is_required or tools.strict:
-            raise _UnusableError(error) from error
+            schemas = {tools.field_of(name): schema for name, schema in tools.callable.items()}
+            if answer is not None and given_field is not None:
+                schemas[given_field] = answer
+            why, field = _at_fault(schemas, model, error)
+            raise UnfollowedError(why, field) from error
         return loosely, given
     return Calling(form, tools.callable, is_held=True), lark
 
@@ -70,7 +81,7 @@ def _written(form: CallForm, choice: Choice, strict: frozenset[str], model: "Mod
     try:
         return _checked(lambda: form.grammar(choice, Lexicon(added, ends)), model)
     except GrammarError:
-        loose = {name for name, one in choice.parameters.items() if not _is_followed(one, model)}
+        loose = {name for name, one in choice.parameters.items() if _why_not(one, model)}
         if choice.is_required or strict & loose or not loose:
             raise
     return _checked(lambda: form.grammar(choice, Lexicon(added, ends, loose)), model)
@@ -87,20 +98,26 @@ def _checked(write: Callable[[], str], model: "Model") -> Lark:
     return lark
 
 
-def _is_followed(schema: dict[str, object], model: "Model") -> bool:
+def _why_not(schema: dict[str, object], model: "Model") -> Exception | None:
+    """Why a schema cannot be followed; None where it can."""
     try:
         model.check_grammar(JsonSchema(schema))
-    except GrammarError:
-        return False
-    return True
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        return error
+    return None
 
 
-class _UnusableError(RefusalError):
-    """A function whose parameters cannot be held to; `error` says why."""
+def _at_fault(
+    schemas: dict[str, dict[str, object]], model: "Model", error: Exception
+) -> tuple[Exception, str]:
+    """Why functions cannot be held to, and the field at fault.
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(
-            f"tools: the parameters of a function cannot be used: {error}",
-            param="tools",
-            code="invalid_value",
-        )
+    Args:
+        schemas: All schemas of the request, by their fields.
+        model: Who answers.
+        error: What is wrong with the grammar of all of it, which no client has seen.
+    """
+    for field, schema in schemas.items():
+        if why := _why_not(schema, model):
+            return why, field
+    return GrammarError(_LISTING.sub("", str(error))), "tools"

@@ -71,6 +71,7 @@ class Server:
         model: The model's name; None sends none.
         kind: "coordgen", "llama.cpp", "vLLM", ..; "unknown" if it does not say.
         version: As it tells it; None if it does not.
+        header: What it calls itself in each answer's head; "" if nothing.
         fields: Such as those of `WITHOUT_DRAFTS`, besides what makes requests independent.
     """
 
@@ -78,6 +79,7 @@ class Server:
     model: str | None
     kind: str
     version: str | None
+    header: str
     fields: Mapping[str, Any]
 
     def ask(self, question: Question, sampling: Sampling, form: Form) -> Reply:
@@ -157,8 +159,8 @@ def find_server(address: Address, model: str | None) -> Server:
         kind = _OWNERS.get(str(one.get("owned_by")), "unknown")
         if model is None and isinstance(one.get("id"), str):
             model = one["id"]
-    version = _version(address, kind, listed) or header or None
-    return Server(address, model, kind, version, _ALONE.get(kind, {}))
+    version = _version(address, kind, listed)
+    return Server(address, model, kind, version, header, _ALONE.get(kind, {}))
 
 
 def _listed(address: Address) -> tuple[list[dict[str, Any]], str] | str:

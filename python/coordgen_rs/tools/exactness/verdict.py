@@ -130,10 +130,8 @@ class Report:
 
     @property
     def version(self) -> str | None:
-        """The server's, as it tells it beforehand or with its answers."""
-        told = (reply.version for reply in self._replies(drafts=True))
-        known = self.server.version if self.server else None
-        return next((version for version in told if version), known)
+        """The server's, as it tells it beforehand, or else with its answers."""
+        return _version(self.server, *(reply.version for reply in self._replies(drafts=True)))
 
     def speed(self, *, drafts: bool) -> Speed:
         """The figures of one side."""
@@ -163,7 +161,7 @@ class Report:
             "python": platform.python_version(),
             "system": platform.system(),
             "server": _described(self.server, self.version),
-            "plain": _described(self.plain, self.plain.version if self.plain else None),
+            "plain": _described(self.plain, _version(self.plain)),
             "plain_is": self.plain_is,
             "failure": self.failure,
             "interrupted": self.is_interrupted,
@@ -174,6 +172,13 @@ class Report:
             "without_drafts": vars(self.speed(drafts=False)),
             "findings": [finding.to_json() for finding in self.findings],
         }
+
+
+def _version(server: Server | None, *told: str | None) -> str | None:
+    """A server's version, as it tells it beforehand, else with its answers, else in their heads."""
+    if server is None:
+        return None
+    return next((version for version in (server.version, *told, server.header) if version), None)
 
 
 def _described(server: Server | None, version: str | None) -> dict[str, Any] | None:

@@ -17,7 +17,9 @@ from coordgen_rs.model import Model
 from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
 from coordgen_rs.server.asked.content import MOST_STOP_LEN, MOST_STOPS
 from coordgen_rs.server.asked.dialogue import AskedDialogue
+from coordgen_rs.server.asked.effort import effort_of
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.formats import HeldTo
 from coordgen_rs.server.dialects.anthropic.content import messages_of, tools_of
 from coordgen_rs.server.tools import functions
 
@@ -46,11 +48,10 @@ def asked_message(fields: Fields) -> Asked:
     Raises:
         RefusalError: It cannot be answered.
     """
-    prompt, tools = _dialogue(fields)
+    prompt, tools, schema = _dialogue(fields)
     limit = fields.count("max_tokens", least=1)
     if limit is None:
         raise fields.wrong("max_tokens", "must be the most tokens of the answer")
-    schema = _schema(fields)
     given = {name: fields.take(name) for name in _SAMPLING}
     given |= {"stop": _stops(fields), "stream": fields.take("stream")}
     _end(fields)
@@ -65,8 +66,7 @@ def asked_count(fields: Fields) -> Callable[[Model], dict[str, int]]:
     Raises:
         RefusalError: It is malformed.
     """
-    prompt, _ = _dialogue(fields)
-    _schema(fields)
+    prompt, *_ = _dialogue(fields)
     fields.ignore("max_tokens", "stream", "stop_sequences", *_SAMPLING)
     _end(fields)
     return lambda model: {"input_tokens": len(prompt(model))}
@@ -74,16 +74,20 @@ def asked_count(fields: Fields) -> Callable[[Model], dict[str, int]]:
 
 def _dialogue(
     fields: Fields,
-) -> tuple[Callable[[Model], NDArray[np.uint32]], functions.Tools | None]:
-    """What makes the prompt, and what the model may call."""
+) -> tuple[Callable[[Model], NDArray[np.uint32]], functions.Tools | None, HeldTo | None]:
+    """What makes the prompt, what the model may call, and what it is held to where it does not."""
     messages = messages_of(fields)
     tools = functions.tools_of(Fields(tools_of(fields)))
-    dialogue = AskedDialogue(messages, tools, {"enable_thinking": _thinks(fields)})
+    if tools is not None:
+        tools = replace(tools, parameters_field="tools[{}].input_schema")
+    config = fields.nested("output_config")
+    effort = effort_of(config, "effort")
+    dialogue = AskedDialogue(messages, tools, None, effort, _thinks(fields))
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         return encoded(model, dialogue.text(model), "messages", special_tokens=False)
 
-    return prompt, tools
+    return prompt, tools, _schema(fields, config)
 
 
 def _thinks(fields: Fields) -> bool:
@@ -98,13 +102,13 @@ def _thinks(fields: Fields) -> bool:
     return kind != "disabled"
 
 
-def _schema(fields: Fields) -> JsonSchema | None:
-    """What `output_config.format` or `output_format` holds the answer to."""
-    config = fields.nested("output_config")
-    config.ignore("effort", "task_budget")
+def _schema(fields: Fields, config: Fields) -> HeldTo | None:
+    """What `format` of `output_config`, or `output_format`, holds the answer to."""
+    config.ignore("task_budget")
     old, new = fields.nested("output_format"), config.nested("format")
     config.end()
-    found = [one for asked in (old, new) if (one := _schema_of(asked)) is not None]
+    named = {"output_format": _schema_of(old), config.name("format"): _schema_of(new)}
+    found = [HeldTo(name, schema) for name, schema in named.items() if schema is not None]
     if len(found) > 1:
         raise fields.wrong("output_format", "and output_config.format exclude each other")
     return found[0] if found else None

@@ -15,6 +15,7 @@ from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.dialects.errors import anthropic_error
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, Content, Said
+from coordgen_rs.server.tools.spelling.plain_json import is_object
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -46,9 +47,9 @@ class MessageForm(Form):
         self._open: str | int | None = None  # the kind of the block that goes on, or its call
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
-        """The message as one object."""
+        """The message as one object; a call that was cut off is left out."""
         blocks: list[dict[str, Any]] = []
-        for event in self._events([*self._calls.read(answer.text), *self._calls.end()]):
+        for event in self._events(self._found(answer)):
             if event["type"] == "content_block_start":
                 blocks.append(event["content_block"] | {"input": ""})
             elif event["type"] == "content_block_delta":
@@ -56,8 +57,9 @@ class MessageForm(Form):
         for block in blocks:
             given = block.pop("input")
             if block["type"] == "tool_use":
-                block["input"] = _object(given)
-        return self._message | {"content": blocks} | self._end(answer) | {"usage": _usage(answer)}
+                block["input"] = json.loads(given) if is_object(given) else None
+        content = [block for block in blocks if block.get("input", {}) is not None]
+        return self._message | {"content": content} | self._end(answer) | {"usage": _usage(answer)}
 
     def opening(self) -> list[dict[str, Any]]:
         """The message before its first block."""
@@ -72,7 +74,7 @@ class MessageForm(Form):
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: why the answer ends, and usage."""
         return [
-            *self._events(self._calls.end()),
+            *self._events(self._rest(answer)),
             *self._closed(),
             {"type": "message_delta", "delta": self._end(answer), "usage": _usage(answer)},
             {"type": "message_stop"},
@@ -133,15 +135,6 @@ def _add(block: dict[str, Any], delta: dict[str, Any]) -> None:
     for name, value in delta.items():
         if name != "type":
             block[of_block.get(name, name)] += value
-
-
-def _object(text: str) -> dict[str, Any]:
-    """The arguments of a call; none of one that a limit cut off."""
-    try:
-        given = json.loads(text or "{}")
-    except json.JSONDecodeError:
-        return {}
-    return given if isinstance(given, dict) else {}
 
 
 def _usage(answer: Answer) -> dict[str, Any]:

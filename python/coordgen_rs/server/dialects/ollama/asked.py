@@ -4,9 +4,10 @@ In: a body as `Fields`. Out: an `Asked`, or a refusal that names the field. Opti
 devices are accepted by name: they are the server's own to set.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
 from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.dialogue import AskedDialogue
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.asked.formats import HeldTo
 from coordgen_rs.server.tools.functions import Tools, tools_of
 
 _OF_DEVICES = (
@@ -50,7 +52,13 @@ _ALIKE = (
 )
 """Options that have the same name and meaning in OpenAI's form, or in ours."""
 
-_NO_LIMIT = (-1, -2)
+_NO_LIMIT = -2
+"""The least `num_predict`: Ollama generates without limit for all that are not above 0."""
+_DURATION = re.compile(
+    r"-?(\d+(\.\d*)?|(\d+(\.\d*)?(ns|us|\u00b5s|ms|s|m|h))+)",
+    re.ASCII,
+)
+_NOT_ZERO = re.compile("[1-9]")
 _NO_IMAGES = "the model reads text only"
 _EFFORTS = ("low", "medium", "high")
 
@@ -61,7 +69,8 @@ def asked_chat(fields: Fields) -> Asked:
     Raises:
         RefusalError: It cannot be answered.
     """
-    messages = _messages(fields)
+    messages = _messages(fields) if fields.peek("messages") else []
+    fields.only("messages", [], why="it must be a list of messages")
     tools = tools_of(Fields({"tools": fields.take("tools")}))
     return _asked(fields, _dialogue(fields, messages, tools), "messages", tools)
 
@@ -79,7 +88,7 @@ def asked_generate(fields: Fields) -> Asked:
     fields.only("images", [], why=_NO_IMAGES)
     fields.ignore("width", "height", "steps")
     if fields.flag("raw"):
-        _variables(fields)
+        _thinking(fields)
         return _asked(fields, lambda model: encoded(model, given, "prompt"), "prompt", None)
     messages = [{"role": "user", "content": given}]
     if system:
@@ -87,9 +96,13 @@ def asked_generate(fields: Fields) -> Asked:
     return _asked(fields, _dialogue(fields, messages, None), "prompt", None)
 
 
-def is_empty(fields: Fields) -> bool:
-    """Whether a body only asks for the model to be opened: it has neither messages nor a prompt."""
-    return not any(fields.peek(name) for name in ("messages", "prompt"))
+def asked_of_model(fields: Fields) -> Literal["load", "unload"] | None:
+    """What a body without messages and prompt asks of the model; None if it has either."""
+    if any(fields.peek(name) for name in ("messages", "prompt")):
+        return None
+    keep_alive = fields.peek("keep_alive")
+    is_zero = keep_alive is not None and not _NOT_ZERO.search(str(keep_alive))
+    return "unload" if is_zero else "load"
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:
@@ -133,21 +146,20 @@ def _call(call: Fields) -> dict[str, Any]:
     return found if identity is None else found | {"id": identity}
 
 
-def _variables(fields: Fields) -> dict[str, Any] | None:
-    """What the template is told of thinking; None where nothing was asked for."""
+def _thinking(fields: Fields) -> tuple[str | None, bool | None]:
+    """How much, and whether, the model is to think; None where nothing was asked for."""
     think = fields.take("think")
-    if think is None:
-        return None
-    if not isinstance(think, bool) and think not in _EFFORTS:
+    if think is None or isinstance(think, bool):
+        return None, think
+    if think not in _EFFORTS:
         raise fields.wrong("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
-    effort = {} if isinstance(think, bool) else {"reasoning_effort": think}
-    return {"enable_thinking": bool(think)} | effort
+    return think, None
 
 
 def _dialogue(
     fields: Fields, messages: list[dict[str, Any]], tools: Tools | None
 ) -> Callable[[Model], NDArray[np.uint32]]:
-    dialogue = AskedDialogue(messages, tools, _variables(fields))
+    dialogue = AskedDialogue(messages, tools, None, *_thinking(fields))
 
     def prompt(model: Model) -> NDArray[np.uint32]:
         return encoded(model, dialogue.text(model), "messages", special_tokens=False)
@@ -167,25 +179,37 @@ def _asked(
         RefusalError: It cannot be answered, or a field is left over.
     """
     options = fields.nested("options")
-    limit = options.take("num_predict")
-    if limit in _NO_LIMIT:
-        limit = None
+    limit = options.count("num_predict", least=_NO_LIMIT)
+    limit = limit if limit is not None and limit > 0 else None
     given = {name: options.take(name) for name in _ALIKE}
     given |= {"stop": options.take("stop"), "repetition_penalty": options.take("repeat_penalty")}
     if given["seed"] == -1:  # any
         given["seed"] = None
     _check_neutral(options, given["repetition_penalty"])
-    given |= {"stream": fields.flag("stream", default=True), "max_tokens": limit}
+    given |= {"stream": fields.flag("stream", default=True)}
     schema = _schema(fields)
     fields.only("logprobs", False, why="the server gives no probabilities here")
     fields.only("top_logprobs", 0, why="the server gives no probabilities here")
-    fields.ignore("keep_alive", "truncate", "shift")
+    _check_keep_alive(fields)
+    fields.ignore("truncate", "shift")
     options.end()
     fields.end()
     rest = Fields({name: value for name, value in given.items() if value is not None}, "options")
-    limit = rest.count("max_tokens", least=1)
     asked = asked_rest(rest, prompt, prompt_field, limit, tools, schema)
     return replace(asked, splits_thinking=True)
+
+
+def _check_keep_alive(fields: Fields) -> None:
+    """Check how long the model is to stay open, which is the server's own to decide.
+
+    Raises:
+        RefusalError: It is no duration.
+    """
+    given = fields.take("keep_alive")
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is None or is_number or (isinstance(given, str) and _DURATION.fullmatch(given)):
+        return
+    raise fields.wrong("keep_alive", 'must be seconds, or a duration such as "5m"')
 
 
 def _check_neutral(options: Fields, penalty: object) -> None:
@@ -203,7 +227,7 @@ def _check_neutral(options: Fields, penalty: object) -> None:
     options.only("repeat_last_n", -1, why="the penalty looks at the whole text")
 
 
-def _schema(fields: Fields) -> JsonSchema | None:
+def _schema(fields: Fields) -> HeldTo | None:
     """What `format` holds the answer to."""
     given = fields.take("format")
     if given in (None, ""):
@@ -212,6 +236,6 @@ def _schema(fields: Fields) -> JsonSchema | None:
     if not isinstance(schema, dict):
         raise fields.wrong("format", 'must be "json" or a JSON schema')
     try:
-        return JsonSchema(schema)
+        return HeldTo("format", JsonSchema(schema))
     except OptionError as error:
         raise fields.wrong("format", f"cannot be used: {error}") from error

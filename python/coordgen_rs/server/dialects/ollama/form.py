@@ -7,13 +7,15 @@ object. It sends nothing.
 import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from itertools import groupby
+from typing import Any, Literal
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form, as_json
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.spelling.plain_json import is_object
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 
@@ -32,12 +34,12 @@ class OllamaForm(Form):
     ) -> None:
         super().__init__(asked, model, text_of, spelling)
         self._model = model
-        self._parts: list[Call] = []  # of calls, until all are complete
+        self._parts: list[Call] = []  # of a call that is not complete
 
     @classmethod
-    def loaded(cls, model: str) -> dict[str, Any]:
-        """The answer to a request that only has a model opened."""
-        return _line(model, cls._said([]), is_end=True) | {"done_reason": "load"}
+    def loaded(cls, model: str, what: Literal["load", "unload"]) -> dict[str, Any]:
+        """The answer to a request that only has a model opened, or put away."""
+        return _line(model, cls._said([]), is_end=True) | {"done_reason": what}
 
     @classmethod
     def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
@@ -46,8 +48,7 @@ class OllamaForm(Form):
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object."""
-        found = [*self._calls.read(answer.text), *self._calls.end()]
-        return self._line(found, is_end=True) | self._end(answer, queued_s)
+        return self._line(self._found(answer), is_end=True) | self._end(answer, queued_s)
 
     def opening(self) -> list[dict[str, Any]]:
         """Nothing comes before the first text."""
@@ -56,16 +57,11 @@ class OllamaForm(Form):
     def step(self, gain: Gain) -> list[dict[str, Any]]:
         """What a step adds: a line, or none where no text is certain."""
         found = self._calls.read("".join(piece.text for piece in gain.pieces))
-        self._parts += [one for one in found if isinstance(one, Call)]
-        plain = [one for one in found if not isinstance(one, Call)]
-        return [self._line(plain)] if plain else []
+        return self._lines(found, is_whole=not self._calls.is_open)
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: calls, why the answer ends, and figures."""
-        found = self._calls.end()
-        plain = [one for one in found if not isinstance(one, Call)]
-        last = [*plain, *self._parts, *(one for one in found if isinstance(one, Call))]
-        lines = [self._line(last)] if last else []
+        lines = self._lines(self._rest(answer), is_whole=True)
         return [*lines, self._line([], is_end=True) | self._end(answer, queued_s)]
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
@@ -79,6 +75,30 @@ class OllamaForm(Form):
     def ping(self) -> str:
         """A line without text."""
         return self.written(self._line([]))
+
+    def _lines(self, found: Sequence[Said], *, is_whole: bool) -> list[dict[str, Any]]:
+        """What was said as lines, in its order: text, and calls once they are complete.
+
+        Args:
+            found: What was said.
+            is_whole: Whether the last call goes on no more.
+        """
+        told: list[list[Said]] = []
+        for one in found:
+            if not isinstance(one, Call):
+                told += [[*self._parts], [one]]
+                self._parts = []
+            elif one.name is not None:
+                told.append([*self._parts])
+                self._parts = [one]
+            else:
+                self._parts.append(one)
+        if is_whole:
+            told.append([*self._parts])
+            self._parts = []
+        kinds = groupby((part for part in told if part), lambda part: type(part[0]))
+        joined = ([one for part in parts for one in part] for _, parts in kinds)
+        return [self._line(line) for line in joined]
 
     def _line(self, found: Sequence[Said], *, is_end: bool = False) -> dict[str, Any]:
         return _line(self._model, self._said(found), is_end=is_end)
@@ -105,7 +125,7 @@ class ChatForm(OllamaForm):
         if thought := _text(found, Thought):
             message["thinking"] = thought
         calls = _joined([one for one in found if isinstance(one, Call)])
-        if calls:
+        if calls := [call for call in calls if is_object(call.arguments)]:
             message["tool_calls"] = [_call(call) for call in calls]
         return {"message": message}
 
@@ -143,11 +163,8 @@ def _text(found: Sequence[Said], kind: type[Content] | type[Thought]) -> str:
 
 
 def _call(call: Call) -> dict[str, Any]:
-    """A call as Ollama writes it; arguments that a limit cut off are none."""
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except json.JSONDecodeError:
-        arguments = {}
+    """A call as Ollama writes it."""
+    arguments = json.loads(call.arguments)
     function = {"index": call.number, "name": call.name, "arguments": arguments}
     return {"function": function}
 

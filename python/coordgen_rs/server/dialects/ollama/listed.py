@@ -4,10 +4,13 @@ In: the models of a server. Out: objects for JSON. Of a model that is not open, 
 known: nothing is opened for a list.
 """
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
 
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.model import Model
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import LATEST, Offered
 
@@ -45,9 +48,18 @@ def shown(models: Models, one: Offered) -> dict[str, Any]:
         "template": "",
         "details": _details(one),
         "model_info": info,
-        "capabilities": ["completion", "tools"],
+        "capabilities": _capabilities(model),
         "modified_at": _modified(one),
     }
+
+
+def _capabilities(model: Model | None) -> list[str]:
+    """What a model can do; of one that is not open, what all can."""
+    found = ["completion", "tools"]
+    if model is not None:
+        with suppress(CoordgenError):  # it has no chat template, or a malformed one
+            found += ["thinking"] if model.template_facts.thinking is not None else []
+    return found
 
 
 def _entry(one: Offered) -> dict[str, Any]:

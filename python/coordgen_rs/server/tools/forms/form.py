@@ -44,8 +44,12 @@ class Reader(Protocol):
         """What is certain with this piece of text."""
         ...
 
-    def end(self) -> list[Said]:
-        """What is left at the end of the answer."""
+    def end(self, *, is_cut: bool) -> list[Said]:
+        """What is left at the end of the answer.
+
+        Args:
+            is_cut: Whether a limit or a stop string ended it: a mark that has begun is no text.
+        """
         ...
 
 

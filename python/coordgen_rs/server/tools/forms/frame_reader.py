@@ -39,11 +39,14 @@ class FrameReader:
         self._is_begun = False  # whether something other than white space was said
         self._is_behind_call = False  # and nothing but white space since
         self._num_calls = 0
+        self._is_broken = False  # whether a call was told of whose arguments never end
 
     @property
     def is_open(self) -> bool:
         """Whether a call has been told of which arguments are missing."""
-        return self._section is not None and not self._section.is_complete and self._num_calls > 0
+        if self._section is None:
+            return self._is_broken
+        return not self._section.is_complete and self._num_calls > 0
 
     def read(self, text: str) -> list[Said]:
         """What is certain with this piece of text."""
@@ -53,10 +56,12 @@ class FrameReader:
             pass
         return found
 
-    def end(self) -> list[Said]:
+    def end(self, *, is_cut: bool) -> list[Said]:
         """What is left at the end of the answer; of a held call that is cut, nothing more."""
         found: list[Said] = []
         if self._section is None:
+            if is_cut and self._is_held:
+                self._held = self._held[: self._begun_at()]
             start = self._held.find(self._frame.opening) if self._frame.opening else -1
             if calls := self._calls(self._held if start < 0 or not self._is_whole(start) else ""):
                 return [*calls]
@@ -65,6 +70,17 @@ class FrameReader:
                 return [*found, *calls]
             self._give(found, len(self._held))
         return found
+
+    def _begun_at(self) -> int:
+        """Where a held call may have begun that has not got to its function."""
+        opening, end = self._frame.opening, len(self._held)
+        if not self._is_begun and self._held.strip() and self._may_be_bare():
+            return 0
+        start = self._held.find(opening) if opening else -1
+        if start >= 0:
+            return start
+        is_apart = self._is_behind_call or not self._is_begun  # else it may well be text
+        return end - begun_len(self._held, opening) if opening and is_apart else end
 
     def _is_whole(self, start: int) -> bool:
         """Whether nothing stands before an opening mark."""
@@ -137,6 +153,7 @@ class FrameReader:
         try:
             calls, self._held = section.read(self._held), ""
         except ValueError:  # the grammar allows no such text; what was told stands
+            self._is_broken = self.is_open
             self._section, self._held = None, section.ahead
             self._give(found, len(self._held))
             return False

@@ -14,6 +14,7 @@ from coordgen_rs.server.tools.spelling.marks import begun_len
 from coordgen_rs.server.tools.spelling.plain_json import JsonExtent, is_object
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+_ADDRESSED = "to=functions."
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _TO = re.compile(r"to=functions\.([^\s<]+)")
 _SAYS = re.compile(r"<\|channel\|>\s*(\w+)")
@@ -75,9 +76,11 @@ class HarmonyReader:
 
     def __init__(self, parameters: Parameters, *, is_held: bool) -> None:
         self._parameters, self._is_held = parameters, is_held
-        self._ahead, self._is_over = "", False
+        self._ahead, self._is_over, self._is_cut = "", False, False
         self._found: list[Said] = []
         self._num_calls, self.is_open = 0, False
+        self._is_begun = False  # whether anything was said: what is addressed comes first
+        self._is_plain = False  # whether it was said without a header: then no other is cut
         self._walk = self._messages()
 
     def read(self, text: str) -> list[Said]:
@@ -87,9 +90,9 @@ class HarmonyReader:
         found, self._found = self._found, []
         return found
 
-    def end(self) -> list[Said]:
+    def end(self, *, is_cut: bool) -> list[Said]:
         """See `Reader`."""
-        self._is_over = True
+        self._is_over, self._is_cut = True, is_cut
         return self.read("")
 
     def _messages(self) -> Generator[None]:
@@ -103,16 +106,19 @@ class HarmonyReader:
         """Read a message with its header."""
         while (end := self._ahead.find(_MESSAGE)) < 0:
             header = self._ahead.lstrip()
-            is_none = not any(_may_begin(header, mark) for mark in (_START, _CHANNEL, "to="))
-            if self._is_over or is_none or len(header) > _LONGEST_HEADER:
-                is_cut = self._is_over and not is_none
-                if not is_cut:  # the header of a message that a limit cut off says nothing
+            marks = (_START, _CHANNEL) if self._is_begun else (_START, _CHANNEL, _ADDRESSED)
+            may_be_one = any(_may_begin(header, mark) for mark in marks)
+            if self._is_over or not may_be_one or len(header) > _LONGEST_HEADER:
+                is_cut = self._is_cut and self._is_held and not self._is_plain and may_be_one
+                if not (self._is_over and (header.startswith(marks) or is_cut)):
                     self._say(Content, self._ahead)
+                    self._is_plain = True
                 self._ahead = ""
                 if self._is_over:
                     return
             yield
         header, self._ahead = self._ahead[:end], self._ahead[end + len(_MESSAGE) :]
+        self._is_begun, self._is_plain = True, False
         to, says = _TO.search(header), _SAYS.search(header)
         if to is not None and to[1] in self._parameters:
             yield from self._call(to[1])
@@ -165,8 +171,11 @@ class HarmonyReader:
             while not self._is_over and mark.startswith(self._ahead) and self._ahead != mark:
                 yield
             self._ahead = self._ahead.removeprefix(mark)
+        if self._is_cut and any(mark.startswith(self._ahead) for mark in _ENDS):
+            self._ahead = ""
 
     def _say(self, kind: type[Content] | type[Thought], text: str) -> None:
+        self._is_begun = True
         if text:
             self._found.append(kind(text))
 
