@@ -83,7 +83,8 @@ def generate(
 
     Raises:
         OptionError: A prompt or prediction is not integers, `max_new_tokens` is below 1, or the
-            grammar is of another vocabulary; or something else is of a wrong type.
+            grammar is of another vocabulary; or something else is of a wrong type. Also where
+            biases forbid every token that may follow.
         ShapeError: A prompt or prediction has more than one dimension: requests run one at a time.
         EmptyPromptError, PromptTooLongError, TokenOutOfRangeError: The prompt cannot be used.
         TokenOutOfRangeError: The prediction holds an unknown token, or one has a bias.
