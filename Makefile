@@ -52,19 +52,19 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 	cargo test --quiet --doc
 
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
-	$(BIN)/python -m pytest -q -n auto --dist loadfile tests benches --benchmark-disable
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 tests benches --benchmark-disable
 
 explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5; SEED=n for the one that failed)
 	@for round in $$(seq $(if $(SEED),1,$(ROUNDS))); do \
 		seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
 		echo "make explore SEED=$$seed"; \
 		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=1000 cargo test --quiet --lib || exit 1; \
-		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile -m hypothesis \
+		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 -m hypothesis \
 			--hypothesis-profile explore --hypothesis-seed $$seed $(TESTS) || exit 1; \
 	done
 
 test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
-	build/lowest/bin/python -m pytest -q -n auto --dist loadfile $(TESTS) --benchmark-disable
+	build/lowest/bin/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(TESTS) --benchmark-disable
 
 test-faults: build/.core ## 200 kills at random points, and full disks at every write (10 minutes)
 	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/history

@@ -19,6 +19,7 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
+from coordgen_rs.model.places import Places
 from coordgen_rs.target.batch import batch as batch_module
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.batch.sequence import Sequence
@@ -111,7 +112,7 @@ def test_dropped_and_closed_streams_leave_their_places(model, answers):
         with model.stream(PROMPTS[2], **OPTIONS) as closed:
             next(closed)
     assert _said(model.generate(PROMPTS[4], **OPTIONS)) == answers[PROMPTS[4]]
-    assert all(place.prompt is None for place in model._turns._places._all)
+    assert all(place.owner is None for place in model._turns._places._all)
 
 
 def test_sampled_and_plain_requests_beside_each_other(model, bundle):
@@ -484,7 +485,37 @@ def test_interrupted_batches_leave_all_places(model, monkeypatch):
     with pytest.raises(KeyboardInterrupt) as kept:
         model.generate_many(PROMPTS[:3], max_new_tokens=200, ignore_eos=True)
     assert kept.value.__traceback__ is not None
-    assert all(place.prompt is None for place in model._turns._places._all)
+    assert all(place.owner is None for place in model._turns._places._all)
+
+
+@pytest.mark.parametrize("where", ["taken", "left"])
+def test_an_interrupt_at_the_door_of_a_place_leaves_it_free(bundle, answers, monkeypatch, where):
+    taken, leave, left = Places.taken, Places.leave, [1]
+
+    def interrupted_behind(self, request, owner):
+        place = taken(self, request, owner)
+        if left and place is not None:
+            left.pop()
+            raise KeyboardInterrupt
+        return place
+
+    def interrupted_before(self, owner):
+        if left:
+            left.pop()
+            raise KeyboardInterrupt
+        leave(self, owner)
+
+    if where == "taken":
+        monkeypatch.setattr(Places, "taken", interrupted_behind)
+    else:
+        monkeypatch.setattr(Places, "leave", interrupted_before)
+    with Model.open(bundle, parallel=2) as model:
+        with pytest.raises(KeyboardInterrupt):
+            model.generate(PROMPTS[0], **OPTIONS)
+        assert not left
+        assert all(place.owner is None for place in model._turns._places._all)
+        both = model.generate_many(PROMPTS[:2], **OPTIONS)
+        assert [_said(answer) for answer in both] == [answers[prompt] for prompt in PROMPTS[:2]]
 
 
 @pytest.mark.parametrize("parallel", [1, 3])

@@ -26,17 +26,17 @@ class Bell:
 
     def ring(self) -> None:
         """Wake all who wait now."""
-        with suppress(IndexError):  # one has woken by itself
-            for _ in range(len(self._asleep)):
-                self._asleep.popleft().release()
+        for asleep in self._asleep.copy():
+            with suppress(RuntimeError):  # somebody else has just woken it
+                asleep.release()
 
     def wait_for(self, answer: Callable[[], _Found | None]) -> _Found:
         """The first answer that is not None; `answer` is called now and at each ring."""
         while (found := answer()) is None:
             asleep = Lock()
             asleep.acquire()
-            self._asleep.append(asleep)
             try:
+                self._asleep.append(asleep)
                 if (found := answer()) is not None:  # a ring before the line above was not heard
                     return found
                 asleep.acquire()

@@ -14,6 +14,7 @@ from weakref import ref
 
 from coordgen_rs.errors import CallOrderError
 from coordgen_rs.model.bell import Bell
+from coordgen_rs.model.one_at_a_time import OneAtATime
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made", covariant=True)
@@ -54,15 +55,6 @@ class Made(Protocol[_Made]):
         """End the generator where it stands."""
 
 
-class _Maker:
-    """Somebody who makes an item, or closes the generator; each time another object."""
-
-    __slots__ = ("thread",)
-
-    def __init__(self, thread: int) -> None:
-        self.thread = thread
-
-
 class Making(Generic[_Item]):
     """The items of a generator, which one thread at a time makes.
 
@@ -81,16 +73,13 @@ class Making(Generic[_Item]):
         self._made = deque[_Item]()
         self._error: Exception | None = None
         self._is_over = self.is_given_up = False
-        # Who may make an item, or close the generator: under 0, if anybody. Ctrl-C is raised behind
-        # calls, so one call takes it, one leaves it, and none comes between a call and its `try`.
-        self._held = dict[int, _Maker]()
+        self._alone = OneAtATime(bell)  # makes an item, or closes the generator
         self._reader: int | None = None
 
     @property
     def maker(self) -> int | None:
         """The thread that is making an item; None while none is."""
-        mine = self._held.get(0)
-        return None if mine is None else mine.thread
+        return self._alone.thread
 
     def is_asked(self) -> None:
         """Say that this thread reads on, also if what it reads was taken before."""
@@ -151,32 +140,7 @@ class Making(Generic[_Item]):
         """
         if self._is_over or self._error is not None:
             return False
-        held, mine = self._held, _Maker(get_ident())
-        try:
-            if held.setdefault(0, mine) is not mine:
-                return False
-            self._made.append(next(self._items))
-        except StopIteration:
-            self._is_over = True
-        except Exception as error:
-            self._error = error
-        except BaseException:  # Ctrl-C in a thread that may not be the reader's
-            if 0 in held and held[0] is mine:
-                self._error = CallOrderError("the answer was broken off: ask for it again")
-            raise
-        finally:
-            if 0 in held and held[0] is mine:
-                try:
-                    if self.is_given_up:
-                        self._finish()
-                except Exception as error:  # whoever makes the item may be a helper
-                    self._error = error
-                finally:
-                    try:
-                        held.clear()
-                    finally:
-                        self._bell.ring()
-        return True
+        return self._alone.do(self._make) or False
 
     def close(self) -> None:
         """End the generator where it stands; what was made ahead is dropped.
@@ -215,22 +179,32 @@ class Making(Generic[_Item]):
 
     def _closed(self) -> bool | None:
         """True once the generator is closed; None while another thread makes an item."""
-        held, mine = self._held, _Maker(get_ident())
+        return self._alone.do(self._finish)
+
+    def _make(self) -> bool:
+        """Make an item; True."""
         try:
-            if held.setdefault(0, mine) is not mine:
-                return None
-            self._finish()
+            self._made.append(next(self._items))
+        except StopIteration:
+            self._is_over = True
+        except Exception as error:
+            self._error = error
+        except BaseException:  # Ctrl-C in a thread that may not be the reader's
+            self._error = CallOrderError("the answer was broken off: ask for it again")
+            raise
         finally:
-            if 0 in held and held[0] is mine:
-                try:
-                    held.clear()
-                finally:
-                    self._bell.ring()
+            try:
+                if self.is_given_up:
+                    self._finish()
+            except Exception as error:  # whoever makes the item may be a helper
+                self._error = error
         return True
 
-    def _finish(self) -> None:
+    def _finish(self) -> bool:
+        """Close the generator; True."""
         try:
             self._items.close()
         finally:
             self._made.clear()
             self._is_over = True
+        return True

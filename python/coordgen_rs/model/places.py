@@ -6,6 +6,7 @@ has. Nothing of one namespace is seen by another.
 
 from collections.abc import Sequence
 from itertools import count
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class Place:
     Attributes:
         session: The `session` argument.
         namespace: The `namespace` argument.
-        prompt: Of the request that has it, `(tokens,) u32`; None while nobody has it.
+        prompt: Of the request that has it, or had it last, `(tokens,) u32`.
         is_gone_on_with: Whether what its request leaves is likely to be gone on with.
         used: The smaller, the sooner it is taken: by when it was left, before these what nobody is
             likely to go on with.
@@ -36,13 +37,25 @@ class Place:
     def __init__(self, session: Shared, namespace: str) -> None:
         self.session, self.namespace = session, namespace
         self.prompt: NDArray[np.uint32] | None = None
+        self._owner: ref[object] | None = None
         self.is_gone_on_with = True
         self.used = next(_TIMES)
+
+    @property
+    def owner(self) -> object | None:
+        """Who has it; None while nobody has."""
+        return None if self._owner is None else self._owner()
+
+    def take(self, owner: object, prompt: NDArray[np.uint32], *, is_gone_on_with: bool) -> None:
+        """Belong to a request, until it leaves or its owner is dropped."""
+        self.prompt, self.is_gone_on_with = prompt, is_gone_on_with
+        self._owner = ref(owner)
 
     def leave(self) -> None:
         """Be free for another request."""
         self.session.withdraw()
-        self.prompt, self.used = None, next(_TIMES) if self.is_gone_on_with else -1
+        self.used = next(_TIMES) if self.is_gone_on_with else -1
+        self._owner = None
 
     def holds(self, prompt: NDArray[np.uint32]) -> int:
         """How many of a prompt's first tokens need not be read here."""
@@ -71,9 +84,15 @@ class Places:
             session.is_driven = True
         self._prefixes = prefixes
 
-    def taken(self, request: ModelRequest) -> Place | None:
-        """A place for a request; None while none is free."""
-        free = [place for place in self._all if place.prompt is None]
+    def taken(self, request: ModelRequest, owner: object) -> Place | None:
+        """A place for a request; None while none is free.
+
+        Args:
+            request: Same as in `Rounds.turn`.
+            owner: Who has the place until it leaves it, or is dropped: an interrupt may keep it
+                from leaving.
+        """
+        free = [place for place in self._all if place.owner is None]
         if not free:
             return None
         prompt, namespace = request.prompt_ids, request.namespace
@@ -82,14 +101,21 @@ class Places:
         # Of a dialogue that goes on nothing is lost; what only begins alike is kept beside it.
         goes_on = most in free and 2 * num_held >= len(most.session.reusable_ids) if most else False
         place = most if goes_on and most is not None else min(free, key=lambda it: it.used)
+        place.session.withdraw()  # whose owner was dropped may still ask for something
         self._hand_over(place, namespace)
         if most is not None and most is not place:
             own = place.holds(prompt)
             if num_held - own >= LEAST_TOKENS:
                 self._keep(place)
                 place.session.take_prefix(most.session, num_held)
-        place.prompt, place.is_gone_on_with = prompt, request.reuse_prefix
+        place.take(owner, prompt, is_gone_on_with=request.reuse_prefix)
         return place
+
+    def leave(self, owner: object) -> None:
+        """Free the place that somebody has, if there is one."""
+        for place in self._all:
+            if place.owner is owner:
+                place.leave()
 
     def is_being_read(self, request: ModelRequest) -> bool:
         """Whether another request reads the beginning of a prompt right now.
@@ -120,7 +146,7 @@ class Places:
 
 def _will_hold(place: Place, prompt: NDArray[np.uint32]) -> int:
     """How many of a prompt's first tokens a place will hold that is still being read; else 0."""
-    if place.prompt is None or not place.session.rest:
+    if place.owner is None or place.prompt is None or not place.session.rest:
         return 0
     will = common_len(place.prompt, prompt)
     return will if will > place.session.length else 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from threading import Lock, get_ident
+from threading import get_ident
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -20,6 +20,7 @@ from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.answer import NOTHING_YET
 from coordgen_rs.model.bell import Bell
+from coordgen_rs.model.one_at_a_time import OneAtATime
 from coordgen_rs.model.places import Place, Places
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.target.batch.batch import Batch
@@ -90,7 +91,7 @@ class Member(Generic[_Item]):
         """
         self.is_given_up = True
         self._made.clear()
-        if self._rounds.maker != get_ident():
+        if self._rounds.alone.thread != get_ident():
             self._rounds.bell.wait_for(self._closed)
 
     def resume(self) -> bool:
@@ -117,13 +118,14 @@ class Member(Generic[_Item]):
             raise
         return self.is_over or len(self._made) > num_made
 
-    def finish(self) -> None:
-        """Close the generator; to be called by who has the right to make a round."""
+    def finish(self) -> bool:
+        """Close the generator; to be called by who makes the round. True."""
         try:
             self._items.close()
         finally:
             self._made.clear()
             self.is_over = True
+        return True
 
     def _driven(self) -> bool | None:
         """True once a round was made; None while another thread makes one."""
@@ -151,13 +153,7 @@ class Member(Generic[_Item]):
         """True once the generator is closed; None while another thread makes a round."""
         if self.is_over:
             return True
-        if not self._rounds.may_make():
-            return None
-        try:
-            self.finish()
-        finally:
-            self._rounds.is_made()
-        return True
+        return self._rounds.alone.do(self.finish)
 
 
 @dataclass(eq=False)
@@ -202,7 +198,7 @@ class Rounds:
 
     Attributes:
         bell: Rung when a round was made, and when a request has ended.
-        maker: The thread that makes a round; None while none does.
+        alone: Who makes a round, or closes a request.
         is_closed: Whether no request may begin any more.
     """
 
@@ -216,9 +212,8 @@ class Rounds:
         self._batch, self._prefixes, self._release = batch, prefixes, release
         self._places = Places(batch.sequences, prefixes, namespace)
         self.bell = Bell()
-        self.maker: int | None = None
+        self.alone = OneAtATime(self.bell)
         self.is_closed = False
-        self._right = Lock()  # to make a round, or to close a request
         self._waiting = deque[_Ticket]()  # for a place, longest first
         self._members: list[ref[Member[Any]]] = []
         self._opened = OpenedHere()
@@ -241,33 +236,36 @@ class Rounds:
         self._opened.check("model")
         if self.is_closed:
             raise SessionClosedError("the model is closed")
-        place = yield from self._place_of(request)
+        ticket = _Ticket()
         try:
+            place = yield from self._place_of(request, ticket)
             prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
             with closing(replace(request, prefixes=prefixes).steps(place.session)) as steps:
                 yield from steps
         finally:
-            place.leave()
-            self.bell.ring()
+            try:
+                self._places.leave(ticket)
+            finally:
+                self.bell.ring()
 
-    def _place_of(self, request: ModelRequest) -> Generator[Step, None, Place]:
+    def _place_of(self, request: ModelRequest, ticket: "_Ticket") -> Generator[Step, None, Place]:
         """A place, once there is one for a request, and all who have waited longer have theirs.
 
         Who waits for another request to read the same prompt lets others go first.
         """
-        ticket = _Ticket()
-        self._waiting.append(ticket)
         try:
+            self._waiting.append(ticket)
             while True:
                 before = takewhile(lambda it: it is not ticket, self._waiting)
                 ticket.steps_aside = self._places.is_being_read(request)
                 if not ticket.steps_aside and all(it.steps_aside for it in before):
-                    place = self._places.taken(request)
+                    place = self._places.taken(request, ticket)
                     if place is not None:
                         return place
                 yield WAITS
         finally:
-            self._waiting.remove(ticket)
+            if ticket in self._waiting:
+                self._waiting.remove(ticket)
 
     def join(self, member: Member[Any]) -> None:
         """Let a request take part in rounds."""
@@ -287,29 +285,9 @@ class Rounds:
             CallOrderError: This thread is making one.
         """
         self.join(member)
-        if self.maker == get_ident():
+        if self.alone.thread == get_ident():
             raise CallOrderError("a stream cannot be read while it makes its own next step")
-        if not self.may_make():
-            return False
-        try:
-            if not self._resume_all():
-                self._batch.run()
-        finally:
-            self.is_made()
-        return True
-
-    def may_make(self) -> bool:
-        """Take the right to make a round, if no other thread has it."""
-        if not self._right.acquire(blocking=False):
-            return False
-        self.maker = get_ident()
-        return True
-
-    def is_made(self) -> None:
-        """Give the right back."""
-        self.maker = None
-        self._right.release()
-        self.bell.ring()
+        return self.alone.do(self._make) or False
 
     def close(self) -> None:
         """Release all, when the open requests have ended; no other begins any more.
@@ -322,7 +300,7 @@ class Rounds:
         """
         if self._opened.is_forked:
             return
-        if self.maker == get_ident():
+        if self.alone.thread == get_ident():
             raise CallOrderError("the model cannot be closed within a step of its own")
         self.is_closed = True
         for member in self._open():
@@ -332,17 +310,23 @@ class Rounds:
 
     def _released(self) -> bool | None:
         """True once all is released; None while another thread makes a round."""
-        while True:
-            if not self.may_make():
-                return None
-            try:
-                if not self._open():
-                    self._release()
-                    return True
-                if not self._resume_all():
-                    self._batch.run()
-            finally:
-                self.is_made()
+        while (is_released := self.alone.do(self._release_or_make)) is False:
+            pass
+        return is_released
+
+    def _release_or_make(self) -> bool:
+        """Release all, or make a round where requests are open; whether all is released."""
+        if not self._open():
+            self._release()
+            return True
+        self._make()
+        return False
+
+    def _make(self) -> bool:
+        """Make a round; True."""
+        if not self._resume_all():
+            self._batch.run()
+        return True
 
     def _open(self) -> list[Member[Any]]:
         """The requests that have begun and not ended."""

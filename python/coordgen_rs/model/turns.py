@@ -73,8 +73,8 @@ class Turns:
         self._session, self._prefixes, self._release = session, prefixes, release
         self._held_by = namespace
         self.bell = Bell()
-        # Who has the session, from a request's first step to its end, and behind it who waits. To be
-        # the first is to have it, and one call leaves it: Ctrl-C comes between no two of them.
+        # Who has the session, from a request's first step to its end, and behind it who waits. To
+        # be the first is to have it, and one call leaves it: Ctrl-C comes between no two of them.
         self._queue = deque[object]()
         self._open: list[ref[Making[Any]]] = []  # what makes the answer of the request that has it
         self.is_closed = False
