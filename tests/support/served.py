@@ -13,13 +13,13 @@ def served(bundle, *options, begin=None):
 
     `begin` is called in that process before anything else.
     """
-    command = [*MODULE, "serve", str(bundle), "--port", "0", "--threads", "1", *options]
+    command = [*MODULE, "serve", str(bundle), *options, "--port", "0", "--threads", "1"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=begin) as process:
         try:
-            told = ""
+            told = said = ""
             while not (ready := re.search(r"serving .* on (\S+) ", told)):
-                told = process.stderr.readline()
-                assert told, "the server ended"
+                said += (told := process.stderr.readline())
+                assert told, f"the server ended: {said}"
             yield process, ready[1]
         finally:
             if process.poll() is None:

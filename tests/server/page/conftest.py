@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -40,9 +41,15 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, url):
+def visiting(browser):
+    """A visit to an address whose page names a model, as `fresh`."""
+    return partial(fresh, browser)
+
+
+@pytest.fixture
+def page(visiting, url):
     """The page, fresh and named; afterwards nothing may have been asked elsewhere, or failed."""
-    with fresh(browser, url, "embedded"):
+    with visiting(url, "embedded") as browser:
         yield browser
 
 
@@ -65,14 +72,15 @@ def speaker():
 
 
 @pytest.fixture
-def told(browser, speaker):
+def told(visiting, speaker):
     """The page of the speaker's server."""
-    with fresh(browser, speaker.url, "fake"):
+    with visiting(speaker.url, "fake") as browser:
         yield browser
 
 
 @contextmanager
 def fresh(browser, url, name):
+    """The browser at a page, with nothing of earlier ones."""
     browser.set_window_size(1000, 900)
     browser.get_log("browser")
     browser.get("about:blank")
@@ -81,7 +89,7 @@ def fresh(browser, url, name):
     browser.get(url)
     until(browser, lambda: found(browser, "#model").text == name)
     browser.get_log("performance")
-    yield
+    yield browser
     assert [line for line in browser.get_log("browser") if line["level"] == "SEVERE"] == []
     messages = [json.loads(line["message"])["message"] for line in browser.get_log("performance")]
     sent = [m["params"] for m in messages if m["method"] == "Network.requestWillBeSent"]

@@ -1,12 +1,15 @@
 """What one does on the chat page all day, by script: every action, with the embedded model."""
 
 import json
+import shutil
+import urllib.request
 
 import pytest
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select
 
 from browser import all_of, answered, ask, button, found, in_page, until
 from checkpoints import ROOT
@@ -224,7 +227,7 @@ def test_recommended_sampling_is_offered_and_temperature_0_explained(page):
     assert found(page, "#top_k").get_attribute("value") == "20"
     assert "As the model's makers recommend" in found(page, "#advice").text
     assert in_page(page, "JSON.stringify(sampling())") == (
-        '{"max_tokens":256,"temperature":0.6,"top_k":20,"top_p":0.95}'
+        '{"max_tokens":1024,"temperature":0.6,"top_k":20,"top_p":0.95}'
     )
 
 
@@ -285,3 +288,25 @@ def test_a_server_with_keys_says_that_it_wants_one(browser, bundle_of, tmp_path,
         idle(browser)
         assert len(branch(browser)) == 2
     browser.get_log("browser")
+
+
+def test_of_several_models_the_chosen_one_answers(visiting, bundle_of, tmp_path):
+    paths = [tmp_path / name for name in ("first", "second")]
+    for path, weights in zip(paths, ("fp32", "int8"), strict=True):
+        shutil.copytree(bundle_of("embedded", weights), path)
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}")
+    with served(paths[0], str(paths[1]), "--chat-template", str(template)) as (_, several):
+        with visiting(several, "first") as browser:
+            browser.execute_script("document.getElementById('more').open = true")
+            names = "[...document.getElementById('which').options].map((it) => it.text)"
+            listed = ["first", "second (unloaded)"]
+            until(browser, lambda: in_page(browser, names) == listed)
+            Select(found(browser, "#which")).select_by_value("second")
+            assert found(browser, "#model").text == "second"
+            ask(browser, TEXT, limit="4")
+            answered(browser)
+            assert in_page(browser, "dialogue.model") == "second"
+            with urllib.request.urlopen(f"{several}/v1/models") as told:
+                states = {one["id"]: one["state"] for one in json.load(told)["data"]}
+            assert states["second"] == "ready"

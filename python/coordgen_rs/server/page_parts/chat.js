@@ -96,6 +96,7 @@ async function answer(question) {
   bodies.set(message.id, body);
   tokens.set(message.id, []);
   running = { control: new AbortController(), question, message };
+  $("more").open = false;  // settings would cover the answer
   const view = new Answer(message);
   views.set(message.id, view);
   follows = true;
@@ -237,7 +238,7 @@ function send() {
 }
 
 $("form").onsubmit = (event) => { event.preventDefault(); send(); };
-$("stop").onclick = stopped;
+$("stop").onclick = () => { stopped(); $("text").focus(); };
 $("anew").onclick = anew;
 $("theme").onclick = () => {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;

@@ -32,7 +32,8 @@ class Runs {
       const part = shown(text.slice(from, to));
       if (!run) parent.append(part);
       else {
-        const span = tinted(made("span", "", part), run.source);
+        const span = made("span", "", part);
+        if (part.trim()) tinted(span, run.source);  // no words, no tint: indented code would be a block of colour
         span.dataset.source = run.source;
         span.title = run.title;
         parent.append(span);

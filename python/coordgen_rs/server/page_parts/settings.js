@@ -11,7 +11,7 @@ const model = () => models.find((it) => it.id === $("which").value) ?? models[0]
 
 // The fields of a request that say how to draw; an empty field says nothing.
 function sampling() {
-  const found = { max_tokens: Number($("limit").value) || 256 };
+  const found = { max_tokens: Number($("limit").value) || 1024 };
   for (const name of [...SAMPLERS, "seed"]) if ($(name).value !== "") found[name] = Number($(name).value);
   if (models.length > 1) found.model = model().id;
   return found;
@@ -39,7 +39,7 @@ function advise() {
   const offer = hasMakers ? makers : USUAL;
   $("take").hidden = hasMakers ? isTheirs : !isGreedy();
   $("take").textContent = hasMakers ? "Use that" : `Use ${worded(USUAL)}`;
-  $("take").onclick = () => { wereChosen = true; fill(offer); remember(); };
+  $("take").onclick = () => { wereChosen = true; tell(""); fill(offer); remember(); };
 }
 
 const NEUTRAL = { temperature: 0, top_k: 0, top_p: 1, min_p: 0, repetition_penalty: 1, presence_penalty: 0, frequency_penalty: 0 };
@@ -93,6 +93,7 @@ function showModel() {
 for (const name of REMEMBERED) {
   $(name).onchange = () => {
     if (SAMPLERS.includes(name)) wereChosen = true;
+    tell("");
     advise();
     remember();
   };
