@@ -60,9 +60,15 @@ def drawn(command: str, printed: str) -> str:
         command: What was typed.
         printed: What it printed, with the escape sequences of its colours.
     """
+    typed = Text(f"$ {command}", style="bold")
+    return picture_of(typed, Text.from_ansi(printed.rstrip("\n")))
+
+
+def picture_of(*lines: Text) -> str:
+    """Texts below each other, as SVG."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
-    console.print(Text(f"$ {command}", style="bold"))
-    console.print(Text.from_ansi(printed.rstrip("\n")))
+    for line in lines:
+        console.print(line)
     return console.export_svg(title="", theme=MONOKAI, code_format=_FORMAT, unique_id="answer")
 
 

@@ -13,6 +13,8 @@ import terminal_picture
 from checkpoints import ROOT
 from documents import DOCUMENTS, parse_error, simple_commands
 
+PICTURES = {".svg", ".webp"}
+
 BY_HAND = {
     "requests as token ids, gzip": "arithmetic, as the text says",
     "`int8` | uint16": "two runs side by side, on chats that are not in the repository",
@@ -281,13 +283,17 @@ def test_the_drawn_figures_are_those_of_their_script(name):
 
 def test_every_picture_of_the_documents_is_drawn_by_a_marked_command():
     drawn = {name for block in all_blocks() if block.is_picture for name in named_by(block)}
-    assert {path.name for path in (ROOT / "docs").glob("*.svg")} - drawn == {"data-flow.svg"}
+    here = {path.name for path in (ROOT / "docs").iterdir() if path.suffix in PICTURES}
+    assert here - drawn == {"data-flow.svg"}
 
 
 def named_by(block: figures.Block) -> set[str]:
     """The pictures that a command writes."""
     if "concept_figures" in block.command:
         return set(concept_figures.FIGURES)
+    if "page_shots" in block.command:
+        themes = ("light", "dark")
+        return {f"page-{size}-{theme}.webp" for size in ("wide", "narrow") for theme in themes}
     return {Path(word).name for word in block.command.split() if word.endswith(".svg")}
 
 

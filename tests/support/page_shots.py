@@ -12,8 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path += [str(Path(__file__).parent)]
-
 import browser as chromium
 from browser import found, in_page, until
 from checkpoints import ROOT
@@ -83,9 +81,9 @@ def to_look_at(browser, url, folder, name, text):
         save(browser, folder / f"{name}-{screen}-shelf.png")
 
 
-def for_documents(browser, url, folder, text):
+def for_documents(browser, url, folder):
     """Those of the documents: an answer with its tree, in each size and theme."""
-    answered(browser, url, text)
+    answered(browser, url, (ROOT / "docs" / "council.txt").read_text())
     chromium.show_tree(browser)
     for screen in screens(browser):
         in_page(browser, "document.getElementById('log').scrollTop = 1e6")
@@ -109,11 +107,11 @@ def main():
             for path in options.bundles:
                 has_chat = Bundle.open(path).manifest.chat is not None
                 own = () if has_chat else ("--chat-template", str(template))
-                text = CODE if has_chat else TEXT
                 with served(path, *own) as (_, url):
                     if options.docs:
-                        for_documents(browser, url, options.folder, text)
+                        for_documents(browser, url, options.folder)
                     else:
+                        text = CODE if has_chat else TEXT
                         to_look_at(browser, url, options.folder, path.name, text)
             wrong = [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
         finally:

@@ -76,12 +76,19 @@ class Screen:
     @property
     def rows(self):
         """What is shown, row by row, and before it what has left the screen."""
-        above = ["".join(row[at].data for at in range(self._screen.columns)) for row in self._above]
+        above = ["".join(cell.data for cell in row) for row in self._above]
         return [row.rstrip() for row in (*above, *self._screen.display)]
 
     @property
+    def cells(self):
+        """What is shown, row by row, each cell with its colours."""
+        across, down = range(self._screen.columns), range(self._screen.lines)
+        return [*self._above, *([self._screen.buffer[row][at] for at in across] for row in down)]
+
+    @property
     def _above(self):
-        return self._screen.history.top
+        across = range(self._screen.columns)
+        return [[row[at] for at in across] for row in self._screen.history.top]
 
     @property
     def shown(self):

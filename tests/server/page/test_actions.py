@@ -296,17 +296,19 @@ def test_of_several_models_the_chosen_one_answers(visiting, bundle_of, tmp_path)
         shutil.copytree(bundle_of("embedded", weights), path)
     template = tmp_path / "own.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}")
-    with served(paths[0], str(paths[1]), "--chat-template", str(template)) as (_, several):
-        with visiting(several, "first") as browser:
-            browser.execute_script("document.getElementById('more').open = true")
-            names = "[...document.getElementById('which').options].map((it) => it.text)"
-            listed = ["first", "second (unloaded)"]
-            until(browser, lambda: in_page(browser, names) == listed)
-            Select(found(browser, "#which")).select_by_value("second")
-            assert found(browser, "#model").text == "second"
-            ask(browser, TEXT, limit="4")
-            answered(browser)
-            assert in_page(browser, "dialogue.model") == "second"
-            with urllib.request.urlopen(f"{several}/v1/models") as told:
-                states = {one["id"]: one["state"] for one in json.load(told)["data"]}
-            assert states["second"] == "ready"
+    with (
+        served(paths[0], str(paths[1]), "--chat-template", str(template)) as (_, several),
+        visiting(several, "first") as browser,
+    ):
+        browser.execute_script("document.getElementById('more').open = true")
+        names = "[...document.getElementById('which').options].map((it) => it.text)"
+        listed = ["first", "second (unloaded)"]
+        until(browser, lambda: in_page(browser, names) == listed)
+        Select(found(browser, "#which")).select_by_value("second")
+        assert found(browser, "#model").text == "second"
+        ask(browser, TEXT, limit="4")
+        answered(browser)
+        assert in_page(browser, "dialogue.model") == "second"
+        with urllib.request.urlopen(f"{several}/v1/models") as told:
+            states = {one["id"]: one["state"] for one in json.load(told)["data"]}
+        assert states["second"] == "ready"
