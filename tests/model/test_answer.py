@@ -13,6 +13,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
 from coordgen_rs.errors import OptionError
 from coordgen_rs.model.answer import Stream
+from coordgen_rs.model.making import Making
 from coordgen_rs.text.stop import StopStrings
 
 TEXTS = ["Ä", "b", "", "cd", "日本"]
@@ -187,3 +188,45 @@ def test_steps_of_a_stream_add_up_to_its_answer(tokens, stop):
     )
     assert stream.answer.finish_reason == answer.answer.finish_reason
     assert stream.step() is None
+
+
+@pytest.mark.parametrize("by_step", [False, True], ids=["pieces", "steps"])
+@pytest.mark.parametrize("where", ["stored", "dropped", "half-stored"])
+def test_a_reader_that_goes_on_after_an_interrupt_misses_nothing(monkeypatch, where, by_step):
+    tokens = [(number % len(TEXTS), "target") for number in range(12)]
+    left, drop, store = [1, 1], Making.drop, Stream._store
+
+    def interrupt():
+        if left and left.pop() and not left:
+            raise KeyboardInterrupt
+
+    def dropped(self):
+        drop(self)
+        interrupt()
+
+    def stored(self, read):
+        if where == "half-stored":
+            self._tokens += [(0, "nothing")]
+            interrupt()
+        store(self, read)
+        if where == "stored":
+            interrupt()
+
+    if where == "dropped":
+        monkeypatch.setattr(Making, "drop", dropped)
+    else:
+        monkeypatch.setattr(Stream, "_store", stored)
+    stream, hits, got = stream_of(tokens), 0, []
+    while True:
+        try:
+            gain = stream.step() if by_step else next(stream, None)
+        except KeyboardInterrupt:
+            hits += 1
+            continue
+        if gain is None:
+            break
+        got += gain.pieces if by_step else [gain]
+    assert hits == 1
+    whole = "".join(TEXTS[token] for token, _ in tokens)
+    assert stream.answer.text == "".join(map(str, got)) == whole
+    assert stream.answer.token_ids == tuple(token for token, _ in tokens)

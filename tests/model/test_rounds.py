@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import threading
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -19,7 +20,9 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
+from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.places import Places
+from coordgen_rs.model.rounds import Member
 from coordgen_rs.target.batch import batch as batch_module
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.batch.sequence import Sequence
@@ -486,6 +489,147 @@ def test_interrupted_batches_leave_all_places(model, monkeypatch):
         model.generate_many(PROMPTS[:3], max_new_tokens=200, ignore_eos=True)
     assert kept.value.__traceback__ is not None
     assert all(place.owner is None for place in model._turns._places._all)
+
+
+def _num_taken(model):
+    return sum(place.owner is not None for place in model._turns._places._all)
+
+
+def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
+    model, answers, monkeypatch
+):
+    stream = model.stream(PROMPTS[0], **OPTIONS)
+    next(stream)
+    cycle = [stream]
+    cycle.append(cycle)
+    held, seen, compute = [cycle], [], Batch._compute
+    del stream, cycle
+
+    def collected(self, parts):
+        if held:
+            held.clear()
+            gc.collect()
+            seen.append(_num_taken(model))
+        compute(self, parts)
+
+    monkeypatch.setattr(Batch, "_compute", collected)
+    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+    assert seen == [2]
+    assert _num_taken(model) == 0
+
+
+def test_a_stream_of_another_thread_that_is_dropped_within_a_round_ends_with_the_next(
+    model, answers, monkeypatch
+):
+    held, seen, compute = [model.stream(PROMPTS[0], **OPTIONS)], [], Batch._compute
+    next(held[0])
+
+    def dropped(self, parts):
+        if held:
+            thread = threading.Thread(target=held.clear)
+            thread.start()
+            thread.join()
+            seen.append(_num_taken(model))
+        compute(self, parts)
+
+    monkeypatch.setattr(Batch, "_compute", dropped)
+    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+    assert seen == [2]
+    assert _num_taken(model) == 0
+
+
+class Interrupted(deque):
+    """Items behind the first of which Ctrl-C comes, before it is here."""
+
+    def append(self, item):
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_an_item_is_here_leaves_the_place_free(model, answers):
+    stream = model.stream(PROMPTS[0], **OPTIONS)
+    next(stream)
+    stream._making._items.made = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    assert _num_taken(model) == 0
+    with pytest.raises(CallOrderError, match="broken off"):
+        next(stream)
+    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+
+
+def test_who_drives_goes_on_behind_a_round_that_another_thread_has_made(model, monkeypatch):
+    begun, is_back, waited = threading.Event(), threading.Event(), []
+    compute, driven = Batch._compute, Member._driven
+    stream = model.stream(LONG * 3, **OPTIONS)
+    stream.join()
+
+    def in_turn(self, parts):
+        compute(self, parts)
+        if threading.current_thread() is thread and len(waited) < 2:
+            waited.append((is_back if waited else begun).wait(60))
+
+    def begins(self):
+        found = driven(self)
+        begun.set()
+        return found
+
+    monkeypatch.setattr(Batch, "_compute", in_turn)
+    thread = threading.Thread(target=model.generate, args=(LONG * 3 + "Hello",), kwargs=OPTIONS)
+    thread.start()
+    while model._turns.alone.thread != thread.ident:
+        pass
+    monkeypatch.setattr(Member, "_driven", begins)
+    stream.drive()
+    is_back.set()
+    thread.join()
+    assert waited == [True, True]
+
+
+def test_an_end_that_goes_wrong_leaves_others_their_reader(model, answers, monkeypatch):
+    close, left = Stream.close, [1]
+
+    def failing(self):
+        close(self)
+        if left:
+            left.pop()
+            raise OSError("the history cannot be written")
+
+    async def cancel_one():
+        task = asyncio.create_task(
+            model.agenerate(PROMPTS[1], max_new_tokens=100_000, ignore_eos=True)
+        )
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(Stream, "close", failing)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await model.agenerate(PROMPTS[3], **OPTIONS)
+
+    assert _said(asyncio.run(cancel_one())) == answers[PROMPTS[3]]
+    assert not left
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_an_interrupt_behind_what_was_read_has_nobody_read_it_again(
+    bundle, model, monkeypatch, is_last
+):
+    prompts = [f"{number} {LONG * 3}" for number in range(3)]
+    with Model.open(bundle) as alone:
+        expected = [alone.generate(prompt, **OPTIONS).text for prompt in prompts]
+    commit, left = Sequence._commit, [1]
+
+    def interrupted(self, rows):
+        commit(self, rows)
+        if left and self.asked is not None and (self.rest == 0) == is_last:
+            left.pop()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Sequence, "_commit", interrupted)
+    streams = [model.stream(prompt, **OPTIONS) for prompt in prompts]
+    with pytest.raises(KeyboardInterrupt):
+        next(streams[0])
+    assert not left
+    assert ["".join(stream) for stream in streams] == expected
 
 
 @pytest.mark.parametrize("where", ["taken", "left"])

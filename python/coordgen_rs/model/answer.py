@@ -171,25 +171,29 @@ class Stream(Iterator[Piece]):
         # Neither refers to the stream: one that is dropped is closed at once.
         self._making: Made[Read] = Making(read, Bell()) if made is None else made(read)
         self._reading, self._opened = RLock(), OpenedHere()
-        self._stats, self._given = stats, list[Piece]()
-        self._is_whole = False
-        self._taken = deque[tuple[Piece, int]]()  # not given yet; and how many tokens belong to it
+        self._stats, self._is_whole = stats, False
+        self._pieces: list[tuple[Piece, int]] = []  # and how many tokens belong to it
         self._tokens: list[tuple[int, str]] = []
         self._logprobs: list[TokenLogprob] | None = [] if tells_logprobs else None
-        self._num_given = 0  # of the tokens
+        # How many of the pieces and tokens are here, and were given. Ctrl-C comes between no two of
+        # what one line assigns, so a reader who goes on after it misses nothing and gets no item
+        # twice.
+        self._num_pieces = self._num_tokens = self._num_pieces_given = self._num_given = 0
+        self._stored: Read | None = None
         self._step: Step | None = None  # the last that was taken
 
     @property
     def answer(self) -> Answer:
         """The answer as far as it has been given."""
         tokens = self._tokens[: self._num_given]
+        pieces = [piece for piece, _ in self._pieces[: self._num_pieces_given]]
         return Answer(
-            "".join(self._given),
+            "".join(pieces),
             tuple(token for token, _ in tokens),
             tuple(source for _, source in tokens),
             self._stats.finish_reason if self._is_whole else None,
             self._stats,
-            tuple(_spans(self._given)),
+            tuple(_spans(pieces)),
             None if self._logprobs is None else tuple(self._logprobs[: self._num_given]),
         )
 
@@ -201,7 +205,7 @@ class Stream(Iterator[Piece]):
     @property
     def is_ready(self) -> bool:
         """Whether `step` would return at once."""
-        return bool(self._taken) or self._making.is_ready
+        return self._has_pieces or self._making.is_ready
 
     def join(self) -> None:
         """Take part in steps that are made for others, where there are such."""
@@ -227,36 +231,41 @@ class Stream(Iterator[Piece]):
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self._making.is_asked()
-            begun = self._num_given
-            if self._making.is_given_up or (not self._taken and begun == len(self._tokens)):
+            begun, first = self._num_given, self._num_pieces_given
+            while self._making.is_given_up or not (self._has_pieces or begun < self._num_tokens):
                 try:
                     self._take()
                 except StopIteration:
                     return None
-            pieces = [piece for piece, _ in self._taken]
-            self._taken.clear()
-            self._given += pieces
-            self._num_given = len(self._tokens)
-            self._making.is_read()
-            tokens = self._tokens[begun:]
-            return Gain(
-                tuple(pieces),
+            end, last = self._num_tokens, self._num_pieces
+            tokens = self._tokens[begun:end]
+            gain = Gain(
+                tuple(piece for piece, _ in self._pieces[first:last]),
                 tuple(token for token, _ in tokens),
                 tuple(source for _, source in tokens),
                 self._step,
-                tuple(self._logprobs[begun:]) if self._logprobs else (),
+                tuple(self._logprobs[begun:end]) if self._logprobs else (),
             )
+            self._num_pieces_given, self._num_given = last, end
+            self._making.is_read()
+            return gain
 
     def __next__(self) -> Piece:
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self._making.is_asked()
-            while not self._taken or self._making.is_given_up:
+            while not self._has_pieces or self._making.is_given_up:
                 self._take()
-            piece, self._num_given = self._taken.popleft()
-            self._given.append(piece)
+            number = self._num_pieces_given
+            piece, num_tokens = self._pieces[number]
+            self._num_pieces_given, self._num_given = number + 1, num_tokens
             self._making.is_read()
             return piece
+
+    @property
+    def _has_pieces(self) -> bool:
+        """Whether there are pieces that were not given."""
+        return self._num_pieces_given < self._num_pieces
 
     def _take(self) -> None:
         """Take what the next step adds.
@@ -265,17 +274,26 @@ class Stream(Iterator[Piece]):
             StopIteration: There is none.
         """
         if not self._making.is_given_up:
-            self._num_given = len(self._tokens)
+            self._num_given = self._num_tokens
         try:
-            gain, ends = self._making.take()
+            read = self._making.peek()
         except StopIteration:
             self._is_whole = self._is_whole or not self._making.is_given_up
             raise
-        begun, self._step = len(self._tokens), gain.step
-        self._tokens += zip(gain.token_ids, gain.sources, strict=True)
+        if read is not self._stored:
+            self._store(read)
+        self._making.drop()
+
+    def _store(self, read: Read) -> None:
+        """Append what a step adds; what an interrupted call has appended is overwritten."""
+        gain, ends = read
+        begun, first = self._num_tokens, self._num_pieces
+        self._tokens[begun:] = zip(gain.token_ids, gain.sources, strict=True)
         if self._logprobs is not None:
-            self._logprobs += gain.logprobs
-        self._taken += zip(gain.pieces, (begun + end for end in ends), strict=True)
+            self._logprobs[begun:] = gain.logprobs
+        self._pieces[first:] = zip(gain.pieces, (begun + end for end in ends), strict=True)
+        end, last = len(self._tokens), len(self._pieces)
+        self._step, self._num_tokens, self._num_pieces, self._stored = gain.step, end, last, read
 
     def __enter__(self) -> Self:
         return self

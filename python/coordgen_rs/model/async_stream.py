@@ -154,7 +154,7 @@ class Reader:
         """
         self._opened.check("model")
         with self._lock:
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 thread = Thread(target=self._run, name="coordgen-async", daemon=True)
                 thread.start()  # it waits for the lock
                 self._thread = thread
@@ -201,7 +201,8 @@ class Reader:
             found = next((it for it in [*self._streams] if it.stream is stream), None)
             if found is not None:
                 self._end(found, None)
-                stream.close()
+                with suppress(Exception):  # it was told that the answer is over
+                    stream.close()
         with self._lock:
             if not self._streams:
                 self._thread = None

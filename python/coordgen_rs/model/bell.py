@@ -12,6 +12,9 @@ from typing import TypeVar
 
 _Found = TypeVar("_Found")
 
+_LONGEST_SLEEP_S = 1.0
+"""Then who waits asks again: Ctrl-C may have come in the midst of ringing."""
+
 
 class Bell:
     """Wakes the threads that wait for it.
@@ -31,7 +34,11 @@ class Bell:
                 asleep.release()
 
     def wait_for(self, answer: Callable[[], _Found | None]) -> _Found:
-        """The first answer that is not None; `answer` is called now and at each ring."""
+        """The first answer that is not None.
+
+        Args:
+            answer: Called now, at each ring, and once a second.
+        """
         while (found := answer()) is None:
             asleep = Lock()
             asleep.acquire()
@@ -39,7 +46,7 @@ class Bell:
                 self._asleep.append(asleep)
                 if (found := answer()) is not None:  # a ring before the line above was not heard
                     return found
-                asleep.acquire()
+                asleep.acquire(timeout=_LONGEST_SLEEP_S)
             finally:
                 with suppress(ValueError):
                     self._asleep.remove(asleep)

@@ -1,7 +1,7 @@
 """What is made on demand by a generator, for readers and helpers in any thread.
 
 In: a generator. Out: its items in order, to whoever takes them. A thread that cannot begin its own
-work before the generator has ended may make items ahead: they wait here until they are taken.
+work before the generator has ended may make items ahead: they wait here until they are read.
 """
 
 from collections import deque
@@ -24,13 +24,11 @@ _READ_HERE: ContextVar["ref[Making[Any]] | None"] = ContextVar("read_here", defa
 
 
 class Made(Protocol[_Made]):
-    """Items of a generator, in order, for the thread that asks for them.
+    """Items of a generator, in order, for the thread that asks for them."""
 
-    Attributes:
-        is_given_up: Whether it was closed before its end.
-    """
-
-    is_given_up: bool
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was closed before its end."""
 
     @property
     def is_ready(self) -> bool:
@@ -48,8 +46,11 @@ class Made(Protocol[_Made]):
     def is_read(self) -> None:
         """Say that it got what it had asked for."""
 
-    def take(self) -> _Made:
-        """The next item; raises StopIteration where there is none."""
+    def peek(self) -> _Made:
+        """The next item, which stays until `drop`; raises StopIteration where there is none."""
+
+    def drop(self) -> None:
+        """Have the next item be the one behind it."""
 
     def close(self) -> None:
         """End the generator where it stands."""
@@ -120,15 +121,20 @@ class Making(Generic[_Item]):
         is_main = get_ident() == main_thread().ident
         return is_main and self.is_this_threads and read is not None and read() is self
 
-    def take(self) -> _Item:
-        """The next item, made now unless that was done ahead.
+    def peek(self) -> _Item:
+        """The next item, made now unless that was done ahead; it stays until `drop`.
 
         Raises:
             StopIteration: There is none.
             CallOrderError: The thread is making an item, or one that made it was interrupted.
         """
-        item: _Item = self._bell.wait_for(self._taken)[0]
+        item: _Item = self._bell.wait_for(self._found)[0]
         return item
+
+    def drop(self) -> None:
+        """Have the next item be the one behind it."""
+        with suppress(IndexError):  # it was closed meanwhile
+            self._made.popleft()
 
     def make(self) -> bool:
         """Make an item ahead, unless another thread is at it, or all are made.
@@ -157,17 +163,17 @@ class Making(Generic[_Item]):
         """True once there is nothing to wait for; None while another thread makes an item."""
         return True if self.is_ready or self.make() or self.is_given_up else None
 
-    def _taken(self) -> tuple[_Item] | None:
+    def _found(self) -> tuple[_Item] | None:
         """An item; None while another thread makes one.
 
         Raises:
             StopIteration: There is none.
-            CallOrderError: Same as in `take`.
+            CallOrderError: Same as in `peek`.
         """
         while True:
             error, is_over = self._error, self._is_over  # read first: items are made before these
             with suppress(IndexError):
-                return (self._made.popleft(),)
+                return (self._made[0],)
             if error is not None:  # what is not complete does not just end
                 raise error
             if is_over:
@@ -191,6 +197,8 @@ class Making(Generic[_Item]):
             self._error = error
         except BaseException:  # Ctrl-C in a thread that may not be the reader's
             self._error = CallOrderError("the answer was broken off: ask for it again")
+            with suppress(Exception):  # an interrupt behind `next` leaves it open
+                self._items.close()
             raise
         finally:
             try:

@@ -5,8 +5,8 @@ has. Nothing of one namespace is seen by another.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
-from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,17 @@ from coordgen_rs.target.batch.sequence import Sequence as Shared
 from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, common_len
 
 _TIMES = count()
+
+
+@dataclass(eq=False)
+class Owner:
+    """Who has a place.
+
+    Attributes:
+        is_over: Whether it needs none any more, though an interrupt may have kept it from leaving.
+    """
+
+    is_over: bool = False
 
 
 class Place:
@@ -37,19 +48,19 @@ class Place:
     def __init__(self, session: Shared, namespace: str) -> None:
         self.session, self.namespace = session, namespace
         self.prompt: NDArray[np.uint32] | None = None
-        self._owner: ref[object] | None = None
+        self._owner: Owner | None = None
         self.is_gone_on_with = True
         self.used = next(_TIMES)
 
     @property
-    def owner(self) -> object | None:
+    def owner(self) -> Owner | None:
         """Who has it; None while nobody has."""
-        return None if self._owner is None else self._owner()
+        return None if self._owner is None or self._owner.is_over else self._owner
 
-    def take(self, owner: object, prompt: NDArray[np.uint32], *, is_gone_on_with: bool) -> None:
-        """Belong to a request, until it leaves or its owner is dropped."""
+    def take(self, owner: Owner, prompt: NDArray[np.uint32], *, is_gone_on_with: bool) -> None:
+        """Belong to a request, until it leaves or is over."""
         self.prompt, self.is_gone_on_with = prompt, is_gone_on_with
-        self._owner = ref(owner)
+        self._owner = owner
 
     def leave(self) -> None:
         """Be free for another request."""
@@ -84,13 +95,12 @@ class Places:
             session.is_driven = True
         self._prefixes = prefixes
 
-    def taken(self, request: ModelRequest, owner: object) -> Place | None:
+    def taken(self, request: ModelRequest, owner: Owner) -> Place | None:
         """A place for a request; None while none is free.
 
         Args:
             request: Same as in `Rounds.turn`.
-            owner: Who has the place until it leaves it, or is dropped: an interrupt may keep it
-                from leaving.
+            owner: Who has the place until it leaves it, or is over.
         """
         free = [place for place in self._all if place.owner is None]
         if not free:
@@ -101,7 +111,7 @@ class Places:
         # Of a dialogue that goes on nothing is lost; what only begins alike is kept beside it.
         goes_on = most in free and 2 * num_held >= len(most.session.reusable_ids) if most else False
         place = most if goes_on and most is not None else min(free, key=lambda it: it.used)
-        place.session.withdraw()  # whose owner was dropped may still ask for something
+        place.session.withdraw()  # whose owner did not leave may still ask for something
         self._hand_over(place, namespace)
         if most is not None and most is not place:
             own = place.holds(prompt)
@@ -111,7 +121,7 @@ class Places:
         place.take(owner, prompt, is_gone_on_with=request.reuse_prefix)
         return place
 
-    def leave(self, owner: object) -> None:
+    def leave(self, owner: Owner) -> None:
         """Free the place that somebody has, if there is one."""
         for place in self._all:
             if place.owner is owner:

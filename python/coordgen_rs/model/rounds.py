@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from threading import get_ident
 from typing import Any, Generic, TypeVar
-from weakref import ref
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.step import WAITS, Step
-from coordgen_rs.model.answer import NOTHING_YET
 from coordgen_rs.model.bell import Bell
+from coordgen_rs.model.items import Items
 from coordgen_rs.model.one_at_a_time import OneAtATime
-from coordgen_rs.model.places import Place, Places
+from coordgen_rs.model.places import Owner, Place, Places
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.prefixes import PrefixPool
@@ -30,58 +29,65 @@ _Item = TypeVar("_Item")
 
 
 class Member(Generic[_Item]):
-    """The items of one request, made in rounds; used like a `Making`.
+    """The items of one request, for those who read them; used like a `Making`.
 
-    The generator must not refer to this object: then one that is dropped is closed at once.
+    One that is dropped gives its request up.
 
     Args:
-        items: The generator; `NOTHING_YET` is no item, but where it waits for the next run.
-        rounds: Makes them.
-
-    Attributes:
-        is_given_up: Whether it was closed before its end.
-        is_over: Whether nothing is made any more.
+        items: What rounds make.
+        rounds: Make them.
     """
 
-    def __init__(self, items: Generator[_Item], rounds: "Rounds") -> None:
+    def __init__(self, items: Items[_Item], rounds: "Rounds") -> None:
         self._items, self._rounds = items, rounds
-        self._made = deque[_Item]()
-        self._error: Exception | None = None
-        self.is_given_up = self.is_over = False
-        self.reader: int | None = None
+        self._seen = 0
+
+    def __del__(self) -> None:
+        """Have the request ended: now, or by the next round where one is made."""
+        self._rounds.drop(self._items)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was closed before its end."""
+        return self._items.is_given_up
 
     @property
     def is_ready(self) -> bool:
         """Whether there is an item, or none will come any more."""
-        return bool(self._made) or self.is_over
+        return self._items.is_ready
 
     def give_up(self) -> None:
         """End the generator with the next round; waits for nothing."""
-        self.is_given_up = True
-        self._made.clear()
+        self._items.give_up()
         self._rounds.bell.ring()
 
     def drive(self) -> None:
         """Make a round, or wait until another thread has made one."""
+        self._seen = self._rounds.num_made
         self._rounds.bell.wait_for(self._driven)
 
     def is_asked(self) -> None:
         """Say that this thread reads on, also if what it reads was taken before."""
-        self.reader = get_ident()
-        self._rounds.join(self)
+        self._items.reader = get_ident()
+        self._rounds.join(self._items)
 
     def is_read(self) -> None:
         """Say that it got what it had asked for."""
 
-    def take(self) -> _Item:
-        """The next item.
+    def peek(self) -> _Item:
+        """The next item, which stays until `drop`.
 
         Raises:
             StopIteration: There is none.
             CallOrderError: The thread is making a round, or one that made it was interrupted.
         """
-        item: _Item = self._rounds.bell.wait_for(self._taken)[0]
+        item: _Item = self._rounds.bell.wait_for(self._found)[0]
         return item
+
+    def drop(self) -> None:
+        """Have the next item be the one behind it."""
+        with suppress(IndexError):  # it was closed meanwhile
+            self._items.made.popleft()
 
     def close(self) -> None:
         """End the generator where it stands; what was made is dropped.
@@ -89,76 +95,37 @@ class Member(Generic[_Item]):
         A thread that is making a round ends it first, and closes the generator in the next. If that
         is this one, as in a callback, nothing waits for it.
         """
-        self.is_given_up = True
-        self._made.clear()
-        if self._rounds.alone.thread != get_ident():
-            self._rounds.bell.wait_for(self._closed)
-
-    def resume(self) -> bool:
-        """Go on until the request waits for a run, or ends. Whether anything was made.
-
-        To be called by who makes the round.
-        """
-        if self.is_given_up:
-            self.finish()
-            return True
-        num_made = len(self._made)
-        try:
-            while (item := next(self._items)) is not NOTHING_YET:
-                self._made.append(item)
-        except StopIteration:
-            self.is_over = True
-        except Exception as error:
-            self._error, self.is_over = error, True
-        except BaseException:  # Ctrl-C in a thread that may not be the reader's
-            self._error, self.is_over = (
-                CallOrderError("the answer was broken off: ask for it again"),
-                True,
-            )
-            raise
-        return self.is_over or len(self._made) > num_made
-
-    def finish(self) -> bool:
-        """Close the generator; to be called by who makes the round. True."""
-        try:
-            self._items.close()
-        finally:
-            self._made.clear()
-            self.is_over = True
-        return True
+        self._rounds.end(self._items)
 
     def _driven(self) -> bool | None:
         """True once a round was made; None while another thread makes one."""
-        return True if self.is_ready or self._rounds.make(self) else None
+        rounds = self._rounds
+        is_made = rounds.num_made != self._seen or self._items.is_ready
+        return True if is_made or rounds.make(self._items) else None
 
-    def _taken(self) -> tuple[_Item] | None:
+    def _found(self) -> tuple[_Item] | None:
         """An item; None while another thread makes a round.
 
         Raises:
             StopIteration: There is none.
-            CallOrderError: Same as in `take`.
+            CallOrderError: Same as in `peek`.
         """
+        items = self._items
         while True:
-            is_over, error = self.is_over, self._error  # read first: items are made before these
+            is_over, error = items.is_over, items.error  # read first: items are made before these
             with suppress(IndexError):
-                return (self._made.popleft(),)
+                return (items.made[0],)
             if error is not None:  # what is not complete does not just end
                 raise error
             if is_over:
                 raise StopIteration
-            if not self._rounds.make(self) and not (self._made or self.is_over):
+            if not self._rounds.make(items) and not items.is_ready:
                 return None
-
-    def _closed(self) -> bool | None:
-        """True once the generator is closed; None while another thread makes a round."""
-        if self.is_over:
-            return True
-        return self._rounds.alone.do(self.finish)
 
 
 @dataclass(eq=False)
-class _Ticket:
-    """Who waits for a place.
+class _Ticket(Owner):
+    """Who waits for a place, and then has it.
 
     Attributes:
         steps_aside: Whether others may go first.
@@ -184,7 +151,7 @@ class Round:
 
     def made(self, read: Generator[_Item]) -> Member[_Item]:
         """What is read of the steps, to be made in rounds."""
-        return Member(read, self._rounds)
+        return Member(Items(read), self._rounds)
 
 
 class Rounds:
@@ -200,6 +167,7 @@ class Rounds:
         bell: Rung when a round was made, and when a request has ended.
         alone: Who makes a round, or closes a request.
         is_closed: Whether no request may begin any more.
+        num_made: How many rounds were made.
     """
 
     def __init__(
@@ -214,8 +182,9 @@ class Rounds:
         self.bell = Bell()
         self.alone = OneAtATime(self.bell)
         self.is_closed = False
+        self.num_made = 0
         self._waiting = deque[_Ticket]()  # for a place, longest first
-        self._members: list[ref[Member[Any]]] = []
+        self._members = list[Items[Any]]()
         self._opened = OpenedHere()
 
     def turn(self, request: ModelRequest) -> Round:
@@ -246,6 +215,7 @@ class Rounds:
             try:
                 self._places.leave(ticket)
             finally:
+                ticket.is_over = True
                 self.bell.ring()
 
     def _place_of(self, request: ModelRequest, ticket: "_Ticket") -> Generator[Step, None, Place]:
@@ -256,7 +226,7 @@ class Rounds:
         try:
             self._waiting.append(ticket)
             while True:
-                before = takewhile(lambda it: it is not ticket, self._waiting)
+                before = takewhile(lambda it: it is not ticket, self._waiting.copy())
                 ticket.steps_aside = self._places.is_being_read(request)
                 if not ticket.steps_aside and all(it.steps_aside for it in before):
                     place = self._places.taken(request, ticket)
@@ -267,16 +237,30 @@ class Rounds:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
 
-    def join(self, member: Member[Any]) -> None:
+    def join(self, items: Items[Any]) -> None:
         """Let a request take part in rounds."""
-        if not any(it() is member for it in list(self._members)):
-            self._members.append(ref(member))
+        if not any(it is items for it in self._members.copy()):
+            self._members.append(items)
 
-    def make(self, member: Member[Any]) -> bool:
+    def end(self, items: Items[Any]) -> None:
+        """Close what makes the items, when no round is made; not waiting for one of this thread."""
+        items.give_up()
+        if self.alone.thread != get_ident():
+            self.bell.wait_for(lambda: True if items.is_over else self.alone.do(items.finish))
+
+    def drop(self, items: Items[Any]) -> None:
+        """Close what makes the items, or have the next round do so; waits for nothing."""
+        if items.is_over or self._opened.is_forked:
+            return
+        items.give_up()
+        self.alone.do(items.finish)
+        self.bell.ring()
+
+    def make(self, items: Items[Any]) -> bool:
         """Make a round, unless another thread does: every request gains something, or ends.
 
         Args:
-            member: Who asks.
+            items: Of who asks.
 
         Returns:
             Whether anything was done.
@@ -284,7 +268,7 @@ class Rounds:
         Raises:
             CallOrderError: This thread is making one.
         """
-        self.join(member)
+        self.join(items)
         if self.alone.thread == get_ident():
             raise CallOrderError("a stream cannot be read while it makes its own next step")
         return self.alone.do(self._make) or False
@@ -303,9 +287,9 @@ class Rounds:
         if self.alone.thread == get_ident():
             raise CallOrderError("the model cannot be closed within a step of its own")
         self.is_closed = True
-        for member in self._open():
-            if member.reader == get_ident():
-                member.close()
+        for items in self._open():
+            if items.reader == get_ident():
+                self.end(items)
         self.bell.wait_for(self._released)
 
     def _released(self) -> bool | None:
@@ -326,16 +310,16 @@ class Rounds:
         """Make a round; True."""
         if not self._resume_all():
             self._batch.run()
+        self.num_made += 1
         return True
 
-    def _open(self) -> list[Member[Any]]:
+    def _open(self) -> list[Items[Any]]:
         """The requests that have begun and not ended."""
-        found = (it() for it in list(self._members))
-        return [it for it in found if it is not None and not it.is_over]
+        return [it for it in self._members.copy() if not it.is_over]
 
     def _resume_all(self) -> bool:
         """Let every request go on to its next run; whether anything was made."""
         members = self._open()
-        self._members = [it for it in self._members if it() in members]
-        made = [member.resume() for member in members]
+        self._members = [it for it in self._members if it in members]
+        made = [items.resume() for items in members]
         return any(made)

@@ -8,7 +8,6 @@ asks for (`options.py`), and how it is answered (`generation/loop.py`), is not k
 
 from collections import deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from dataclasses import replace
 from threading import get_ident
 from typing import Any, TypeVar
@@ -102,9 +101,15 @@ class Turns:
         making = self._now_open()
         if making is not None and making.is_this_threads:
             making.close()
-        with self._taken([]):
+        place = object()
+        try:
+            self._wait(place, [])
             self.is_closed = True
             self._release()
+        finally:
+            if place in self._queue:
+                self._queue.remove(place)
+            self.bell.ring()
 
     def steps(self, request: ModelRequest, making: list[ref[Making[Any]]]) -> Generator[Step]:
         """The steps of a request, while no other runs; `making` is to hold what reads them.
@@ -117,7 +122,9 @@ class Turns:
         """
         self._opened.check("model")
         self._check_order()
-        with self._taken(making):
+        place = object()
+        try:
+            self._wait(place, making)
             if making and _is_given_up(making):
                 return
             if self.is_closed:
@@ -130,6 +137,10 @@ class Turns:
             finally:
                 self._open = []
                 steps.close()
+        finally:
+            if place in self._queue:
+                self._queue.remove(place)
+            self.bell.ring()
 
     def _check_order(self) -> None:
         """Refuse what would wait for a stream that was forgotten half-way.
@@ -143,24 +154,16 @@ class Turns:
                 "this thread has a stream of the model open: exhaust it or close it first"
             )
 
-    @contextmanager
-    def _taken(self, making: list[ref[Making[Any]]]) -> Generator[None]:
-        """The session, when all who have waited longer are done, or `making` is given up.
+    def _wait(self, place: object, making: list[ref[Making[Any]]]) -> None:
+        """Wait until all who have waited longer are done, or `making` is given up.
+
+        Whoever does must take the place out of the queue again, also where this raises.
 
         Raises:
             CallOrderError: This thread is making a step.
         """
-        queue, place = self._queue, object()
-        try:
-            queue.append(place)
-            self.bell.wait_for(lambda: self._granted(place, making))
-            yield
-        finally:
-            try:
-                if place in queue:
-                    queue.remove(place)
-            finally:
-                self.bell.ring()
+        self._queue.append(place)
+        self.bell.wait_for(lambda: self._granted(place, making))
 
     def _granted(self, place: object, making: list[ref[Making[Any]]]) -> bool | None:
         """True once the session is this thread's, or is not wanted; None while it has to wait.

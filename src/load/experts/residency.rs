@@ -371,7 +371,7 @@ impl<F: Forecast> Residency<F> {
             self.counts.ahead += 1;
         }
         let read = self.next_piece(expert);
-        self.pieces_ahead += usize::from(read.is_some());
+        self.pieces_ahead += usize::from(read.is_some() && self.entries[expert].is_ahead);
         read
     }
 

@@ -28,6 +28,7 @@ from coordgen_rs.target.prefix_store.directory import (
     summaries,
 )
 from coordgen_rs.target.prefix_store.layout import Layout
+from coordgen_rs.target.prefix_store.lookup import LookedFor
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS
 from coordgen_rs.target.prefix_store.store import PrefixStore, TargetIdentity
 from coordgen_rs.target.prefix_store.writer import Room
@@ -426,6 +427,44 @@ def test_of_recurrent_layers_the_longest_states_lead_back(tmp_path, turns):
         path.write_bytes(path.read_bytes()[:-1])
     assert found(store, [*prompt, 1], turns=()) == 0
     assert store.counts.damaged == len(turns)
+
+
+def test_states_that_are_there_are_used_by_each_request_that_ends(tmp_path):
+    prompt = np.arange(100, dtype=np.uint32)
+    store = PrefixStore(tmp_path, TARGET)
+    store.save(ReadSession(prompt, (50, 90)), "a", 0, ends=True)
+    store.flush()
+    there = files(tmp_path, "*/*.states")
+    for path in there:
+        os.utime(path, ns=(0, 0))
+    store.save(ReadSession(prompt, (50, 90, 99)), "a", 100, ends=True)
+    store.flush()
+    assert len(files(tmp_path, "*/*.states")) == 3
+    assert all(path.stat().st_mtime_ns > 0 for path in there)
+
+
+def test_lengths_are_tried_once_and_none_where_no_states_are(tmp_path, monkeypatch):
+    tried, states_of = [], LookedFor._states_of
+
+    def counted(self, length):
+        tried.append(length)
+        return states_of(self, length)
+
+    monkeypatch.setattr(LookedFor, "_states_of", counted)
+    prompt = np.arange(4000, dtype=np.uint32)
+    store = PrefixStore(tmp_path, TARGET)
+    store.save(ReadSession(prompt, ()), "a", 0, ends=True)
+    store.flush()
+    tried.clear()
+    assert found(store, [*prompt, 1], turns=()) == 0
+    assert not tried
+    store.save(ReadSession(prompt, (64, 3000)), "a", 0, ends=True)
+    store.flush()
+    for path in files(tmp_path, "*/*.states"):
+        path.write_bytes(path.read_bytes()[:-1])
+    tried.clear()
+    assert found(store, [*prompt, 1], turns=()) == 0
+    assert len(tried) < 4000 + 10
 
 
 def write(directory, folder, number, num_bytes):

@@ -105,7 +105,7 @@ class Batch:
         Returns:
             Whether there was anything to run. What fails is told to those who take part.
         """
-        waiting = [it for it in self.sequences if it.asked is not None]
+        waiting = [it for it in self.sequences if it.is_waiting]
         if some is not None:
             waiting = [it for it in waiting if it in some]
         self._settle()
@@ -229,7 +229,7 @@ class Batch:
                 parents[rows] = own["parents"][: part.num_rows] + part.first
                 rows = slice(rows.start, rows.start + part.inputs.num_nodes)
             elif part.read is not None:
-                ids[rows] = part.read.token_ids[: part.num_rows]
+                ids[rows] = sequence.left(part.read)[: part.num_rows]
                 positions[rows] = np.arange(length, length + part.num_rows)
                 parents[rows] = np.arange(rows.start - 1, rows.stop - 1)
             parents[part.first] = -1

@@ -38,12 +38,16 @@ class Verifying(NamedTuple):
 class Reading(NamedTuple):
     """A request whose prompt is read.
 
+    What is left of it follows from what is committed: an interrupt comes between no two of these.
+
     Attributes:
-        token_ids: Those that are left, `(tokens,) u32`.
+        token_ids: All of it, `(tokens,) u32`.
+        start: How many tokens stand before it.
         on_logits: Same as in `Session.prefill`.
     """
 
     token_ids: NDArray[np.uint32]
+    start: int
     on_logits: OnLogits
 
 
@@ -137,14 +141,18 @@ class Sequence(CachedSession, SharesRuns):
                 f"{self.capacity}"
             )
         self._verified = self._failure = None
-        self.asked = Reading(token_ids, on_logits) if len(token_ids) else None
+        self.asked = Reading(token_ids, self.length, on_logits) if len(token_ids) else None
         self.reading_since = next(_NUMBERS)
         self._turn = turn_of(self, len(token_ids))
 
     @property
     def rest(self) -> int:
         """Tokens that are still to be read."""
-        return len(self.asked.token_ids) if isinstance(self.asked, Reading) else 0
+        return len(self.left(self.asked)) if isinstance(self.asked, Reading) else 0
+
+    def left(self, asked: Reading) -> NDArray[np.uint32]:
+        """What is still to be read of what it has `asked`, `(tokens,) u32`."""
+        return asked.token_ids[self.length - asked.start :]
 
     def check(self) -> None:
         """Raise what a run of others has failed with."""
@@ -174,12 +182,14 @@ class Sequence(CachedSession, SharesRuns):
 
         A state is kept where a turn may end.
         """
-        to_turn, rest = self._turn - self.length, len(asked.token_ids)
+        to_turn, rest = self._turn - self.length, len(self.left(asked))
         return min(rest, to_turn) if to_turn > 0 else rest
 
     @property
     def is_waiting(self) -> bool:
         """Whether what was asked for has not run."""
+        if isinstance(self.asked, Reading) and not self.rest:
+            self.asked = None  # an interrupt came before it could be told
         return self.asked is not None
 
     def run_alone(self) -> None:
@@ -223,14 +233,13 @@ class Sequence(CachedSession, SharesRuns):
     def has_read(self, num_tokens: int) -> None:
         """The run is over that has read some of the tokens: they are committed."""
         if isinstance(self.asked, Reading):
-            token_ids, on_logits = self.asked
             self._written = self.length + num_tokens
             self._commit(np.arange(num_tokens, dtype=np.uint32))
             states = self.cache.states
             if states is not None and self.length == self._turn:
                 states.keep_turn(self.length)
-            rest = token_ids[num_tokens:]
-            self.asked = Reading(rest, on_logits) if len(rest) else None
+            if not self.rest:
+                self.asked = None
 
     def take_prefix(self, other: "Sequence", num_tokens: int) -> None:
         """Commit the first tokens of another sequence, in place of all that is there.

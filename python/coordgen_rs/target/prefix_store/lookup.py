@@ -59,9 +59,11 @@ class LookedFor:
         self._token_ids, self._names = token_ids, block_names(scope, token_ids)
         self._unusable, self.num_damaged = set[Path](), 0
         self._listed = set[str]()
+        self._most_states = len(token_ids)  # nothing above it has states
         if layout.state_sizes:
             with suppress(OSError):
-                self._listed = set(os.listdir(folder))  # noqa: PTH208 (names alone)
+                names = os.listdir(folder)  # noqa: PTH208 (names alone)
+                self._listed = {it for it in names if it.endswith(STATES_SUFFIX)}
 
     def length(self) -> int:
         """How many tokens there are files for."""
@@ -73,8 +75,11 @@ class LookedFor:
             num_blocks += 1
         if not self._layout.state_sizes:
             return num_blocks * BLOCK_TOKENS
-        most = min((num_blocks + 1) * BLOCK_TOKENS - 1, len(self._token_ids))
-        return next((it for it in range(most, 0, -1) if self._has_states(it)), 0)
+        if not self._listed:
+            return 0
+        most = min((num_blocks + 1) * BLOCK_TOKENS - 1, self._most_states)
+        self._most_states = next((it for it in range(most, 0, -1) if self._has_states(it)), 0)
+        return self._most_states
 
     def used(self, length: int) -> list[Path]:
         """The files of so many tokens, in order."""
@@ -140,5 +145,5 @@ class LookedFor:
         return self._folder / f"{self._states_of(length).hex()}{STATES_SUFFIX}"
 
     def _has_states(self, length: int) -> bool:
-        path = self._states_path(length)
-        return path.name in self._listed and path not in self._unusable
+        name = self._states_of(length).hex() + STATES_SUFFIX
+        return name in self._listed and self._folder / name not in self._unusable

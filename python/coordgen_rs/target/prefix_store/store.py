@@ -191,7 +191,7 @@ class PrefixStore:
         scope: Scope,
         layout: Layout,
     ) -> None:
-        """Add files of states that are not there yet; their room is taken.
+        """Add files of states that are not there yet; their room is taken. The others are used now.
 
         One for which there is no memory is left out.
         """
@@ -199,7 +199,8 @@ class PrefixStore:
             start, snapshot = chosen.start, chosen.snapshot
             head = Head(scope.digest, chosen.name, start, snapshot.length - start)
             size = block_file.HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
-            is_there = self._path(head.name, scope, STATES_SUFFIX).exists()
+            used_ns = _used_ns(time.time_ns(), snapshot.length)
+            is_there = _touched(self._path(head.name, scope, STATES_SUFFIX), used_ns)
             if is_there or size > self._directory.most_bytes:
                 continue
             try:
