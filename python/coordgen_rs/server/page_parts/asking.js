@@ -9,15 +9,16 @@ class Refused extends Error {
 
 function headers() {
   const key = $("key").value.trim();
+  if (/[^\x20-\x7e]/.test(key)) throw new Refused("An API key holds letters without accents, digits and signs alone.", 0);
   return { "Content-Type": "application/json", ...(key && { Authorization: `Bearer ${key}` }) };
 }
 
 // A response of the server; what it refuses is thrown.
 async function answered(path, body, signal) {
+  const sent = { headers: headers(), signal, ...(body !== undefined && { method: "POST", body: JSON.stringify(body) }) };
   let response;
   try {
-    response = await fetch(path, body === undefined ? { headers: headers(), signal }
-      : { method: "POST", headers: headers(), body: JSON.stringify(body), signal });
+    response = await fetch(path, sent);
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused("The server cannot be reached: is it still running?", 0);

@@ -66,6 +66,7 @@ function ask(text, files, parent = dialogue.current) {
   question.files = files;
   dialogue.system = $("system").value;
   put(dialogue, question);
+  done(kept.put(dialogue));
   follows = true;
   show();
   answer(question);
@@ -73,29 +74,31 @@ function ask(text, files, parent = dialogue.current) {
 
 function another(message) {
   if (running) return;
-  if (isGreedy()) {
+  const question = dialogue.messages[message.parent];
+  const isSame = JSON.stringify(bodyFor(question)) === JSON.stringify(bodies.get(message.id));
+  if (isSame && isGreedy()) {
     $("more").open = true;
     $("temperature").focus();
     return tell("At temperature 0 the answer would be the same: choose a higher one.");
   }
-  if ($("seed").value !== "") {
+  if (isSame && $("seed").value !== "") {
     $("more").open = true;
     $("seed").focus();
     return tell("With this seed the answer would be the same: choose another one, or none.");
   }
-  answer(dialogue.messages[message.parent]);
+  answer(question);
 }
+
+const bodyFor = (question) => chatBody(asMessages(branchOf(dialogue, question.id), $("system").value));
 
 async function answer(question) {
   if (running) return;
-  dialogue.current = question.id;
-  const body = chatBody(asMessages(branchOf(dialogue), $("system").value));
-  const message = put(dialogue, newMessage(question.id, "assistant", ""));
+  const own = dialogue, body = bodyFor(question), message = put(own, newMessage(question.id, "assistant", ""));
   question.error = null;
   dialogue.model = model()?.id ?? "";
   bodies.set(message.id, body);
   tokens.set(message.id, []);
-  running = { control: new AbortController(), question, message };
+  running = { control: new AbortController(), question, message, dialogue: own };
   $("more").open = false;  // settings would cover the answer
   const view = new Answer(message);
   views.set(message.id, view);
@@ -103,9 +106,12 @@ async function answer(question) {
   show();
   await stream(view, "v1/chat/completions", body);
   if (!message.content && !message.thinking) {  // nothing was said: the question stays, and can be sent again
-    question.error = message.error ?? (message.state === "stopped" ? "Stopped before the answer began." : "The answer is empty.");
-    takeOut(dialogue, message);
+    const why = message.error ?? (message.state === "stopped" ? "Stopped before the answer began." : "The answer is empty.");
+    takeOut(own, message);
     views.delete(message.id);
+    const before = siblingsOf(own, message).at(-1);
+    if (before) showThrough(own, before);
+    (before ?? question).error = message.error = why;
   }
   await ended(view);
 }
@@ -113,9 +119,8 @@ async function answer(question) {
 // Go on with an answer where it was cut.
 async function goOn(view) {
   if (running) return;
-  const { message } = view, body = bodies.get(message.id), ids = tokens.get(message.id);
-  const question = dialogue.messages[message.parent];
-  running = { control: new AbortController(), question, message };
+  const { message } = view, body = bodies.get(message.id), ids = tokens.get(message.id), before = message.content;
+  running = { control: new AbortController(), question: dialogue.messages[message.parent], message, dialogue };
   message.error = null;
   if (body.temperature > 0) partial.add(message.id);
   busy(true);
@@ -125,7 +130,7 @@ async function goOn(view) {
     bodies.set(message.id, { ...body, max_tokens: body.max_tokens + behind.max_tokens });
     if (!message.thinking) {
       const whole = await textOf(ids, body.model);
-      if (whole.startsWith(message.content.slice(0, -8))) message.content = whole;
+      if (whole.startsWith(before.slice(0, -8))) message.content = whole;
     }
   } catch (error) {
     message.error = error.name === "AbortError" ? null : error.message;
@@ -166,15 +171,16 @@ async function stream(view, path, body) {
 }
 
 async function ended(view) {
-  const { message } = view, { question } = running;
+  const { message } = view, { question, dialogue: own } = running;
   running = null;
   busy(false);
   view.draw();
   show();
+  if (model()?.state !== "ready") named();  // by now it says what is recommended, and what its steps cost
   $("spoken").textContent = [message.content || "no answer", message.state === "stopped" ? "Stopped." : "",
     message.error ?? question.error ?? ""].filter(Boolean).join(" ");
-  dialogue.changed = now();
-  await done(kept.put(dialogue));
+  own.changed = now();
+  if (kept.has(own)) await done(kept.put(own));
   listDialogues();
   keepInView();
 }
@@ -183,7 +189,8 @@ async function ended(view) {
 async function compare(view, place) {
   if (running) return;
   const { message } = view, body = bodies.get(message.id);
-  running = { control: new AbortController(), question: dialogue.messages[message.parent], message };
+  const own = dialogue;
+  running = { control: new AbortController(), question: own.messages[message.parent], message, dialogue: own };
   place.disabled = true;
   busy(true);
   try {
@@ -192,7 +199,7 @@ async function compare(view, place) {
     const isSame = (told.choices[0].message.content ?? "") === message.content;
     if (isSame) message.figures.measured = told.timings.predicted_per_second;
     else message.error = "Plain decoding gave ANOTHER TEXT.";
-    await done(kept.put(dialogue));
+    if (kept.has(own)) await done(kept.put(own));
   } catch (error) {
     if (error.name !== "AbortError") tell(error.message);
   }
@@ -215,6 +222,7 @@ function anew() {
   stopped();
   views.clear();
   dialogue = newDialogue();
+  $("system").value = typedSystem;
   arrange([$("empty")]);
   $("empty").hidden = false;
   tallied();
@@ -252,7 +260,7 @@ $("text").onkeydown = (event) => {
     send();
   }
 };
-addEventListener("keydown", (event) => { if (event.key === "Escape") stopped(); });
+addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) stopped(); });
 $("keys").textContent = isTouched() ? "Enter breaks the line" : "Enter sends, Shift+Enter breaks the line, Esc stops";
 remembered();
 named();

@@ -24,27 +24,43 @@ class Kept {
     const request = indexedDB.open(DATABASE, 1);
     request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
     this.base = await asked(request);
-    this.base.onversionchange = () => this.base.close();
-    for (const read of await asked(this.store("readonly").getAll())) {
-      if (!this.all.has(read.id)) this.all.set(read.id, { ...read, messages: Object.assign(Object.create(null), read.messages) });
+    this.base.onversionchange = () => this.base?.close();
+    try {
+      for (const read of await asked(this.store("readonly").getAll())) {
+        if (!this.all.has(read.id)) this.all.set(read.id, reopened(read));
+      }
+      localStorage.setItem(KEEPS, "yes");
+      for (const dialogue of this.all.values()) await this.put(dialogue);
+    } catch (error) {
+      this.close();
+      localStorage.removeItem(KEEPS);
+      throw error;
     }
-    for (const dialogue of this.all.values()) await this.put(dialogue);
-    localStorage.setItem(KEEPS, "yes");
+  }
+
+  close() {
+    this.base?.close();
+    this.base = null;
   }
 
   // From now on nothing is kept, and what was is gone from the browser; this visit still has it.
   async turnOff() {
     if (this.base) await asked(this.store("readwrite").clear());
-    this.base?.close();
-    this.base = null;
+    this.close();
     localStorage.removeItem(KEEPS);
   }
 
   store(mode) { return this.base.transaction(STORE, mode).objectStore(STORE); }
 
+  has(dialogue) { return this.all.get(dialogue.id) === dialogue; }
+
   async put(dialogue) {
     this.all.set(dialogue.id, dialogue);
-    if (this.base && dialogue.current !== null) await asked(this.store("readwrite").put(dialogue));
+    if (this.base && localStorage.getItem(KEEPS) !== "yes") this.close();  // another tab has turned it off
+    if (!this.base || dialogue.current === null) return;
+    const store = this.store("readwrite");
+    merge(dialogue, await asked(store.get(dialogue.id)));
+    await asked(store.put(dialogue));
   }
 
   async remove(id) {

@@ -83,7 +83,7 @@ class Maker {
   bodyOf(parent, token) {
     const put = (tag, className) => parent.appendChild(made(tag, className));
     switch (token.type) {
-      case "space": case "def": return null;
+      case "space": return null;
       case "hr": return void put("hr");
       case "heading": return put(`h${this.level(token)}`);
       case "text": return put("div");

@@ -20,13 +20,21 @@ function switchOf(message, what) {
   const all = siblingsOf(dialogue, message), at = all.indexOf(message);
   if (all.length < 2) return [];
   const to = (number, label, text) => {
-    const element = button(text, label, () => { showThrough(dialogue, all[number]); show(); focusOn(all[number]); });
+    const element = button(text, label, () => chosen(all[number]));
     element.setAttribute("aria-label", label);
     element.disabled = Boolean(running) || !all[number];
     return element;
   };
   return [to(at - 1, `The ${what} before`, "\u2039"), made("span", "count", `${at + 1} of ${all.length}`),
     to(at + 1, `The next ${what}`, "\u203a")];
+}
+
+// Show the branch through a message from now on.
+function chosen(message) {
+  showThrough(dialogue, message);
+  show();
+  focusOn(message);
+  done(kept.put(dialogue));
 }
 
 // A message of the user, with what can be done with it.
@@ -67,6 +75,7 @@ class Question {
       const text = area.value.trim();
       if ((!text && !message.files.length) || running) return;
       form.remove();
+      article.classList.remove("edited");
       ask(text, message.files, message.parent);
     };
     area.onkeydown = (event) => {
@@ -219,10 +228,10 @@ function beside(message) {
   row.setAttribute("role", "group");
   row.setAttribute("aria-label", "Answers side by side");
   siblingsOf(dialogue, message).forEach((it, number) => {
-    const view = new Answer(it).whole(), take = () => { showThrough(dialogue, it); show(); focusOn(it); };
+    const view = new Answer(it).whole();
     view.article.querySelector(".who").textContent = `Answer ${number + 1}`;
     acts(view.article, [
-      button("Go on with this one", "", take),
+      button("Go on with this one", "", () => chosen(it)),
       button("Copy", "Copy this answer as Markdown", (event) => copied(it.content, event.currentTarget)),
     ]);
     row.append(view.article);

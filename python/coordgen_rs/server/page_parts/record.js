@@ -22,17 +22,20 @@ function newMessage(parent, role, content) {
 // Put a message behind its parent, and show it.
 function put(dialogue, message) {
   dialogue.messages[message.id] = message;
+  families.delete(dialogue);
   dialogue.current = message.id;
   dialogue.changed = now();
   if (!dialogue.title && message.role === "user") dialogue.title = titled(message);
   return message;
 }
 
-const titled = (message) => (message.content.trim() || message.files[0]?.name || "").slice(0, 60);
+const titled = ({ content, files }) => Array.from(content.trim() || files[0]?.name || "").slice(0, 60).join("");
 
 // Take out a message that nothing follows.
 function takeOut(dialogue, message) {
   delete dialogue.messages[message.id];
+  takenOut.add(message.id);
+  families.delete(dialogue);
   if (dialogue.current === message.id) dialogue.current = message.parent;
 }
 
@@ -43,9 +46,41 @@ function branchOf(dialogue, id = dialogue.current) {
   return branch.reverse();
 }
 
+const families = new WeakMap();  // of each dialogue, the messages behind each one; until they change
+const takenOut = new Set();  // their ids, so that another tab's copy does not bring them back
+
 // All that follow one message, this one among them, oldest first.
-const siblingsOf = (dialogue, message) => Object.values(dialogue.messages)
-  .filter((it) => it.parent === message.parent).sort((a, b) => a.created < b.created ? -1 : 1);
+function siblingsOf(dialogue, { parent }) {
+  if (!families.has(dialogue)) {
+    const found = new Map(), inOrder = Object.values(dialogue.messages)
+      .sort((a, b) => a.created < b.created ? -1 : Number(a.created > b.created));
+    for (const it of inOrder) {
+      if (!found.has(it.parent)) found.set(it.parent, []);
+      found.get(it.parent).push(it);
+    }
+    families.set(dialogue, found);
+  }
+  return families.get(dialogue).get(parent) ?? [];
+}
+
+// An answer of which nothing came, as when the page was left.
+const isUnsaid = (message) => message.role === "assistant" && !message.content && !message.thinking;
+
+// A dialogue as the browser's database has it.
+function reopened(read) {
+  const dialogue = { ...read, messages: Object.assign(Object.create(null), read.messages) };
+  for (const message of Object.values(dialogue.messages)) if (isUnsaid(message)) takeOut(dialogue, message);
+  return dialogue;
+}
+
+// Add the messages that another tab has put into its copy of a dialogue.
+function merge(dialogue, other) {
+  for (const [id, message] of Object.entries(other?.messages ?? {})) {
+    if (id in dialogue.messages || takenOut.has(id) || isUnsaid(message)) continue;
+    dialogue.messages[id] = message;
+    families.delete(dialogue);
+  }
+}
 
 // Show the branch through a message, down to what was said last.
 function showThrough(dialogue, message) {
@@ -99,6 +134,7 @@ function importedOne(read) {
   const dialogue = newDialogue(), ids = new Map();
   for (const name of ["title", "created", "changed", "model", "system"]) dialogue[name] = text(read[name] ?? "", name);
   const messages = Object.entries(object(read.messages, "messages"));
+  if (!messages.length) throw new Error("there is no message in it");
   for (const [id] of messages) ids.set(id, newId());
   const known = (id, what) => {
     if (id === null) return null;
@@ -122,17 +158,18 @@ function importedOne(read) {
   }
   dialogue.current = known(read.current ?? null, "the current message");
   checkTree(dialogue);
+  if (dialogue.current === null) showThrough(dialogue, siblingsOf(dialogue, { parent: null }).at(-1));
   return dialogue;
 }
 
 // Each message follows one of the other role, and none itself.
 function checkTree(dialogue) {
-  const depths = new Map([[null, 0]]);
+  const depths = new Map([[null, 0]]), count = Object.keys(dialogue.messages).length;
   for (const start of Object.values(dialogue.messages)) {
     const path = [];
     let at = start;
     for (; at && !depths.has(at.id); at = dialogue.messages[at.parent]) {
-      if (path.length > Object.keys(dialogue.messages).length) throw new Error("its messages follow in a circle");
+      if (path.length > count) throw new Error("its messages follow in a circle");
       path.push(at);
     }
     let depth = at ? depths.get(at.id) : 0;
@@ -148,12 +185,14 @@ function importedSpans(spans, content) {
   return spans.every(isOne) && end <= content.length ? spans.map(([from, to, source]) => [from, to, source]) : null;
 }
 
-const FIGURES = ["prompt", "reused", "tokens", "steps", "perSecond", "seconds", "plainSeconds", "measured"];
+const NEEDED = ["prompt", "reused", "tokens", "steps", "perSecond", "seconds"];
+const FIGURES = [...NEEDED, "plainSeconds", "measured"];
 
 function importedFigures(figures) {
   if (typeof figures !== "object" || figures === null) return null;
   const isNumber = (value) => typeof value === "number" && Number.isFinite(value) && value >= 0;
   const found = Object.fromEntries(FIGURES.filter((name) => isNumber(figures[name])).map((name) => [name, figures[name]]));
+  if (NEEDED.some((name) => !(name in found))) return null;
   const sources = Object.entries(figures.sources ?? {}).filter(([, count]) => isNumber(count));
   return { ...found, sources: Object.fromEntries(sources) };
 }

@@ -21,6 +21,9 @@ class Rendered {
   }
 }
 
+// A definition of a link is shown as it was written: the library has no token for it, and places are those of tokens.
+marked.use({ tokenizer: { def() {} } });
+
 // The blocks of a text. What the library gives up on, such as quotes in quotes a thousand deep, is one of plain text.
 function read(text) {
   const whole = `${withoutTabs(text)}\n`;  // without the line feed an open fence is none to it

@@ -6,6 +6,7 @@ const SETTINGS = "coordgen-settings";
 const REMEMBERED = [...SAMPLERS, "limit", "seed", "effort", "system", "prediction"];
 
 let models = [], wereChosen = false;
+let typedSystem = "";  // what the user wants of new chats, whatever the one that is shown was told
 
 const model = () => models.find((it) => it.id === $("which").value) ?? models[0];
 
@@ -47,7 +48,8 @@ const NEUTRAL = { temperature: 0, top_k: 0, top_p: 1, min_p: 0, repetition_penal
 // Where dialogues are kept, so are the settings; the key never is.
 function remember() {
   if (!kept.isOn) return localStorage.removeItem(SETTINGS);
-  localStorage.setItem(SETTINGS, JSON.stringify(Object.fromEntries(REMEMBERED.map((name) => [name, $(name).value]))));
+  localStorage.setItem(SETTINGS, JSON.stringify(Object.fromEntries(REMEMBERED.map((name) =>
+    [name, name === "system" ? typedSystem : $(name).value]))));
 }
 
 function remembered() {
@@ -55,6 +57,7 @@ function remembered() {
   try { read = JSON.parse(localStorage.getItem(SETTINGS)); } catch { /* of another version */ }
   if (!read) return;
   for (const name of REMEMBERED) if (typeof read[name] === "string") $(name).value = read[name];
+  typedSystem = $("system").value;
   wereChosen = true;
 }
 
@@ -86,13 +89,14 @@ function showModel() {
   const { id, recommended } = model();
   $("model").textContent = id;
   document.title = `${id} · coordgen`;
-  if (!wereChosen && recommended) fill(recommended);
+  if (!wereChosen) fill(recommended ?? {});
   advise();
 }
 
 for (const name of REMEMBERED) {
   $(name).onchange = () => {
     if (SAMPLERS.includes(name)) wereChosen = true;
+    if (name === "system") typedSystem = $("system").value;
     tell("");
     advise();
     remember();

@@ -29,12 +29,14 @@ async function done(promise) {
 }
 
 function opened(it) {
-  stopped();
-  views.clear();
-  dialogue = it;
-  $("system").value = it.system || $("system").value;
-  show();
-  listDialogues();
+  if (it !== dialogue) {
+    stopped();
+    views.clear();
+    dialogue = it;
+    $("system").value = it.system;
+    show();
+    listDialogues();
+  }
   if (matchMedia("(max-width: 60rem)").matches) toggleShelf(false);
 }
 
