@@ -1,6 +1,7 @@
 """`coordgen chat` where the terminal can place its cursor: keys, pastes, rows and commands."""
 
 import json
+import os
 import shutil
 import stat
 
@@ -279,3 +280,58 @@ def test_a_damaged_dialogue_is_refused_with_what_is_wrong(tmp_path):
         path.write_text(content)
         with pytest.raises(saved.OptionError, match=r"damaged\.json"):
             saved.load(path)
+
+
+@pytest.mark.parametrize("command", ["/load", "/save", "/file"])
+def test_a_path_that_cannot_be_leaves_the_chat_as_it_is(chat, tmp_path, command):
+    os.mkfifo(tmp_path / "pipe")
+    with chat() as screen:
+        said(screen, f"{command} ~nosuchuser/x")
+        assert "~nosuchuser/x" in screen.shown
+        before = screen.num_asked
+        screen.paste(f"{command} a\0b")
+        screen.type("\r")
+        screen.until_asked(before)
+        assert "holds no NUL" in screen.shown
+        if command == "/file":
+            said(screen, f"/file {tmp_path / 'pipe'}")
+            assert "isnoregularfile" in "".join(screen.shown.split())  # lines end within words
+        said(screen, "Hello")
+        assert "Traceback" not in screen.shown
+
+
+def test_an_edit_that_is_refused_changes_nothing(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    with chat() as screen:
+        said(screen, "First")
+        said(screen, "Second")
+        before = screen.num_asked
+        screen.type("/edit\r")
+        screen.until(lambda: screen.line == "> Second")
+        os.write(screen._own, b" \xe9x\r")
+        screen.until(lambda: "is not" in screen.shown)
+        screen.until_asked(before + 1)
+        said(screen, f"/save {path}")
+    assert asked(path) == ["First", "Second"]
+
+
+def test_an_answer_steers_no_terminal(chat):
+    with chat("--regex", "\x1b\\[2J\x07[a-c]", environment={"NO_COLOR": "1"}) as screen:
+        said(screen, "Hello")
+        assert "> Hello" in screen.shown
+        assert "\u241b[2J\u2407" in screen.shown
+
+
+def test_a_file_stays_for_the_next_message_where_the_first_one_was_not_answered(chat, tmp_path):
+    (tmp_path / "lamp.txt").write_text("The lamp is green. " * 200)
+    path = tmp_path / "dialogue.json"
+    with chat() as screen:
+        said(screen, f"/file {tmp_path / 'lamp.txt'}")
+        said(screen, "Too long?")
+        assert "coordgen: error" in screen.shown
+        (tmp_path / "short.txt").write_text("short")
+        said(screen, "/reset")
+        said(screen, f"/file {tmp_path / 'short.txt'}")
+        said(screen, "What is it?")
+        said(screen, f"/save {path}")
+    assert asked(path)[0].startswith("What is it?\n\nshort.txt:")

@@ -17,11 +17,12 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.counted import counted
+from coordgen_rs.cli.terminal.printable import answer_text
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Stream, whole
+from coordgen_rs.model.answer import Answer, Piece, Stream, whole
 from coordgen_rs.model.options import RequestOptions
 
 EXAMPLES = """\
@@ -170,8 +171,8 @@ def _show(stream: Stream) -> Answer:
     colours = SourceColours() if wants_colours(sys.stdout) else None
     with stream:
         for piece in stream:
-            shown = piece.text if colours is None else colours.painted(piece)
-            print(shown, end="", flush=True)
+            shown = Piece(answer_text(piece.text, sys.stdout), piece.source)
+            print(shown.text if colours is None else colours.painted(shown), end="", flush=True)
     print(flush=True)
     answer = stream.answer
     if colours is not None:

@@ -37,7 +37,9 @@ class Command(NamedTuple):
 
 def _file(talk: "Talk", rest: str) -> None:
     path = _path(rest)
-    if path.is_file() and path.stat().st_size > _MOST_FILE_BYTES:
+    if path.exists() and not path.is_file():  # one of them may wait for somebody who writes
+        raise OptionError(f"{path} is no regular file")
+    if path.exists() and path.stat().st_size > _MOST_FILE_BYTES:
         raise OptionError(f"{path} is longer than {_MOST_FILE_BYTES:,} bytes")
     talk.files.append((path.name, text.read_file(path)))
     text.tell(f"({path.name} goes with the next message)")
@@ -143,13 +145,18 @@ def _path(typed: str) -> Path:
     """A path as it was typed, with or without quotes.
 
     Raises:
-        OptionError: There is none.
+        OptionError: There is none, or it names nothing that there could be.
     """
     if len(typed) > 1 and typed[0] == typed[-1] and typed[0] in "'\"":
         typed = typed[1:-1]
     if not typed:
         raise OptionError("the name of a file must follow")
-    return Path(typed).expanduser()
+    if "\0" in typed:
+        raise OptionError("the name of a file holds no NUL")
+    try:
+        return Path(typed).expanduser()
+    except RuntimeError as error:  # of a user that is not known here
+        raise OptionError(f"{typed}: {error}") from error
 
 
 def _safe(content: str) -> str:

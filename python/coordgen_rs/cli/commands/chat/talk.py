@@ -16,6 +16,7 @@ from coordgen_rs.cli.commands.chat.settings import Settings
 from coordgen_rs.cli.commands.chat.typed import Lines
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
+from coordgen_rs.cli.terminal.printable import answer_text
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
 from coordgen_rs.model.answer import Piece, Stream
 from coordgen_rs.model.dialogue import Dialogue
@@ -80,9 +81,11 @@ class Talk:
         """Answer a message and the files that go with it; whether that began."""
         asked = with_files(question, self.files)
         before = self.dialogue.messages
-        if self._answer(self.dialogue.ask(asked)):
+        self._answer(self.dialogue.ask(asked))
+        is_asked = self.dialogue.messages is not before
+        if is_asked:
             self.files = []
-        return self.dialogue.messages is not before
+        return is_asked
 
     def go_on(self) -> None:
         """Go on with an answer that was cut."""
@@ -90,32 +93,44 @@ class Talk:
 
     def ask_again(self, question: str) -> None:
         """Put a question in the place of the last one; if it cannot be asked, that stays."""
-        before, answer = self.dialogue.messages, self.dialogue.answer
+        before, answer, is_asked = self.dialogue.messages, self.dialogue.answer, False
         self.dialogue.take_back()
-        if not self.ask(question):
-            self.dialogue.load(before)
-            self.dialogue.answer = answer
+        try:
+            is_asked = self.ask(question)
+        finally:
+            if not is_asked:
+                self.dialogue.load(before)
+                self.dialogue.answer = answer
 
     def edited(self, line: str) -> str | None:
-        """A line as the user changes it; None where that is given up, or nobody types."""
+        """A line as the user changes it; None where that is given up, or nobody types.
+
+        Raises:
+            OptionError: It is not valid text.
+        """
         if self._lines is None:
             return None
         try:
-            return self._lines.read(line).strip() or None
+            return text.from_argument("the line", self._lines.read(line)).strip() or None
         except (EOFError, KeyboardInterrupt):
             print(flush=True)
             return None
 
     def _obey(self, command: "Callable[[Talk, str], None]", rest: str) -> None:
-        """Run a command; what it refuses is told.
+        """Run a command; what it refuses is told, and Ctrl-C ends it alone where somebody types.
 
         Raises:
             OptionError, PromptTooLongError, ChatTemplateError: Nobody types.
+            KeyboardInterrupt: The same.
         """
         try:
             command(self, rest)
         except (OptionError, OSError) as error:
             text.tell(f"coordgen: error: {_told(error)}")
+        except KeyboardInterrupt:
+            if not self.is_interactive:
+                raise
+            print(flush=True)
 
     def _typed(self, lines: Lines) -> Iterator[str]:
         """What a person types."""
@@ -140,8 +155,8 @@ class Talk:
             except OptionError as error:
                 text.tell(f"coordgen: error: {error}")
 
-    def _answer(self, answering: AbstractContextManager[Stream]) -> bool:
-        """Show an answer; Ctrl-C stops that, and nothing else. Whether it began.
+    def _answer(self, answering: AbstractContextManager[Stream]) -> None:
+        """Show an answer; Ctrl-C stops that, and nothing else.
 
         Raises:
             PromptTooLongError: The dialogue is too long, and nobody types who could start anew.
@@ -160,17 +175,17 @@ class Talk:
                 raise
             hint = "; /reset starts anew" if isinstance(error, PromptTooLongError) else ""
             text.tell(f"coordgen: error: {error}{hint}")
-            return False
+            return
         self._was_interrupted = bool(interrupts)
         answer = self.dialogue.answer
         if answer is not None and answer.finish_reason in ("length", "capacity"):
             limit = "--max-new-tokens" if answer.finish_reason == "length" else "the context"
             hint = "; /continue goes on" if answer.finish_reason == "length" else ""
             text.tell(f"(cut by {limit}{hint if self.is_interactive else ''})")
-        return True
 
     def _shown(self, piece: Piece) -> str:
-        return piece.text if self.colours is None else self.colours.painted(piece)
+        shown = Piece(answer_text(piece.text, sys.stdout), piece.source)
+        return shown.text if self.colours is None else self.colours.painted(shown)
 
 
 def _told(error: OptionError | OSError) -> str:
