@@ -28,10 +28,16 @@ def titles(page):
     return in_page(page, "kept.found('').map((it) => it.title)")
 
 
-def streaming(page, text=TEXT, **settings):
-    """Ask for a long answer, and wait until it has begun."""
-    ask(page, text, **LONG | settings)
-    until(page, lambda: in_page(page, "running?.message.content.length > 0"))
+def while_answered(page, script):
+    """Ask, and run a script in the page at the first words of a long answer."""
+    page.execute_script(
+        "new MutationObserver((_, observer) => {"
+        " if (!running?.message.content) return;"
+        f" observer.disconnect(); {script}; window.isDone = true;"
+        "}).observe(document.getElementById('log'), {childList: true, subtree: true})"
+    )
+    ask(page, TEXT, **LONG)
+    until(page, lambda: in_page(page, "window.isDone"))
 
 
 def imported(page, tmp_path, *dialogues):
@@ -50,8 +56,7 @@ def dialogue(messages, current, **others):
 
 
 def test_a_dialogue_that_is_left_while_it_is_answered_stays(page):
-    streaming(page)
-    page.execute_script("document.getElementById('anew').click()")
+    while_answered(page, "document.getElementById('anew').click()")
     idle(page)
     assert branch(page) == []
     assert titles(page) == [TEXT[:60]]
@@ -65,22 +70,19 @@ def test_a_dialogue_that_is_left_while_it_is_answered_stays(page):
 
 def test_what_is_deleted_while_it_is_answered_does_not_come_back(page):
     found(page, "#shelves").click()
-    streaming(page)
-    page.execute_script("document.getElementById('clear').click()")
+    while_answered(page, "document.getElementById('clear').click()")
     idle(page)
     assert titles(page) == []
 
 
 def test_the_open_dialogue_is_not_stopped_by_a_click_on_it(page):
     found(page, "#shelves").click()
-    streaming(page)
-    # In one go: what moves under a mouse while an answer grows is clicked at another place.
-    is_running = page.execute_script(
+    while_answered(
+        page,
         "listDialogues(); document.querySelector('#dialogues button').click();"
-        "return running !== null && !running.control.signal.aborted;"
+        "window.isRunning = !running.control.signal.aborted; stopped()",
     )
-    assert is_running
-    page.execute_script("stopped()")
+    assert in_page(page, "isRunning")
     idle(page)
 
 
@@ -88,7 +90,7 @@ def test_a_question_is_kept_before_it_is_answered(page, url):
     found(page, "#shelves").click()
     found(page, "#keep").click()
     until(page, lambda: "are kept" in found(page, "#note").text)
-    streaming(page)
+    while_answered(page, "window.stop(); running.dialogue = newDialogue(); stopped()")
     page.get(url)
     until(page, lambda: in_page(page, "kept.isOn"))
     assert titles(page) == [TEXT[:60]]
