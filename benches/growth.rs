@@ -8,7 +8,8 @@
 //!
 //! Counted is all that happens between two runs of the target: propose, fill and accept, and what is
 //! asked of a draft model that is not run. The first steps are not: arrays grow in them that the prompt has
-//! filled to the brim.
+//! filled to the brim. A length a little below a power of two is one to avoid: a table doubles within the
+//! counted steps, which all steps pay together, and the row seems to grow.
 //!
 //! Two kinds of text ask the same of a step, whatever their length: they show what a question costs. In
 //! the third, words come in any order; the longer it is, the more of them are frequent, and what is
