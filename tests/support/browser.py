@@ -4,6 +4,7 @@ import shutil
 from importlib.resources import files
 
 from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -23,9 +24,13 @@ def opened(profile):
     return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
 
 
+NOT_YET = (NoSuchElementException, StaleElementReferenceException)
+
+
 def until(browser, condition, seconds=60):
-    """Wait for what the page is about to do."""
-    return WebDriverWait(browser, seconds, poll_frequency=0.05).until(lambda _: condition())
+    """Wait for what the page is about to do, also where it draws anew what is looked at."""
+    wait = WebDriverWait(browser, seconds, poll_frequency=0.05, ignored_exceptions=NOT_YET)
+    return wait.until(lambda _: condition())
 
 
 def found(browser, selector):
@@ -36,9 +41,11 @@ def all_of(browser, selector):
     return browser.find_elements("css selector", selector)
 
 
-def button(browser, text):
-    """The last button that says so."""
-    return [it for it in all_of(browser, "button") if it.text == text][-1]
+def button(browser, text, within=""):
+    """The last button that says so, once there is one; `within` is a selector."""
+    last = """[...document.querySelectorAll(arguments[0])].findLast(
+        (it) => it.checkVisibility() && it.innerText.trim() === arguments[1])"""
+    return until(browser, lambda: in_page(browser, last, f"{within} button", text))
 
 
 def in_page(browser, script, *arguments):

@@ -105,7 +105,7 @@ def test_code_and_answers_are_copied_as_they_were_written(page):
         said,
     )
     found(page, ".code-head button").click()
-    next(it for it in all_of(page, ".assistant > .acts button") if it.text == "Copy").click()
+    button(page, "Copy", ".assistant > .acts").click()
     until(page, lambda: in_page(page, "last.length") == 2)
     assert in_page(page, "last") == ["func f() {\n\treturn\n}", said]
 
