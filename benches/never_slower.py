@@ -3,11 +3,14 @@
     python benches/never_slower.py build/embedded-fp32 build/embedded-int8 --data prompts.jsonl
     python benches/never_slower.py SmolLM2-135M-Instruct.Q4_0.gguf --data benches/prompts/*.jsonl
 
-A BUNDLE may be a GGUF file, which is run as it is. DATA holds one JSON object a line, with `task`
-and `prompt` or `messages`; prompts of random tokens, with random answers, are added. Each prompt is
-answered plainly and with drafts in turns, and a speedup is taken within each pair of answers: a
-prompt's is the median. ONNX Runtime creates its threads once, so each bundle and number of threads
-has a process of its own.
+    python benches/never_slower.py mixture.gguf --memory-budget 1500M --data benches/prompts/*.jsonl
+
+A BUNDLE may be a GGUF file, which is run as it is. `benches/peers/shape_file.py` writes one of a
+mixture's shape, which within a budget reads its experts from disk. DATA holds one JSON object a
+line, with `task` and `prompt` or `messages`; prompts of random tokens, with random answers, are
+added. Each prompt is answered plainly and with drafts in turns, and a speedup is taken within each
+pair of answers: a prompt's is the median. ONNX Runtime creates its threads once, so each bundle and
+number of threads has a process of its own.
 """
 
 import argparse
@@ -20,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import draft_method
+from coordgen_rs.cli.terminal.byte_size import parse_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.tools.tables import show_table
 from support.oracles import ADVERSARIAL, measure_bundle
@@ -27,6 +31,7 @@ from support.script import own_processes, run_script
 
 COLUMNS = ("weights", "threads", "task", "plain tokens/s", "drafting", "by costs", "best fixed")
 ORACLES = ("at width", "gap", "best adaptive")
+MEASURED = "limit", "max_new_tokens", "repeats", "memory_budget"
 LEAST = 0.97
 """A prompt on which drafting is slower than this is named."""
 SPREAD = {"least": 0, "lowest tenth": 10, "median": 50, "highest tenth": 90, "most": 100}
@@ -46,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
         "--limit", type=int, default=12, help="prompts a task, default %(default)s"
     )
     options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    options.add_argument("--memory-budget", type=parse_bytes, metavar="SIZE", help="e.g. 4G")
     options.add_argument("--repeats", type=int, default=5, help="default %(default)s")
     options.add_argument("--max-new-tokens", type=int, default=64, help="default %(default)s")
     options.add_argument(
@@ -113,7 +119,7 @@ def show(rows: list[Row]) -> None:
 def main() -> None:
     """Print the tables, or the JSON."""
     options = parser().parse_args()
-    asked = {name: getattr(options, name) for name in ("limit", "max_new_tokens", "repeats")}
+    asked = {name: getattr(options, name) for name in MEASURED}
     pairs = list(product(options.bundles, options.threads))
     rows = []
     with own_processes() as processes, progress() as on_progress:

@@ -1,17 +1,25 @@
 """GGUF files of a model's shape with random weights, for times that are the model's.
 
+    python benches/peers/shape_file.py qwen3-30b-a3b mixture.gguf --layers 6
+
 In: a shape of `qwen_shape.py`'s, `hybrid_shapes.py`'s or `mixture_shapes.py`'s, and the type of a
 file. Out: a file that llama.cpp and coordgen open, its matrices in the types that llama.cpp's
 quantiser gives them in a file of that type. What such a model says means nothing. Needs gguf
 (`pip install --group peers`).
 """
 
+import argparse
+import sys
+from pathlib import Path
 from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 import numpy as np
 
 import hybrid_shapes
 import mixture_shapes
+from support.script import run_script
 
 TYPES = ("Q4_0", "Q8_0", "Q4_K_M")
 _DENSE = "qwen2"
@@ -210,3 +218,27 @@ def _letters():
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(_BYTE_TOKENS) if byte not in shown]
     return [*map(chr, shown), *(chr(_BYTE_TOKENS + number) for number in range(len(others)))]
+
+
+def main(arguments=None):
+    """Write the file of a hybrid or a mixture; 2 where it cannot be written."""
+    shapes = hybrid_shapes.SHAPES | mixture_shapes.SHAPES
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("shape", choices=shapes, metavar="SHAPE", help=", ".join(shapes))
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--layers", type=int, help="fewer than the shape has")
+    parser.add_argument("--type", choices=TYPES, default="Q4_0")
+    options = parser.parse_args(arguments)
+    shape = shapes[options.shape]
+    try:
+        write_shape(
+            options.file, shape | {"layers": options.layers or shape["layers"]}, options.type
+        )
+    except OSError as error:
+        print(f"shape_file.py: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    run_script(main)

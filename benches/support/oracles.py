@@ -115,6 +115,7 @@ def measure_bundle(
     limit: int,
     max_new_tokens: int,
     repeats: int,
+    memory_budget: int | None = None,
 ) -> list[dict[str, Any]]:
     """Figures of every task of some files, and of random prompts, as JSON types.
 
@@ -126,13 +127,14 @@ def measure_bundle(
         limit: Prompts of each task, at most.
         max_new_tokens: Longest answer; a prompt that leaves no room for it is left out.
         repeats: Times that each prompt is answered.
+        memory_budget: Most bytes of blocks and experts, None for no limit.
 
     Raises:
         BundleError: The bundle cannot be used.
         PromptsError: The file of prompts cannot be used.
         OptionError: Same as in `measure`.
     """
-    session = open_session(bundle, threads=threads)
+    session = open_session(bundle, threads=threads, memory_budget=memory_budget)
     read = [prompt for file in data for prompt in read_prompts(file, limit=limit)]
     prompts = encode_prompts(session, read, max_new_tokens)
     prompts[ADVERSARIAL] = random_prompts(session, limit)
