@@ -21,7 +21,9 @@ def opened(profile):
         options.add_argument(f"--{option}")
     options.add_argument(f"--user-data-dir={profile}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    return webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    browser = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
+    browser.set_script_timeout(600)  # a busy machine draws a page slowly
+    return browser
 
 
 NOT_YET = (NoSuchElementException, StaleElementReferenceException)

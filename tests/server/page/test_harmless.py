@@ -336,7 +336,7 @@ def test_what_nests_or_repeats_without_end_does_not_stop_the_page(told, speaker,
     said = DEEP[name]
     speaker.says(*(said[at : at + 2000] for at in range(0, len(said), 2000)))
     ask(told, "Say it")
-    answered(told, 60)
+    answered(told)
     deepest = in_page(
         told,
         """[...document.querySelectorAll('#log .said *')].reduce((most, it) => {

@@ -21,8 +21,22 @@ class Rendered {
   }
 }
 
+const MOST_MARKS = 500;  // of emphasis in a paragraph: the library pairs each of them with all others
+
+// Whether a text has too many stars and underscores to be asked which of them belong together; of the last one asked.
+const crowded = { text: "", is: false };
+function isCrowded(text) {
+  if (text !== crowded.text) [crowded.text, crowded.is] = [text, (text.match(/[*_]+/g)?.length ?? 0) > MOST_MARKS];
+  return crowded.is;
+}
+
 // A definition of a link is shown as it was written: the library has no token for it, and places are those of tokens.
-marked.use({ tokenizer: { def() {} } });
+marked.use({
+  tokenizer: {
+    def() {},
+    emStrong: (_, whole) => isCrowded(whole) ? undefined : false,  // false: as the library does
+  },
+});
 
 // The blocks of a text. What the library gives up on, such as quotes in quotes a thousand deep, is one of plain text.
 function read(text) {
