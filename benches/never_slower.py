@@ -15,6 +15,7 @@ number of threads has a process of its own.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from itertools import groupby, product
 from pathlib import Path
@@ -25,6 +26,7 @@ import numpy as np
 from coordgen_rs._core import draft_method
 from coordgen_rs.cli.terminal.byte_size import parse_bytes
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.errors import CoordgenError
 from coordgen_rs.tools.tables import show_table
 from support.oracles import ADVERSARIAL, measure_bundle
 from support.script import own_processes, run_script
@@ -116,21 +118,26 @@ def show(rows: list[Row]) -> None:
         show_table(title, (*columns, "lowest..highest"), slower, num_words=3)
 
 
-def main() -> None:
-    """Print the tables, or the JSON."""
+def main() -> int:
+    """Print the tables, or the JSON; 2 where a bundle or prompts cannot be used."""
     options = parser().parse_args()
     asked = {name: getattr(options, name) for name in MEASURED}
     pairs = list(product(options.bundles, options.threads))
     rows = []
-    with own_processes() as processes, progress() as on_progress:
-        for done, (bundle, threads) in enumerate(pairs):
-            on_progress(f"{bundle.name}, {threads} threads", done, len(pairs))
-            where = bundle, options.data, options.sources
-            rows += processes.submit(measure_bundle, *where, threads=threads, **asked).result()
+    try:
+        with own_processes() as processes, progress() as on_progress:
+            for done, (bundle, threads) in enumerate(pairs):
+                on_progress(f"{bundle.name}, {threads} threads", done, len(pairs))
+                where = bundle, options.data, options.sources
+                rows += processes.submit(measure_bundle, *where, threads=threads, **asked).result()
+    except CoordgenError as error:
+        print(f"never_slower.py: {error}", file=sys.stderr)
+        return 2
     if options.json:
         print(json.dumps(rows))
     else:
         show(rows)
+    return 0
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ _SMALLER = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
 _PIECE_BLOCKS = 1 << 20
 """A tensor is written in pieces: the largest has half a gigabyte."""
 _BYTE_TOKENS = 256
+_CHAT_TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 
 class Matrix(NamedTuple):
@@ -210,6 +211,7 @@ def _add_metadata(writer, shape):
     writer.add_token_types([1] * (len(tokens) - 1) + [3])
     writer.add_token_merges(["w 1"])
     writer.add_eos_token_id(len(tokens) - 1)
+    writer.add_chat_template(_CHAT_TEMPLATE)
     writer.add_add_bos_token(False)
 
 

@@ -42,7 +42,7 @@ def resident_bytes(file: Path) -> int:
 def test_what_is_resident_stays_within_the_budget(file: Path) -> None:
     store = ExpertStore([file], REGIONS, budget=BUDGET)
     random, most = np.random.default_rng(0), 0
-    for step in range(120):
+    for step in range(60):
         for layer in range(LAYERS):
             size = EXPERTS if step % 40 == 0 else 4
             store.bring(layer, random.permutation(EXPERTS)[:size].tolist(), size)
@@ -50,7 +50,7 @@ def test_what_is_resident_stays_within_the_budget(file: Path) -> None:
     report = store.report()
     assert 0.5 * BUDGET < most <= 1.03 * BUDGET
     assert report["held_bytes"] <= BUDGET
-    assert report["asked"] == LAYERS * (117 * 4 + 3 * EXPERTS)
+    assert report["asked"] == LAYERS * (58 * 4 + 2 * EXPERTS)
     assert 0 < report["misses"] < report["asked"]
     assert report["read_bytes"] > BUDGET
     for layer in range(LAYERS):

@@ -23,6 +23,7 @@ from not_run import NOT_RUN, why_not
 SMALLER = [
     (r"--context 4096", "--context 512"),
     (r"--blocks 6", "--blocks 2"),
+    (r"--load-delay 0\.\d+", "--load-delay 0.01"),
     (r"(coordgen export [^|>#]*[^|>#\s])", r"\1 --prefill-rows 16 --decode-rows 4"),
     (r"(coordgen export .*--provider qnn.*)", r"\1 --context 64"),
     (r"(coordgen generate [^|>#]*[^|>#\s])", r"\1 --max-new-tokens 12"),
