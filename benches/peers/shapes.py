@@ -4,7 +4,7 @@
 
 For each shape and type a GGUF file of random weights is written, measured and removed: steps of all
 widths behind 64 tokens and a prompt of 512, by coordgen, and llama.cpp's own `llama-bench` on the
-same file. Beside them stand how fast this machine reads memory, and how fast it multiplies by the
+same file, in turns: what counts is the median of the rounds. Beside them stand how fast this machine reads memory, and how fast it multiplies by the
 instruction that the kernels use (`cargo bench --bench peaks`). Needs `make peers`, cargo, and
 `pip install --group peers`; of disk, three times the largest file.
 """
@@ -38,13 +38,14 @@ SHAPES = {name: it for name, it in DENSE.items() if it.get("family") == "qwen2"}
 SHAPES |= hybrid_shapes.SHAPES
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT, ANSWER = 512, 64
-REPETITIONS = 3
-"""Of llama-bench."""
+REPETITIONS = 1
+"""Of llama-bench in a round."""
 
 
 def main(arguments=None):
     """Measure and print; 2 where something that is needed is absent, or fails."""
     options = _parser().parse_args(arguments)
+    options.rounds = max(options.rounds, 1)
     shapes = [(name, SHAPES[name]) for name in options.shapes]
     try:
         program(options.llama_cpp, "llama-bench")
@@ -101,10 +102,13 @@ def measure(name, shape, file_type, options):
         with own_processes() as processes:
             for threads in options.threads:
                 asked = [gguf], threads, PROMPT, options.seconds
-                (times,) = processes.submit(measure_widths, *asked).result()
-                ours = {what: 1e3 * median(seconds) for what, seconds in times.items()}
-                theirs = llama_bench(gguf, threads, options.llama_cpp)
-                figures["runs"].append({"threads": threads, "ours_ms": ours, "llama.cpp": theirs})
+                rounds = []
+                for _ in range(options.rounds):
+                    (times,) = processes.submit(measure_widths, *asked).result()
+                    ours = {what: 1e3 * median(seconds) for what, seconds in times.items()}
+                    theirs = llama_bench(gguf, threads, options.llama_cpp)
+                    rounds.append({"ours_ms": ours, "llama.cpp": theirs})
+                figures["runs"].append({"threads": threads, "rounds": rounds})
     return figures
 
 
@@ -130,8 +134,9 @@ def lines(figures, run, peak):
 
     A step reads all weights once. A prompt's rows need no head.
     """
-    one_row = run["ours_ms"]["1 row"]
-    for what, ms in run["ours_ms"].items():
+    ours_ms = {what: median(of_rounds(run, "ours_ms", what)) for what in widths_of(run)}
+    one_row = ours_ms["1 row"]
+    for what, ms in ours_ms.items():
         is_prompt = what.startswith("prompt")
         rows = PROMPT if is_prompt else int(what.split()[0])
         weights = figures["num_weights"] - (figures["head_weights"] if is_prompt else 0)
@@ -150,19 +155,26 @@ def lines(figures, run, peak):
 
 
 def beside(figures, run):
-    """Tokens a second of both engines."""
-    theirs, ours_ms = run["llama.cpp"], run["ours_ms"]
-    answer, prompt = 1e3 / ours_ms["1 row"], 1e3 * PROMPT / ours_ms[f"prompt of {PROMPT}"]
-    return [
-        figures["name"],
-        str(run["threads"]),
-        f"{answer:.1f}",
-        f"{theirs['answer_tokens_s']:.1f}",
-        f"x{answer / theirs['answer_tokens_s']:.2f}",
-        f"{prompt:.0f}",
-        f"{theirs['prompt_tokens_s']:.0f}",
-        f"x{prompt / theirs['prompt_tokens_s']:.2f}",
-    ]
+    """Tokens a second of both engines, and theirs in each round beside ours."""
+    found = [figures["name"], str(run["threads"])]
+    for rows, what, whose in ((1, "1 row", "answer"), (PROMPT, f"prompt of {PROMPT}", "prompt")):
+        ours = [1e3 * rows / ms for ms in of_rounds(run, "ours_ms", what)]
+        theirs = of_rounds(run, "llama.cpp", f"{whose}_tokens_s")
+        ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+        digits = 1 if rows == 1 else 0
+        found += [f"{median(ours):.{digits}f}", f"{median(theirs):.{digits}f}"]
+        found += [f"x{median(ratios):.2f}", f"x{min(ratios):.2f}..x{max(ratios):.2f}"]
+    return found
+
+
+def widths_of(run):
+    """What was timed in each round."""
+    return run["rounds"][0]["ours_ms"]
+
+
+def of_rounds(run, who, what):
+    """A figure of each round."""
+    return [of_round[who][what] for of_round in run["rounds"]]
 
 
 def show(document):
@@ -192,13 +204,14 @@ def show(document):
         num_words=3,
     )
     heads = [f"{what}, {who}" for what in ("steps of a row", "prompt") for who in ("ours", "its")]
+    ratios = "llama.cpp = 1", "rounds"
     show_table(
         "beside llama.cpp, tokens/s",
-        ["file", "threads", *heads[:2], "llama.cpp = 1", *heads[2:], "llama.cpp = 1"],
+        ["file", "threads", *heads[:2], *ratios, *heads[2:], *ratios],
         [beside(figures, run) for figures, run in runs],
         num_words=2,
     )
-    for about in dict.fromkeys(run["llama.cpp"]["about"] for _, run in runs):
+    for about in dict.fromkeys(run["rounds"][0]["llama.cpp"]["about"] for _, run in runs):
         print(f"Peer: {about}\n")
 
 
@@ -213,7 +226,10 @@ def _parser():
     parser.add_argument("--types", nargs="+", choices=TYPES, default=["Q4_0", "Q4_K_M"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument(
-        "--seconds", type=float, default=30, help="of each of our processes, default %(default)s"
+        "--seconds", type=float, default=10, help="of each of our processes, default %(default)s"
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=3, help="of both engines in turns, default %(default)s"
     )
     parser.add_argument(
         "--llama-cpp", type=Path, default=BUILT, metavar="DIR", help="where llama-bench is"

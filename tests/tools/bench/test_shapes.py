@@ -92,14 +92,26 @@ def test_a_file_is_measured_and_removed(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))  # is set, and set back
     work, figures = tmp_path / "work", tmp_path / "figures.json"
-    asked = ["qwen2.5-0.5b", "--types", "Q4_K_M", "--threads", "1", "--seconds", "0.1"]
+    asked = [
+        "qwen2.5-0.5b",
+        "--types",
+        "Q4_K_M",
+        "--threads",
+        "1",
+        "--seconds",
+        "0.1",
+        "--rounds",
+        "2",
+    ]
     assert shapes.main([*asked, "--work", str(work), "--json", str(figures)]) == 0
     assert list(work.iterdir()) == []
     assert not (tmp_path / "nowhere").exists()
     (of_file,) = json.loads(figures.read_text())["files"]
     (run,) = of_file["runs"]
-    assert {"1 row", "16 rows", "prompt of 512"} <= {*run["ours_ms"]}
-    assert all(ms > 0 for ms in run["ours_ms"].values())
+    assert len(run["rounds"]) == 2
+    for of_round in run["rounds"]:
+        assert {"1 row", "16 rows", "prompt of 512"} <= {*of_round["ours_ms"]}
+        assert all(ms > 0 for ms in of_round["ours_ms"].values())
     said = capsys.readouterr().out
     assert "| qwen2.5-0.5b Q4_K_M | 1       | 16 rows" in said
     assert "Peer: llama.cpp, made up" in said
@@ -107,11 +119,13 @@ def test_a_file_is_measured_and_removed(
 
 def test_what_is_reached_stands_beside_the_limits() -> None:
     figures = {"name": "m", "num_bytes": 5 * 10**6, "num_weights": 10**7, "head_weights": 10**6}
-    run = {
-        "threads": 1,
-        "ours_ms": {"1 row": 1.0, "16 rows": 2.0, "prompt of 512": 256.0},
-        "llama.cpp": {"prompt_tokens_s": 1000.0, "answer_tokens_s": 500.0},
-    }
+    theirs = {"prompt_tokens_s": 1000.0, "answer_tokens_s": 500.0}
+    times = ((1.0, 256.0), (1.25, 256.0), (0.8, 512.0))
+    rounds = [
+        {"ours_ms": {"1 row": row, "16 rows": 2.0, "prompt of 512": p}, "llama.cpp": theirs}
+        for row, p in times
+    ]
+    run = {"threads": 1, "rounds": rounds}
     peak = {"read_gb_s": 10.0, "integers_gmac_s": 200.0}
     assert list(shapes.lines(figures, run, peak)) == [
         ["m", "1", "1 row", "1.0", "x1.00", "5.0", "50 %", "10", "5 %"],
@@ -119,7 +133,8 @@ def test_what_is_reached_stands_beside_the_limits() -> None:
         ["m", "1", "prompt of 512", "256.0", "-", "-", "-", "18", "9 %"],
     ]
     assert shapes.beside(figures, run) == [
-        *("m", "1", "1000.0", "500.0", "x2.00", "2000", "1000", "x2.00")
+        *("m", "1", "1000.0", "500.0", "x2.00", "x1.60..x2.50"),
+        *("2000", "1000", "x2.00", "x1.00..x2.00"),
     ]
 
 
