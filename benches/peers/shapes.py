@@ -4,9 +4,10 @@
 
 For each shape and type a GGUF file of random weights is written, measured and removed: steps of all
 widths behind 64 tokens and a prompt of 512, by coordgen, and llama.cpp's own `llama-bench` on the
-same file, in turns: what counts is the median of the rounds. Beside them stand how fast this machine reads memory, and how fast it multiplies by the
-instruction that the kernels use (`cargo bench --bench peaks`). Needs `make peers`, cargo, and
-`pip install --group peers`; of disk, three times the largest file.
+same file, in turns: what counts is the median of the rounds. Beside them stand how fast this
+machine reads memory, and how fast it multiplies by the instruction that the kernels use
+(`cargo bench --bench peaks`). Needs `make peers`, cargo, and `pip install --group peers`; of disk,
+three times the largest file.
 """
 
 import argparse
@@ -45,7 +46,6 @@ REPETITIONS = 1
 def main(arguments=None):
     """Measure and print; 2 where something that is needed is absent, or fails."""
     options = _parser().parse_args(arguments)
-    options.rounds = max(options.rounds, 1)
     shapes = [(name, SHAPES[name]) for name in options.shapes]
     try:
         program(options.llama_cpp, "llama-bench")
@@ -229,7 +229,12 @@ def _parser():
         "--seconds", type=float, default=10, help="of each of our processes, default %(default)s"
     )
     parser.add_argument(
-        "--rounds", type=int, default=3, help="of both engines in turns, default %(default)s"
+        "--rounds",
+        type=int,
+        default=3,
+        choices=range(1, 100),
+        metavar="N",
+        help="of both engines in turns, default %(default)s",
     )
     parser.add_argument(
         "--llama-cpp", type=Path, default=BUILT, metavar="DIR", help="where llama-bench is"
