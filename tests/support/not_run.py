@@ -70,6 +70,12 @@ NOT_RUN = {
     ),
     r"^python benches/peers/shapes\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_shapes.py"),
     r"^python benches/peers/turns\.py": Exempt(Reason.HOURS, "tests/tools/bench/test_shapes.py"),
+    r"^python benches/peers/shape_file\.py": Exempt(
+        Reason.HOURS, "tests/tools/bench/test_shapes.py"
+    ),
+    r"^python benches/never_slower\.py mixture": Exempt(
+        Reason.HOURS, "tests/tools/bench/test_never_slower.py"
+    ),
     r"^python benches/never_slower\.py SmolLM2": Exempt(
         Reason.MODEL, "tests/tools/bench/test_never_slower.py"
     ),

@@ -166,3 +166,11 @@ def test_the_command_prints_every_weight_and_thread(bundle_of, data):
     rows = json.loads(done.stdout)
     assert {(row["weights"], row["threads"]) for row in rows} == {("fp32", 1), ("fp32", 2)}
     assert {"random"} < {row["task"] for row in rows}
+
+
+def test_what_is_no_bundle_is_one_line(data, tmp_path):
+    command = [sys.executable, never_slower.__file__, tmp_path / "absent", "--data", data]
+    done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert "absent is not a bundle" in line

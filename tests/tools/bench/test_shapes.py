@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+import mixture_shapes
 import quantize
+import shape_file
 import shapes
 from contest import ContestantFailedError
 from shape_file import TYPES, matrices, write_shape
@@ -67,6 +69,20 @@ def test_files_with_recurrent_layers_are_opened_by_both(family: str, tmp_path: P
     assert model.get_vocab().n_vocab == shape["vocab"]
     config = open_checkpoint(path).config
     assert len(config.recurrent_layers) == {"qwen35": 6, "lfm2": 10}[family]
+
+
+def test_a_file_is_written_by_a_command(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
+
+    mixture = SMALL | {"family": "qwen3moe", "head_dim": 64}
+    mixture |= {"experts": 4, "chosen": 2, "expert_ffn": 128}
+    monkeypatch.setitem(mixture_shapes.SHAPES, "small", mixture)
+    path = tmp_path / "mixture.gguf"
+    assert shape_file.main(["small", str(path), "--layers", "2"]) == 0
+    assert open_checkpoint(path).config.num_layers == 2
+    assert shape_file.main(["small", str(tmp_path / "absent" / "m.gguf"), "--layers", "2"]) == 2
+    assert "absent" in capsys.readouterr().err
 
 
 @pytest.fixture
