@@ -289,7 +289,9 @@ def test_check_finds_the_embedded_model_lossless(bundle):
 
 
 def test_info_tells_sizes_and_the_manifest(bundle):
-    assert "int8" not in coordgen("info", bundle).stdout
+    shown = coordgen("info", bundle).stdout
+    assert "int8" not in shown
+    assert "requests: several in one step" in shown
     manifest = json.loads(coordgen("info", bundle, "--json").stdout)
     assert manifest["schema_version"] == 7
 

@@ -40,7 +40,9 @@ def test_compiled_bundle_generates_checks_and_tells_its_chip(bundle):
     assert report["provider"] == "qnn"
     assert report["identical"]
     assert report["new_tokens"] == 8
-    assert "provider: qnn, 8-elite" in coordgen("info", bundle).stdout
+    shown = coordgen("info", bundle).stdout
+    assert "provider: qnn, 8-elite" in shown
+    assert "requests: take turns, as all do on qnn" in shown
     Bundle.open(bundle).verify()
 
 

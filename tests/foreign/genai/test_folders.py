@@ -194,6 +194,7 @@ def test_commands_take_a_folder_where_they_take_a_bundle(written, tmp_path):
     before = hashes(written)
     info = coordgen("info", written)
     assert "written by: ONNX Runtime GenAI" in info.stdout
+    assert "requests: take turns" in info.stdout
     checked = coordgen("check", written, "--threads", "1")
     assert "without checksums" in checked.stdout
     assert "exact under commit: canonical" in checked.stdout

@@ -2,6 +2,7 @@
 
 import argparse
 
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.options import shared
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
@@ -23,7 +24,8 @@ def add_arguments(parser: Parser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print what the manifest says."""
     with progress() as on_progress:
-        manifest = open_bundle(options.bundle, on_progress=on_progress).manifest
+        bundle = open_bundle(options.bundle, on_progress=on_progress)
+    manifest = bundle.manifest
     if options.json:
         print(manifest.to_json(), end="")
         return 0
@@ -57,8 +59,18 @@ def run(options: argparse.Namespace) -> int:
         print(line)
     print(f"blocks: {len(blocks)}, widths: {', '.join(map(str, manifest.widths))}")
     print(f"context: {manifest.context} tokens")
+    print(f"requests: {_requests(bundle)}")
     if manifest.recommended is not None:
         told = (f"{name} {value:g}" for name, value in manifest.recommended.told().items())
         print(f"recommended sampling: {', '.join(told)}")
     print(f"written by: {printable(manifest.tool)}")
     return 0
+
+
+def _requests(bundle: Bundle) -> str:
+    """How requests run that come together, as far as files tell."""
+    if bundle.manifest.provider != "cpu":
+        return f"take turns, as all do on {bundle.manifest.provider}"
+    if type(bundle) is not Bundle:
+        return "take turns, as all do in other tools' folders"
+    return "several in one step (--parallel), where the test on first opening finds that exact"
