@@ -603,3 +603,26 @@ def test_a_drafter_refuses_the_history_of_another_vocabulary(session_of):
 def test_the_directory_is_its_owners_alone(tmp_path):
     fill(tmp_path / "deep" / "answers")
     assert (tmp_path / "deep" / "answers").stat().st_mode & 0o077 == 0
+
+
+def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path):
+    with open_history(tmp_path) as history:
+        history.add([1], [2])
+        store = HistoryStore(tmp_path)
+
+        def interrupted(frame, event, _argument):
+            if event == "line" and store.connection.in_transaction:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+            return interrupted
+
+        sys.settrace(interrupted)
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                store.clear()
+        finally:
+            sys.settrace(None)
+        assert not store.connection.in_transaction
+        history.add([3], [4])  # another process's change waits for none
+        assert [request.number for request in HistoryStore(tmp_path).read()] == [1, 2]
+        store.close()

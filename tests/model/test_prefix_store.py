@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from random import Random
 
 import pytest
@@ -213,3 +214,27 @@ def test_a_target_that_reuses_nothing_is_refused_by_name(bundle, tmp_path, monke
     monkeypatch.setattr("coordgen_rs.model.store_opened", inexact)
     with pytest.raises(OptionError, match="reuses nothing of earlier prompts"):
         Model.open(bundle, prefix_store=tmp_path)
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_no_thread_outlives_the_call_that_puts_a_kept_prefix_back(
+    bundle_of, tmp_path, monkeypatch, where
+):
+    kept = {"prefix_memory": 10**9} if where == "memory" else {"prefix_store": tmp_path}
+    prompts = [" ".join(f"{word}{i}" for i in range(60)) for word in ("one", "two")]
+    with Model.open(bundle_of("embedded", "fp32"), **kept) as model:
+        answers = [model.generate(it, max_new_tokens=4).text for it in prompts]
+        if model.prefix_store is not None:
+            model.prefix_store.flush()
+        started, start = [], threading.Thread.start
+
+        def interrupted(thread):
+            start(thread)
+            started.append(thread.name)
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        again = [model.generate(it, max_new_tokens=4).text for it in prompts * 2]
+        monkeypatch.undo()
+    assert again == answers * 2
+    assert started == []

@@ -249,8 +249,8 @@ class HistoryStore:
         Raises:
             sqlite3.Error: It cannot be written; then nothing is changed.
         """
-        self.connection.execute("BEGIN IMMEDIATE")
-        try:
+        try:  # an interrupt comes behind the call that begins, too
+            self.connection.execute("BEGIN IMMEDIATE")
             yield
             self.connection.execute("COMMIT")
         except BaseException:

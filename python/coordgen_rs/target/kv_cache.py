@@ -9,7 +9,6 @@ and the host copies them.
 import math
 import mmap
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,8 +25,6 @@ KV_FORMS = ("f32", "f16", "q8")
 Rounding and order stand in `docs/kernels.md`; the first is the default.
 """
 
-_COPIERS = 2
-"""What takes the time is memory that is written for the first time, page by page."""
 _SCALE_BYTES = 4
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
@@ -192,13 +189,11 @@ def copied(layers: Sequence[Pair], length: int) -> list[Pair]:
 
 
 def put(target: Sequence[Pair], source: Sequence[Pair], length: int) -> None:
-    """Write the first `length` slots of `source` into those of `target`, layer by layer."""
-    pairs = zip(target, source, strict=True)
-    copies = [it for to, of in pairs for it in zip(to, of, strict=True)]
+    """Write the first `length` slots of `source` into those of `target`, layer by layer.
 
-    def put_one(copy: Pair) -> None:
-        array, saved = copy
-        array[:, :, :length] = saved[:, :, :length]
-
-    with ThreadPoolExecutor(_COPIERS) as beside:
-        list(beside.map(put_one, copies))
+    In the caller's thread: one beside it that an interrupt leaves behind would go on writing into
+    rows that the next request fills.
+    """
+    for arrays, saved in zip(target, source, strict=True):
+        for array, copy in zip(arrays, saved, strict=True):
+            array[:, :, :length] = copy[:, :, :length]

@@ -7,9 +7,7 @@ length is asked for again.
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,10 +27,6 @@ from coordgen_rs.target.session import SavedPrefix
 
 if TYPE_CHECKING:
     from coordgen_rs.target.kv_cache import Pair
-
-
-_READERS = 2
-"""What takes the time is memory that is written for the first time, page by page."""
 
 
 class UnusableError(Exception):
@@ -94,9 +88,7 @@ class LookedFor:
         """
         layout = self._layout
         layers, num_blocks = layout.room(length), length // BLOCK_TOKENS
-        with ThreadPoolExecutor(_READERS) as readers:
-            shares = [range(first, num_blocks, _READERS) for first in range(_READERS)]
-            list(readers.map(partial(self._read_blocks, layers), shares))
+        self._read_blocks(layers, num_blocks)
         states = None
         if layout.state_sizes:
             start, num_rest = num_blocks * BLOCK_TOKENS, length % BLOCK_TOKENS
@@ -109,9 +101,9 @@ class LookedFor:
             states = [layout.snapshot(content[rest_bytes:], length)]
         return SavedPrefix(self._token_ids[:length].copy(), layers, states)
 
-    def _read_blocks(self, layers: "Sequence[Pair]", numbers: range) -> None:
+    def _read_blocks(self, layers: "Sequence[Pair]", num_blocks: int) -> None:
         block = np.empty(self._layout.block_bytes(BLOCK_TOKENS), np.uint8)
-        for number in numbers:
+        for number in range(num_blocks):
             start, name = number * BLOCK_TOKENS, self._names[number]
             head = Head(self._scope.digest, name, start, BLOCK_TOKENS)
             self._read(self._path(name), head, block)
