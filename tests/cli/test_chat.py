@@ -202,7 +202,7 @@ class Terminal:
         """Press Ctrl-C, again and again: what comes just before readline waits has no effect."""
         for _ in range(50):
             self.interrupt()
-            while select.select([self._own], [], [], 2)[0] and not has_effect():
+            while select.select([self._own], [], [], 20)[0] and not has_effect():
                 try:
                     self.seen += os.read(self._own, 4096).decode()
                 except OSError:  # nobody holds the other end any more

@@ -32,7 +32,7 @@ def told_on_a_terminal(*arguments):
     """What the command writes to stderr where that is a terminal."""
     ours, theirs = pty.openpty()
     command = [*MODULE, "generate", *map(str, arguments), *SHORT]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=600)
     os.close(theirs)
     told = os.read(ours, 1 << 16).decode()
     os.close(ours)

@@ -84,4 +84,4 @@ def scripted():
     yield start
     for process in processes:
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0

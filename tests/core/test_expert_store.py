@@ -109,7 +109,7 @@ def test_a_budget_is_divided_between_graphs_and_experts() -> None:
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", textwrap.dedent(script), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_command_names_a_file_that_is_cut_short_under_its_hands(file: Path) -> None:

@@ -247,14 +247,14 @@ def test_what_is_evicted_as_an_index_is_just_built_has_it_built_again(tmp_path, 
     def close_late(store):
         if threading.current_thread() is not threading.main_thread():
             is_built.set()
-            assert is_evicted.wait(60)
+            assert is_evicted.wait(600)
         close(store)
 
     monkeypatch.setattr(HistoryStore, "close", close_late)
     with open_history(tmp_path, max_tokens=95_000) as history:
         for document in documents[:-1]:
             history.add(document, [])
-        assert is_built.wait(60)
+        assert is_built.wait(600)
         history.add(documents[-1], [])
         is_evicted.set()
         history._merging.join()

@@ -53,11 +53,11 @@ def test_another_thread_and_work_within_work_do_nothing(alone):
     def long_work():
         begun.set()
         found.append(alone.do(lambda: 1))
-        return may_end.wait(60)
+        return may_end.wait(600)
 
     thread = threading.Thread(target=lambda: found.append(alone.do(long_work)))
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(600)
     assert alone.do(lambda: 1) is None
     assert alone.thread == thread.ident
     may_end.set()
@@ -78,11 +78,11 @@ def test_an_interrupt_keeps_nobody_from_work(alone, method):
 def test_an_interrupt_of_one_who_is_refused_ends_the_work_of_nobody_else(alone):
     begun, may_end, found = threading.Event(), threading.Event(), []
     thread = threading.Thread(
-        target=lambda: found.append(alone.do(lambda: begun.set() or may_end.wait(60)))
+        target=lambda: found.append(alone.do(lambda: begun.set() or may_end.wait(600)))
     )
     alone._at_work = Interrupted(None)
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(600)
     alone._at_work.method = "setdefault"
     with pytest.raises(KeyboardInterrupt):
         alone.do(lambda: 1)
@@ -95,9 +95,9 @@ def test_an_interrupt_of_one_who_is_refused_ends_the_work_of_nobody_else(alone):
 def test_who_waits_is_woken_by_the_end_of_the_work():
     bell = Bell()
     alone, begun, may_end = OneAtATime(bell), threading.Event(), threading.Event()
-    thread = threading.Thread(target=alone.do, args=(lambda: begun.set() or may_end.wait(60),))
+    thread = threading.Thread(target=alone.do, args=(lambda: begun.set() or may_end.wait(600),))
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(600)
     threading.Timer(0.05, may_end.set).start()
     assert bell.wait_for(lambda: alone.do(lambda: 3)) == 3
     thread.join()
@@ -113,7 +113,7 @@ def test_an_interrupt_while_others_are_woken_leaves_them_to_the_next_ring():
     found = []
     thread = threading.Thread(target=lambda: found.append(bell.wait_for(answer)))
     thread.start()
-    assert asked.wait(60)
+    assert asked.wait(600)
     while not bell._asleep:
         pass
 

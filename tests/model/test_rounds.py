@@ -250,7 +250,7 @@ def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answe
 
     thread = threading.Thread(target=read)
     thread.start()
-    assert begun.wait(60)
+    assert begun.wait(600)
     model.close()
     thread.join()
     assert got == [answers[PROMPTS[1]][0]]
@@ -317,13 +317,20 @@ def test_pieces_are_awaited(model, answers):
 
 
 def test_a_cancelled_task_leaves_its_place(model, answers):
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def read(_):
+        begun.set()
+        cancelled.wait(600)
+
     async def cancel_one():
         task = asyncio.create_task(
-            model.agenerate(PROMPTS[1], max_new_tokens=100_000, ignore_eos=True)
+            model.agenerate(PROMPTS[1], on_read=read, max_new_tokens=100_000, ignore_eos=True)
         )
         others = [asyncio.create_task(model.agenerate(it, **OPTIONS)) for it in PROMPTS]
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait, 600)
         task.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return await asyncio.gather(*others)
@@ -472,7 +479,7 @@ def test_a_model_that_is_always_asked_can_be_closed(bundle):
         model.close()
         for it in asking:
             with pytest.raises(SessionClosedError):
-                it.result(60)
+                it.result(600)
 
 
 def test_interrupted_batches_leave_all_places(model, monkeypatch):
@@ -566,7 +573,7 @@ def test_who_drives_goes_on_behind_a_round_that_another_thread_has_made(model, m
     def in_turn(self, parts):
         compute(self, parts)
         if threading.current_thread() is thread and len(waited) < 2:
-            waited.append((is_back if waited else begun).wait(60))
+            waited.append((is_back if waited else begun).wait(600))
 
     def begins(self):
         found = driven(self)
@@ -594,13 +601,20 @@ def test_an_end_that_goes_wrong_leaves_others_their_reader(model, answers, monke
             left.pop()
             raise OSError("the history cannot be written")
 
+    begun, cancelled = threading.Event(), threading.Event()
+
+    def read(_):
+        begun.set()
+        cancelled.wait(600)
+
     async def cancel_one():
         task = asyncio.create_task(
-            model.agenerate(PROMPTS[1], max_new_tokens=100_000, ignore_eos=True)
+            model.agenerate(PROMPTS[1], on_read=read, max_new_tokens=100_000, ignore_eos=True)
         )
-        await asyncio.sleep(0.05)
+        await asyncio.to_thread(begun.wait, 600)
         monkeypatch.setattr(Stream, "close", failing)
         task.cancel()
+        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return await model.agenerate(PROMPTS[3], **OPTIONS)
@@ -671,7 +685,7 @@ def test_a_task_that_is_cancelled_while_its_prompt_is_read(bundle, answers, para
         def on_read(num_tokens):
             read.append(num_tokens)
             loop.call_soon_threadsafe(began.set)
-            cancelled.wait(60)
+            cancelled.wait(600)
 
         task = asyncio.create_task(model.agenerate(LONG * 3, max_new_tokens=2, on_read=on_read))
         await began.wait()
@@ -693,7 +707,7 @@ def test_a_short_question_is_answered_while_a_long_prompt_is_read(model, shared)
     async def ask():
         asked, options = threading.Event(), {"max_new_tokens": 2, "ignore_eos": True}
         long = asyncio.create_task(
-            model.agenerate(LONG * 3, on_read=lambda _: asked.wait(60), **options)
+            model.agenerate(LONG * 3, on_read=lambda _: asked.wait(600), **options)
         )
         await asyncio.sleep(0)
         short = asyncio.create_task(model.agenerate("Hello", namespace="other", **options))
@@ -793,10 +807,13 @@ def test_one_task_at_a_time_reads_a_stream(model):
 
 
 def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
+    given_up = threading.Event()
+
     async def ask():
-        stream = model.astream(LONG * 3, **OPTIONS)
+        stream = model.astream(LONG * 3, on_read=lambda _: given_up.wait(600), **OPTIONS)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(stream.__anext__(), 1e-6)
+        given_up.set()
         with pytest.raises(CallOrderError, match="given up"):
             await stream.__anext__()
 
@@ -811,7 +828,7 @@ def test_a_model_that_is_closed_in_a_loop_answers_nobody_there(bundle, parallel)
                 asyncio.create_task(model.agenerate(it, max_new_tokens=700, ignore_eos=True))
                 for it in PROMPTS[:6]
             ]
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0)  # all are asked; no answer comes before the next turn
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     ended = asyncio.run(ask())

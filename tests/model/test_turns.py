@@ -135,7 +135,7 @@ def test_many_threads_and_streams_give_every_stream_its_own_text(scripted):
         while unread:
             pieces = {word: pool.submit(next, stream, None) for word, stream in unread.items()}
             for word, piece in pieces.items():
-                if piece.result(60) is None:
+                if piece.result(600) is None:
                     del unread[word]
                 else:
                     read[word] += piece.result()
@@ -147,7 +147,7 @@ def test_who_waits_behind_a_stream_that_is_not_read_makes_its_steps(scripted):
     stream = scripted.stream("first")
     with ThreadPoolExecutor(1) as pool:
         assert next(stream) == "f"
-        assert pool.submit(whole, scripted.stream("second")).result(60).text == "second"
+        assert pool.submit(whole, scripted.stream("second")).result(600).text == "second"
     helper = scripted.made[-1][1]
     main = threading.get_ident()
     assert scripted.made[:5] == [("first", main)] + [("first", helper)] * 4
@@ -161,7 +161,7 @@ def test_steps_that_are_made_ahead_end_at_a_stop_string(scripted):
     stream = scripted.stream("one. two", stop=". ")
     with ThreadPoolExecutor(1) as pool:
         assert next(stream) == "o"
-        pool.submit(whole, scripted.stream("x")).result(60)
+        pool.submit(whole, scripted.stream("x")).result(600)
     assert sum(text == "one. two" for text, _ in scripted.made) == len("one. ")
     assert "".join(stream) == "ne"
     assert (stream.answer.text, stream.answer.finish_reason) == ("one", "stop")
@@ -177,7 +177,7 @@ def test_what_goes_wrong_ahead_is_told_to_the_reader_alone(scripted):
     stream = scripted.stream("wrong")
     with ThreadPoolExecutor(1) as pool:
         assert next(stream) == "w"
-        assert pool.submit(whole, scripted.stream("right")).result(60).text == "right"
+        assert pool.submit(whole, scripted.stream("right")).result(600).text == "right"
     assert next(stream) == "r"
     for _ in range(2):
         with pytest.raises(OptionError, match="a step of it failed"):
@@ -193,7 +193,7 @@ def test_an_interrupt_ends_the_call_that_it_hits_and_what_that_was_making(script
     scripted.before_step = before_step
     other = scripted.stream("other")
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(next, other).result(60) == "o"
+        assert pool.submit(next, other).result(600) == "o"
     with pytest.raises(KeyboardInterrupt):
         whole(scripted.stream("mine"))
     with pytest.raises(CallOrderError, match="broken off"):
@@ -227,7 +227,7 @@ def test_a_stream_that_is_given_up_while_others_wait_lets_them_begin(scripted, h
             del stream
             gc.collect()
             may_step.set()
-        assert second.result(60).text == "second"
+        assert second.result(600).text == "second"
     assert [text for text, _ in scripted.made].count("first") == 2
     assert scripted.ended == ["first", "second"]
 
@@ -246,9 +246,9 @@ def test_a_stream_that_waits_for_its_turn_can_be_closed(scripted):
         at_step.wait()
         unread = pool.submit(next, waiting, None)
         waiting.close()
-        assert unread.result(60) is None
+        assert unread.result(600) is None
         may_step.set()
-        assert read.result(60) == "r"
+        assert read.result(600) == "r"
     assert "".join(running) == "unning"
     assert scripted.ended == ["running"]
 
@@ -280,9 +280,9 @@ def test_a_stream_that_the_main_thread_handed_on_does_not_stop_it(scripted):
     stream = scripted.stream("first")
     assert next(stream) == "f"
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(next, stream).result(60) == "i"
+        assert pool.submit(next, stream).result(600) == "i"
         assert whole(scripted.stream("second")).text == "second"
-        assert pool.submit("".join, stream).result(60) == "rst"
+        assert pool.submit("".join, stream).result(600) == "rst"
 
 
 @pytest.mark.parametrize("where", ["main", "pool"])
@@ -308,10 +308,10 @@ def test_a_step_cannot_wait_for_itself(scripted, where, what):
 def test_closing_ends_the_own_stream_and_makes_that_of_another_thread_to_its_end(scripted):
     with ThreadPoolExecutor(1) as pool:
         others = scripted.stream("others")
-        assert pool.submit(next, others).result(60) == "o"
+        assert pool.submit(next, others).result(600) == "o"
         scripted.turns.close()
         assert scripted.released
-        assert pool.submit("".join, others).result(60) == "thers"
+        assert pool.submit("".join, others).result(600) == "thers"
     with pytest.raises(SessionClosedError):
         next(scripted.stream("late"))
 
@@ -330,10 +330,10 @@ def test_requests_that_wait_begin_in_the_order_in_which_they_came(scripted):
         asked = []
         for number, word in enumerate(words):
             asked.append(pool.submit(whole, scripted.stream(word)))
-            while len(scripted.turns._queue) <= number or not at_step.wait(60):
+            while len(scripted.turns._queue) <= number or not at_step.wait(600):
                 pass
         may_step.set()
-        assert [one.result(60).text for one in asked] == words
+        assert [one.result(600).text for one in asked] == words
     assert scripted.ended == words
 
 

@@ -123,6 +123,22 @@ def test_no_step_costs_more_than_narrower_ones_that_add_up_to_as_many_rows(
     assert told[0] == ("timing steps", 0, 40)
 
 
+def test_rounded_costs_of_narrower_steps_add_up_to_no_less(session_of, steady_costs, monkeypatch):
+    """Each step takes as long for each of its rows: rounded up for most of the widths."""
+    session, now = session_of("embedded", "fp32"), [0.0]
+    monkeypatch.setattr(self_test, "_clock", lambda _: lambda: now[0])
+    real = OrtSession.step
+
+    def step(session, inputs):
+        now[0] += inputs.rows * 686.94e-6
+        return real(session, inputs)
+
+    monkeypatch.setattr(OrtSession, "step", step)
+    timed = steady_costs(session, None)
+    assert timed[1] == 686.9
+    assert all(us <= width * timed[1] for width, us in timed.items())
+
+
 def test_changed_file_is_verified_again(bundle):
     open_session(bundle)
     weights = bundle / "block_00.weights"

@@ -189,13 +189,13 @@ def test_listing_and_removing_take_a_place(client, monkeypatch):
 
     def listed(corpus):
         entered.set()
-        assert let_go.wait(60)
+        assert let_go.wait(600)
         return {}
 
     monkeypatch.setattr(documents, "_listed", listed)
     first = threading.Thread(target=lambda: answers.append(client.get(PATH).status_code))
     first.start()
-    assert entered.wait(60)
+    assert entered.wait(600)
     refused(client.get(PATH), 429)
     refused(client.delete(PATH + "/src"), 429)
     let_go.set()

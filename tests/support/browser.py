@@ -1,5 +1,6 @@
 """Headless Chromium with the chat page, driven by selenium: Debian's chromium-driver."""
 
+import json
 import shutil
 from importlib.resources import files
 
@@ -29,7 +30,7 @@ def opened(profile):
 NOT_YET = (NoSuchElementException, StaleElementReferenceException)
 
 
-def until(browser, condition, seconds=60):
+def until(browser, condition, seconds=600):
     """Wait for what the page is about to do, also where it draws anew what is looked at."""
     wait = WebDriverWait(browser, seconds, poll_frequency=0.05, ignored_exceptions=NOT_YET)
     return wait.until(lambda _: condition())
@@ -61,6 +62,23 @@ def ask(browser, text, **settings):
         in_page(browser, "document.getElementById(arguments[0]).value = arguments[1]", name, value)
     in_page(browser, "document.getElementById('text').value = arguments[0]", text)
     found(browser, "#text").send_keys(Keys.ENTER)
+
+
+def answer_without_end(browser, said):
+    """Let the next message be answered by these words, and no end, whatever time that takes."""
+    choice = {"index": 0, "delta": {"content": said}, "finish_reason": None, "token_ids": [5]}
+    browser.execute_script(
+        """const [sent] = arguments, asks = window.fetch;
+        window.fetch = async (path, options) => {
+            if (!path.endsWith("completions")) return asks(path, options);
+            window.fetch = asks;
+            return new Response(new ReadableStream({ start(told) {
+                if (sent) told.enqueue(new TextEncoder().encode(sent));
+                options.signal.onabort = () => told.error(options.signal.reason);
+            } }));
+        };""",
+        said and f"data: {json.dumps({'choices': [choice]})}\n\n",
+    )
 
 
 def answered(browser, seconds=600):

@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _hangs(self, body):
-        self.server.answerer.ended.wait(30)
+        self.server.answerer.ended.wait(600)
         self.close_connection = True
 
     def _too_short(self, body):

@@ -62,7 +62,7 @@ def test_no_process_outlives_its_parent(how, tmp_path):
     while len(workers := list(tmp_path.glob("*.pid"))) < 2:
         assert begun.poll() is None
     begun.send_signal(how)
-    said = begun.communicate(timeout=120)[1]
+    said = begun.communicate(timeout=600)[1]
     for worker in workers:
         while is_running(int(worker.stem)):
             pass

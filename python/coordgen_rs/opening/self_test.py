@@ -292,11 +292,12 @@ def _step_us(
             session.step(inputs)
             times[width].append(1e6 * (clock() - start))
     of_times = mean if is_within else min
-    found = {width: of_times(each) for width, each in times.items() if each}
+    # Rounded first: rounded costs of parts may add up to less than their rounded sum.
+    found = {width: round(of_times(each), 1) for width, each in times.items() if each}
     for width in session.widths[1:]:
         in_parts = (-(-width // other) * found[other] for other in session.widths if other < width)
         found[width] = min(found.get(width, float("inf")), *in_parts)
-    return {width: round(us, 1) for width, us in found.items()}
+    return found
 
 
 def _clock(session: OrtSession) -> Callable[[], float]:

@@ -14,7 +14,7 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 from selenium.webdriver.common.keys import Keys
 
 import browser as chromium
-from browser import all_of, answered, ask, button, found, in_page, until
+from browser import all_of, answer_without_end, answered, ask, button, found, in_page, until
 from checkpoints import ROOT
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
@@ -52,12 +52,10 @@ def test_an_answer_comes_tinted_and_its_counts_are_those_of_the_api(page, url):
 
 
 def test_an_answer_can_be_stopped_and_the_next_one_works(page):
-    page.execute_script(
-        "new MutationObserver((_, observer) => { if (document.querySelector('.said span')) {"
-        " observer.disconnect(); document.getElementById('stop').click(); } })"
-        ".observe(document.getElementById('log'), {childList: true, subtree: true})"
-    )
-    ask(page, TEXT, limit="900", temperature="5", seed="1")  # which seldom ends by itself
+    answer_without_end(page, "Green")
+    ask(page, TEXT)
+    until(page, lambda: found(page, ".assistant .said").text == "Green")
+    found(page, "#stop").click()
     until(page, lambda: in_page(page, "!document.getElementById('send').disabled"))
     assert found(page, ".assistant .figures").text == "stopped"
     assert button(page, "Continue").is_displayed()

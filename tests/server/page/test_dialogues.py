@@ -8,11 +8,10 @@ pytest.importorskip("selenium", reason="selenium is not installed")
 
 from selenium.webdriver.common.keys import Keys
 
-from browser import all_of, answered, ask, button, found, in_page, until
+from browser import all_of, answer_without_end, answered, ask, button, found, in_page, until
 from checkpoints import ROOT
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text().strip()
-LONG = {"limit": "900", "temperature": "5", "seed": "1"}  # which seldom ends by itself
 
 
 def branch(page):
@@ -28,16 +27,12 @@ def titles(page):
     return in_page(page, "kept.found('').map((it) => it.title)")
 
 
-def while_answered(page, script):
-    """Ask, and run a script in the page at the first words of a long answer."""
-    page.execute_script(
-        "new MutationObserver((_, observer) => {"
-        " if (!running?.message.content) return;"
-        f" observer.disconnect(); {script}; window.isDone = true;"
-        "}).observe(document.getElementById('log'), {childList: true, subtree: true})"
-    )
-    ask(page, TEXT, **LONG)
-    until(page, lambda: in_page(page, "window.isDone"))
+def while_answered(page, script, said="Green"):
+    """Ask, and run a script in the page behind the first words of an answer that does not end."""
+    answer_without_end(page, said)
+    ask(page, TEXT)
+    until(page, lambda: in_page(page, "running !== null && running.message.content") == said)
+    page.execute_script(script)
 
 
 def imported(page, tmp_path, *dialogues):
@@ -90,7 +85,8 @@ def test_a_question_is_kept_before_it_is_answered(page, url):
     found(page, "#shelves").click()
     found(page, "#keep").click()
     until(page, lambda: "are kept" in found(page, "#note").text)
-    while_answered(page, "window.stop(); running.dialogue = newDialogue(); stopped()")
+    while_answered(page, "", said="")
+    until(page, lambda: in_page(page, "asked(kept.store('readonly').count())") == 1)
     page.get(url)
     until(page, lambda: in_page(page, "kept.isOn"))
     assert titles(page) == [TEXT[:60]]

@@ -62,7 +62,7 @@ class Scripted:
             raise ContestantFailedError("it is broken")
         said = Reply([], [], begun, max_new_tokens, max_new_tokens, len(prompt))
         for _ in range(max_new_tokens):
-            time.sleep(0.0005)  # a stream of many tokens lasts a while
+            time.sleep(0.005)  # a stream of many tokens lasts ten seconds, if nobody ends it
             said.tokens.append(token)
             said.arrivals.append((time.perf_counter(), 1))
             if until is not None and until(said):

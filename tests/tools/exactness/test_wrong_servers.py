@@ -182,7 +182,7 @@ def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
     monkeypatch.setattr("coordgen_rs.tools.exactness.connection.MOST_BYTES", 1_000_000)
     told = HOSTILE[fault][form == "whole"]
     with answering(fault) as url:
-        address = parse_address("URL", url, None, 0.2 if told == _SLOW else 60)
+        address = parse_address("URL", url, None, 1 if told == _SLOW else 600)
         server = find_server(address, None)
         with pytest.raises(AnswerError, match=told):
             server.ask(read_questions()[0], Sampling(), form)
@@ -193,7 +193,7 @@ def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
 def test_a_hostile_server_gets_a_report(coordgen, monkeypatch, fault, form):
     monkeypatch.setattr("coordgen_rs.tools.exactness.connection.MOST_BYTES", 1_000_000)
     with answering(fault) as url:
-        timeout = ("--timeout", "0.2") if HOSTILE[fault][0] == _SLOW else ()
+        timeout = ("--timeout", "1") if HOSTILE[fault][0] == _SLOW else ()
         given = ("verify", url, "--only", "chat", "--seeds", "none", *timeout)
         printed = coordgen(*given, *([form] if form else []), code=4)
     assert printed.err == ""
@@ -214,8 +214,8 @@ def test_a_server_that_is_loading_its_model_is_waited_for(report, fault):
 
 def test_a_server_that_never_ends_loading_gets_a_report(coordgen):
     with answering("never loaded") as url:
-        printed = coordgen("verify", url, "--timeout", "0.3", code=4)
-    assert "after 0.3 s it still says: the model is being loaded" in printed.out
+        printed = coordgen("verify", url, "--timeout", "1", code=4)
+    assert "after 1 s it still says: the model is being loaded" in printed.out
 
 
 def test_a_server_that_is_not_there_gets_a_report(coordgen):
