@@ -174,6 +174,66 @@ print("same")
     assert run(before, in_child, after) == "same\n"
 
 
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_every_call_of_a_model_is_refused_in_a_fork_while_another_thread_makes_a_step(
+    bundle_of, parallel
+):
+    before = f"""
+import asyncio, faulthandler
+from coordgen_rs import Model, Regex
+model = Model.open({str(bundle_of("embedded", "fp32"))!r}, threads=2, parallel={parallel})
+answer = model.generate("Once", max_new_tokens=3).text
+unread, begun = model.stream("Once"), model.stream("Once", max_new_tokens=3)
+next(begun)
+is_reading, go_on = threading.Event(), threading.Event()
+def on_read(num_tokens):
+    is_reading.set()
+    go_on.wait()
+def read():
+    model.generate("Once more, in a step of this thread", max_new_tokens=2, on_read=on_read)
+thread = threading.Thread(target=read)
+if {parallel} == 1:
+    begun.close()
+thread.start()
+is_reading.wait()
+"""
+    in_child = """
+faulthandler.dump_traceback_later(60, exit=True)
+dialogue = [{"role": "user", "content": "Once"}]
+async def first(stream):
+    return await stream.__anext__()
+refused(
+    lambda: model.generate("Once"),
+    lambda: model.generate("Once", grammar=Regex("a+")),
+    lambda: next(model.stream("Once")),
+    lambda: model.stream_tokens([1, 2]).step(),
+    lambda: model.generate_many(["Once", "Twice"]),
+    lambda: model.chat(dialogue),
+    lambda: next(model.stream_chat(dialogue)),
+    lambda: asyncio.run(first(model.astream("Once"))),
+    lambda: asyncio.run(model.agenerate("Once")),
+    lambda: asyncio.run(first(model.astream_chat(dialogue))),
+    lambda: asyncio.run(model.achat(dialogue)),
+    lambda: next(unread), lambda: next(begun), begun.step, begun.drive,
+)
+unread.close()
+begun.close()
+del unread, begun
+model.close()
+os._exit(0)
+"""
+    after = """
+go_on.set()
+thread.join()
+begun.close()
+unread.close()
+assert model.generate("Once", max_new_tokens=3).text == answer
+model.close()
+print("same")
+"""
+    assert run(before, in_child, after) == "same\n"
+
+
 def test_a_stream_is_refused_in_a_fork_also_while_another_thread_makes_its_step():
     before = """
 from coordgen_rs import Stats, Step

@@ -20,6 +20,7 @@ from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
 from coordgen_rs.model.async_stream import AsyncStream, Reader
@@ -128,7 +129,7 @@ class Model:
             closing.callback(batch.release)
             self.runs = batch.counts
             self._turns = Rounds(batch, self._prefixes, namespace, closing.close)
-        self._reader = Reader(self.parallel)
+        self._reader, self._opened = Reader(self.parallel), OpenedHere()
 
     @classmethod
     def open(
@@ -318,6 +319,7 @@ class Model:
             CallOrderError: The main thread has a stream open, which it read last; or the call is
                 made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
+            ForkedError: This process is a fork of the one that opened the model.
         """
         check_names("Model.generate", options)
         return whole(self.stream(text, **options))
@@ -480,6 +482,7 @@ class Model:
             CallOrderError: The main thread has a stream open, which it read last; or the call is
                 made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
+            ForkedError: This process is a fork of the one that opened the model.
         """
         check_names("Model.chat", options)
         stream = self.stream_chat(
@@ -665,7 +668,9 @@ class Model:
         Raises:
             OptionError: A stop string is empty or of a wrong type.
             UnsupportedGrammarError: The grammar cannot be followed.
+            ForkedError: This process is a fork of the one that opened the model.
         """
+        self._opened.check("model")  # whoever was at work in a round is not in the fork
         seed = asked.chosen_seed()
         stop_strings = StopStrings(() if asked.stop is None else asked.stop)
         drafters, prediction = self._drafters if asked.drafts else None, None

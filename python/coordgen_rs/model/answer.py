@@ -215,7 +215,11 @@ class Stream(Iterator[Piece]):
         """Make a step, or wait for one that another thread makes, and leave what it adds to `step`.
 
         What goes wrong is raised by `step`.
+
+        Raises:
+            ForkedError: This process is a fork of the one that made the stream.
         """
+        self._opened.check("stream")
         self._making.drive()
 
     def give_up(self) -> None:

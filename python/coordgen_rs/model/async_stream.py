@@ -165,8 +165,11 @@ class Reader:
     def close(self) -> None:
         """Give all streams up; who awaits one is told that the model is closed. Waits for nothing.
 
-        An event loop that waits for the model to be closed could not take what they say.
+        An event loop that waits for the model to be closed could not take what they say. In a fork
+        of the process, nothing happens.
         """
+        if self._opened.is_forked:
+            return
         for read in [*self._streams]:
             read.tell(SessionClosedError("the model is closed"))
             self.give_up(read.stream)

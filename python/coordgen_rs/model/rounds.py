@@ -184,7 +184,7 @@ class Rounds:
         self.is_closed = False
         self.num_made = 0
         self._waiting = deque[_Ticket]()  # for a place, longest first
-        self._members = list[Items[Any]]()
+        self._members = dict[Items[Any], None]()  # in order; one call adds, and one removes
         self._opened = OpenedHere()
 
     def turn(self, request: ModelRequest) -> Round:
@@ -239,12 +239,12 @@ class Rounds:
 
     def join(self, items: Items[Any]) -> None:
         """Let a request take part in rounds."""
-        if not any(it is items for it in self._members.copy()):
-            self._members.append(items)
+        self._members.setdefault(items)
 
     def end(self, items: Items[Any]) -> None:
         """Close what makes the items, when no round is made; not waiting for one of this thread."""
         items.give_up()
+        self.join(items)  # whoever makes the next round closes it, also if it was never read
         if self.alone.thread != get_ident():
             self.bell.wait_for(lambda: True if items.is_over else self.alone.do(items.finish))
 
@@ -315,11 +315,12 @@ class Rounds:
 
     def _open(self) -> list[Items[Any]]:
         """The requests that have begun and not ended."""
-        return [it for it in self._members.copy() if not it.is_over]
+        return [it for it in [*self._members] if not it.is_over]
 
     def _resume_all(self) -> bool:
         """Let every request go on to its next run; whether anything was made."""
-        members = self._open()
-        self._members = [it for it in self._members if it in members]
-        made = [items.resume() for items in members]
+        for items in [*self._members]:
+            if items.is_over:
+                self._members.pop(items, None)
+        made = [items.resume() for items in self._open()]
         return any(made)
