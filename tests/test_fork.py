@@ -176,12 +176,17 @@ print("same")
 
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_every_call_of_a_model_is_refused_in_a_fork_while_another_thread_makes_a_step(
-    bundle_of, parallel
+    bundle_of, tmp_path, parallel
 ):
+    template = tmp_path / "chat_template.jinja"
+    template.write_text("{% for message in messages %}{{ message.content }}{% endfor %}")
     before = f"""
 import asyncio, faulthandler
 from coordgen_rs import Model, Regex
-model = Model.open({str(bundle_of("embedded", "fp32"))!r}, threads=2, parallel={parallel})
+model = Model.open(
+    {str(bundle_of("embedded", "fp32"))!r},
+    threads=2, parallel={parallel}, chat_template={str(template)!r},
+)
 answer = model.generate("Once", max_new_tokens=3).text
 unread, begun = model.stream("Once"), model.stream("Once", max_new_tokens=3)
 next(begun)
@@ -191,7 +196,7 @@ def on_read(num_tokens):
     go_on.wait()
 def read():
     model.generate("Once more, in a step of this thread", max_new_tokens=2, on_read=on_read)
-thread = threading.Thread(target=read)
+thread = threading.Thread(target=read, daemon=True)
 if {parallel} == 1:
     begun.close()
 thread.start()
