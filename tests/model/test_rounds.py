@@ -22,7 +22,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.places import Places
-from coordgen_rs.model.rounds import Member
+from coordgen_rs.model.rounds import Member, Rounds
 from coordgen_rs.target.batch import batch as batch_module
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.batch.sequence import Sequence
@@ -833,3 +833,67 @@ def test_a_model_that_is_closed_in_a_loop_answers_nobody_there(bundle, parallel)
 
     ended = asyncio.run(ask())
     assert all(isinstance(it, SessionClosedError) for it in ended)
+
+
+class Busy:
+    """A thread that makes one round after the other: no other ever finds none being made."""
+
+    def __init__(self, model, monkeypatch):
+        self.is_in_round, self.may_end = threading.Event(), threading.Event()
+        compute, do = Batch._compute, model._turns.alone.do
+
+        def computed(batch, parts):
+            self.is_in_round.set()
+            compute(batch, parts)
+
+        def refused(work):
+            return do(work) if threading.get_ident() == self.thread.ident else None
+
+        monkeypatch.setattr(Batch, "_compute", computed)
+        self.thread = threading.Thread(target=self._ask, args=(model,), daemon=True)
+        self.thread.start()
+        assert self.is_in_round.wait(60)
+        monkeypatch.setattr(model._turns.alone, "do", refused)
+
+    def _ask(self, model):
+        while not self.may_end.is_set():
+            model.generate(PROMPTS[0], **OPTIONS)
+
+    def end(self):
+        self.may_end.set()
+        self.thread.join()
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_stream_is_closed_by_the_next_round_of_a_thread_that_is_always_at_it(
+    model, answers, monkeypatch, is_read
+):
+    stream, closed = model.stream(PROMPTS[3], **OPTIONS), threading.Event()
+    if is_read:
+        next(stream)
+    busy = Busy(model, monkeypatch)
+    closing = threading.Thread(target=lambda: (stream.close(), closed.set()), daemon=True)
+    closing.start()
+    is_closed = closed.wait(30)
+    busy.end()
+    monkeypatch.undo()
+    assert is_closed
+    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+
+
+def test_who_joins_while_a_round_begins_takes_part_in_the_next(model, monkeypatch):
+    first, second = (model.stream(PROMPTS[it], **OPTIONS) for it in (0, 3))
+    next(first)
+    opened, joined = Rounds._open, []
+
+    def joining(self):
+        found = opened(self)
+        if not joined:
+            joined.append(second.join())
+        return found
+
+    monkeypatch.setattr(Rounds, "_open", joining)
+    for _ in range(3):
+        first.drive()
+    assert joined
+    assert second.answer.stats.prompt_tokens > 0  # it has begun
