@@ -203,7 +203,7 @@ thread.start()
 is_reading.wait()
 """
     in_child = """
-faulthandler.dump_traceback_later(60, exit=True)
+faulthandler.dump_traceback_later(300, exit=True)
 dialogue = [{"role": "user", "content": "Once"}]
 async def first(stream):
     return await stream.__anext__()

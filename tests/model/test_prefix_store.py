@@ -217,9 +217,7 @@ def test_a_target_that_reuses_nothing_is_refused_by_name(bundle, tmp_path, monke
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])
-def test_no_thread_outlives_the_call_that_puts_a_kept_prefix_back(
-    bundle_of, tmp_path, monkeypatch, where
-):
+def test_no_thread_is_started_to_put_a_kept_prefix_back(bundle_of, tmp_path, monkeypatch, where):
     kept = {"prefix_memory": 10**9} if where == "memory" else {"prefix_store": tmp_path}
     prompts = [" ".join(f"{word}{i}" for i in range(60)) for word in ("one", "two")]
     with Model.open(bundle_of("embedded", "fp32"), **kept) as model:
@@ -228,12 +226,11 @@ def test_no_thread_outlives_the_call_that_puts_a_kept_prefix_back(
             model.prefix_store.flush()
         started, start = [], threading.Thread.start
 
-        def interrupted(thread):
-            start(thread)
+        def recorded(thread):
             started.append(thread.name)
-            raise KeyboardInterrupt
+            start(thread)
 
-        monkeypatch.setattr(threading.Thread, "start", interrupted)
+        monkeypatch.setattr(threading.Thread, "start", recorded)
         again = [model.generate(it, max_new_tokens=4).text for it in prompts * 2]
         monkeypatch.undo()
     assert again == answers * 2

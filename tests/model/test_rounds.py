@@ -852,7 +852,7 @@ class Busy:
         monkeypatch.setattr(Batch, "_compute", computed)
         self.thread = threading.Thread(target=self._ask, args=(model,), daemon=True)
         self.thread.start()
-        assert self.is_in_round.wait(60)
+        assert self.is_in_round.wait(600)
         monkeypatch.setattr(model._turns.alone, "do", refused)
 
     def _ask(self, model):
