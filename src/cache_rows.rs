@@ -1,11 +1,16 @@
-//! The rows of a step that a compact commit keeps, moved together within a layer's cache.
+//! The rows of a step that a compact commit keeps, moved together within a layer's cache; and rows of
+//! a kept prefix, copied back.
 //!
 //! In: keys or values of all slots, and which rows of the last step were accepted. Out: the same, with
 //! those rows in the slots behind the committed tokens. Which rows are accepted is decided in
 //! [`commit`](crate::commit).
 
+use std::sync::Mutex;
+use std::thread;
+
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
+use crate::waiting::lock;
 
 /// Rows of a step on their way to the slots where plain decoding has them.
 ///
@@ -77,6 +82,26 @@ impl<'a> MovedRows<'a> {
     }
 }
 
+/// Copies each source over its target, which is as long, in up to `num_threads` threads: this one,
+/// and others that end before it returns. Where the system gives no others, it copies alone.
+///
+/// # Panics
+///
+/// If a source is longer or shorter than its target.
+pub fn copy_all(pairs: Vec<(&mut [u8], &[u8])>, num_threads: usize) {
+    let rest = Mutex::new(pairs.into_iter());
+    let copy = || loop {
+        let Some((to, from)) = lock(&rest).next() else { break };
+        to.copy_from_slice(from);
+    };
+    thread::scope(|scope| {
+        for _ in 1..num_threads {
+            let _ = thread::Builder::new().spawn_scoped(scope, copy);
+        }
+        copy();
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -139,6 +164,17 @@ mod tests {
         let rows = [NodeId(u32::MAX)];
         assert!(MovedRows::new(&rows, usize::MAX, usize::MAX).is_err());
         assert!(MovedRows::new(&[], usize::MAX, 3).is_err());
+    }
+
+    #[test]
+    fn every_source_is_copied_whatever_the_threads() {
+        for num_threads in 0..5 {
+            let sources: Vec<Vec<u8>> = (0..7).map(|size| vec![size + 1; size.into()]).collect();
+            let mut targets: Vec<Vec<u8>> = (0..7).map(|size| vec![0; size]).collect();
+            let pairs = targets.iter_mut().zip(&sources);
+            copy_all(pairs.map(|(to, from)| (&mut to[..], &from[..])).collect(), num_threads);
+            assert_eq!(targets, sources, "{num_threads} threads");
+        }
     }
 
     #[test]

@@ -48,6 +48,7 @@ __all__ = [
     "SwitchReport",
     "Switcher",
     "TokenOutOfRangeError",
+    "copy_rows",
     "create_unfinished_directory",
     "create_unfinished_file",
     "draft_method",
@@ -919,6 +920,26 @@ def move_rows(caches: Sequence[NDArray[np.uint8]], rows: NDArray[np.uint32], pas
         OptionError: `past_len` is negative.
         ShapeError: An array has another dtype or shape, is not C-contiguous, read-only or given
             twice; rows do not ascend, or a row has no slot. Nothing was moved.
+    """
+
+def copy_rows(
+    caches: Sequence[NDArray[np.uint8]], sources: Sequence[NDArray[np.uint8]], num_rows: int
+) -> None:
+    """Copy the first rows of each source over those of its cache, without the interpreter.
+
+    No thread that copies outlives the call, and no signal's handler runs within it.
+
+    Args:
+        caches: Keys and values of all layers, each `(1, kv_heads, slots, row_bytes) u8`, apart from
+            each other; changed in place.
+        sources: As many, of the same shapes but for their slots; in these only the bytes of a row
+            must stand together.
+        num_rows: Rows to copy of each head.
+
+    Raises:
+        OptionError: `num_rows` is negative.
+        ShapeError: An array has another dtype or shape, or too few rows; a cache is strided,
+            read-only or given twice. Nothing was copied.
     """
 
 def name_bus_errors() -> None:

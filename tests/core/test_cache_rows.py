@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs._core import move_rows
+from coordgen_rs._core import copy_rows, move_rows
 from coordgen_rs.errors import OptionError, ShapeError
 
 SHAPE = (1, 2, 12, 3)
@@ -84,3 +84,52 @@ def test_a_negative_length_is_refused():
 @pytest.mark.parametrize("rows", [u32(), u32(0), u32(0, 1, 2)])
 def test_rows_in_their_slots_touch_no_cache(rows):
     move_rows(read_only(caches()), rows, 9)
+
+
+@given(st.integers(0, 12), st.integers(12, 15), st.booleans())
+def test_first_rows_of_other_arrays_are_copied_and_nothing_else(num_rows, num_slots, is_view):
+    copied, (heads, size) = caches(3), (SHAPE[1], SHAPE[3])
+    sources = [np.full((1, heads, num_slots, size), 7 + n, np.uint8) for n in range(3)]
+    copy_rows(copied, [it[:, :, :num_rows] for it in sources] if is_view else sources, num_rows)
+    for found, before, source in zip(copied, caches(3), sources, strict=True):
+        before[:, :, :num_rows] = source[:, :, :num_rows]
+        np.testing.assert_array_equal(found, before)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: (read_only(caches()), caches()), "a cache cannot be written"),
+        (lambda: (caches(1) * 2, caches()), "a cache cannot be written"),
+        (lambda: (caches(), caches(1)), "sources must have 2 rows"),
+        (lambda: (caches(), [it[:, :, :1] for it in caches()]), "sources must have 2 rows"),
+        (lambda: (caches(), [it[:, :1] for it in caches()]), "sources must have 2 rows"),
+        (lambda: (caches(), [np.asfortranarray(it) for it in caches()]), "sources must have 2"),
+        (lambda: ([it[:, :, ::2] for it in caches()], caches()), "sources must have 2 rows"),
+        (lambda: ([it[:, :, :, :2] for it in caches()], caches()), "sources must have 2 rows"),
+        (lambda: (caches(), [it.astype(np.int8) for it in caches()]), "uint8 arrays of shape"),
+        (lambda: (caches(), [it[0] for it in caches()]), "uint8 arrays of shape"),
+        (lambda: (caches(), None), "uint8 arrays of shape"),
+    ],
+)
+def test_rows_that_cannot_be_copied_are_refused(make, message):
+    arrays, sources = make()
+    before = [np.array(array) for array in arrays]
+    with pytest.raises(ShapeError, match=message):
+        copy_rows(arrays, sources, 2)
+    for array, kept in zip(arrays, before, strict=True):
+        np.testing.assert_array_equal(array, kept)
+
+
+@pytest.mark.parametrize(
+    "strided", [lambda it: it[:, :, ::2], lambda it: np.broadcast_to(it[:, :, :1], SHAPE)]
+)
+def test_sources_may_be_strided(strided):
+    copied, sources = caches(1), [strided(it) for it in caches(2)[1:]]
+    copy_rows(copied, sources, 5)
+    np.testing.assert_array_equal(copied[0][:, :, :5], sources[0][:, :, :5])
+
+
+def test_a_negative_number_of_rows_is_refused():
+    with pytest.raises(OptionError, match="num_rows"):
+        copy_rows(caches(), caches(), -1)

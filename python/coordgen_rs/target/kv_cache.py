@@ -15,7 +15,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs._core import move_rows
+from coordgen_rs._core import copy_rows, move_rows
 from coordgen_rs.errors import OptionError
 from coordgen_rs.target.states import StateArrays, States
 
@@ -152,7 +152,7 @@ class KvCache:
     def put(self, layers: Sequence[Pair], length: int) -> None:
         """Commit the first `length` tokens of such copies, in place of all that is there."""
         self.length = 0
-        put(self._arrays, layers, length)
+        copy_rows(self._all, [array for pair in layers for array in pair], length)
         self.length = length
 
 
@@ -186,14 +186,3 @@ def row_bytes(form: str, head_dim: int) -> int:
 def copied(layers: Sequence[Pair], length: int) -> list[Pair]:
     """Copies of the first `length` slots of each layer's keys and values."""
     return [(keys[:, :, :length].copy(), values[:, :, :length].copy()) for keys, values in layers]
-
-
-def put(target: Sequence[Pair], source: Sequence[Pair], length: int) -> None:
-    """Write the first `length` slots of `source` into those of `target`, layer by layer.
-
-    In the caller's thread: one beside it that an interrupt leaves behind would go on writing into
-    rows that the next request fills.
-    """
-    for arrays, saved in zip(target, source, strict=True):
-        for array, copy in zip(arrays, saved, strict=True):
-            array[:, :, :length] = copy[:, :, :length]

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import CacheEncodings
-from coordgen_rs.target.kv_cache import Pair, copied, put
+from coordgen_rs.target.kv_cache import Pair, copied
 
 Axes = tuple[int, int, int, int]
 
@@ -131,7 +131,9 @@ class IntegerCache:
         """Commit the first `length` tokens of such copies, in place of all that is there."""
         self.length = 0
         for views in self._views.values():
-            put(views, layers, length)
+            for arrays, saved in zip(views, layers, strict=True):
+                for array, copy in zip(arrays, saved, strict=True):
+                    array[:, :, :length] = copy[:, :, :length]
         self.length = length
 
     def _copy(self, layer: int, rows: slice | NDArray[np.uint32], start: int) -> None:
