@@ -8,7 +8,6 @@
 use std::ops::Range;
 
 use super::activations::{Tile, Tiling};
-use super::tile::PREFETCHED;
 use super::weight_type::WeightType;
 use super::{Added, Destination, Weights, finish, some, store};
 use crate::kernels::lanes::{Lanes, WIDTH};
@@ -23,6 +22,8 @@ const FEW_ROWS: usize = 2;
 /// Most columns that tiles are multiplied with at a time, of F32 32 KiB. With 256 prompts take 2 to 5 %
 /// longer, as sums are stored and loaded more often.
 const MOST_COLUMNS: usize = 512;
+/// How far ahead weights are asked for where few rows are multiplied with them, in bytes.
+const PREFETCHED: usize = 8192;
 /// How far ahead weights are asked for where many rows are multiplied with them, in bytes. As far as
 /// for few rows, or into the second cache, prompts take up to 15 % longer.
 const PREFETCHED_NEAR: usize = 2048;

@@ -109,15 +109,11 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
     let (layout, parts) = (W::TYPE.layout(), W::Scales::PARTS);
     unsafe {
         let value_bytes = WIDTH * layout.value_bytes();
-        let block_bytes = WIDTH * layout.block_bytes() * BLOCK / layout.weights;
         let mut values = panel;
         let numbers = numbers::<W>(panel, blocks);
         let mut sums = [L::splat(0.0); R];
         for block in 0..blocks {
-            let ahead = panel.wrapping_add(PREFETCHED + block * block_bytes);
-            for line in (0..block_bytes).step_by(LINE) {
-                L::prefetch(ahead.wrapping_add(line));
-            }
+            ask_ahead::<L, W>(panel, blocks, block);
             let scales = W::Scales::read::<L>(layout, numbers, block);
             for (part, scale) in scales[..parts].iter().enumerate() {
                 let mut integers = [L::splat_integer(0); R];
@@ -150,6 +146,26 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
             tile = tile.next::<R>();
         }
         sums
+    }
+}
+
+/// Asks the memory for what is read some blocks later: values, which run on into the next panel's,
+/// and the scales of a panel further, which are needed from its first block on.
+#[inline(always)]
+unsafe fn ask_ahead<L: Lanes, W: BlockForm>(panel: *const u8, blocks: usize, block: usize) {
+    let layout = W::TYPE.layout();
+    let value_bytes = WIDTH * layout.value_bytes();
+    let number_bytes = WIDTH * layout.block_bytes() * BLOCK / layout.weights - value_bytes;
+    let (values, numbers) = (blocks * value_bytes, blocks * number_bytes);
+    let mut at = values.min(PREFETCHED) + block * value_bytes;
+    if at >= values {
+        at += numbers;
+    }
+    let next = values + numbers + values + block * number_bytes;
+    for (at, bytes) in [(at, value_bytes), (next, number_bytes)] {
+        for line in (0..bytes).step_by(LINE) {
+            unsafe { L::prefetch_far(panel.wrapping_add(at + line)) };
+        }
     }
 }
 
@@ -286,5 +302,5 @@ unsafe fn numbers<W: BlockForm>(panel: *const u8, blocks: usize) -> Numbers {
 
 /// Bytes of a cache's line.
 pub const LINE: usize = 64;
-/// How far ahead weights are asked for, in bytes.
-pub const PREFETCHED: usize = 8192;
+/// How far ahead values are asked for, in bytes.
+const PREFETCHED: usize = 16384;
