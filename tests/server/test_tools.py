@@ -113,6 +113,17 @@ def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
     assert "TEXT" in grammar(offered())
 
 
+def test_a_function_that_is_asked_for_is_called_once():
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    from call_marks import marked_tokens
+
+    said = f'{BEGIN}\n{{"name": "time", "arguments": {{}}}}\n{END}'
+    for choice, twice in ((forced("time"), len(said) + 1), ("required", None)):
+        text = grammar(offered(tool_choice=choice))
+        assert marked_tokens().refused_at(text, f"{said}\n") is None
+        assert marked_tokens().refused_at(text, f"{said}\n{said}") == twice
+
+
 def test_allowed_tools_leave_the_others_told_but_not_callable():
     for mode in ("auto", "required"):
         allowed = {"mode": mode, "tools": [forced("time")]}

@@ -56,7 +56,8 @@ def held(
     if given is not None and not isinstance(given, JsonSchema):
         return loosely, given
     answer = None if given is None else json.loads(given.text)
-    choice = Choice(tools.callable, tools.is_required, tools.is_parallel, answer)
+    is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
+    choice = Choice(tools.callable, tools.is_required, is_parallel, answer)
     try:
         lark = _written(form, choice, tools.strict, model)
     except (OptionError, GrammarError) as error:  # also where there is no package for grammars
