@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark
-from coordgen_rs.server.refusal import RefusalError, UnfollowedError
+from coordgen_rs.server.refusal import UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
 from coordgen_rs.server.tools.forms import form_of, hermes
 from coordgen_rs.server.tools.forms.form import CallForm, Choice
@@ -43,16 +43,9 @@ def held(
         given_field: The field that asks for that.
 
     Raises:
-        RefusalError: A call has to be made, and the request has a grammar, too.
         UnfollowedError: A call has to be made, or a function is strict, and cannot be held to.
     """
     form, loosely = form_for(model), Calling(form_for(model), tools.callable)
-    if given is not None and tools.is_required:
-        raise RefusalError(
-            "tool_choice asks for a call: then nothing else can be, too",
-            param="tool_choice",
-            code="invalid_value",
-        )
     if given is not None and not isinstance(given, JsonSchema):
         return loosely, given
     answer = None if given is None else json.loads(given.text)
