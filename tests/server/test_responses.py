@@ -298,7 +298,7 @@ def test_thoughts_go_to_the_template_and_what_is_encrypted_does_not():
     [
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"type": "custom_tool_call", "name": "x"}, "input[0].type"),
-        (MADE | {"arguments": "{"}, "input[0].arguments"),
+        (MADE | {"arguments": 5}, "input[0].arguments"),
         (MADE | {"name": None}, "input[0].name"),
         (MADE | {"namespace": "x"}, "input[0].namespace"),
         (GIVEN | {"call_id": None}, "input[0].call_id"),
