@@ -1,7 +1,7 @@
 """Servers for the clients that people use, which live in an environment of their own.
 
 `make clients` builds that environment and runs these tests in it; the servers run in the
-project's.
+project's. `COORDGEN_CLIENTS_MODEL=FILE` has them answer with another model than SmolLM2.
 """
 
 import json
@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SUPPORT = ROOT / "tests" / "support"
 PYTHON = Path(os.environ.get("COORDGEN_PYTHON", ROOT / ".venv" / "bin" / "python")).absolute()
-MODEL = ROOT / "build" / "smollm2"
+MODEL = Path(os.environ.get("COORDGEN_CLIENTS_MODEL", ROOT / "build" / "smollm2")).absolute()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,7 +37,7 @@ def _settings():
 
 @contextmanager
 def served(*options):
-    """`coordgen serve` on SmolLM2, once it is ready: its address."""
+    """`coordgen serve` on SmolLM2, or on another model that is asked for, once it is ready."""
     command = [PYTHON, "-m", "coordgen_rs", "serve", MODEL, "--name", "smollm2", "--port", "0"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as process:
         try:

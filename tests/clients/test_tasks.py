@@ -152,13 +152,32 @@ def test_litellm(scripted, provider, path):
     assert ask().content == ANSWER
 
 
-def test_langchain(scripted):
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_anthropics_own_loop(scripted, is_streamed):
+    from anthropic import Anthropic, beta_tool
+
+    runner = Anthropic(base_url=scripted(*RULES)).beta.messages.tool_runner(
+        model="scripted",
+        max_tokens=100,
+        messages=[{"role": "user", "content": QUESTION}],
+        tools=[beta_tool(weather)],
+        stream=is_streamed,
+    )
+    assert [block.text for block in runner.until_done().content] == [ANSWER]
+
+
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
+def test_langchain(scripted, provider):
     from langchain_core.messages import HumanMessage, ToolMessage
     from langchain_core.tools import tool
+    from langchain_ollama import ChatOllama
     from langchain_openai import ChatOpenAI
 
-    told = tool(weather)
-    model = ChatOpenAI(base_url=f"{scripted(*RULES)}/v1", model="scripted", max_retries=0)
+    told, url = tool(weather), scripted(*RULES)
+    if provider == "openai":
+        model = ChatOpenAI(base_url=f"{url}/v1", model="scripted", max_retries=0)
+    else:
+        model = ChatOllama(base_url=url, model="scripted")
     model = model.bind_tools([told])
     messages = [HumanMessage(QUESTION)]
     whole, *chunks = [model.invoke(messages), *model.stream(messages)]
@@ -218,7 +237,10 @@ def test_openai_agents(scripted, api):
     assert asyncio.run(run()) == (ANSWER, ANSWER)
 
 
-@pytest.mark.parametrize("mode", ["TOOLS", "JSON", "JSON_SCHEMA"])
+MODES = ["TOOLS", "TOOLS_STRICT", "RESPONSES_TOOLS", "JSON", "JSON_SCHEMA"]
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_instructor(scripted, mode):
     import instructor
     from openai import OpenAI
@@ -230,16 +252,36 @@ def test_instructor(scripted, mode):
 
     arguments = {"city": "Oslo", "degrees": 7}
     call = json.dumps({"name": "Weather", "arguments": arguments})
-    said = f"<tool_call>\n{call}\n</tool_call>" if mode == "TOOLS" else json.dumps(arguments)
+    said = f"<tool_call>\n{call}\n</tool_call>" if "TOOLS" in mode else json.dumps(arguments)
     client = OpenAI(base_url=f"{scripted(('Oslo', said))}/v1")
     client = instructor.from_openai(client, mode=instructor.Mode[mode])
-    told = client.chat.completions.create(
+    told = client.create(
         model="scripted",
         response_model=Weather,
         messages=[{"role": "user", "content": QUESTION}],
         max_retries=1,
     )
     assert told.model_dump() == arguments
+
+
+@pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])
+def test_smolagents(scripted, is_streamed):
+    from smolagents import OpenAIModel, ToolCallingAgent, tool
+
+    def told(city: str) -> str:
+        """Tell the weather of a city.
+
+        Args:
+            city: The city.
+        """
+        return weather(city)
+
+    final = json.dumps({"name": "final_answer", "arguments": {"answer": ANSWER}})
+    call = CALL.replace("weather", "told")
+    url = scripted(("7 degrees, says", f"<tool_call>{final}</tool_call>"), ("Oslo", call))
+    model = OpenAIModel("scripted", f"{url}/v1")
+    agent = ToolCallingAgent([tool(told)], model, verbosity_level=0, stream_outputs=is_streamed)
+    assert agent.run(QUESTION) == ANSWER
 
 
 @pytest.mark.parametrize(("provider", "path"), [("openai", "/v1"), ("anthropic", "")])

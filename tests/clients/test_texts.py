@@ -4,6 +4,8 @@ import asyncio
 import json
 import subprocess
 import sys
+from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -209,11 +211,8 @@ def _llm(folder, url, question, is_streamed):
     return done.stdout.removesuffix("\n")
 
 
-@client
-def instructor(url, question, is_streamed):
+def _instructor(mode, url, question, is_streamed):
     """A client for answers of a form; without one it is that of OpenAI."""
-    from typing import Literal
-
     import instructor
     from openai import OpenAI
     from pydantic import BaseModel
@@ -222,7 +221,7 @@ def instructor(url, question, is_streamed):
         name: Literal["red", "green", "blue"]
         is_warm: bool
 
-    client = instructor.from_openai(OpenAI(base_url=f"{url}/v1"), mode=instructor.Mode.JSON_SCHEMA)
+    client = instructor.from_openai(OpenAI(base_url=f"{url}/v1"), mode=instructor.Mode[mode])
     asked = {
         "model": "smollm2",
         "messages": [{"role": "user", "content": question}],
@@ -231,9 +230,114 @@ def instructor(url, question, is_streamed):
         "max_retries": 1,
     }
     if is_streamed:
-        *_, last = client.chat.completions.create_partial(response_model=Colour, **asked)
+        *_, last = client.create_partial(response_model=Colour, **asked)
         return last.model_dump_json()
-    return client.chat.completions.create(response_model=Colour, **asked).model_dump_json()
+    return client.create(response_model=Colour, **asked).model_dump_json()
+
+
+CLIENTS |= {
+    f"instructor_{mode.lower()}": partial(_instructor, mode)
+    for mode in ("JSON_SCHEMA", "TOOLS", "TOOLS_STRICT", "RESPONSES_TOOLS")
+}
+
+
+def paint(colour: Literal["red", "green", "blue"]) -> str:
+    """Paint it.
+
+    Args:
+        colour: The colour.
+    """
+    return f"It is {colour}."
+
+
+@client
+def instructor_iterable(url, question, is_streamed):
+    """A list of a form, always as it comes: a small model never ends it."""
+    import instructor
+    from openai import OpenAI
+    from pydantic import BaseModel
+
+    class Colour(BaseModel):
+        name: Literal["red", "green", "blue"]
+
+    found = instructor.from_openai(OpenAI(base_url=f"{url}/v1")).create_iterable(
+        model="smollm2",
+        messages=[{"role": "user", "content": question}],
+        response_model=Colour,
+        max_tokens=LENGTH,
+        temperature=0,
+    )
+    return [one.name for one in found]
+
+
+@client
+def anthropic_tools(url, question, is_streamed):
+    """A tool that is named, by the client's own loop, which goes on without it."""
+    from anthropic import Anthropic, beta_tool
+
+    runner = Anthropic(base_url=url).beta.messages.tool_runner(
+        model="smollm2",
+        max_tokens=LENGTH,
+        messages=[{"role": "user", "content": question}],
+        tools=[beta_tool(paint)],
+        tool_choice={"type": "tool", "name": "paint"},
+        stream=is_streamed,
+        max_iterations=2,
+    )
+    (call,) = runner.until_done().content
+    return call.input
+
+
+def _openai_agents_tools(choice, url, question, is_streamed):
+    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool
+    from openai import AsyncOpenAI
+
+    async def run():
+        agent = Agent(
+            "painter",
+            model=OpenAIChatCompletionsModel("smollm2", AsyncOpenAI(base_url=f"{url}/v1")),
+            model_settings=ModelSettings(temperature=0, max_tokens=LENGTH, tool_choice=choice),
+            tools=[function_tool(paint)],
+            tool_use_behavior="stop_on_first_tool",
+        )
+        if not is_streamed:
+            return (await Runner.run(agent, question)).final_output
+        running = Runner.run_streamed(agent, question)
+        async for _ in running.stream_events():
+            pass
+        return running.final_output
+
+    return asyncio.run(run())
+
+
+CLIENTS |= {
+    f"openai_agents_{choice}": partial(_openai_agents_tools, choice)
+    for choice in ("required", "paint")
+}
+
+
+@client
+def smolagents(url, question, is_streamed):
+    """One step of an agent that has to call something."""
+    from smolagents import OpenAIModel, ToolCallingAgent, tool
+
+    model = OpenAIModel("smollm2", f"{url}/v1", temperature=0, max_tokens=LENGTH)
+    agent = ToolCallingAgent(
+        [tool(paint)], model, max_steps=1, verbosity_level=0, stream_outputs=is_streamed
+    )
+    agent.run(question)
+    calls = agent.memory.steps[1].tool_calls  # in the order in which they were carried out
+    return sorted(json.dumps(call.arguments) for call in calls)
+
+
+@client
+def langchain_ollama(url, question, is_streamed):
+    from langchain_ollama import ChatOllama
+
+    model = ChatOllama(base_url=url, model="smollm2", temperature=0, num_predict=LENGTH)
+    if is_streamed:
+        return "".join(chunk.content for chunk in model.stream(question))
+    return model.invoke(question).content
 
 
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["whole", "streamed"])

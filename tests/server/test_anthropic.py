@@ -251,6 +251,61 @@ def test_an_impossible_field_is_named(model, field, value, named):
     assert model.asked == []
 
 
+class SayingInTurn(FakeModel):
+    """One that has a text for each request."""
+
+    context, ends = 2000, "stop"
+
+    def __init__(self, *texts):
+        super().__init__()
+        self._texts = [*texts]
+
+    def stream_tokens(self, token_ids, **options):
+        text = self._texts.pop(0)
+        self.steps = [(text, ("target",) * len(text))]
+        return super().stream_tokens(token_ids, **options)
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_the_clients_own_loop_runs_tools_until_the_model_answers(is_streamed):
+    given = []
+
+    @anthropic.beta_tool
+    def f(x: int) -> str:
+        """Do."""
+        given.append(x)
+        return f"did {x}"
+
+    model = SayingInTurn(CALL, CALL.replace("1", "2"), "All done.")
+    with listening(model) as url:
+        client = anthropic.Anthropic(base_url=url, api_key="any", max_retries=0)
+        messages = client.beta.messages
+        runner = messages.tool_runner(model="fake", tools=[f], stream=is_streamed, **HELLO)
+        answer = runner.until_done()
+    assert [plain(block) for block in answer.content] == [{"type": "text", "text": "All done."}]
+    assert given == [1, 2]
+    whole = ("hello", "did 1", "did 2")
+    for number, (prompt, _) in enumerate(model.asked):
+        assert [text in prompt for text in whole] == [at <= number for at in range(3)]
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+def test_a_thread_may_be_created_and_is_not_found_later(model, path):
+    with serving(model) as client:
+
+        def told(thread):
+            return client.post(path, json={"model": "fake"} | HELLO | {"thread": thread})
+
+        assert told({"type": "create"}).status_code == 200
+        lost = told({"type": "continue", "previous_message_id": "msg_1"})
+        assert lost.status_code == 404
+        error = lost.json()["error"]
+        assert error["type"] == "not_found_error"
+        assert error["details"] == {"error_code": "thread_not_found"}
+        for wrong in ("create", {"type": "fork"}, {"type": "create", "x": 1}):
+            assert told(wrong).status_code == 400
+
+
 def test_headers_of_a_key_that_disagree_are_refused(model):
     with serving(model, keys=(api_key("one"), api_key("two"))) as client:
         both = {"x-api-key": "one", "Authorization": "Bearer two"}

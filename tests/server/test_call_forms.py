@@ -220,6 +220,39 @@ def test_with_one_call_alone_the_answer_ends_behind_it(name, tokens_of):
         assert checked(tokens, lark, one + one) is not None
 
 
+@pytest.mark.parametrize("is_parallel", [True, False], ids=["several", "one"])
+@pytest.mark.parametrize("is_required", [True, False], ids=["required", "auto"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_behind_a_call_white_space_may_follow_and_then_the_end(
+    name, is_required, is_parallel, tokens_of
+):
+    tokens, choice = tokens_of(name), {"is_required": is_required, "is_parallel": is_parallel}
+    lark = grammar(name, Lexicon(tokens.added(), tokens.ends), **choice)
+    calls = calls_of(name) if is_parallel else WRITTEN[:1]
+    text = spoken(name, calls)
+    for end in ENDS.get(name, ()):
+        text = text.removesuffix(end)
+    for white in ("", "\n", "\n\n", " \n"):
+        assert checked(tokens, lark, text + white) is None
+        for parts in ([text + white], text + white):
+            assert parsed(read(BY_NAME[name], parts, is_held=True)) == ("", calls)
+    if is_required:
+        assert checked(tokens, lark, text + "\nSo") is not None
+
+
+def test_in_channels_white_space_around_the_mark_behind_a_call_is_not_for_the_client():
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    from call_marks import marked_tokens
+
+    tokens = marked_tokens(BY_NAME["harmony"].marks)  # the mark does not end the answer
+    lark = grammar("harmony", Lexicon(tokens.added(), tokens.ends))
+    text = spoken("harmony", WRITTEN[:1]).removesuffix("<|call|>") + "\n<|call|>\n"
+    assert tokens.refused_at(lark, text) is None
+    for is_held in (True, False):
+        for parts in ([text], text):
+            assert parsed(read(BY_NAME["harmony"], parts, is_held=is_held)) == ("", WRITTEN[:1])
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_an_answer_is_a_call_or_follows_the_schema(name, tokens_of):
     tokens = tokens_of(name)

@@ -5,10 +5,13 @@ import json
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
+pytest.importorskip("jinja2", reason="the extra server is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from call_templates import TEMPLATES
 from coordgen_rs.server.tools.spelling.plain_json import is_object
+from coordgen_rs.text.chat_template import ChatTemplate
 from fake_model import FakeModel
 from fake_served import serving
 
@@ -71,3 +74,55 @@ def test_an_answer_that_a_stop_string_ends_within_a_call_is_cut_short(
     assert len(choice["message"]["tool_calls"]) == num_calls
     message = told(text, "/v1/messages", stop_sequences=[stop]).json()
     assert [block["input"] for block in message["content"]] == [{"x": 1}]
+
+
+class TemplatedModel(FakeModel):
+    """One that reads what a chat template renders.
+
+    Args:
+        source: The template.
+    """
+
+    context = 2000
+
+    def __init__(self, source):
+        super().__init__()
+        self.tools_template = source
+        self._template = ChatTemplate(source, {"bos_token": "", "eos_token": ""})
+
+    def chat_prompt(self, messages, *, tools=None, template_variables=None):
+        return self._template.render(messages, tools=tools, variables=template_variables)
+
+
+@pytest.mark.parametrize("said", ['{"x": "The', "nothing", "[1]"])
+@pytest.mark.parametrize("reads_tools", [True, False], ids=["tools", "words"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_call_whose_arguments_are_no_object_is_part_of_a_dialogue(name, reads_tools, said):
+    function = {"name": "f", "arguments": said}
+    call, result = {"id": "1", "type": "function", "function": function}, {"content": "not done"}
+    asked = {"role": "assistant", "content": "", "tool_calls": [call]}
+    told = [*MESSAGES, asked, {"role": "tool", "tool_call_id": "1"} | result]
+    use = {"type": "tool_use", "id": "1", "name": "f", "input": said}
+    given = {"type": "tool_result", "tool_use_id": "1"} | result
+    blocks = [{"role": "assistant", "content": [use]}, {"role": "user", "content": [given]}]
+    bodies = {
+        "/v1/chat/completions": {"messages": told},
+        "/v1/messages": {"messages": [*MESSAGES, *blocks], "max_tokens": 9},
+        "/api/chat": {"messages": told, "stream": False},
+        "/v1/responses": {
+            "input": [
+                *MESSAGES,
+                {"type": "function_call", "call_id": "1"} | function,
+                {"type": "function_call_output", "call_id": "1", "output": "not done"},
+            ]
+        },
+    }
+    model = TemplatedModel(TEMPLATES[name])
+    model.reads_tools = reads_tools
+    with serving(model) as client:
+        for path, body in bodies.items():
+            answered = client.post(path, json={"model": "fake"} | body)
+            assert answered.status_code == 200, answered.text
+    for prompt, _ in model.asked:
+        assert said.rsplit('"', maxsplit=1)[-1] in prompt
+        assert "not done" in prompt

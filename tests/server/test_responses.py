@@ -197,6 +197,48 @@ def test_the_answer_is_held_to_the_functions_and_to_what_is_chosen():
     assert "weather" not in model.asked[3][1]["grammar"].text
 
 
+FORMAT = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+CHATTED = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 99}
+NESTED = [{"type": "function", "function": {"name": "time", "parameters": CITY}}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "choices", "held"),
+    [
+        (
+            PATH,
+            ASKED,
+            ["required", {"type": "function", "name": "time"}],
+            {"text": {"format": FORMAT}},
+        ),
+        (
+            CHAT,
+            CHATTED | {"tools": NESTED},
+            ["required", {"type": "function", "function": {"name": "time"}}],
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": CITY}}},
+        ),
+        (
+            "/v1/messages",
+            CHATTED | {"tools": [{"name": "time", "input_schema": CITY}]},
+            [{"type": "any"}, {"type": "tool", "name": "time"}],
+            {"output_config": {"format": FORMAT}},
+        ),
+    ],
+)
+def test_a_format_of_text_says_nothing_where_a_call_is_asked_for(path, body, choices, held):
+    model = saying(CALLS)
+    with serving(model) as client:
+        for choice in choices:
+            for more in ({}, held):
+                told = client.post(path, json=body | {"tool_choice": choice} | more)
+                assert told.status_code == 200, told.text
+        alone, beside = ([options["grammar"] for _, options in model.asked[at::2]] for at in (0, 1))
+        assert alone == beside
+        if path == CHAT:
+            more = {"tool_choice": "required", "guided_regex": "a+"}
+            assert refused(client.post(path, json=body | more))["param"] == "tool_choice"
+
+
 def test_what_is_told_of_steps_comes_with_the_next_event():
     body = ASKED | {"coordgen": {"spans": True}, "return_token_ids": True}
     events = events_of(saying("So: " + CALLS), body)
@@ -256,7 +298,7 @@ def test_thoughts_go_to_the_template_and_what_is_encrypted_does_not():
     [
         ({"type": "item_reference", "id": "x"}, "input[0].type"),
         ({"type": "custom_tool_call", "name": "x"}, "input[0].type"),
-        (MADE | {"arguments": "{"}, "input[0].arguments"),
+        (MADE | {"arguments": 5}, "input[0].arguments"),
         (MADE | {"name": None}, "input[0].name"),
         (MADE | {"namespace": "x"}, "input[0].namespace"),
         (GIVEN | {"call_id": None}, "input[0].call_id"),

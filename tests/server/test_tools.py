@@ -113,6 +113,17 @@ def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
     assert "TEXT" in grammar(offered())
 
 
+def test_a_function_that_is_asked_for_is_called_once():
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    from call_marks import marked_tokens
+
+    said = f'{BEGIN}\n{{"name": "time", "arguments": {{}}}}\n{END}'
+    for choice, twice in ((forced("time"), len(said) + 1), ("required", None)):
+        text = grammar(offered(tool_choice=choice))
+        assert marked_tokens().refused_at(text, f"{said}\n") is None
+        assert marked_tokens().refused_at(text, f"{said}\n{said}") == twice
+
+
 def test_allowed_tools_leave_the_others_told_but_not_callable():
     for mode in ("auto", "required"):
         allowed = {"mode": mode, "tools": [forced("time")]}
@@ -225,8 +236,6 @@ def test_a_schema_of_the_answer_leaves_calls_and_other_grammars_do_not():
     assert "TEXT" not in text
     calling, found = held(offered(), FakeModel(), Regex("a+"))
     assert (calling.is_held, found) == (False, Regex("a+"))
-    with pytest.raises(RefusalError, match="nothing else"):
-        held(offered(tool_choice="required"), FakeModel(), schema)
 
 
 def test_calls_of_a_template_with_ids_of_its_own_length_get_such():

@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.grammar.kinds import AfterThinking
+from coordgen_rs.grammar.kinds import AfterThinking, JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.options import RequestOptions
@@ -355,9 +355,11 @@ def asked_rest(
     options["drafts"] = own.flag("drafts", default=True)
     options["trees"] = with_trees
     held_to = grammar_of(fields, own, given)
-    options["grammar"] = None if held_to is None else held_to.grammar
     if tools is not None and tools.is_required and held_to is not None:
-        raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
+        if not isinstance(held_to.grammar, JsonSchema):
+            raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
+        held_to = None  # the format of an answer that is not given
+    options["grammar"] = None if held_to is None else held_to.grammar
     own.end()
     with_token_ids = fields.flag("return_token_ids")
     fields.ignore(*_ABOUT_CLIENT)

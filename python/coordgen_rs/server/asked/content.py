@@ -93,7 +93,7 @@ def _message(message: object, where: str) -> dict[str, Any]:
 
 
 def _call(call: Fields) -> dict[str, Any]:
-    """A call that the model has made, its arguments as an object: so templates expect it.
+    """A call that the model has made, its arguments as an object: so templates expect them.
 
     Raises:
         RefusalError: It is malformed.
@@ -110,23 +110,29 @@ def _call(call: Fields) -> dict[str, Any]:
     return told if identity is None else {"id": identity} | told
 
 
-def arguments_of_call(function: Fields) -> dict[str, Any]:
+def arguments_of_call(function: Fields, name: str = "arguments") -> dict[str, Any] | str:
     """The arguments of a call, which clients write as text, as an object.
 
+    A call that was cut short, or that is wrong, comes back with its result all the same: its text
+    stays text.
+
+    Args:
+        function: Who is called.
+        name: The field that has the arguments.
+
     Raises:
-        RefusalError: They are no object.
+        RefusalError: They are neither an object nor text.
     """
-    given = function.take("arguments")
-    if isinstance(given, str):
-        try:
-            given = parse_json(given or "{}", function.name("arguments"))
-        except JsonTextError as error:
-            raise RefusalError(
-                str(error), param=function.name("arguments"), code="invalid_value"
-            ) from error
-    if not isinstance(given, dict):
-        raise function.wrong("arguments", "must be a JSON object, written as a string")
-    return given
+    given = function.take(name)
+    if isinstance(given, dict):
+        return given
+    if not isinstance(given, str):
+        raise function.wrong(name, "must be a JSON object, or text")
+    try:
+        parsed = parse_json(given or "{}", function.name(name))
+    except JsonTextError:
+        return given
+    return parsed if isinstance(parsed, dict) else given
 
 
 def _text(content: object, where: str) -> str:

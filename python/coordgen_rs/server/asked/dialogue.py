@@ -18,7 +18,7 @@ from coordgen_rs.server.asked.known import check_known
 from coordgen_rs.server.refusal import RefusalError, names_path
 from coordgen_rs.server.tools.functions import Tools, tools_of
 from coordgen_rs.server.tools.holding import form_for
-from coordgen_rs.server.tools.prompts import described, with_short_ids
+from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
 
 _GIVEN_OTHERWISE = ("messages", "tools", "add_generation_prompt")
 """What is no variable of the client's."""
@@ -76,7 +76,12 @@ class AskedDialogue:
         elif about_tools and (length := form_for(model).id_len) is not None:
             messages = with_short_ids(messages, length)
         variables = variables_of(self.effort, self.variables, facts, self.thinks)
-        return model.chat_prompt(messages, tools=listed, template_variables=variables)
+        try:
+            return model.chat_prompt(messages, tools=listed, template_variables=variables)
+        except ChatTemplateError:
+            if (mapped := with_mapped_arguments(messages)) == messages:
+                raise
+            return model.chat_prompt(mapped, tools=listed, template_variables=variables)
 
 
 def dialogue_of(fields: Fields) -> AskedDialogue:

@@ -41,7 +41,12 @@ def error_json(error: RefusalError, scope: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def anthropic_error(error: RefusalError) -> dict[str, Any]:
-    """An error as Anthropic writes it; our own code beside its message."""
+    """An error as Anthropic writes it; our own code beside its message, and where clients look."""
     other = "invalid_request_error" if error.status < 500 else "api_error"
-    told = {"type": _ANTHROPIC_TYPES.get(error.status, other), "message": str(error)}
-    return {"type": "error", "error": told | ({"code": error.code} if error.code else {})}
+    told: dict[str, Any] = {
+        "type": _ANTHROPIC_TYPES.get(error.status, other),
+        "message": str(error),
+    }
+    if error.code:
+        told |= {"code": error.code, "details": {"error_code": error.code}}
+    return {"type": "error", "error": told}

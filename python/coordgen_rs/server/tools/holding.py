@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark
-from coordgen_rs.server.refusal import RefusalError, UnfollowedError
+from coordgen_rs.server.refusal import UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
 from coordgen_rs.server.tools.forms import form_of, hermes
 from coordgen_rs.server.tools.forms.form import CallForm, Choice
@@ -43,20 +43,14 @@ def held(
         given_field: The field that asks for that.
 
     Raises:
-        RefusalError: A call has to be made, and the request has a grammar, too.
         UnfollowedError: A call has to be made, or a function is strict, and cannot be held to.
     """
     form, loosely = form_for(model), Calling(form_for(model), tools.callable)
-    if given is not None and tools.is_required:
-        raise RefusalError(
-            "tool_choice asks for a call: then nothing else can be, too",
-            param="tool_choice",
-            code="invalid_value",
-        )
     if given is not None and not isinstance(given, JsonSchema):
         return loosely, given
     answer = None if given is None else json.loads(given.text)
-    choice = Choice(tools.callable, tools.is_required, tools.is_parallel, answer)
+    is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
+    choice = Choice(tools.callable, tools.is_required, is_parallel, answer)
     try:
         lark = _written(form, choice, tools.strict, model)
     except (OptionError, GrammarError) as error:  # also where there is no package for grammars

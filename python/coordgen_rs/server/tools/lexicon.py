@@ -15,6 +15,9 @@ from coordgen_rs.grammar.json_text import json_text
 TEXT = "TEXT: /(.|\\n)+/"
 """The terminal of any text."""
 
+WHITE = r"WHITE: /[ \t\r\n]{1,8}/"
+"""The terminal of what models write between calls and behind them; more would go on for long."""
+
 
 class Lexicon:
     """What the grammar of one answer is written with.

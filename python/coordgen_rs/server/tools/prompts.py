@@ -46,6 +46,27 @@ def with_short_ids(messages: list[dict[str, Any]], length: int) -> list[dict[str
     return [_renamed(message, length) for message in messages]
 
 
+def with_mapped_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have objects for arguments, for a template that reads no text there.
+
+    Args:
+        messages: The messages; they are not changed.
+    """
+    return [
+        message | {"tool_calls": [_mapped(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
+
+
+def _mapped(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    if isinstance(function["arguments"], dict):
+        return call
+    return call | {"function": function | {"arguments": {"arguments": function["arguments"]}}}
+
+
 def _renamed(message: dict[str, Any], length: int) -> dict[str, Any]:
     found = dict(message)
     if isinstance(identity := found.get("tool_call_id"), str):

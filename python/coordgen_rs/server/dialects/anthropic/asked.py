@@ -21,6 +21,7 @@ from coordgen_rs.server.asked.effort import effort_of
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.formats import HeldTo
 from coordgen_rs.server.dialects.anthropic.content import messages_of, tools_of
+from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools import functions
 
 _IGNORED = (
@@ -76,6 +77,7 @@ def _dialogue(
     fields: Fields,
 ) -> tuple[Callable[[Model], NDArray[np.uint32]], functions.Tools | None, HeldTo | None]:
     """What makes the prompt, what the model may call, and what it is held to where it does not."""
+    _check_thread(fields)
     messages = messages_of(fields)
     tools = functions.tools_of(Fields(tools_of(fields)))
     if tools is not None:
@@ -88,6 +90,23 @@ def _dialogue(
         return encoded(model, dialogue.text(model), "messages", special_tokens=False)
 
     return prompt, tools, _schema(fields, config)
+
+
+def _check_thread(fields: Fields) -> None:
+    """No dialogue is kept, and clients that are told so send theirs whole.
+
+    Raises:
+        RefusalError: A thread is to be gone on with, or something else is asked.
+    """
+    thread = fields.peek("thread")
+    if isinstance(thread, dict) and thread.get("type") == "continue":
+        raise RefusalError(
+            'no thread is kept: send the whole dialogue, with a thread of type "create"',
+            status=404,
+            param="thread",
+            code="thread_not_found",
+        )
+    fields.only("thread", {"type": "create"}, why="it can only be created")
 
 
 def _thinks(fields: Fields) -> bool:

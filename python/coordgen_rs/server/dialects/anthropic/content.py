@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from coordgen_rs.errors import arguments
+from coordgen_rs.server.asked.content import arguments_of_call
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
 
@@ -95,13 +96,12 @@ def _said(content: object, where: str) -> dict[str, Any]:
 
 
 def _call(block: Fields) -> dict[str, Any]:
-    identity, name, given = block.text("id"), block.text("name"), block.take("input")
+    identity, name = block.text("id"), block.text("name")
+    given = arguments_of_call(block, "input")
     block.ignore("caller")
     block.end()
     if identity is None or name is None:
         raise block.wrong("name", "must name the function, and id the call")
-    if not isinstance(given, dict):
-        raise block.wrong("input", "must be an object")
     return {
         "id": identity,
         "type": "function",

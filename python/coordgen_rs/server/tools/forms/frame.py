@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from coordgen_rs.grammar.json_text import json_text
 from coordgen_rs.server.tools.calls import Parameters
 from coordgen_rs.server.tools.forms.form import Choice, Reader
-from coordgen_rs.server.tools.lexicon import TEXT, Lexicon, regex
+from coordgen_rs.server.tools.lexicon import TEXT, WHITE, Lexicon, regex
 from coordgen_rs.server.tools.spelling.plain_json import JSON
 from coordgen_rs.server.tools.spelling.spelling import Spelling
 
@@ -38,7 +38,6 @@ class Frame:
         between: What stands between calls of a section; None where there is one alone.
         last: What stands behind the last call.
         closing: The mark that closes a section; "" where the answer ends there.
-        joint: What is written between sections.
         spelling: How arguments are spelt.
         is_bare: Whether an answer that is nothing but the JSON of a call is one, too.
         prefers_bare: Whether the model was trained to write calls in that way, without marks.
@@ -58,7 +57,6 @@ class Frame:
     end: str = ""
     between: str | None = None
     last: str = ""
-    joint: str = ""
     spelling: Spelling = field(default=JSON)
     is_bare: bool = False
     prefers_bare: bool = False
@@ -90,7 +88,7 @@ class _Writing:
 
     def __init__(self, frame: Frame, choice: Choice, lexicon: Lexicon) -> None:
         self._frame, self._choice, self._lexicon = frame, choice, lexicon
-        self._rules: list[str] = []
+        self._rules = [WHITE]
 
     def text(self) -> str:
         frame, choice = self._frame, self._choice
@@ -135,18 +133,18 @@ class _Writing:
         return self._lexicon.literal(frame.last + frame.gap + frame.closing)
 
     def _marked(self) -> str:
-        """Sections of calls and nothing else."""
+        """Sections of calls and nothing else, but for white space behind them."""
         frame, literal = self._frame, self._lexicon.literal
         section = _sequence(literal(frame.opening + frame.gap + frame.begin), "rest")
         self._rule("must", section)
         if not self._choice.is_parallel or not frame.closing:
-            return "must"
-        return f"must ({_sequence(literal(frame.joint), 'must')})*"
+            return "must WHITE?"
+        return "must (WHITE? must)* WHITE?"
 
     def _only_calls(self) -> str:
         if not self._frame.prefers_bare:
             return self._marked()
-        return _sequence(self._lexicon.literal(self._frame.before), "call", self._more())
+        return _sequence(self._lexicon.literal(self._frame.before), "call", self._more(), "WHITE?")
 
     def _more(self) -> str:
         """More calls without marks."""
@@ -177,7 +175,7 @@ class _Writing:
             chunk = self._rule("chunk", " | ".join(["section", *free]))
             return f"{chunk}* TEXT?"
         ahead = f"({' | '.join(free)})* " if free else ""
-        return f"{ahead}(section | TEXT)?"
+        return f"{ahead}(section WHITE? | TEXT)?"
 
     def _bare(self, arguments: Mapping[str, str]) -> str:
         """A call without marks. It is one from the function's name on: other JSON is text."""
@@ -186,7 +184,7 @@ class _Writing:
             key = rf'\s*\{{\s*"name"\s*:\s*"{regex(name)}"\s*,\s*"({keys})"\s*:'
             self._rule(f"b{number}[lazy]", f"/{key}/")
             named.append(self._rule(f"n{number}", f'b{number} " "? a{number} "}}"'))
-        return self._rule("bare", _sequence(f"({' | '.join(named)})", self._more()))
+        return self._rule("bare", _sequence(f"({' | '.join(named)})", self._more(), "WHITE?"))
 
     def _answer(self, schema: dict[str, object]) -> str:
         """The answer where nothing is called.

@@ -9,7 +9,7 @@ from collections.abc import Generator
 
 from coordgen_rs.server.tools.calls import Call, Content, Parameters, Said, Thought
 from coordgen_rs.server.tools.forms.form import Choice, Reader
-from coordgen_rs.server.tools.lexicon import TEXT, Lexicon
+from coordgen_rs.server.tools.lexicon import TEXT, WHITE, Lexicon
 from coordgen_rs.server.tools.spelling.marks import begun_len
 from coordgen_rs.server.tools.spelling.plain_json import JsonExtent, is_object
 
@@ -44,7 +44,7 @@ class Harmony:
             UnsupportedGrammarError: The schema of a function cannot be followed.
         """
         literal = lexicon.literal
-        rules = [TEXT, f"next: {literal(_START + 'assistant')}"]
+        rules = [TEXT, WHITE, f"next: {literal(_START + 'assistant')}"]
         named = list[str]()
         for number, (name, schema) in enumerate(choice.parameters.items()):
             arguments = lexicon.json({"type": "object"} if name in lexicon.loose else schema)
@@ -56,7 +56,8 @@ class Harmony:
         named = [one.replace("kind?", "kind") for one in named]
         rules.append(f"kind: {' | '.join(literal(kind + _MESSAGE) for kind in kinds)}")
         ended = literal("<|call|>")
-        rules.append(f"call: ({' | '.join(named)}) {ended and f'{ended}?'}")
+        behind = ended and f"({ended} WHITE?)?"
+        rules.append(f"call: ({' | '.join(named)}) WHITE? {behind}")
         end = literal(_ENDS[0])
         thought = f"{literal(_CHANNEL + 'analysis' + _MESSAGE)} TEXT? {end}"
         rules.append(f"thought: {thought}")
@@ -167,9 +168,13 @@ class HarmonyReader:
             else:
                 self._num_calls -= 1
                 self._say(Content, said)
+                yield from self._text(Content)
+                return
         for mark in _ENDS:
+            self._ahead = self._ahead.lstrip()
             while not self._is_over and mark.startswith(self._ahead) and self._ahead != mark:
                 yield
+                self._ahead = self._ahead.lstrip()
             self._ahead = self._ahead.removeprefix(mark)
         if self._is_cut and any(mark.startswith(self._ahead) for mark in _ENDS):
             self._ahead = ""

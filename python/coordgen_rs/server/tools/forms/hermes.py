@@ -14,6 +14,5 @@ FORM = Frame(
     after='", "arguments": ',
     end="}",
     closing="</tool_call>",
-    joint="\n",
     is_bare=True,
 )

@@ -13,6 +13,5 @@ FORM = Frame(
     after=">",
     end="</function>",
     closing="</tool_call>",
-    joint="\n",
     spelling=XML,
 )
