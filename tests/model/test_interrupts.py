@@ -87,4 +87,4 @@ def test_signals_leave_answers_threads_and_the_history_as_they_are(bundle, expec
 @pytest.mark.usefixtures("handled")
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_a_thousand_signals_leave_all_as_it_is(bundle, expected, parallel):
-    assert under_signals(bundle, expected, parallel, 1000, 1) == []
+    assert under_signals(bundle, expected, parallel, 1000, 0) == []

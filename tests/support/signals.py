@@ -1,10 +1,9 @@
-"""Requests under real signals at random moments: `python tests/support/signals.py BUNDLE`.
+"""Requests under real signals at random moments.
 
 In: a bundle, a seed, how many signals. Out: what went wrong, or nothing. SIGINT and SIGALRM come,
 whose handlers raise, while requests with kept prefixes, sampling, grammars and a history run.
 """
 
-import argparse
 import faulthandler
 import os
 import random
@@ -13,7 +12,6 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections import Counter
 from contextlib import closing
 from pathlib import Path
 
@@ -135,23 +133,3 @@ def _ask(model, number, expected, wrong, *, in_streams=False):
         if tokens != expected[it]
     ]
     return len(numbers)
-
-
-def main():
-    """Send signals, and print what went wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--signals", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    expected, wrong = expected_of(given.bundle), []
-    for parallel in (1, 4):
-        wrong += under_signals(given.bundle, expected, parallel, given.signals // 2, given.seed)
-    print(f"{given.signals} signals: {len(wrong)} wrong")
-    for words, count in Counter(wrong).items():
-        print(f"{count} x {words}")
-    raise SystemExit(bool(wrong))
-
-
-if __name__ == "__main__":
-    main()

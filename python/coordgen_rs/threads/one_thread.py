@@ -10,6 +10,9 @@ from collections.abc import Callable
 
 from coordgen_rs.threads.bell import Bell
 
+_NO_THREAD = "can't start new thread", "can't create new thread"
+"""What Python says then; a handler of a signal may raise RuntimeError, too."""
+
 
 class NoThreadError(RuntimeError):
     """The system gives no thread; no handler of a signal raises this."""
@@ -58,7 +61,7 @@ class OneThread:
             try:
                 start_new_thread(self._run, ())
             except RuntimeError as error:
-                if error.args == ("can't start new thread",):
+                if str(error).startswith(_NO_THREAD):
                     raise NoThreadError(*error.args) from error
                 raise
 
