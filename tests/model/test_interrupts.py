@@ -9,6 +9,9 @@ import pytest
 from interrupts import ASKED, Tracer, asked, num_idle, open_model, threads_end, together
 from signals import expected_of, under_signals
 
+# What comes within a finalizer is told by Python, and raised by nobody.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 WAITING = ("threading.py", "/threads/", "/writer.py", "/lent.py")
 NUM_OTHERS, NUM_SIGNALS = 8, 20
 
