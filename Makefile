@@ -24,7 +24,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-real-full test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth table peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth table peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -91,6 +91,9 @@ families: build/.core ## logits of each family beside those of transformers (mak
 
 test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
 	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py
+
+test-interrupts-full: build/.core ## requests interrupted wherever Python looks for it, and by 2,000 signals (15 minutes)
+	$(BIN)/python -m pytest -q -m interrupts_full tests/model/test_interrupts.py
 
 soak: build/.core $(EMBEDDED) $(EMBEDDED_DRAFT) ## a long life in one process (REQUESTS=2000, 15 minutes)
 	PYTHONMALLOC=malloc PYTHONPATH=tests/support:models $(BIN)/python tests/support/soak.py $(EMBEDDED) $(EMBEDDED_DRAFT) --requests $(REQUESTS)

@@ -235,7 +235,7 @@ def test_a_large_history_is_drafted_from_while_its_index_is_built_again(tmp_path
             history.add(document, [])
         assert not knows(history, documents[1])
         assert knows(history, documents[-1])
-        history._merging.join()
+        history._background.join()
         assert all(knows(history, document) for document in documents[2:])
         assert held(history) == 77_000
 
@@ -257,7 +257,7 @@ def test_what_is_evicted_as_an_index_is_just_built_has_it_built_again(tmp_path, 
         assert is_built.wait(600)
         history.add(documents[-1], [])
         is_evicted.set()
-        history._merging.join()
+        history._background.join()
         assert all(knows(history, document) for document in documents[2:])
 
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.one_at_a_time import OneAtATime
+from coordgen_rs.threads.bell import Bell
 
 
 class Interrupted(dict):

@@ -376,7 +376,7 @@ def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
 
 
 def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
-    of, left = type(model._drafters)._of, [1] * 4
+    of, left = type(model._drafters).memory_of, [1] * 4
 
     def failing(self, *arguments):
         if left:
@@ -384,7 +384,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
             raise OptionError("no drafter")
         return of(self, *arguments)
 
-    monkeypatch.setattr(type(model._drafters), "_of", failing)
+    monkeypatch.setattr(type(model._drafters), "memory_of", failing)
     for _ in range(4):
         with pytest.raises(OptionError, match="no drafter"):
             model.generate(PROMPTS[0], **OPTIONS)
@@ -741,7 +741,7 @@ def test_nobody_awaits_what_a_closed_loop_has_begun(model, answers):
         return stream
 
     stream = asyncio.run(begin())
-    while model._reader._thread is not None:
+    while model._reader._thread.is_alive:
         pass
     assert len(stream.answer.token_ids) < 500
     assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]

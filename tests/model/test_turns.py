@@ -12,11 +12,11 @@ import pytest
 from coordgen_rs import Model, Stats, Step
 from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
 from coordgen_rs.model.answer import Stream, whole
-from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Making
 from coordgen_rs.model.options import AskedOptions
 from coordgen_rs.model.turns import Turns
 from coordgen_rs.text.stop import StopStrings
+from coordgen_rs.threads.bell import Bell
 
 PROMPTS = [f"Hello {number}" for number in range(8)]
 LIMIT = 24

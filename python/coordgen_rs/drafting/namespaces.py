@@ -5,10 +5,10 @@ history. Answers are the same whichever drafts; how fast they come is not.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordgen_rs._core import Drafter, LookupTable, draft_method
@@ -16,6 +16,7 @@ from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
 from coordgen_rs.drafting.options import DraftingOptions
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import Session
+from coordgen_rs.threads.owner import Owner
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel
@@ -38,27 +39,30 @@ class Memory(NamedTuple):
 
 
 @dataclass
-class _Kept:
+class Kept:
     """What is kept for one namespace.
 
     Attributes:
         drafters: By session; all share what they learn and remember.
         history: Same as in `Memory`.
         table: The look-up table that they read and update; None for a new one.
-        num_users: Requests that draft from it now.
-        is_dropped: Whether it is closed when the last of them ends.
+        users: Requests that draft from it; who is over does no longer.
     """
 
     drafters: dict[int, Drafting]
     history: "History | None"
     table: LookupTable | None
-    num_users: int = 0
-    is_dropped: bool = False
+    users: list[Owner]
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request drafts from it now."""
+        self.users[:] = [it for it in self.users if not it.is_over]
+        return bool(self.users)
 
     def close(self) -> None:
-        """Close the history, when nobody uses it any more."""
-        self.is_dropped = True
-        if self.history is not None and self.num_users == 0:
+        """Close the history."""
+        if self.history is not None:
             self.history.close()
 
 
@@ -82,7 +86,9 @@ class Drafters:
     def __init__(self, session: OrtSession, options: DraftingOptions) -> None:
         self._session, self._options = session, options
         self.commit = chosen_commit(session, options.commit)
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()  # the latest last
+        self._kept: OrderedDict[str, Kept] = OrderedDict()  # the latest last
+        self._dropped: list[Kept] = []  # which requests may still draft from
+        self._right = RLock()  # to change the two: requests begin in several threads
         method = draft_method(options.draft) if isinstance(options.draft, str) else None
         self._closing = ExitStack()
         self._model = None if options.draft_model is None else self._opened(options.draft_model)
@@ -110,37 +116,51 @@ class Drafters:
             LookupTableError: The look-up table cannot be used.
             OptionError: Same as in `make_drafter`.
         """
-        return self._of(self._kept_for(namespace), session)
+        return self.memory_of(self.used(namespace, Owner(is_over=True)), session)
 
-    @contextmanager
-    def used(self, namespace: str, session: Session | None = None) -> Iterator[Memory]:
-        """The same as `of`, while a request uses it: its history stays open until then."""
-        kept = self._kept_for(namespace)
-        kept.num_users += 1
-        try:
-            yield self._of(kept, session)
-        finally:
-            kept.num_users -= 1
-            if kept.is_dropped:
+    def used(self, namespace: str, user: Owner) -> Kept:
+        """What is kept for a namespace, while a request uses it: its history stays open until then.
+
+        All that is read from disk is read here.
+
+        Args:
+            namespace: Same as in `of`.
+            user: The request.
+
+        Raises:
+            HistoryError, HistoryMismatchError, LookupTableError: Same as in `of`.
+        """
+        with self._right:
+            found = self._kept.get(namespace)
+            if found is not None and not self._options.memory.remember:
+                self._dropped.append(found)
+                found = None
+            if found is None:
+                found = self._kept[namespace] = self._begun(namespace)
+            found.users.append(user)
+            self._kept.move_to_end(namespace)
+            idle = [name for name, kept in self._kept.items() if not kept.is_used]
+            for name in idle[: max(0, len(self._kept) - MOST_NAMESPACES)]:
+                self._dropped.append(self._kept[name])
+                del self._kept[name]
+            for kept in [it for it in self._dropped if not it.is_used]:
                 kept.close()
-
-    def _kept_for(self, namespace: str) -> _Kept:
-        found = self._kept.pop(namespace, None)
-        if found is not None and not self._options.memory.remember:
-            found.close()
-            found = None
-        found = found or self._begun(namespace)
-        self._kept[namespace] = found
-        idle = [name for name, kept in self._kept.items() if kept.num_users == 0]
-        for name in idle[: max(0, len(self._kept) - MOST_NAMESPACES)]:
-            self._kept.pop(name).close()
+                self._dropped.remove(kept)
         return found
 
-    def _of(self, kept: _Kept, session: Session | None) -> Memory:
+    def memory_of(self, kept: Kept, session: Session | None = None) -> Memory:
+        """The same as `of`, of what is `used`; raises OptionError."""
         session = session or self._session
         if id(session) not in kept.drafters:  # sessions live as long as their target
             kept.drafters[id(session)] = self._drafter(kept, session)
         return Memory(kept.drafters[id(session)], kept.history)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether `used` may read from disk."""
+        memory = self._options.memory
+        files = (memory.history, memory.fleet_history, self._options.lookup_table)
+        return any(it is not None for it in files)
 
     @property
     def history(self) -> Path | str | None:
@@ -149,8 +169,8 @@ class Drafters:
 
     def close(self) -> None:
         """Close all histories and the draft model."""
-        while self._kept:
-            self._kept.popitem()[1].close()
+        for kept in [*self._dropped, *self._kept.values()]:
+            kept.close()
         self._closing.close()
 
     def _opened(self, path: Path | str) -> "DraftModel":
@@ -168,7 +188,7 @@ class Drafters:
 
         return DraftModel.mtp_of(self._session)
 
-    def _begun(self, namespace: str) -> _Kept:
+    def _begun(self, namespace: str) -> Kept:
         """What a namespace's drafters share."""
         bundle, options, table, history = self._session.bundle, self._options, None, None
         memory = options.memory
@@ -188,9 +208,9 @@ class Drafters:
                 fleet_namespace=memory.fleet_namespace,
                 keep=memory.history is not None,
             )
-        return _Kept({}, history, table)
+        return Kept({}, history, table, [])
 
-    def _drafter(self, kept: _Kept, session: Session) -> Drafting:
+    def _drafter(self, kept: Kept, session: Session) -> Drafting:
         options, memory = self._options, self._options.memory
         with ExitStack() as opened:  # closes what was opened, should something fail
             if not kept.drafters:

@@ -10,8 +10,9 @@ import sqlite3
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -34,6 +35,8 @@ from coordgen_rs.history.fleet.layer import FleetLayer
 from coordgen_rs.history.indexes import index_name, remove_unfinished
 from coordgen_rs.history.rows import MOST_VOCABULARY
 from coordgen_rs.history.store import HistoryStore, NoHistoryError, StoredRequest, told_evictions
+from coordgen_rs.threads.owner import Owner
+from coordgen_rs.threads.tasks import Task, Tasks
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536
@@ -108,8 +111,9 @@ class History:
         self._fingerprint = arguments.text("fingerprint", fingerprint) or "unknown"
         self._opened = OpenedHere()
         self._lock = threading.RLock()
-        self._merging: threading.Thread | None = None
-        self._merger: threading.Thread | None = None  # until it has looked for the last time
+        self._background = Tasks()
+        self._storing, self._to_write = Tasks(), list[HistoryStore]()
+        self._merger = Owner(is_over=True)  # until it has looked for the last time
         self._has_warned = False
         self._epoch, self._seen = "", 0
         if max_tokens is not None:
@@ -222,36 +226,81 @@ class History:
             TokenOutOfRangeError: A token is not in the vocabulary.
             ForkedError: This process is a fork of the one that opened the history.
         """
+        prompt, answer = self._checked(prompt_ids, answer_ids)
+        if self._keeps:
+            with self._lock:
+                self._add(self._store, prompt, answer)
+            self._merge_in_background()
+
+    def add_later(
+        self, prompt_ids: ArrayLike, answer_ids: ArrayLike, on_done: Callable[[], object]
+    ) -> Task[None]:
+        """The same as `add`, in a thread of the history, which `close` waits for.
+
+        Args:
+            prompt_ids: Same as in `add`.
+            answer_ids: Same as in `add`.
+            on_done: Called by that thread when the request is stored, or cannot be.
+
+        Raises:
+            OptionError, ShapeError, TokenOutOfRangeError, ForkedError: Same as in `add`.
+        """
+        prompt, answer = self._checked(prompt_ids, answer_ids)
+        task = Task(partial(self._add_beside, prompt, answer), on_done)
+        self._storing.add(task.run)
+        return task
+
+    def _checked(
+        self, prompt_ids: ArrayLike, answer_ids: ArrayLike
+    ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
         self._opened.check("history")
         vocab_size = self.shared.vocab_size
         prompt = arguments.token_ids("the prompt", prompt_ids, vocab_size)
-        answer = arguments.token_ids("the answer", answer_ids, vocab_size)
+        return prompt, arguments.token_ids("the answer", answer_ids, vocab_size)
+
+    def _add_beside(self, prompt: NDArray[np.uint32], answer: NDArray[np.uint32]) -> None:
+        """Add a request over a connection of its own, for which no other reader waits."""
+        store = self._store
         if not self._keeps:
             return
-        tokens = np.concatenate([prompt, answer])
-        with self._lock:
-            is_stored = False
-            if self._store is not None:
-                request = StoredRequest(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
-                with self._going_on("written"):
-                    evicted = self._store.add([request]).evicted
-                    is_stored = True
-                    evicted.pop(self.namespace, None)
-                    if evicted:
-                        self._warn(told_evictions(self._store, evicted))
-            if is_stored:
-                self.refresh()
-            else:
-                self.shared.remember(tokens)
+        if store is not None and not self._to_write:
+            with self._going_on("written"):
+                directory, print_of = store.path.parent, self._fingerprint
+                read_only = store.read_only
+                self._to_write.append(
+                    HistoryStore(directory, fingerprint=print_of, read_only=read_only)
+                )
+        self._add(self._to_write[0] if self._to_write else None, prompt, answer)
         self._merge_in_background()
+
+    def _add(
+        self, store: HistoryStore | None, prompt: NDArray[np.uint32], answer: NDArray[np.uint32]
+    ) -> None:
+        """Add a request to the database, or to memory where it cannot be written."""
+        tokens, is_stored = np.concatenate([prompt, answer]), False
+        if store is not None:
+            request = StoredRequest(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
+            with self._going_on("written"):
+                evicted = store.add([request]).evicted
+                is_stored = True
+                evicted.pop(self.namespace, None)
+                if evicted:
+                    self._warn(told_evictions(store, evicted))
+        if is_stored:
+            self.refresh()
+        else:
+            self.shared.remember(tokens)
 
     def close(self) -> None:
         """Update the index if that pays, and close the database; in a fork, nothing."""
         if self._opened.is_forked:
             return
-        if self._merging is not None:
-            self._merging.join()
+        self._storing.join()
+        self._background.join()
         with self._lock:
+            for store in self._to_write:
+                store.close()
+            self._to_write.clear()
             if self._store is None:
                 return
             if self._lacks(_MERGE_AT_CLOSE):
@@ -287,7 +336,7 @@ class History:
         path = self._index_path(store)
         wrong = wrong or self._open_index(path, epoch)
         if wrong is None:
-            threading.Thread(target=self.shared.check_index, daemon=True).start()
+            self._background.add(self.shared.check_index)
             self._seen = self.shared.covers
             return
         num_tokens = store.count_tokens(self.namespace)
@@ -326,31 +375,30 @@ class History:
 
     def _start_merging(self, store: HistoryStore) -> None:
         with self._lock:
-            if self._merger is None and not store.read_only:
-                self._merging = threading.Thread(target=self._merge, args=(store.path.parent,))
-                self._merging.start()
-                self._merger = self._merging
+            if self._merger.is_over and not store.read_only:
+                merger = Owner()
+                self._background.add(partial(self._merge, store.path.parent, merger))
+                self._merger = merger
 
-    def _merge(self, directory: Path) -> None:
+    def _merge(self, directory: Path, merger: Owner) -> None:
         try:
             with self._going_on("indexed"):
                 store = HistoryStore(directory, fingerprint=self._fingerprint)
                 try:
-                    while not self._rebuild(store, store.epoch(self.namespace)):
+                    while not self._rebuild(store, store.epoch(self.namespace), merger):
                         pass
                 finally:
                     store.close()
         finally:
-            with self._lock:
-                self._stop_merging()
+            merger.is_over = True
 
-    def _stop_merging(self) -> None:
-        """Let another thread start from now on: this one reads nothing any more."""
-        if self._merger is threading.current_thread():
-            self._merger = None
-
-    def _rebuild(self, store: HistoryStore, epoch: str) -> bool:
+    def _rebuild(self, store: HistoryStore, epoch: str, merger: Owner | None = None) -> bool:
         """Build an index of the whole database, and draft from it.
+
+        Args:
+            store: The database.
+            epoch: Of the namespace there.
+            merger: Over when it reads nothing any more: from then on another may begin.
 
         Returns:
             Whether that is done: False where the history was cleared, or evicted from, meanwhile.
@@ -378,7 +426,8 @@ class History:
                 raise HistoryIndexError(wrong)
             if is_current:
                 self._seen = max(self._seen, covers)
-            self._stop_merging()
+            if merger is not None:
+                merger.is_over = True
         return True
 
     def _index_path(self, store: HistoryStore) -> Path:

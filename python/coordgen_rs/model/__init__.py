@@ -109,13 +109,12 @@ class Model:
         self.prefix_store, self._prefixes = prefix_store, None
         if prefix_memory or prefix_store is not None:
             self._prefixes = PrefixPool(prefix_memory, namespace, prefix_store)
-        closing = ExitStack()
-        if prefix_store is not None:
-            closing.callback(prefix_store.close)
-        closing.callback(session.bundle.release)
-        closing.callback(session.close)
+        # In order, and each as often as the model is closed: an interrupt may keep one from it.
+        closing = [session.close, session.bundle.release]
         if drafters is not None:
-            closing.callback(drafters.close)
+            closing.insert(0, drafters.close)
+        if prefix_store is not None:
+            closing.append(prefix_store.close)
         if parallel is not None:
             arguments.count("parallel", parallel)
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
@@ -123,13 +122,13 @@ class Model:
         self.runs: RunCounts | None = None
         self._turns: Turns | Rounds
         if self.parallel == 1:
-            self._turns = Turns(session, self._prefixes, namespace, closing.close)
+            self._turns = Turns(session, self._prefixes, namespace, partial(_close, closing))
         else:
             batch = Batch(session, self.parallel)
-            closing.callback(batch.release)
+            closing.insert(0, batch.release)
             self.runs = batch.counts
-            self._turns = Rounds(batch, self._prefixes, namespace, closing.close)
-        self._reader, self._opened = Reader(self.parallel), OpenedHere()
+            self._turns = Rounds(batch, self._prefixes, namespace, partial(_close, closing))
+        self._reader, self._opened = Reader(self.parallel, self._turns.has_news), OpenedHere()
 
     @classmethod
     def open(
@@ -708,6 +707,7 @@ class Model:
         """
         self._reader.close()
         self._turns.close()
+        self._reader.join()
 
     def __repr__(self) -> str:
         shown = self._session.bundle.shown
@@ -719,6 +719,13 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _close(what: Sequence[Callable[[], None]]) -> None:
+    """Close all, also where one cannot be."""
+    with ExitStack() as closing:
+        for close in reversed(what):
+            closing.callback(close)
 
 
 def _why_alone(session: OrtSession, drafters: Drafters | None, asked: int | None) -> str | None:

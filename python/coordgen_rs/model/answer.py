@@ -16,9 +16,9 @@ from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import WAITS, Step
-from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Made, Making
 from coordgen_rs.text.stop import StopStrings
+from coordgen_rs.threads.bell import Bell
 
 
 class Piece(str):

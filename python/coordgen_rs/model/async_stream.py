@@ -5,17 +5,17 @@ reads all streams of a model, as many at a time as it has places, and ends when 
 """
 
 import asyncio
-import atexit
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from threading import Lock, Thread
 from typing import Self
 from weakref import ref
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.model.answer import Answer, Piece, Stream
+from coordgen_rs.threads.bell import Bell
+from coordgen_rs.threads.one_thread import NoThreadError, OneThread
 
 _News = tuple[Piece, ...] | Exception | None
 """What a step has made certain; why there is no more; None at the end."""
@@ -137,30 +137,35 @@ class Reader:
     Args:
         num_places: How many are answered at a time. Where it is one, the others wait, in order;
             else all take part in the model's rounds.
+        wake: Wakes who waits within the model.
     """
 
-    def __init__(self, num_places: int) -> None:
-        self._num_places = num_places
+    def __init__(self, num_places: int, wake: Callable[[], None]) -> None:
+        self._num_places, self._wake = num_places, wake
         self._streams = deque[_Read]()
         self._given_up = deque[Stream]()
-        self._lock, self._opened = Lock(), OpenedHere()
-        self._thread: Thread | None = None
+        self._opened = OpenedHere()
+        # A thread that is within the model when Python ends would abort the process.
+        self._thread = OneThread(
+            self._run, lambda: bool(self._streams or self._given_up), Bell(), self._stop
+        )
 
     def add(self, stream: Stream, news: "asyncio.Queue[_News]") -> None:
         """Read a stream from now on, for the event loop that runs.
 
         Raises:
             ForkedError: This process is a fork of the one that opened the model.
+            NoThreadError: The system gives no thread.
         """
         self._opened.check("model")
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                thread = Thread(target=self._run, name="coordgen-async", daemon=True)
-                thread.start()  # it waits for the lock
-                self._thread = thread
-                # A thread that is within the model when Python ends would abort the process.
-                atexit.register(self._stop)
-            self._streams.append(_Read(stream, news))
+        read = _Read(stream, news)
+        self._streams.append(read)
+        try:
+            self._thread.begin()
+        except NoThreadError:  # the system gives no thread
+            self._streams.remove(read)
+            raise
+        self._wake()
 
     def close(self) -> None:
         """Give all streams up; who awaits one is told that the model is closed. Waits for nothing.
@@ -174,6 +179,11 @@ class Reader:
             read.tell(SessionClosedError("the model is closed"))
             self.give_up(read.stream)
 
+    def join(self) -> None:
+        """Wait for the thread's end, once all streams are given up."""
+        if not self._opened.is_forked:
+            self._thread.join()
+
     def give_up(self, stream: Stream) -> None:
         """Read a stream no more; it is closed within a step. Waits for nothing."""
         self._given_up.append(stream)
@@ -181,14 +191,12 @@ class Reader:
 
     def _stop(self) -> None:
         """Give all streams up, and wait for the thread."""
-        thread = self._thread
         for read in [*self._streams]:
             self.give_up(read.stream)
-        if thread is not None and not self._opened.is_forked:
-            thread.join()
+        self.join()
 
     def _run(self) -> None:
-        while (some := self._next()) is not None:
+        while some := self._next():
             for read in some:
                 read.stream.join()
             if not any(read.stream.is_ready for read in some):
@@ -197,8 +205,8 @@ class Reader:
                 if read in self._streams and read.stream.is_ready:
                     self._step(read)
 
-    def _next(self) -> list[_Read] | None:
-        """Those whose turn it is; None where there are none, and the thread ends."""
+    def _next(self) -> list[_Read]:
+        """Those whose turn it is; where there are none, the thread ends."""
         while self._given_up:
             stream = self._given_up.popleft()
             found = next((it for it in [*self._streams] if it.stream is stream), None)
@@ -206,12 +214,8 @@ class Reader:
                 self._end(found, None)
                 with suppress(Exception):  # it was told that the answer is over
                     stream.close()
-        with self._lock:
-            if not self._streams:
-                self._thread = None
-                atexit.unregister(self._stop)
-                return None
-            return [*self._streams] if self._num_places > 1 else [self._streams[0]]
+        streams = [*self._streams]
+        return streams if self._num_places > 1 else streams[:1]
 
     def _drive(self, read: _Read) -> None:
         """Let the model go on; what goes wrong is told by the next step."""
@@ -233,6 +237,6 @@ class Reader:
             self.give_up(read.stream)
 
     def _end(self, read: _Read, news: Exception | None) -> None:
-        with self._lock, suppress(ValueError):
+        with suppress(ValueError):
             self._streams.remove(read)
         read.tell(news)

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from coordgen_rs.errors import CallOrderError
 from coordgen_rs.model.answer import NOTHING_YET
+from coordgen_rs.model.request import Beside
 
 _Item = TypeVar("_Item")
 
@@ -20,6 +21,7 @@ class Items(Generic[_Item]):
 
     Args:
         generator: Makes the items; `NOTHING_YET` is none, but where it waits for the next run.
+        beside: What its request writes beside the rounds: it is over when that is done.
 
     Attributes:
         made: Those that nobody has read.
@@ -29,8 +31,8 @@ class Items(Generic[_Item]):
         reader: The thread that was the last to read.
     """
 
-    def __init__(self, generator: Generator[_Item]) -> None:
-        self._generator = generator
+    def __init__(self, generator: Generator[_Item], beside: Beside) -> None:
+        self._generator, self._beside = generator, beside
         self.made = deque[_Item]()
         self.error: Exception | None = None
         self.is_given_up = self.is_over = False
@@ -58,7 +60,9 @@ class Items(Generic[_Item]):
             while (item := next(self._generator)) is not NOTHING_YET:
                 self.made.append(item)
         except StopIteration:
-            self.is_over = True
+            storing = self._beside.storing
+            self.error = None if storing is None else storing.error
+            self.is_over = storing is None or storing.is_done
         except Exception as error:
             self.error, self.is_over = error, True
         except BaseException:  # Ctrl-C in a thread that may not be the reader's

@@ -13,8 +13,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from weakref import ref
 
 from coordgen_rs.errors import CallOrderError
-from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.one_at_a_time import OneAtATime
+from coordgen_rs.threads.bell import Bell
 
 _Item = TypeVar("_Item")
 _Made = TypeVar("_Made", covariant=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import TypeVar
 
-from coordgen_rs.model.bell import Bell
+from coordgen_rs.threads.bell import Bell
 
 _Found = TypeVar("_Found")
 

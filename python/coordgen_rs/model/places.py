@@ -5,7 +5,6 @@ has. Nothing of one namespace is seen by another.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -14,19 +13,9 @@ from numpy.typing import NDArray
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.target.batch.sequence import Sequence as Shared
 from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, common_len
+from coordgen_rs.threads.owner import Owner
 
 _TIMES = count()
-
-
-@dataclass(eq=False)
-class Owner:
-    """Who has a place.
-
-    Attributes:
-        is_over: Whether it needs none any more, though an interrupt may have kept it from leaving.
-    """
-
-    is_over: bool = False
 
 
 class Place:
@@ -40,6 +29,7 @@ class Place:
         session: The `session` argument.
         namespace: The `namespace` argument.
         prompt: Of the request that has it, or had it last, `(tokens,) u32`.
+        is_beginning: Whether its request is to read the prompt, but has not begun to.
         is_gone_on_with: Whether what its request leaves is likely to be gone on with.
         used: The smaller, the sooner it is taken: by when it was left, before these what nobody is
             likely to go on with.
@@ -49,7 +39,7 @@ class Place:
         self.session, self.namespace = session, namespace
         self.prompt: NDArray[np.uint32] | None = None
         self._owner: Owner | None = None
-        self.is_gone_on_with = True
+        self.is_beginning, self.is_gone_on_with = False, True
         self.used = next(_TIMES)
 
     @property
@@ -60,6 +50,7 @@ class Place:
     def take(self, owner: Owner, prompt: NDArray[np.uint32], *, is_gone_on_with: bool) -> None:
         """Belong to a request, until it leaves or is over."""
         self.prompt, self.is_gone_on_with = prompt, is_gone_on_with
+        self.is_beginning = True
         self._owner = owner
 
     def leave(self) -> None:
@@ -156,7 +147,8 @@ class Places:
 
 def _will_hold(place: Place, prompt: NDArray[np.uint32]) -> int:
     """How many of a prompt's first tokens a place will hold that is still being read; else 0."""
-    if place.owner is None or place.prompt is None or not place.session.rest:
+    if place.owner is None or place.prompt is None:
         return 0
-    will = common_len(place.prompt, prompt)
-    return will if will > place.session.length else 0
+    will, is_read = common_len(place.prompt, prompt), place.session.rest > 0
+    is_new = is_read and will > place.session.length
+    return will if place.is_beginning or is_new else 0

@@ -10,22 +10,29 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import takewhile
 from threading import get_ident
+from time import monotonic
 from typing import Any, Generic, TypeVar
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.step import WAITS, Step
-from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.items import Items
 from coordgen_rs.model.one_at_a_time import OneAtATime
-from coordgen_rs.model.places import Owner, Place, Places
-from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.places import Place, Places
+from coordgen_rs.model.request import Beside, ModelRequest
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.prefixes import PrefixPool
+from coordgen_rs.threads.bell import Bell
+from coordgen_rs.threads.owner import Owner
+from coordgen_rs.threads.tasks import Task, Tasks
 
 _Item = TypeVar("_Item")
+
+_LOOKS_AGAIN_S = 0.5
+"""After so long it is looked again whether there is something to do, as an interrupt loses news."""
 
 
 class Member(Generic[_Item]):
@@ -40,11 +47,12 @@ class Member(Generic[_Item]):
 
     def __init__(self, items: Items[_Item], rounds: "Rounds") -> None:
         self._items, self._rounds = items, rounds
-        self._seen = 0
+        self._seen: object = None
 
     def __del__(self) -> None:
         """Have the request ended: now, or by the next round where one is made."""
-        self._rounds.drop(self._items)
+        if "_rounds" in self.__dict__:  # an interrupt may have come before
+            self._rounds.drop(self._items)
 
     @property
     def is_given_up(self) -> bool:
@@ -59,11 +67,11 @@ class Member(Generic[_Item]):
     def give_up(self) -> None:
         """End the generator with the next round; waits for nothing."""
         self._items.give_up()
-        self._rounds.bell.ring()
+        self._rounds.has_news()
 
     def drive(self) -> None:
-        """Make a round, or wait until another thread has made one."""
-        self._seen = self._rounds.num_made
+        """Make a round, or wait until another thread has made one, or there is something new."""
+        self._seen = self._rounds.seen
         self._rounds.bell.wait_for(self._driven)
 
     def is_asked(self) -> None:
@@ -98,13 +106,13 @@ class Member(Generic[_Item]):
         self._rounds.end(self._items)
 
     def _driven(self) -> bool | None:
-        """True once a round was made; None while another thread makes one."""
+        """True once a round was made; None while another thread makes one, or all wait."""
         rounds = self._rounds
-        is_made = rounds.num_made != self._seen or self._items.is_ready
+        is_made = rounds.seen is not self._seen or self._items.is_ready
         return True if is_made or rounds.make(self._items) else None
 
     def _found(self) -> tuple[_Item] | None:
-        """An item; None while another thread makes a round.
+        """An item; None while another thread makes a round, or all wait for a disk.
 
         Raises:
             StopIteration: There is none.
@@ -146,12 +154,12 @@ class Round:
     """
 
     def __init__(self, rounds: "Rounds", request: ModelRequest) -> None:
-        self._rounds = rounds
-        self.steps = rounds.steps(request)
+        self._rounds, self._beside = rounds, Beside(rounds.has_news)
+        self.steps = rounds.steps(request, self._beside)
 
     def made(self, read: Generator[_Item]) -> Member[_Item]:
         """What is read of the steps, to be made in rounds."""
-        return Member(Items(read), self._rounds)
+        return Member(Items(read, self._beside), self._rounds)
 
 
 class Rounds:
@@ -167,7 +175,7 @@ class Rounds:
         bell: Rung when a round was made, and when a request has ended.
         alone: Who makes a round, or closes a request.
         is_closed: Whether no request may begin any more.
-        num_made: How many rounds were made.
+        seen: Another object whenever a round was made, or there is something new.
     """
 
     def __init__(
@@ -182,7 +190,9 @@ class Rounds:
         self.bell = Bell()
         self.alone = OneAtATime(self.bell)
         self.is_closed = False
-        self.num_made = 0
+        self.seen = object()
+        self._idle_until_s = 0.0  # nothing is to do until then, unless there is something new
+        self._disk = Tasks()
         self._waiting = deque[_Ticket]()  # for a place, longest first
         self._members = dict[Items[Any], None]()  # in order; one call adds, and one removes
         self._opened = OpenedHere()
@@ -195,8 +205,17 @@ class Rounds:
         """
         return Round(self, request)
 
-    def steps(self, request: ModelRequest) -> Generator[Step]:
-        """The steps of a request, and `WAITS` where it waits for a place or a run.
+    def has_news(self) -> None:
+        """Have those who wait look again."""
+        self._idle_until_s, self.seen = 0.0, object()
+        self.bell.ring()
+
+    def steps(self, request: ModelRequest, beside: Beside) -> Generator[Step]:
+        """The steps of a request, and `WAITS` where it waits for a place, a disk or a run.
+
+        Args:
+            request: Same as in `turn`.
+            beside: What it reads and writes on disk.
 
         Raises:
             SessionClosedError: The model is closed.
@@ -209,14 +228,30 @@ class Rounds:
         try:
             place = yield from self._place_of(request, ticket)
             prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
-            with closing(replace(request, prefixes=prefixes).steps(place.session)) as steps:
+            read = partial(beside.read, replace(request, prefixes=prefixes), place.session)
+            ready = (yield from self._done(read)) if self._reads_files(request) else read()
+            place.is_beginning = False
+            with closing(ready.steps(place.session)) as steps:
                 yield from steps
         finally:
             try:
                 self._places.leave(ticket)
             finally:
-                ticket.is_over = True
-                self.bell.ring()
+                ticket.is_over = beside.owner.is_over = True
+                self.has_news()
+
+    def _reads_files(self, request: ModelRequest) -> bool:
+        """Whether a request reads from disk before it begins."""
+        keeps = request.reuse_prefix and self._prefixes is not None and self._prefixes.store
+        return bool(keeps) or (request.drafters is not None and request.drafters.reads_files)
+
+    def _done(self, call: Callable[[], _Item]) -> Generator[Step, None, _Item]:
+        """What a call returns, which another thread makes: no step waits for a disk."""
+        task = Task(call, self.has_news)
+        self._disk.add(task.run)
+        while not task.is_done:
+            yield WAITS
+        return task.result()
 
     def _place_of(self, request: ModelRequest, ticket: "_Ticket") -> Generator[Step, None, Place]:
         """A place, once there is one for a request, and all who have waited longer have theirs.
@@ -239,7 +274,9 @@ class Rounds:
 
     def join(self, items: Items[Any]) -> None:
         """Let a request take part in rounds."""
-        self._members.setdefault(items)
+        if items not in self._members:
+            self._members.setdefault(items)
+            self._idle_until_s = 0.0
 
     def end(self, items: Items[Any]) -> None:
         """Close what makes the items, when no round is made; not waiting for one of this thread."""
@@ -247,6 +284,7 @@ class Rounds:
         self.join(items)  # whoever makes the next round closes it, also if it was never read
         if self.alone.thread != get_ident():
             self.bell.wait_for(lambda: True if items.is_over else self.alone.do(items.finish))
+        self.has_news()
 
     def drop(self, items: Items[Any]) -> None:
         """Close what makes the items, or have the next round do so; waits for nothing."""
@@ -254,7 +292,7 @@ class Rounds:
             return
         items.give_up()
         self.alone.do(items.finish)
-        self.bell.ring()
+        self.has_news()
 
     def make(self, items: Items[Any]) -> bool:
         """Make a round, unless another thread does: every request gains something, or ends.
@@ -271,7 +309,7 @@ class Rounds:
         self.join(items)
         if self.alone.thread == get_ident():
             raise CallOrderError("a stream cannot be read while it makes its own next step")
-        return self.alone.do(self._make) or False
+        return self._idle_until_s <= monotonic() and (self.alone.do(self._make) or False)
 
     def close(self) -> None:
         """Release all, when the open requests have ended; no other begins any more.
@@ -293,25 +331,32 @@ class Rounds:
         self.bell.wait_for(self._released)
 
     def _released(self) -> bool | None:
-        """True once all is released; None while another thread makes a round."""
+        """True once all is released; None while another thread makes a round, or all wait."""
         while (is_released := self.alone.do(self._release_or_make)) is False:
             pass
         return is_released
 
-    def _release_or_make(self) -> bool:
-        """Release all, or make a round where requests are open; whether all is released."""
+    def _release_or_make(self) -> bool | None:
+        """Release all, or make a round where requests are open; whether all is released.
+
+        None while all requests wait for a disk.
+        """
         if not self._open():
+            self._disk.join()
             self._release()
             return True
-        self._make()
-        return False
+        return False if self._make() else None
 
     def _make(self) -> bool:
-        """Make a round; True."""
-        if not self._resume_all():
-            self._batch.run()
-        self.num_made += 1
-        return True
+        """Make a round; whether there was anything to do, but to wait for a disk."""
+        # Before it is known: what is new meanwhile has it made again.
+        self._idle_until_s, is_made = monotonic() + _LOOKS_AGAIN_S, True
+        try:
+            is_made = self._resume_all() or self._batch.run()
+        finally:
+            if is_made:
+                self._idle_until_s, self.seen = 0.0, object()
+        return is_made
 
     def _open(self) -> list[Items[Any]]:
         """The requests that have begun and not ended."""

@@ -16,11 +16,11 @@ from weakref import ref
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.step import Step
-from coordgen_rs.model.bell import Bell
 from coordgen_rs.model.making import Making
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import PrefixPool
+from coordgen_rs.threads.bell import Bell
 
 _Item = TypeVar("_Item")
 
@@ -78,6 +78,10 @@ class Turns:
         self._open: list[ref[Making[Any]]] = []  # what makes the answer of the request that has it
         self.is_closed = False
         self._opened = OpenedHere()
+
+    def has_news(self) -> None:
+        """Have those who wait look again."""
+        self.bell.ring()
 
     def turn(self, request: ModelRequest) -> Turn:
         """A request, which waits for its turn when its first step is asked for.

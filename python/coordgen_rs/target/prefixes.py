@@ -4,7 +4,6 @@ In: a session, and the prompt that is to be read next. Out: a session that holds
 prompt as it, or what is kept, ever had of it. It computes nothing, and changes no token.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from coordgen_rs.target.session import (
     Session,
     StoresPrefixes,
 )
+from coordgen_rs.threads.owner import Owner
 
 LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""
@@ -46,11 +46,27 @@ class PrefixPool:
         self.store = store
         self._namespace = namespace
         self._kept: list[_Kept] = []  # the latest last; of all namespaces, which share it
+        self._looked_up: list[SavedPrefix | None] = []  # one, if that was done before
 
     def of(self, namespace: str) -> "PrefixPool":
         """The same pool for a session that holds tokens of a namespace."""
         pool = PrefixPool(self._most_bytes, namespace, self.store)
         pool._kept = self._kept
+        return pool
+
+    def looked_up(self, session: Session, prompt: NDArray[np.uint32]) -> "PrefixPool":
+        """The same pool, which has read what is on disk of a prompt: `switch` reads nothing.
+
+        Args:
+            session: The one that is to read the prompt; it is not changed.
+            prompt: Same as in `switch`.
+        """
+        pool = self.of(self._namespace)
+        if isinstance(session, StoresPrefixes):
+            held = session.reachable(common_len(session.reusable_ids, prompt))
+            mine = (kept for kept in [*self._kept] if kept.namespace == self._namespace)
+            held = max(held, max((kept.reachable(prompt) for kept in mine), default=0))
+            pool._looked_up = [self._found(session, prompt, held)]
         return pool
 
     @property
@@ -90,13 +106,20 @@ class PrefixPool:
                 session.restore_prefix(best.prefix, num_tokens)
                 self._use(best)
                 held = num_tokens
-        if self.store is not None and len(prompt) - 1 - held >= LEAST_TOKENS:
-            self._read(self.store, session, prompt, held)
+        found = self._looked_up.pop() if self._looked_up else self._found(session, prompt, held)
+        if found is not None and len(found.token_ids) > held:
+            session.restore_prefix(found, len(found.token_ids))
         return num_known
 
-    def beside_request(self) -> AbstractContextManager[None]:
-        """While a request runs: what is kept on disk is written when none does."""
-        return nullcontext() if self.store is None else self.store.beside_request()
+    def wait_beside(self, request: Owner) -> None:
+        """What is kept on disk is written when no request runs: wait until this one is over."""
+        if self.store is not None:
+            self.store.wait_beside(request)
+
+    def look_again(self) -> None:
+        """A request is over."""
+        if self.store is not None:
+            self.store.look_again()
 
     def store_up(self, session: Session, since: int = 0, *, ends: bool = True) -> None:
         """Keep on disk what a session holds, if there is a store.
@@ -109,14 +132,13 @@ class PrefixPool:
         if self.store is not None and isinstance(session, StoresPrefixes):
             self.store.save(session, self._namespace, since, ends=ends)
 
-    def _read(
-        self, store: PrefixStore, session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int
-    ) -> None:
-        """Put back what is kept on disk of a prompt, where it is more than a session holds."""
-        if isinstance(session, StoresPrefixes):
-            found = store.find(session, prompt, self._namespace, held)
-            if found is not None:
-                session.restore_prefix(found, len(found.token_ids))
+    def _found(self, session: object, prompt: NDArray[np.uint32], held: int) -> SavedPrefix | None:
+        """What is kept on disk of a prompt, where it is more than a session holds."""
+        if self.store is None or not isinstance(session, StoresPrefixes):
+            return None
+        if len(prompt) - 1 - held < LEAST_TOKENS:
+            return None
+        return self.store.find(session, prompt, self._namespace, held)
 
     def _use(self, latest: "_Kept") -> None:
         """Make a prefix the last to go; the order of others stays."""

@@ -32,6 +32,7 @@ from coordgen_rs.target.prefix_store.lookup import LookedFor
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS
 from coordgen_rs.target.prefix_store.store import PrefixStore, TargetIdentity
 from coordgen_rs.target.prefix_store.writer import Room
+from coordgen_rs.threads.one_thread import NoThreadError
 from killed import small_disk
 from stored_prefixes import TARGET, LateWriter, ReadSession, check, files, found, stored
 
@@ -614,10 +615,10 @@ def test_copies_for_which_there_is_no_memory_are_dropped_and_leave_room(tmp_path
         session.overwrite([])
     store.flush()
     assert store.counts.skipped == 4
-    assert store._room.take(2)
+    assert store._room.take("another", 2)
 
 
-@pytest.mark.parametrize("error", [MemoryError, RuntimeError, KeyError])
+@pytest.mark.parametrize("error", [MemoryError, NoThreadError, KeyError])
 def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, error):
     def refused(job):
         raise error
@@ -631,7 +632,7 @@ def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, 
         store.save(session, "a", 0, ends=True)
     assert all(reader.is_over for reader in session.readers)
     assert store.counts.failures == (error is not KeyError)
-    assert store._room.take(2)
+    assert store._room.take("another", 2)
 
 
 def test_a_directory_of_other_files_is_no_store(tmp_path):

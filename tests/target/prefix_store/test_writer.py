@@ -1,10 +1,23 @@
 """When a store's thread writes: between requests, and beside them only what has waited long."""
 
 import threading
+from contextlib import contextmanager
 
 import pytest
 
 from coordgen_rs.target.prefix_store.writer import Writer
+from coordgen_rs.threads import one_thread
+from coordgen_rs.threads.owner import Owner
+
+
+@contextmanager
+def request(writer):
+    """While the block runs, a request does."""
+    owner = Owner()
+    writer.wait_beside(owner)
+    yield
+    owner.is_over = True
+    writer.look_again()
 
 
 class Clock:
@@ -19,8 +32,8 @@ class Clock:
 
 def test_work_waits_until_no_request_runs():
     writer, done = Writer(most_wait_s=1e9), threading.Event()
-    with writer.beside_request():
-        with writer.beside_request():
+    with request(writer):
+        with request(writer):
             writer.add(done.set)
         assert not done.is_set()
     assert done.wait(600)
@@ -30,11 +43,11 @@ def test_work_waits_until_no_request_runs():
 def test_work_that_has_waited_long_is_done_beside_a_request():
     clock, done = Clock(), threading.Event()
     writer = Writer(most_wait_s=10, clock=clock)
-    with writer.beside_request():
+    with request(writer):
         writer.add(done.set)
         assert not done.is_set()
         clock.now_s = 10.0
-        with writer.beside_request():  # whatever changes has the time looked at again
+        with request(writer):  # whatever changes has the time looked at again
             pass
         assert done.wait(600)
     writer.close()
@@ -43,7 +56,7 @@ def test_work_that_has_waited_long_is_done_beside_a_request():
 def test_flush_and_close_do_not_wait_for_requests():
     done = []
     writer = Writer(most_wait_s=1e9)
-    with writer.beside_request():
+    with request(writer):
         writer.add(lambda: done.append("flushed"))
         writer.flush()
         assert done == ["flushed"]
@@ -65,7 +78,7 @@ def test_work_with_parts_stops_between_them_for_a_request():
 
     writer.add(work)
     assert first.wait(600)
-    with writer.beside_request():
+    with request(writer):
         request_runs.set()
         assert parts == [1]
     writer.flush()
@@ -74,12 +87,12 @@ def test_work_with_parts_stops_between_them_for_a_request():
 
 
 def test_where_the_system_gives_no_thread_nothing_is_waited_for(monkeypatch):
-    def refused(thread):
+    def refused(*_):
         raise RuntimeError("can't start new thread")
 
     writer, done = Writer(), []
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", refused)
+        patched.setattr(one_thread, "start_new_thread", refused)
         with pytest.raises(RuntimeError):
             writer.add(lambda: done.append(1))
     writer.flush()

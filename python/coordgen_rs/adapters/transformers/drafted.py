@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -57,7 +56,7 @@ class Drafted:
         self._drafters: WeakKeyDictionary[Any, dict[tuple[int, ...], HostDrafter]]
         self._drafters = WeakKeyDictionary()
         self._measured: WeakKeyDictionary[Any, list[float]] = WeakKeyDictionary()
-        self._lock = Lock()
+        self._at_work = dict[int, object]()  # under 0, if a request is
         self.num_steps = 0
         hand_on_what_was_given(Drafted)
 
@@ -156,12 +155,17 @@ class Drafted:
         Raises:
             OptionError: Another thread, or a callback, is in a request.
         """
-        if not self._lock.acquire(blocking=False):
-            raise OptionError("this Drafted is answering another request: use one for each thread")
+        mine = object()
+        # One call begins, and one ends: an interrupt between a lock and its `try` would leave it.
         try:
+            if self._at_work.setdefault(0, mine) is not mine:
+                raise OptionError(
+                    "this Drafted is answering another request: use one for each thread"
+                )
             yield
         finally:
-            self._lock.release()
+            if 0 in self._at_work and self._at_work[0] is mine:
+                self._at_work.clear()
 
     def _drafter_of(
         self, model: Any, host: TransformersHost, end_token_ids: set[int]

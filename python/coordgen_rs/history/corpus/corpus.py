@@ -286,9 +286,8 @@ class Corpus:
 
     def _result(self, function: Callable[[], _T], is_stopped: threading.Event) -> _T:
         with ThreadPoolExecutor(1, initializer=_give_way) as pool, self._errors():
-            running = pool.submit(function)
-            try:
-                return running.result()
+            try:  # an interrupt comes behind the call that begins, too
+                return pool.submit(function).result()
             except BaseException:
                 is_stopped.set()
                 raise

@@ -6,6 +6,7 @@ blocks is copied. So a session waits for no disk, and what is written costs it n
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ class LentBlocks:
         fresh: The number of the first block that may be copied: of those before it, what is not
             written until they are overwritten is dropped.
         end: That behind the last.
-        room: Where copies find room; where there is none, what is left is dropped.
+        room: Where copies find room; where there is none, what is left is dropped. All that is
+            taken in this name is given back with `close`.
     """
 
     def __init__(
@@ -65,17 +67,12 @@ class LentBlocks:
             layers, self._layers = self._layers, None
             self._copied_from, num_blocks = self._fresh, self._end - self._fresh
             num_bytes = num_blocks * self._layout.block_bytes(BLOCK_TOKENS)
-            if num_blocks and self._room.take(num_bytes):
+            if num_blocks and self._room.take(self, num_bytes):
                 start = self._fresh * BLOCK_TOKENS
-                try:
+                with suppress(MemoryError):  # dropped, as where there is no room
                     self._copies = self._layout.packed(
                         self.token_ids, layers, start, BLOCK_TOKENS, num_blocks
                     )
-                except MemoryError:
-                    pass  # dropped, as where there is no room
-                finally:
-                    if self._copies is None:
-                        self._room.give_back(num_bytes)
 
     def block(self, number: int) -> NDArray[np.uint8] | None:
         """A block's bytes, `(bytes,) u8`; None where it was dropped.
@@ -97,6 +94,5 @@ class LentBlocks:
     def close(self) -> None:
         """Read nothing any more."""
         with self._right:
-            if self._copies is not None:
-                self._room.give_back(self._copies.nbytes)
             self._layers = self._copies = None
+            self._room.give_back(self)

@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +32,8 @@ from coordgen_rs.target.prefix_store.lookup import LookedFor, UnusableError
 from coordgen_rs.target.prefix_store.names import BLOCK_TOKENS, Scope, block_names
 from coordgen_rs.target.prefix_store.writer import Room, Writer
 from coordgen_rs.target.session import SavedPrefix, StoresPrefixes
+from coordgen_rs.threads.one_thread import NoThreadError
+from coordgen_rs.threads.owner import Owner
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -132,7 +134,7 @@ class PrefixStore:
             except MemoryError:  # computing it takes none
                 return None
             names = looked_for.used(length)
-            with suppress(RuntimeError):  # the system gives no thread
+            with suppress(NoThreadError):  # the system gives no thread
                 self._writer.add(partial(_touch, names, time.time_ns()))
             return found
 
@@ -174,42 +176,37 @@ class PrefixStore:
         try:
             session.lend(lent)
             if ends:
-                self._add_states(work.states, session, held, scope, layout)
+                self._add_states(work, session, held, layout)
             self._writer.add(partial(self._write, work))
-        except RuntimeError:  # the system gives no thread
+        except NoThreadError:  # the system gives no thread
             self.counts.failures += 1
-            self._let_go(work)
+            lent.close()
         except BaseException:
-            self._let_go(work)
+            lent.close()
             raise
 
     def _add_states(
         self,
-        states: list["_StatesFile"],
+        work: "_Work",
         session: StoresPrefixes,
         held: SavedPrefix,
-        scope: Scope,
         layout: Layout,
     ) -> None:
-        """Add files of states that are not there yet; their room is taken. The others are used now.
-
-        One for which there is no memory is left out.
-        """
+        """Add files of states, and take their room; what there is no memory for is left out."""
+        scope = work.scope
         for chosen in chosen_states(session.snapshots() or (), held.token_ids, scope, layout):
             start, snapshot = chosen.start, chosen.snapshot
             head = Head(scope.digest, chosen.name, start, snapshot.length - start)
             size = block_file.HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
-            used_ns = _used_ns(time.time_ns(), snapshot.length)
-            is_there = _touched(self._path(head.name, scope, STATES_SUFFIX), used_ns)
-            if is_there or size > self._directory.most_bytes:
+            if size > self._directory.most_bytes:
                 continue
             try:
                 rest = layout.packed(held.token_ids, held.layers, start, head.num_tokens)[0]
             except MemoryError:
                 self.counts.failures += 1
                 continue
-            if self._room.take(snapshot.nbytes):
-                states.append(_StatesFile(head, [rest, *snapshot.states]))
+            if self._room.take(work.lent, snapshot.nbytes):
+                work.states.append(_StatesFile(head, [rest, *snapshot.states]))
 
     def _path(self, name: bytes, scope: Scope, suffix: str = BLOCK_SUFFIX) -> Path:
         return self._directory.folder(scope.digest) / f"{name.hex()}{suffix}"
@@ -225,21 +222,20 @@ class PrefixStore:
                 self._writer.wait_for_quiet()
                 self._write_block(work, number, names[number], now_ns)
             for head, parts in work.states:
-                content = np.concatenate(parts)
-                self._write_file(self._path(head.name, scope, STATES_SUFFIX), head, content, now_ns)
+                path, end = (
+                    self._path(head.name, scope, STATES_SUFFIX),
+                    head.start + head.num_tokens,
+                )
+                if not _touched(path, _used_ns(now_ns, end)):
+                    self._write_file(path, head, np.concatenate(parts), now_ns)
         except OSError as error:
             self.counts.failures += 1
             self._tell(f"{self.path} cannot be written: {error.strerror or error}")
         except MemoryError:
             self.counts.failures += 1
         finally:
-            self._let_go(work)
+            work.lent.close()
             self.counts.evicted_bytes = self._directory.evicted_bytes
-
-    def _let_go(self, work: "_Work") -> None:
-        """Hold nothing of what was to be written any more."""
-        work.lent.close()
-        self._room.give_back(work.states_bytes)
 
     def _write_block(self, work: "_Work", number: int, name: bytes, now_ns: int) -> None:
         """Write a block, or say that it is used."""
@@ -266,9 +262,14 @@ class PrefixStore:
             self._told.add(message)
             warnings.warn(PrefixStoreWarning(f"{message}; answers go on without it"), stacklevel=2)
 
-    def beside_request(self) -> AbstractContextManager[None]:
-        """While a request runs, nothing is written, but for what has waited long."""
-        return nullcontext() if self._opened.is_forked else self._writer.beside_request()
+    def wait_beside(self, request: Owner) -> None:
+        """Until a request is over, nothing is written, but for what has waited long."""
+        if not self._opened.is_forked:
+            self._writer.wait_beside(request)
+
+    def look_again(self) -> None:
+        """Write, if no request runs any more."""
+        self._writer.look_again()
 
     def flush(self) -> None:
         """Wait until all is written."""
@@ -302,11 +303,6 @@ class _Work(NamedTuple):
     lent: LentBlocks
     numbers: range
     states: list[_StatesFile]
-
-    @property
-    def states_bytes(self) -> int:
-        """Bytes of all states, but for the tokens before them."""
-        return sum(part.nbytes for _, parts in self.states for part in parts[1:])
 
 
 def _used_ns(now_ns: int, end: int) -> int:

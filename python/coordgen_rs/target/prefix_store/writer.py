@@ -8,9 +8,12 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import NamedTuple
+
+from coordgen_rs.threads.bell import Bell
+from coordgen_rs.threads.one_thread import NoThreadError, OneThread
+from coordgen_rs.threads.owner import Owner
 
 _MOST_WAIT_S = 10.0
 """What waits holds memory, and is lost with its process."""
@@ -24,26 +27,34 @@ class Room:
     """
 
     def __init__(self, most_bytes: int) -> None:
-        self._most_bytes, self._taken = most_bytes, 0
+        self._most_bytes, self._taken = most_bytes, dict[object, int]()
         self._right = threading.Lock()
 
-    def take(self, num_bytes: int) -> bool:
-        """Take so many bytes, if there is room."""
+    def take(self, owner: object, num_bytes: int) -> bool:
+        """Take so many bytes more, if there is room.
+
+        Args:
+            owner: Gives back all that was taken in its name.
+            num_bytes: How many.
+        """
         with self._right:
-            has_room = self._taken == 0 or self._taken + num_bytes <= self._most_bytes
-            self._taken += num_bytes if has_room else 0
+            taken = sum(self._taken.values())
+            has_room = taken == 0 or taken + num_bytes <= self._most_bytes
+            if has_room:
+                self._taken[owner] = self._taken.get(owner, 0) + num_bytes
             return has_room
 
-    def give_back(self, num_bytes: int) -> None:
-        """Give back what was taken."""
+    def give_back(self, owner: object) -> None:
+        """Give back what was taken, if anything was."""
         with self._right:
-            self._taken -= num_bytes
+            self._taken.pop(owner, None)
 
 
 class Writer:
-    """Runs work in a thread of its own, which begins with the first and ends when it is closed.
+    """Runs work in a thread of its own, which is there while there is any.
 
-    Work waits until no request runs, as it would take its time; but not for long.
+    Work waits until no request runs, as it would take its time; but not for long. No lock is held,
+    which an interrupt would leave behind: each change is one call.
 
     Args:
         most_wait_s: Seconds that a piece of work waits for requests, at most.
@@ -55,80 +66,79 @@ class Writer:
     ) -> None:
         self._most_wait_s, self._clock = most_wait_s, clock
         self._jobs = deque[_Job]()
-        self._changed = threading.Condition()
-        self._num_requests = self._num_flushing = 0
-        self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self._bell = Bell()
+        self._requests = deque[Owner]()  # those that run; who is over is none of them
+        self._hurries = deque[Owner]()  # those that wait for the work
+        self._thread = OneThread(self._work, lambda: bool(self._jobs), self._bell, self.flush)
 
     def add(self, job: Callable[[], None]) -> None:
         """Have work done.
 
         Raises:
-            RuntimeError: The system gives no thread for it.
+            NoThreadError: The system gives no thread for it.
         """
-        with self._changed:
-            if self._thread is None:
-                thread = threading.Thread(target=self._work, name="prefixes", daemon=True)
-                thread.start()
-                self._thread = thread
-            self._jobs.append(_Job(job, self._clock() + self._most_wait_s))
-            self._changed.notify_all()
-
-    @contextmanager
-    def beside_request(self) -> Iterator[None]:
-        """While a request runs, work waits."""
-        with self._changed:
-            self._num_requests += 1
+        added = _Job(job, self._clock() + self._most_wait_s)
+        self._jobs.append(added)
         try:
-            yield
-        finally:
-            with self._changed:
-                self._num_requests -= 1
-                self._changed.notify_all()
+            self._thread.begin()
+        except NoThreadError:
+            self._jobs.remove(added)
+            raise
+        self._bell.ring()
+
+    def wait_beside(self, request: Owner) -> None:
+        """Have work wait until a request is over."""
+        self._requests.append(request)
+
+    def look_again(self) -> None:
+        """Go on, if no request runs any more."""
+        self._bell.ring()
 
     def wait_for_quiet(self) -> None:
         """Wait until no request runs, within work that has parts: between these."""
-        with self._changed:
-            while self._waits() and (rest_s := self._jobs[0].until_s - self._clock()) > 0:
-                self._changed.wait(rest_s)
+        self._bell.wait_for(lambda: None if self._waits() else True)
 
     def _waits(self) -> bool:
-        return bool(self._num_requests) and not self._num_flushing and not self._is_closed
+        """Whether the work that is next is to wait; asked by the thread."""
+        has_time = self._jobs[0].until_s > self._clock()
+        return has_time and _are_there(self._requests) and not _are_there(self._hurries)
 
     def flush(self) -> None:
         """Wait until all is done."""
-        with self._changed:
-            self._num_flushing += 1
-            self._changed.notify_all()
-            self._changed.wait_for(lambda: not self._jobs)
-            self._num_flushing -= 1
+        mine = Owner()
+        try:
+            self._hurries.append(mine)
+            self._thread.begin()  # who added it may have been interrupted
+            self._bell.ring()
+            self._bell.wait_for(lambda: None if self._jobs else True)
+        finally:
+            mine.is_over = True
 
     def close(self) -> None:
-        """Wait until all is done, and end the thread."""
-        with self._changed:
-            self._is_closed, thread = True, self._thread
-            self._changed.notify_all()
-        if thread is not None:
-            thread.join()
+        """Wait until all is done, and for the thread's end."""
+        self.flush()  # it hurries
+        self._thread.join()
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._is_closed)
-                if not self._jobs:
-                    return
-                job = self._jobs[0]
+        while self._jobs:
+            job = self._jobs[0]
             try:
                 self.wait_for_quiet()
                 job.run()
             except Exception:  # such as a warning that counts as an error
-                told = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
+                told = threading.ExceptHookArgs((*sys.exc_info(), None))
                 threading.excepthook(told)
             finally:
                 del job  # what it holds is not held while nothing is to do
-                with self._changed:
-                    self._jobs.popleft()
-                    self._changed.notify_all()
+                self._jobs.popleft()
+                self._bell.ring()
+
+
+def _are_there(owners: deque[Owner]) -> bool:
+    """Whether one of them is not over; to be asked by one thread at a time."""
+    while owners and owners[0].is_over:
+        owners.popleft()
+    return any(not it.is_over for it in owners.copy())
 
 
 class _Job(NamedTuple):
