@@ -1,5 +1,6 @@
 """A matcher that goes along paths and back stands where one stands that went straight."""
 
+import json
 import random
 import sys
 
@@ -10,7 +11,9 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import GrammarError, OptionError
+from coordgen_rs.grammar.kinds import LarkOfSchemas
+from coordgen_rs.server.tools.lexicon import Lexicon
 from grammar_schemas import FOLLOWED
 
 END = 1
@@ -77,6 +80,41 @@ def test_possible_keeps_what_may_follow_and_no_end_token(tokenizer, vocabulary):
     parents = [0, 0, 1, 0, 3, 4, 4, 6]
     kept = [True, False, False, True, True, False, True, False]
     assert matcher.possible(tokens, parents) == kept
+
+
+def test_a_draft_beyond_a_limit_changes_nothing_but_what_is_drafted(tokenizer, vocabulary):
+    words = " | ".join(f'"{number}"' for number in range(600))  # too many in a row
+    looking = vocabulary.matcher(Lark(f'start: ("a" | "b" many)+\nmany: {words}'))
+    a, b = (int(tokenizer.encode(text, special_tokens=False)[-1]) for text in "ab")
+    for look in (
+        lambda: looking.possible([0, b, a, a], [0, 0, 1, 0]),
+        lambda: looking.forced([b]),
+    ):
+        straight = looking.another()
+        for matcher in (looking, straight):
+            matcher.begin()
+            assert not matcher.extend([a])
+        assert True not in look()[1:]
+        for matcher in (looking, straight):
+            matcher.after([a])
+        assert allowed(looking) == allowed(straight)
+        assert looking.possible([0, a], [0, 0]) == [True, False]
+        with pytest.raises(GrammarError, match=r"cannot go on: .* has 601 items"):
+            looking.extend([b])
+
+
+def test_a_schema_may_name_many_properties_also_among_calls(tokenizer, vocabulary):
+    names = [f"name{number}" for number in range(400)]
+    schema = {"properties": {name: {"type": "boolean"} for name in names}}
+    text = json.dumps({names[0]: True, names[300]: False})
+    of_calls = LarkOfSchemas(f'start: "c" args\nargs: {Lexicon().json(schema)}')
+    for grammar, before in ((JsonSchema(schema), ""), (of_calls, "c")):
+        matcher = vocabulary.matcher(grammar)
+        matcher.begin()
+        for token in tokenizer.encode(before + text, special_tokens=False).tolist():
+            matcher.after([])
+            assert token in allowed(matcher)
+            matcher.extend([token])
 
 
 def test_the_same_grammar_is_compiled_once(vocabulary):

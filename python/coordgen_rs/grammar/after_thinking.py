@@ -165,7 +165,7 @@ class AfterThinkingMatcher(Matcher):
         if not tokens:
             return self._first
         path = [*tokens]
-        if not self._inner.possible([0, *path], [0, *range(len(path))])[-1]:
+        if not self._inner.allows(path):
             return np.zeros_like(self._first)
         self._inner.after(path)
         return self._inner.words

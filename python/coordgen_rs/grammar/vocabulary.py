@@ -14,7 +14,15 @@ from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
 from coordgen_rs.grammar.json_text import json_text
-from coordgen_rs.grammar.kinds import AfterThinking, Gbnf, Grammar, JsonSchema, Lark, Regex
+from coordgen_rs.grammar.kinds import (
+    AfterThinking,
+    Gbnf,
+    Grammar,
+    JsonSchema,
+    Lark,
+    LarkOfSchemas,
+    Regex,
+)
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.own_stack import with_own_stack
 from coordgen_rs.text.package_errors import package_errors_as
@@ -23,6 +31,13 @@ from coordgen_rs.text.tokenizer import Tokenizer
 
 _MOST_KEPT = 32
 """Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
+
+_MOST_AT_ONE_PLACE = 500
+"""Items of the parser, such as words among which a text goes on, in a grammar that a caller writes.
+The time of a step grows by their third power where each has many readings, to 0.06 s with these;
+schemas, which have few readings, keep the package's 2,000."""
+_MOST_STATES = 50_000
+"""States of a grammar's lexer, of 1 to 2 KB each; the package's own limit is five times as high."""
 
 
 class Vocabulary:
@@ -89,8 +104,9 @@ class Vocabulary:
                 inner, self._marks(grammar.thinking), self._tokens.eos_tokens
             )
         text, what, num_levels = self._definition(grammar)
+        limits = self._limits(grammar)
         return Matcher(
-            lambda: self._compile(text, what, num_levels),
+            lambda: self._compile(text, what, num_levels, limits),
             self.vocab_size,
             self._tokens.eos_tokens,
             has_end=self._has_end,
@@ -136,14 +152,28 @@ class Vocabulary:
             case _:
                 assert_never(grammar)
 
-    def _compile(self, text: str, what: str, num_levels: int) -> Any:
+    def _limits(self, grammar: Grammar) -> Any:
+        """The `llguidance.LLParserLimits` of a grammar."""
+        if isinstance(grammar, JsonSchema | Regex | LarkOfSchemas):
+            return self._package.LLParserLimits(max_lexer_states=_MOST_STATES)
+        # Where each character is a lexeme, as in GBNF, a mask looks at items for each beginning of
+        # a token. With the package's 50,000, a mask of a small vocabulary could take a second.
+        return self._package.LLParserLimits(
+            max_items_in_row=_MOST_AT_ONE_PLACE,
+            step_max_items=min(50_000, 5_000 + self.vocab_size // 2),
+            max_lexer_states=_MOST_STATES,
+        )
+
+    def _compile(self, text: str, what: str, num_levels: int, limits: Any) -> Any:
         """An `llguidance.LLMatcher` at the grammar's start.
 
         Raises:
             UnsupportedGrammarError: The grammar cannot be followed.
         """
         matcher = with_own_stack(
-            num_levels, lambda: self._package.LLMatcher(self._tokens, text, log_level=0), what
+            num_levels,
+            lambda: self._package.LLMatcher(self._tokens, text, log_level=0, limits=limits),
+            what,
         )
         if matcher.is_error():
             raise UnsupportedGrammarError(
