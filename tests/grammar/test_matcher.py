@@ -1,8 +1,11 @@
 """A matcher that goes along paths and back stands where one stands that went straight."""
 
+import gc
 import json
 import random
 import sys
+import weakref
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -121,6 +124,29 @@ def test_the_same_grammar_is_compiled_once(vocabulary):
     schema = {"type": "boolean"}
     assert vocabulary.matcher(JsonSchema(schema)) is vocabulary.matcher(JsonSchema(dict(schema)))
     assert vocabulary.matcher(JsonSchema(schema)) is not vocabulary.matcher(Regex("true|false"))
+
+
+def test_a_few_large_grammars_are_kept_and_many_small_ones(vocabulary):
+    def kept(grammars):
+        made = [weakref.ref(vocabulary.matcher(grammar)) for grammar in grammars]
+        gc.collect()
+        return sum(matcher() is not None for matcher in made)
+
+    words = [[f"word{number}of{grammar}" for number in range(10_000)] for grammar in range(10)]
+    assert kept(JsonSchema({"enum": some}) for some in words) <= 3
+    assert kept(Regex(f"[0-9]{{{number}}}") for number in range(2, 26)) == 24
+
+
+def test_matchers_beside_each_other_are_kept_where_they_are_small(vocabulary):
+    def kept(grammar):
+        matcher = vocabulary.matcher(grammar)
+        with ExitStack() as lent:
+            made = [weakref.ref(lent.enter_context(matcher.lent())) for _ in range(5)]
+        gc.collect()
+        return sum(matcher() is not None for matcher in made)
+
+    assert kept(JsonSchema({"enum": [f"word{number}" for number in range(10_000)]})) == 1
+    assert kept(Regex("[0-9]{30}")) == 5
 
 
 def test_a_byte_order_mark_is_no_part_of_a_schema(vocabulary):

@@ -60,7 +60,7 @@ class AfterThinkingMatcher(Matcher):
         self.vocab_size = inner.vocab_size
         self.words = np.zeros_like(inner.words)
         self._inner, self._marks, self._ends = inner, marks, frozenset(end_token_ids)
-        self._idle = [self]
+        self._idle, self._own_bytes = [self], inner.num_bytes
         free = np.ones(len(self.words) * _WORD_BITS, bool)
         free[self.vocab_size :] = False
         free[[token for token in self._ends if token < self.vocab_size]] = False

@@ -16,6 +16,8 @@ from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
 _WORD_BITS = 32
 LOOKING_S = 0.05
 """Time of the processor for the nodes of one tree; usual trees take a millisecond or two."""
+_MOST_IDLE_BYTES = 16 << 20
+"""What matchers of one grammar may take that are kept for answers beside each other."""
 _COMPLETE = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 """Why a grammar stops that has been followed to its end."""
 
@@ -32,6 +34,7 @@ class Matcher:
         vocab_size: Columns of the target's logits.
         end_token_ids: Tokens that the grammar allows where an answer may end.
         has_end: Whether the target has them too.
+        num_bytes: About what the grammar takes once it is compiled.
 
     Attributes:
         words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
@@ -49,10 +52,11 @@ class Matcher:
         end_token_ids: Sequence[int],
         *,
         has_end: bool,
+        num_bytes: int = 0,
     ) -> None:
         self.vocab_size = vocab_size
         self.words = np.zeros(-(-vocab_size // _WORD_BITS), np.uint32)
-        self._compile, self._matcher = compile, compile()
+        self._compile, self._matcher, self._own_bytes = compile, compile(), num_bytes
         self._ends, self._has_end = frozenset(end_token_ids), has_end
         self._ahead: list[int] = []
         self._given: list[int] = []
@@ -80,13 +84,24 @@ class Matcher:
 
     def another(self) -> "Matcher":
         """Make another matcher of the same grammar: each follows one answer at a time."""
-        return Matcher(self._compile, self.vocab_size, [*self._ends], has_end=self._has_end)
+        return Matcher(
+            self._compile,
+            self.vocab_size,
+            [*self._ends],
+            has_end=self._has_end,
+            num_bytes=self._own_bytes,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """About what this matcher takes, and those that are kept beside it."""
+        return self._own_bytes * max(1, len(self._idle))
 
     @contextmanager
     def lent(self) -> Iterator["Matcher"]:
         """This matcher, or another one where answers run beside each other, until the block ends.
 
-        Those that were made are kept: what llguidance has worked out of a grammar stays with it.
+        Small ones that were made are kept: what llguidance has worked out of a grammar stays there.
         """
         try:
             matcher = self._idle.pop()
@@ -95,7 +110,8 @@ class Matcher:
         try:
             yield matcher
         finally:
-            self._idle.append(matcher)
+            if matcher is self or self.num_bytes <= _MOST_IDLE_BYTES:
+                self._idle.append(matcher)
 
     def forced(self, path: list[int]) -> list[int]:
         """The tokens after `path` of which each is the only one allowed.

@@ -29,8 +29,13 @@ from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.thinking import Thinking
 from coordgen_rs.text.tokenizer import Tokenizer
 
-_MOST_KEPT = 32
-"""Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
+MOST_KEPT_BYTES = 64 << 20
+"""What compiled grammars may take that are kept: the states that an answer has met make the next
+one's faster. The latest stays, however large."""
+_BYTES_PER_LETTER = 150
+"""Of a compiled grammar, for each letter of its text: an enum takes 50, properties up to 170."""
+_LEAST_BYTES = 2 << 20
+"""Of any compiled grammar, with the states that answers meet."""
 
 _MOST_AT_ONE_PLACE = 500
 """Items of the parser, such as words among which a text goes on, in a grammar that a caller writes.
@@ -76,6 +81,11 @@ class Vocabulary:
                 eos_token=list(end_token_ids) or None,
             )
 
+    @property
+    def num_bytes(self) -> int:
+        """About what the grammars take that are kept."""
+        return sum(matcher.num_bytes for matcher in self._compiled.values())
+
     def matcher(self, grammar: Grammar) -> Matcher:
         """What follows a grammar through answers, one at a time (`Matcher.another`).
 
@@ -93,7 +103,7 @@ class Vocabulary:
         with self._lock:  # threads ask while another's answer runs
             found = self._compiled.pop(grammar, None) or self._made(grammar)
             self._compiled[grammar] = found  # now the latest
-            while len(self._compiled) > _MOST_KEPT:
+            while len(self._compiled) > 1 and self.num_bytes > MOST_KEPT_BYTES:
                 del self._compiled[next(iter(self._compiled))]
         return found
 
@@ -110,6 +120,7 @@ class Vocabulary:
             self.vocab_size,
             self._tokens.eos_tokens,
             has_end=self._has_end,
+            num_bytes=max(_LEAST_BYTES, _BYTES_PER_LETTER * len(text)),
         )
 
     def _marks(self, thinking: Thinking) -> Marks:
