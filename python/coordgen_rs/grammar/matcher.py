@@ -63,6 +63,8 @@ class Matcher:
         self._never_ends, self._looks_ahead = False, True
         self._idle = [self]  # matchers of this grammar that follow no answer
         self.begin(ignore_eos=True)
+        with suppress(GrammarError):  # an answer will say so
+            self.after([])  # it can take as long as compiling, and is kept
 
     def begin(self, *, ignore_eos: bool = False) -> None:
         """Start an answer.

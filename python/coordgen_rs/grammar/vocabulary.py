@@ -5,13 +5,16 @@ that names what of the grammar cannot be followed, before anything is generated.
 """
 
 import json
+from _thread import LockType
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, assert_never
+from weakref import WeakValueDictionary
 
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
+from coordgen_rs.grammar.cost_check import check_cost
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
 from coordgen_rs.grammar.json_text import json_text
 from coordgen_rs.grammar.kinds import (
@@ -72,6 +75,8 @@ class Vocabulary:
             ) from error
         self.vocab_size = vocab_size
         self._package, self._compiled = llguidance, dict[Grammar, Matcher]()
+        self._alive: WeakValueDictionary[Grammar, Matcher] = WeakValueDictionary()
+        self._making: WeakValueDictionary[Grammar, LockType] = WeakValueDictionary()
         self._lock, self._tokenizer = Lock(), tokenizer
         self._has_end = len(end_token_ids) > 0
         with package_errors_as(GrammarError, "the tokenizer cannot be used with a grammar"):
@@ -94,6 +99,7 @@ class Vocabulary:
         Raises:
             OptionError: It is no grammar.
             UnsupportedGrammarError: It cannot be followed; the message names what of it.
+            GrammarError: Nobody waits for it any more (`is_wanted`).
         """
         if not isinstance(grammar, Grammar):
             raise OptionError(
@@ -101,10 +107,15 @@ class Vocabulary:
                 + arguments.shown(grammar)
             )
         with self._lock:  # threads ask while another's answer runs
-            found = self._compiled.pop(grammar, None) or self._made(grammar)
-            self._compiled[grammar] = found  # now the latest
-            while len(self._compiled) > 1 and self.num_bytes > MOST_KEPT_BYTES:
-                del self._compiled[next(iter(self._compiled))]
+            making = self._making.setdefault(grammar, Lock())
+        with making:  # who asks for another grammar does not wait for this one
+            found = self._alive.get(grammar) or self._made(grammar)
+            with self._lock:
+                self._alive[grammar] = found
+                self._compiled.pop(grammar, None)
+                self._compiled[grammar] = found  # now the latest
+                while len(self._compiled) > 1 and self.num_bytes > MOST_KEPT_BYTES:
+                    del self._compiled[next(iter(self._compiled))]
         return found
 
     def _made(self, grammar: Grammar) -> Matcher:
@@ -115,6 +126,7 @@ class Vocabulary:
             )
         text, what, num_levels = self._definition(grammar)
         limits = self._limits(grammar)
+        check_cost(text, what, num_levels)
         return Matcher(
             lambda: self._compile(text, what, num_levels, limits),
             self.vocab_size,
