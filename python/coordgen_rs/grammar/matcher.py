@@ -14,7 +14,7 @@ import numpy as np
 from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
 
 _WORD_BITS = 32
-LOOKING_S = 0.05
+LOOKING_S = 0.02
 """Time of the processor for the nodes of one tree; usual trees take a millisecond or two."""
 _MOST_IDLE_BYTES = 16 << 20
 """What matchers of one grammar may take that are kept for answers beside each other."""
@@ -56,7 +56,8 @@ class Matcher:
     ) -> None:
         self.vocab_size = vocab_size
         self.words = np.zeros(-(-vocab_size // _WORD_BITS), np.uint32)
-        self._compile, self._matcher, self._own_bytes = compile, compile(), num_bytes
+        self._compile, self._own_bytes = compile, num_bytes
+        self._matcher = self._fresh = compile()
         self._ends, self._has_end = frozenset(end_token_ids), has_end
         self._ahead: list[int] = []
         self._given: list[int] = []
@@ -65,6 +66,7 @@ class Matcher:
         self.begin(ignore_eos=True)
         with suppress(GrammarError):  # an answer will say so
             self.after([])  # it can take as long as compiling, and is kept
+        self._fresh = self._matcher.deep_copy()
 
     def begin(self, *, ignore_eos: bool = False) -> None:
         """Start an answer.
@@ -76,7 +78,7 @@ class Matcher:
             UnsupportedGrammarError: The grammar allows no token at all.
         """
         if self._matcher.is_error() or not self._matcher.reset():
-            self._matcher = self._compile()
+            self._matcher = self._anew()
         self._ahead, self._given, self._looks_ahead = [], [], True
         self._never_ends = ignore_eos or not self._has_end
         if self._never_ends and self._is_complete():
@@ -244,9 +246,15 @@ class Matcher:
             GrammarError: The grammar cannot go on.
         """
         self._looks_ahead = False
-        self._matcher, self._ahead = self._compile(), []
+        self._matcher, self._ahead = self._anew(), []
         self._move(self._given)
         self._ahead = []
+
+    def _anew(self) -> Any:
+        """An `llguidance.LLMatcher` at the grammar's start, in place of one that cannot go on."""
+        copy = self._fresh.deep_copy()  # shares the lexer, which may be what cannot go on
+        copy.compute_bitmask()
+        return self._compile() if copy.is_error() else copy
 
     def _is_complete(self) -> bool:
         """Whether nothing may follow but an end token.

@@ -40,10 +40,13 @@ _BYTES_PER_LETTER = 150
 _LEAST_BYTES = 2 << 20
 """Of any compiled grammar, with the states that answers meet."""
 
-_MOST_AT_ONE_PLACE = 500
+_MOST_AT_ONE_PLACE = 400
 """Items of the parser, such as words among which a text goes on, in a grammar that a caller writes.
-The time of a step grows by their third power where each has many readings, to 0.06 s with these;
+The time of a step grows by their third power where each has many readings, to 0.04 s with these;
 schemas, which have few readings, keep the package's 2,000."""
+_STEP_FUEL = 50_000
+"""What a step may spend on the lexer, a quarter of the package's own limit: an intersection of long
+repetitions took 0.28 s of it, an enum of 60,000 words next to nothing."""
 _MOST_STATES = 50_000
 """States of a grammar's lexer, of 1 to 2 KB each; the package's own limit is five times as high."""
 
@@ -177,14 +180,14 @@ class Vocabulary:
 
     def _limits(self, grammar: Grammar) -> Any:
         """The `llguidance.LLParserLimits` of a grammar."""
-        if isinstance(grammar, JsonSchema | Regex | LarkOfSchemas):
-            return self._package.LLParserLimits(max_lexer_states=_MOST_STATES)
-        # Where each character is a lexeme, as in GBNF, a mask looks at items for each beginning of
-        # a token. With the package's 50,000, a mask of a small vocabulary could take a second.
+        rows: dict[str, Any] = {}
+        if not isinstance(grammar, JsonSchema | Regex | LarkOfSchemas):
+            # Where each character is a lexeme, as in GBNF, a mask looks at items for each beginning
+            # of a token. With the package's 50,000, one of a small vocabulary could take a second.
+            rows["max_items_in_row"] = _MOST_AT_ONE_PLACE
+            rows["step_max_items"] = min(50_000, 5_000 + self.vocab_size // 2)
         return self._package.LLParserLimits(
-            max_items_in_row=_MOST_AT_ONE_PLACE,
-            step_max_items=min(50_000, 5_000 + self.vocab_size // 2),
-            max_lexer_states=_MOST_STATES,
+            step_lexer_fuel=_STEP_FUEL, max_lexer_states=_MOST_STATES, **rows
         )
 
     def _compile(self, text: str, what: str, num_levels: int, limits: Any) -> Any:

@@ -48,7 +48,7 @@ from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.kinds import Grammar
+    from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.corpus.corpus import Corpus
@@ -643,7 +643,7 @@ class Model:
         """Tokens that end an answer."""
         return self._session.end_token_ids
 
-    def check_grammar(self, grammar: "Grammar") -> "Matcher":
+    def check_grammar(self, grammar: "JsonSchema | Regex | Lark | Gbnf") -> "Matcher":
         """Check that answers can be held to a grammar, before anything is asked.
 
         Args:

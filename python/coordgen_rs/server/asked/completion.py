@@ -171,7 +171,7 @@ class Asked:
             UnfollowedError: It cannot be followed.
         """
         try:
-            return None if grammar is None else model.check_grammar(grammar)
+            return None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
         except GrammarError as error:
             raise UnfollowedError(error, self.grammar_field) from error
 
