@@ -235,6 +235,32 @@ def test_a_lark_grammar_is_followed(model):
             model.generate(PROMPT, grammar=wrong)
 
 
+def test_a_grammar_with_ever_more_readings_ends_its_own_answer_by_name(model):
+    grammar = Lark("start: e\ne: e e | e e e | e e e e | /[a-z ]/")
+    for drafts in (True, False):
+        with pytest.raises(GrammarError, match=r"cannot go on: .*Too many items"):
+            model.generate(PROMPT, grammar=grammar, drafts=drafts, ignore_eos=True)
+    short = {"grammar": grammar, "max_new_tokens": 8}
+    plainly = model.generate(PROMPT, drafts=False, **short)
+    assert model.generate(PROMPT, prediction=plainly.text, **short).token_ids == plainly.token_ids
+
+
+@pytest.mark.parametrize("commit", ["canonical", "compact"])
+@pytest.mark.parametrize("seconds", [0, -1])
+def test_drafts_that_are_not_looked_at_change_no_token(
+    session, vocabulary, prompt, monkeypatch, commit, seconds
+):
+    grammar = vocabulary.matcher(JsonSchema(PERSON))
+    expected = tokens_of(plain(session, prompt, grammar=grammar, max_new_tokens=80))
+    monkeypatch.setattr("coordgen_rs.grammar.matcher.LOOKING_S", seconds)
+    right = lambda given: chain(expected[given : given + 6])  # noqa: E731
+    drafters = [make_drafter(session, method, commit) for method in METHODS]
+    drafters.append(ScriptedDrafter(make_drafter(session, [], commit), right))
+    for drafter in drafters:
+        steps = generate(session, prompt, drafter=drafter, grammar=grammar, max_new_tokens=80)
+        assert tokens_of(steps) == expected
+
+
 def test_what_is_no_grammar_is_refused(model, session, vocabulary, prompt):
     for wrong in ("[0-9]+", {"type": "object"}):
         with pytest.raises(OptionError, match="JsonSchema, Regex, Lark or Gbnf"):

@@ -1,7 +1,11 @@
 """A matcher that goes along paths and back stands where one stands that went straight."""
 
+import gc
+import json
 import random
 import sys
+import weakref
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -10,7 +14,9 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import GrammarError, OptionError
+from coordgen_rs.grammar.kinds import LarkOfSchemas
+from coordgen_rs.server.tools.lexicon import Lexicon
 from grammar_schemas import FOLLOWED
 
 END = 1
@@ -79,10 +85,68 @@ def test_possible_keeps_what_may_follow_and_no_end_token(tokenizer, vocabulary):
     assert matcher.possible(tokens, parents) == kept
 
 
+def test_a_draft_beyond_a_limit_changes_nothing_but_what_is_drafted(tokenizer, vocabulary):
+    words = " | ".join(f'"{number}"' for number in range(600))  # too many in a row
+    looking = vocabulary.matcher(Lark(f'start: ("a" | "b" many)+\nmany: {words}'))
+    a, b = (int(tokenizer.encode(text, special_tokens=False)[-1]) for text in "ab")
+    for look in (
+        lambda: looking.possible([0, b, a, a], [0, 0, 1, 0]),
+        lambda: looking.forced([b]),
+    ):
+        straight = looking.another()
+        for matcher in (looking, straight):
+            matcher.begin()
+            assert not matcher.extend([a])
+        assert True not in look()[1:]
+        for matcher in (looking, straight):
+            matcher.after([a])
+        assert allowed(looking) == allowed(straight)
+        assert looking.possible([0, a], [0, 0]) == [True, False]
+        with pytest.raises(GrammarError, match=r"cannot go on: .* has 601 items"):
+            looking.extend([b])
+
+
+def test_a_schema_may_name_many_properties_also_among_calls(tokenizer, vocabulary):
+    names = [f"name{number}" for number in range(400)]
+    schema = {"properties": {name: {"type": "boolean"} for name in names}}
+    text = json.dumps({names[0]: True, names[300]: False})
+    of_calls = LarkOfSchemas(f'start: "c" args\nargs: {Lexicon().json(schema)}')
+    for grammar, before in ((JsonSchema(schema), ""), (of_calls, "c")):
+        matcher = vocabulary.matcher(grammar)
+        matcher.begin()
+        for token in tokenizer.encode(before + text, special_tokens=False).tolist():
+            matcher.after([])
+            assert token in allowed(matcher)
+            matcher.extend([token])
+
+
 def test_the_same_grammar_is_compiled_once(vocabulary):
     schema = {"type": "boolean"}
     assert vocabulary.matcher(JsonSchema(schema)) is vocabulary.matcher(JsonSchema(dict(schema)))
     assert vocabulary.matcher(JsonSchema(schema)) is not vocabulary.matcher(Regex("true|false"))
+
+
+def test_a_few_large_grammars_are_kept_and_many_small_ones(vocabulary):
+    def kept(grammars):
+        made = [weakref.ref(vocabulary.matcher(grammar)) for grammar in grammars]
+        gc.collect()
+        return sum(matcher() is not None for matcher in made)
+
+    words = [[f"word{number}of{grammar}" for number in range(10_000)] for grammar in range(10)]
+    assert kept(JsonSchema({"enum": some}) for some in words) <= 3
+    assert kept(Regex(f"[0-9]{{{number}}}") for number in range(2, 26)) == 24
+
+
+def test_matchers_beside_each_other_are_kept_where_they_are_small(vocabulary):
+    def kept(grammar):
+        matcher = vocabulary.matcher(grammar)
+        with ExitStack() as lent:
+            made = [weakref.ref(lent.enter_context(matcher.lent())) for _ in range(5)]
+        gc.collect()
+        return sum(matcher() is not None for matcher in made)
+
+    assert kept(JsonSchema({"enum": [f"word{number}" for number in range(10_000)]})) == 1
+    assert kept(Regex("[0-9]{30}")) == 5
 
 
 def test_a_byte_order_mark_is_no_part_of_a_schema(vocabulary):

@@ -14,6 +14,8 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from starlette.responses import JSONResponse
 
+from coordgen_rs.errors import GrammarError
+from coordgen_rs.grammar.cost_check import is_wanted
 from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.asked import bodies
@@ -97,6 +99,40 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenized(monkeypatch, p
         assert "the model's context 200" in told["error"]["message"]
 
     with_app(test)
+
+
+def test_a_grammar_that_is_being_compiled_holds_nobody_up_and_ends_with_its_client():
+    class Compiling(FakeModel):
+        is_compiling, has_ended = threading.Event(), threading.Event()
+
+        def check_grammar(self, grammar):
+            self.is_compiling.set()
+            while is_wanted.get()():
+                threading.Event().wait(0.01)
+            self.has_ended.set()
+            raise GrammarError("it was given up")
+
+    model, leaves = Compiling(), asyncio.Event()
+    body = json.dumps({"prompt": "?", "json_schema": {"type": "object"}}).encode()
+    parts = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive():
+        if (part := next(parts, None)) is not None:
+            return part
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def test(app):
+        asked = ask(app, COMPLETIONS, {}, length=len(body), receive=receive)
+        asking = asyncio.create_task(asked)
+        assert await asyncio.to_thread(model.is_compiling.wait, 60)
+        status, _ = await ask(app, COMPLETIONS, {"prompt": "?"}, "b")
+        assert (status, model.has_ended.is_set()) == (200, False)
+        leaves.set()
+        assert (await asking)[0] == 400
+        assert model.has_ended.is_set()
+
+    with_app(test, model)
 
 
 def test_the_refusal_of_a_long_text_names_its_length_and_the_tokens_that_it_has_at_least():

@@ -3,7 +3,8 @@
 In: bundles. Out: figures on stdout; exit code 1 where one is beyond its bound. Five clients send
 7 MB of text each, again and again; 1,100 sockets never end the head of a request, with 1,024
 descriptors for the server; and twenty threads of one key ask again as soon as they are refused.
-Another key streams one answer after the other. What else the machine does shows in the figures.
+Another key streams one answer after the other. Then three keys stream, while two others send
+grammars that cost much (`hostile_grammars.py`). What else the machine does shows in the figures.
 
     python tests/support/bad_neighbours.py build/embedded-fp32 build/smollm2
 """
@@ -26,8 +27,12 @@ from pathlib import Path
 from statistics import median, quantiles
 from urllib.parse import urlsplit
 
+from hostile_grammars import hostile_grammars
+
 SENDERS, IDLE_SOCKETS, DESCRIPTORS, RETRYING = 5, 1100, 1024, 20
 TEXT = "hello world " * 600_000
+GRACE_S = 1
+LEAVES_S = 10
 BEGIN = "The red lamp of the mill is"
 
 BOUNDS = {
@@ -35,6 +40,9 @@ BOUNDS = {
     "longest 1 % of pauses, ms": 100.0,
     "not answered": 0.0,
     "memory after, % more": 10.0,
+    "longest wait for a token, ms more": 300.0,
+    "memory after, MB more": 500.0,
+    "seconds to end while grammars are compiled": GRACE_S + 2.0,
 }
 
 
@@ -47,10 +55,17 @@ def server(bundle, threads):
 
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder, "keys")
-        names = ["good", "retrying", *(f"sender{number}" for number in range(SENDERS))]
+        names = [
+            "good",
+            "two",
+            "three",
+            "retrying",
+            *(f"sender{number}" for number in range(SENDERS)),
+        ]
         keys.write_text("".join(f"{name} key-{name}\n" for name in names))
         command = [sys.executable, "-m", "coordgen_rs", "serve", bundle, "--port", "0"]
-        command += ["--api-key-file", str(keys), "--threads", str(threads), "--grace", "1"]
+        command += ["--api-key-file", str(keys), "--threads", str(threads)]
+        command += ["--grace", str(GRACE_S)]
         log = Path(folder, "log")
         with (
             log.open("w") as stderr,
@@ -157,11 +172,11 @@ def neighbours(url):
             print(f"  the neighbours were told: {process.stdout.read().strip()}")
 
 
-def streamed(connection, max_tokens=96):
+def streamed(connection, max_tokens=96, name="good"):
     """Milliseconds between the events of one streamed answer; None if there was none."""
     body = {"prompt": BEGIN, "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
     try:
-        connection.request("POST", "/v1/completions", json.dumps(body), headers("good"))
+        connection.request("POST", "/v1/completions", json.dumps(body), headers(name))
         response = connection.getresponse()
         times, is_whole = [], False
         while line := response.readline():
@@ -176,12 +191,12 @@ def streamed(connection, max_tokens=96):
     return [1000 * (later - time) for time, later in pairwise(times)]
 
 
-def streams(url, seconds):
+def streams(url, seconds, name="good"):
     """Pauses of answers one after the other, and how many there were, and were not."""
     connection, pauses, answered, refused = connected(url), [], 0, 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or answered + refused < 4:
-        found = streamed(connection)
+        found = streamed(connection, name=name)
         if found is None:
             refused += 1
             time.sleep(0.1)
@@ -204,9 +219,9 @@ def health_ms(url):
     return median(found)
 
 
-def resident_mb(process):
+def resident_mb(process, name="VmRSS"):
     status = Path(f"/proc/{process.pid}/status").read_text()
-    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1000
+    return int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1000
 
 
 def told(name, pauses, answered, refused):
@@ -237,11 +252,77 @@ def measure(bundle, seconds, threads):
     return found | {"memory after, % more": 100 * (after / before - 1)}
 
 
+def ask_for(url, name, bodies, told):
+    """Ask for one answer after the other, and leave where it takes long."""
+    for held in bodies:
+        connection = connected(url, timeout=LEAVES_S)
+        body = {"prompt": BEGIN, "max_tokens": 64, "ignore_eos": True} | held
+        try:
+            connection.request("POST", "/v1/completions", json.dumps(body), headers(name))
+            said = str(connection.getresponse().status)
+        except (OSError, http.client.HTTPException) as error:
+            said = type(error).__name__
+        connection.close()
+        told[said] = told.get(said, 0) + 1
+
+
+def longest_wait(url, is_over):
+    """The longest pause of three clients' streams, in milliseconds, until it is over."""
+    pauses = [0.0]
+
+    def read(name):
+        connection = connected(url)
+        while not is_over():
+            pauses.extend(streamed(connection, name=name) or [])
+
+    reading = [threading.Thread(target=read, args=[name]) for name in ("good", "two", "three")]
+    for thread in reading:
+        thread.start()
+    for thread in reading:
+        thread.join()
+    return max(pauses)
+
+
+def measure_grammars(bundle, seconds, threads, num):
+    """The figures that have bounds, by name, with `num` grammars."""
+    with server(bundle, threads) as (process, url, _):
+        end = time.perf_counter() + seconds
+        alone = longest_wait(url, lambda: time.perf_counter() > end)
+        before, told, grammars = resident_mb(process), {}, list(hostile_grammars(1, num))
+        asking = [
+            threading.Thread(target=ask_for, args=(url, f"sender{n}", grammars[n::2], told))
+            for n in range(2)
+        ]
+        for thread in asking:
+            thread.start()
+        among = longest_wait(url, lambda: not any(thread.is_alive() for thread in asking))
+        after = resident_mb(process)
+        most = resident_mb(process, "VmHWM")
+        print(f"  {num} grammars were told {told}")
+        print(f"  longest waits: {alone:.0f} ms alone, {among:.0f} ms among them")
+        print(f"  {before:.0f} MB before, {after:.0f} MB after, {most:.0f} MB at most")
+        slow = {"allOf": [{"type": "string", "pattern": f"a{{{n}}}"} for n in range(1, 40)]}
+        ask = threading.Thread(target=ask_for, args=(url, "sender0", [{"json_schema": slow}], {}))
+        ask.start()
+        time.sleep(0.5)
+        begun = time.perf_counter()
+        process.terminate()
+        process.wait()
+        ended = time.perf_counter() - begun
+    return {
+        "longest wait for a token, ms more": among - alone,
+        "memory after, MB more": after - before,
+        "seconds to end while grammars are compiled": ended,
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("bundles", nargs="*")
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--threads", type=int, default=1, help="of the model")
+    parser.add_argument("--grammars", type=int, default=500)
+    parser.add_argument("--only-grammars", action="store_true")
     parser.add_argument("--be-bad", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be_bad:
@@ -251,7 +332,10 @@ def main():
     is_good = True
     for bundle in options.bundles:
         print(f"{bundle}, {options.seconds:g} s")
-        for name, figure in measure(bundle, options.seconds, options.threads).items():
+        asked = bundle, options.seconds, options.threads
+        found = {} if options.only_grammars else measure(*asked)
+        found |= measure_grammars(*asked, options.grammars)
+        for name, figure in found.items():
             is_kept = figure <= BOUNDS[name]
             is_good = is_good and is_kept
             print(

@@ -60,7 +60,7 @@ class AfterThinkingMatcher(Matcher):
         self.vocab_size = inner.vocab_size
         self.words = np.zeros_like(inner.words)
         self._inner, self._marks, self._ends = inner, marks, frozenset(end_token_ids)
-        self._idle = [self]
+        self._idle, self._own_bytes = [self], inner.num_bytes
         free = np.ones(len(self.words) * _WORD_BITS, bool)
         free[self.vocab_size :] = False
         free[[token for token in self._ends if token < self.vocab_size]] = False
@@ -165,7 +165,7 @@ class AfterThinkingMatcher(Matcher):
         if not tokens:
             return self._first
         path = [*tokens]
-        if not self._inner.possible([0, *path], [0, *range(len(path))])[-1]:
+        if not self._inner.allows(path):
             return np.zeros_like(self._first)
         self._inner.after(path)
         return self._inner.words

@@ -78,6 +78,10 @@ class Lark:
         arguments.text("the grammar", self.text)
 
 
+class LarkOfSchemas(Lark):
+    """A Lark grammar that was written of schemas, so that its limits are those of a schema."""
+
+
 @dataclass(frozen=True)
 class Gbnf:
     """The answer is a text of a context-free grammar in llama.cpp's form.

@@ -5,8 +5,8 @@ right, and a mask of allowed tokens for each row that the target's answer visits
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import takewhile
+from contextlib import contextmanager, suppress
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,10 @@ import numpy as np
 from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
 
 _WORD_BITS = 32
+LOOKING_S = 0.02
+"""Time of the processor for the nodes of one tree; usual trees take a millisecond or two."""
+_MOST_IDLE_BYTES = 16 << 20
+"""What matchers of one grammar may take that are kept for answers beside each other."""
 _COMPLETE = ("NoExtension", "NoExtensionBias", "EndOfSentence")
 """Why a grammar stops that has been followed to its end."""
 
@@ -30,6 +34,7 @@ class Matcher:
         vocab_size: Columns of the target's logits.
         end_token_ids: Tokens that the grammar allows where an answer may end.
         has_end: Whether the target has them too.
+        num_bytes: About what the grammar takes once it is compiled.
 
     Attributes:
         words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
@@ -47,15 +52,21 @@ class Matcher:
         end_token_ids: Sequence[int],
         *,
         has_end: bool,
+        num_bytes: int = 0,
     ) -> None:
         self.vocab_size = vocab_size
         self.words = np.zeros(-(-vocab_size // _WORD_BITS), np.uint32)
-        self._compile, self._matcher = compile, compile()
+        self._compile, self._own_bytes = compile, num_bytes
+        self._matcher = self._fresh = compile()
         self._ends, self._has_end = frozenset(end_token_ids), has_end
         self._ahead: list[int] = []
-        self._never_ends = False
+        self._given: list[int] = []
+        self._never_ends, self._looks_ahead = False, True
         self._idle = [self]  # matchers of this grammar that follow no answer
         self.begin(ignore_eos=True)
+        with suppress(GrammarError):  # an answer will say so
+            self.after([])  # it can take as long as compiling, and is kept
+        self._fresh = self._matcher.deep_copy()
 
     def begin(self, *, ignore_eos: bool = False) -> None:
         """Start an answer.
@@ -66,10 +77,9 @@ class Matcher:
         Raises:
             UnsupportedGrammarError: The grammar allows no token at all.
         """
-        if self._matcher.is_error():
-            self._matcher = self._compile()
-        self._matcher.reset()
-        self._ahead = []
+        if self._matcher.is_error() or not self._matcher.reset():
+            self._matcher = self._anew()
+        self._ahead, self._given, self._looks_ahead = [], [], True
         self._never_ends = ignore_eos or not self._has_end
         if self._never_ends and self._is_complete():
             raise UnsupportedGrammarError(
@@ -78,13 +88,24 @@ class Matcher:
 
     def another(self) -> "Matcher":
         """Make another matcher of the same grammar: each follows one answer at a time."""
-        return Matcher(self._compile, self.vocab_size, [*self._ends], has_end=self._has_end)
+        return Matcher(
+            self._compile,
+            self.vocab_size,
+            [*self._ends],
+            has_end=self._has_end,
+            num_bytes=self._own_bytes,
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        """About what this matcher takes, and those that are kept beside it."""
+        return self._own_bytes * max(1, len(self._idle))
 
     @contextmanager
     def lent(self) -> Iterator["Matcher"]:
         """This matcher, or another one where answers run beside each other, until the block ends.
 
-        Those that were made are kept: what llguidance has worked out of a grammar stays with it.
+        Small ones that were made are kept: what llguidance has worked out of a grammar stays there.
         """
         try:
             matcher = self._idle.pop()
@@ -93,21 +114,31 @@ class Matcher:
         try:
             yield matcher
         finally:
-            self._idle.append(matcher)
+            if matcher is self or self.num_bytes <= _MOST_IDLE_BYTES:
+                self._idle.append(matcher)
 
     def forced(self, path: list[int]) -> list[int]:
         """The tokens after `path` of which each is the only one allowed.
 
+        None where it costs too much to go there.
+
         Raises:
-            GrammarError: The grammar does not allow the path, or cannot go on.
+            GrammarError: The grammar cannot go on.
         """
-        if not self._ends.isdisjoint(path):
+        if not (self._looks_ahead and self._ends.isdisjoint(path)):
             return []
-        self._move(path)
-        return [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+        with suppress(GrammarError):  # plain decoding may end before it comes there
+            self._move(path)
+        forced = [] if self._matcher.is_stopped() else self._matcher.compute_ff_tokens()
+        if self._matcher.is_error():
+            self._look_no_further()
+            return []
+        return forced
 
     def possible(self, tokens: list[int], parents: list[int]) -> list[bool]:
         """Which nodes of a tree the grammar may allow, `(nodes,)`; the root always.
+
+        Nodes that are too costly to look at are left out: they would only have saved a step.
 
         Args:
             tokens: The token of each node; the root's is not looked at.
@@ -118,20 +149,36 @@ class Matcher:
         """
         self._move([])
         possible = [True] + [False] * (len(tokens) - 1)
-        inner = set(parents[1:])
-        for leaf in range(1, len(tokens)):
-            if leaf in inner:
+        children: list[list[int]] = [[] for _ in tokens]
+        for node in range(len(tokens) - 1, 0, -1):
+            children[parents[node]].append(node)
+        waiting = [(node, 0) for node in children[0]] if self._looks_ahead else []
+        until_s = thread_time() + LOOKING_S
+        while waiting and self._looks_ahead and thread_time() < until_s:
+            node, depth = waiting.pop()
+            token = tokens[node]
+            if token in self._ends:  # it needs no row, as it is said after its parent
                 continue
-            path = [leaf]
-            while parents[path[-1]] != 0:
-                path.append(parents[path[-1]])
-            drafted = [tokens[node] for node in reversed(path)]
-            # An end token needs no row: it is said after its parent. Nor may the matcher see it.
-            before_end = list(takewhile(lambda token: token not in self._ends, drafted))
-            num_valid = self._matcher.validate_tokens(before_end)
-            for node in path[len(path) - num_valid :]:
+            self._go_back(depth)
+            if not children[node]:
+                possible[node] = self._matcher.validate_tokens([token]) == 1
+            elif self._matcher.try_consume_tokens([token]):
                 possible[node] = True
+                self._ahead.append(token)
+                waiting += [(child, depth + 1) for child in children[node]]
+            if self._matcher.is_error():
+                self._look_no_further()
         return possible
+
+    def allows(self, path: list[int]) -> bool:
+        """Whether the grammar allows `path`, which holds no end token then.
+
+        Raises:
+            GrammarError: The grammar cannot go on.
+        """
+        self._move([])
+        num_valid = 0 if self._ends.intersection(path) else self._matcher.validate_tokens(path)
+        return num_valid == len(path)
 
     def after(self, path: list[int]) -> bool:
         """Fill `words` with what may follow `path`.
@@ -158,6 +205,7 @@ class Matcher:
         """
         self._move(tokens)
         self._ahead = []
+        self._given += tokens
         return self._is_complete()
 
     def _move(self, path: list[int]) -> None:
@@ -171,13 +219,42 @@ class Matcher:
             if one != other:
                 break
             num_common += 1
-        if len(self._ahead) > num_common:
-            self._matcher.rollback(len(self._ahead) - num_common)
-            del self._ahead[num_common:]
-        for token in path[num_common:]:
+        self._go_back(num_common)
+        for token in path[len(self._ahead) :]:
             if not self._matcher.consume_token(token):
                 self._raise(f"it does not allow token {token}")
             self._ahead.append(token)
+
+    def _go_back(self, num: int) -> None:
+        """Go back to the first `num` tokens of the path, or of none after what went wrong there.
+
+        Raises:
+            GrammarError: The grammar cannot go on.
+        """
+        if len(self._ahead) > num:
+            is_back = self._matcher.rollback(len(self._ahead) - num)
+            del self._ahead[num:]
+            if not is_back:
+                self._look_no_further()
+
+    def _look_no_further(self) -> None:
+        """Go on without looking ahead, which has used up a limit of llguidance's.
+
+        The answer itself may never come to such a place: it ends as it would without drafts.
+
+        Raises:
+            GrammarError: The grammar cannot go on.
+        """
+        self._looks_ahead = False
+        self._matcher, self._ahead = self._anew(), []
+        self._move(self._given)
+        self._ahead = []
+
+    def _anew(self) -> Any:
+        """An `llguidance.LLMatcher` at the grammar's start, in place of one that cannot go on."""
+        copy = self._fresh.deep_copy()  # shares the lexer, which may be what cannot go on
+        copy.compute_bitmask()
+        return self._compile() if copy.is_error() else copy
 
     def _is_complete(self) -> bool:
         """Whether nothing may follow but an end token.

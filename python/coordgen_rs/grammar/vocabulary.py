@@ -5,24 +5,50 @@ that names what of the grammar cannot be followed, before anything is generated.
 """
 
 import json
+from _thread import LockType
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, assert_never
+from weakref import WeakValueDictionary
 
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
+from coordgen_rs.grammar.cost_check import check_cost
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
 from coordgen_rs.grammar.json_text import json_text
-from coordgen_rs.grammar.kinds import AfterThinking, Gbnf, Grammar, JsonSchema, Lark, Regex
+from coordgen_rs.grammar.kinds import (
+    AfterThinking,
+    Gbnf,
+    Grammar,
+    JsonSchema,
+    Lark,
+    LarkOfSchemas,
+    Regex,
+)
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.own_stack import with_own_stack
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.thinking import Thinking
 from coordgen_rs.text.tokenizer import Tokenizer
 
-_MOST_KEPT = 32
-"""Compiled grammars that are kept: the states that an answer has met make the next one's faster."""
+MOST_KEPT_BYTES = 64 << 20
+"""What compiled grammars may take that are kept: the states that an answer has met make the next
+one's faster. The latest stays, however large."""
+_BYTES_PER_LETTER = 150
+"""Of a compiled grammar, for each letter of its text: an enum takes 50, properties up to 170."""
+_LEAST_BYTES = 2 << 20
+"""Of any compiled grammar, with the states that answers meet."""
+
+_MOST_AT_ONE_PLACE = 400
+"""Items of the parser, such as words among which a text goes on, in a grammar that a caller writes.
+The time of a step grows by their third power where each has many readings, to 0.04 s with these;
+schemas, which have few readings, keep the package's 2,000."""
+_STEP_FUEL = 50_000
+"""What a step may spend on the lexer, a quarter of the package's own limit: an intersection of long
+repetitions took 0.28 s of it, an enum of 60,000 words next to nothing."""
+_MOST_STATES = 50_000
+"""States of a grammar's lexer, of 1 to 2 KB each; the package's own limit is five times as high."""
 
 
 class Vocabulary:
@@ -52,6 +78,8 @@ class Vocabulary:
             ) from error
         self.vocab_size = vocab_size
         self._package, self._compiled = llguidance, dict[Grammar, Matcher]()
+        self._alive: WeakValueDictionary[Grammar, Matcher] = WeakValueDictionary()
+        self._making: WeakValueDictionary[Grammar, LockType] = WeakValueDictionary()
         self._lock, self._tokenizer = Lock(), tokenizer
         self._has_end = len(end_token_ids) > 0
         with package_errors_as(GrammarError, "the tokenizer cannot be used with a grammar"):
@@ -61,6 +89,11 @@ class Vocabulary:
                 eos_token=list(end_token_ids) or None,
             )
 
+    @property
+    def num_bytes(self) -> int:
+        """About what the grammars take that are kept."""
+        return sum(matcher.num_bytes for matcher in self._compiled.values())
+
     def matcher(self, grammar: Grammar) -> Matcher:
         """What follows a grammar through answers, one at a time (`Matcher.another`).
 
@@ -69,6 +102,7 @@ class Vocabulary:
         Raises:
             OptionError: It is no grammar.
             UnsupportedGrammarError: It cannot be followed; the message names what of it.
+            GrammarError: Nobody waits for it any more (`is_wanted`).
         """
         if not isinstance(grammar, Grammar):
             raise OptionError(
@@ -76,10 +110,15 @@ class Vocabulary:
                 + arguments.shown(grammar)
             )
         with self._lock:  # threads ask while another's answer runs
-            found = self._compiled.pop(grammar, None) or self._made(grammar)
-            self._compiled[grammar] = found  # now the latest
-            while len(self._compiled) > _MOST_KEPT:
-                del self._compiled[next(iter(self._compiled))]
+            making = self._making.setdefault(grammar, Lock())
+        with making:  # who asks for another grammar does not wait for this one
+            found = self._alive.get(grammar) or self._made(grammar)
+            with self._lock:
+                self._alive[grammar] = found
+                self._compiled.pop(grammar, None)
+                self._compiled[grammar] = found  # now the latest
+                while len(self._compiled) > 1 and self.num_bytes > MOST_KEPT_BYTES:
+                    del self._compiled[next(iter(self._compiled))]
         return found
 
     def _made(self, grammar: Grammar) -> Matcher:
@@ -89,11 +128,14 @@ class Vocabulary:
                 inner, self._marks(grammar.thinking), self._tokens.eos_tokens
             )
         text, what, num_levels = self._definition(grammar)
+        limits = self._limits(grammar)
+        check_cost(text, what, num_levels)
         return Matcher(
-            lambda: self._compile(text, what, num_levels),
+            lambda: self._compile(text, what, num_levels, limits),
             self.vocab_size,
             self._tokens.eos_tokens,
             has_end=self._has_end,
+            num_bytes=max(_LEAST_BYTES, _BYTES_PER_LETTER * len(text)),
         )
 
     def _marks(self, thinking: Thinking) -> Marks:
@@ -136,14 +178,28 @@ class Vocabulary:
             case _:
                 assert_never(grammar)
 
-    def _compile(self, text: str, what: str, num_levels: int) -> Any:
+    def _limits(self, grammar: Grammar) -> Any:
+        """The `llguidance.LLParserLimits` of a grammar."""
+        rows: dict[str, Any] = {}
+        if not isinstance(grammar, JsonSchema | Regex | LarkOfSchemas):
+            # Where each character is a lexeme, as in GBNF, a mask looks at items for each beginning
+            # of a token. With the package's 50,000, one of a small vocabulary could take a second.
+            rows["max_items_in_row"] = _MOST_AT_ONE_PLACE
+            rows["step_max_items"] = min(50_000, 5_000 + self.vocab_size // 2)
+        return self._package.LLParserLimits(
+            step_lexer_fuel=_STEP_FUEL, max_lexer_states=_MOST_STATES, **rows
+        )
+
+    def _compile(self, text: str, what: str, num_levels: int, limits: Any) -> Any:
         """An `llguidance.LLMatcher` at the grammar's start.
 
         Raises:
             UnsupportedGrammarError: The grammar cannot be followed.
         """
         matcher = with_own_stack(
-            num_levels, lambda: self._package.LLMatcher(self._tokens, text, log_level=0), what
+            num_levels,
+            lambda: self._package.LLMatcher(self._tokens, text, log_level=0, limits=limits),
+            what,
         )
         if matcher.is_error():
             raise UnsupportedGrammarError(

@@ -49,6 +49,7 @@ from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
+    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.corpus.corpus import Corpus
 
@@ -641,18 +642,21 @@ class Model:
         """Tokens that end an answer."""
         return self._session.end_token_ids
 
-    def check_grammar(self, grammar: "JsonSchema | Regex | Lark | Gbnf") -> None:
+    def check_grammar(self, grammar: "JsonSchema | Regex | Lark | Gbnf") -> "Matcher":
         """Check that answers can be held to a grammar, before anything is asked.
 
         Args:
             grammar: Same as in `RequestOptions`.
+
+        Returns:
+            What follows it. As long as it is held, answers need not compile the grammar again.
 
         Raises:
             OptionError: It is no grammar, or the package llguidance is missing.
             UnsupportedGrammarError: It cannot be followed; the message names what of it.
             GrammarError: The model's tokenizer cannot be used with a grammar.
         """
-        self._vocabulary.matcher(grammar)
+        return self._vocabulary.matcher(grammar)
 
     @cached_property
     def _vocabulary(self) -> "Vocabulary":

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.files.version import package_version
+from coordgen_rs.grammar.cost_check import is_wanted
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.model import Model
 from coordgen_rs.server import documents
@@ -216,7 +217,7 @@ class Endpoints:
         """
         client, worker = client_of(request.scope), self._held(request, name)
         namespace, shown = self._namespace(client), self._models.found(name).name
-        if worker.state == "loading" and asked.num_choices > 1:
+        if worker.state == "loading" and (asked.num_choices > 1 or asked.has_grammar):
 
             async def once_open() -> Response:
                 await self.opened(request, name)
@@ -234,8 +235,8 @@ class Endpoints:
             worker.submit(job)
             return Answering(job, worker, made(), made=made)
         model, given = worker.model, asked
-        asked, prompt_ids, spelling = await self._lanes.run(
-            client, lambda: (*given.ready(model), given.spelling(model))
+        asked, prompt_ids, spelling = await self._while_wanted(
+            request, worker, lambda: (*given.ready(model), given.spelling(model))
         )
         if asked.num_choices > 1:
 
@@ -247,6 +248,25 @@ class Endpoints:
         form = kind(asked, shown, worker.text_of, spelling)
         worker.submit(job)
         return Answering(job, worker, form)
+
+    async def _while_wanted(
+        self, request: Request, worker: Worker, function: Callable[[], _T]
+    ) -> _T:
+        """Run what may compile a grammar as `in_lane`, until the client leaves or the server ends.
+
+        Raises:
+            RefusalError: The function says so, or the server is going down.
+        """
+        gone = asyncio.create_task(_gone(request))
+        compiling = is_wanted.set(lambda: worker.state == "ready" and not gone.done())
+        try:
+            return await self.in_lane(request, function)
+        except RefusalError:
+            _ = worker.model  # if it is going down, that is why
+            raise
+        finally:
+            is_wanted.reset(compiling)
+            gone.cancel()
 
     def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
         """Run what takes long in a thread, in turn with others of the client."""
@@ -404,6 +424,12 @@ class Endpoints:
                 for rows, cost in costs.items()
             }
         return described
+
+
+async def _gone(request: Request) -> None:
+    """Return when the client has gone; all of the request was read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 async def _refused(request: Request, error: Exception) -> Response:

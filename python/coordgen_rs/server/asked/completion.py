@@ -8,12 +8,13 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.grammar.kinds import AfterThinking, JsonSchema
+from coordgen_rs.errors import GrammarError
+from coordgen_rs.grammar.kinds import AfterThinking, Grammar, JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.options import RequestOptions
@@ -26,12 +27,15 @@ from coordgen_rs.server.asked.infill import infill_ends, infill_prompt
 from coordgen_rs.server.asked.limits import alias_of, limit_of, num_choices_of
 from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
 from coordgen_rs.server.asked.tokens import checked_ids, token_array
-from coordgen_rs.server.refusal import TooLongError
+from coordgen_rs.server.refusal import TooLongError, UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.holding import held
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
 from coordgen_rs.text.token_spelling import TokenSpelling
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
 
 _LARGEST = 2**64 - 1
 _REASONING_FORMATS = ("none", "auto", "deepseek")
@@ -91,6 +95,7 @@ class Asked:
         num_thinking: Counts thinking among tokens; known once the model is.
         calling: How its calls are told; known once the model is.
         grammar_field: The field that holds the answer to a grammar; None where none does.
+        matcher: Keeps the grammar compiled until the answer begins; known once the model is.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -115,6 +120,12 @@ class Asked:
     num_thinking: Callable[[Sequence[int]], int] = lambda _: 0
     calling: Calling | None = None
     grammar_field: str | None = None
+    matcher: "Matcher | None" = None
+
+    @property
+    def has_grammar(self) -> bool:
+        """Whether a grammar has to be compiled, which may take seconds."""
+        return self.tools is not None or self.options["grammar"] is not None
 
     def ready(self, model: Model) -> "tuple[Asked, NDArray[np.uint32]]":
         """The same with what depends on the model, and the prompt's tokens, `(tokens,) u32`.
@@ -146,11 +157,23 @@ class Asked:
         return replace(
             self,
             options=options,
+            matcher=self._compiled(options["grammar"], model),
             echoed="" if self.echo is None else self.echo(model),
             thinking=thinking,
             num_thinking=partial(num_thinking, thinking, tokenizer),
             calling=calling,
         ), ids
+
+    def _compiled(self, grammar: Grammar | None, model: Model) -> "Matcher | None":
+        """What follows a grammar: compiled here, for who answers waits for nothing else.
+
+        Raises:
+            UnfollowedError: It cannot be followed.
+        """
+        try:
+            return None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
+        except GrammarError as error:
+            raise UnfollowedError(error, self.grammar_field) from error
 
     def choice(self, number: int) -> "Asked":
         """The request for one of the answers alone: the one whose seed is greater by its number."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
-from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark
+from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
 from coordgen_rs.server.refusal import UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
 from coordgen_rs.server.tools.forms import form_of, hermes
@@ -87,7 +87,7 @@ def _checked(write: Callable[[], str], model: "Model") -> Lark:
     Raises:
         GrammarError: It cannot.
     """
-    lark = Lark(write())
+    lark = LarkOfSchemas(write())
     model.check_grammar(lark)
     return lark
 

@@ -1,0 +1,119 @@
+"""What would cost minutes or gigabytes to compile is refused, and holds nothing else up."""
+
+import contextvars
+import subprocess
+import threading
+
+import pytest
+
+pytest.importorskip("llguidance", reason="grammars need llguidance")
+
+from checkpoints import CHECKPOINTS
+from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
+from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
+from coordgen_rs.grammar import cost_check
+
+PATTERNS = {"allOf": [{"type": "string", "pattern": f"a{{{number}}}"} for number in range(1, 24)]}
+COSTLY = {
+    "patterns that have to match together": JsonSchema(PATTERNS),
+    "many properties": JsonSchema({"properties": {f"name{n}": {} for n in range(15_000)}}),
+    "lengths that have a multiple in common": Lark(
+        "start: A\nA: " + " & ".join(f"/([a-z]{{{num}}})*/" for num in (7, 11, 13, 17, 19, 23))
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def vocabulary():
+    tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
+    return Vocabulary(tokenizer, tokenizer.vocab_size, [1])
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The processes that are started."""
+    found, start = [], subprocess.Popen
+
+    def popen(*args, **kwargs):
+        found.append(start(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    return found
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_a_grammar_that_costs_too_much_is_refused_by_name(vocabulary, started, name):
+    with pytest.raises(UnsupportedGrammarError, match="costs too much to compile"):
+        vocabulary.matcher(COSTLY[name])
+    assert [process.poll() is None for process in started] == [False]
+
+
+@pytest.mark.parametrize(
+    "grammar",
+    [
+        Regex("[a-z]{2,60000}"),
+        JsonSchema({"enum": [f"word{number}" for number in range(20_000)]}),
+        JsonSchema({"type": "string", "pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}$"}),
+        Lark("\n".join(["start: a0", *(f"a{n}: a{n + 1}" for n in range(5000)), 'a5000: "x"'])),
+    ],
+)
+def test_what_looks_costly_and_is_not_is_followed(vocabulary, started, grammar):
+    vocabulary.matcher(grammar)
+    assert [process.poll() for process in started] == [0]
+
+
+def test_usual_grammars_start_no_process(vocabulary, started):
+    properties = {"name": {"type": "string", "maxLength": 80}, "age": {"type": "integer"}}
+    for grammar in (JsonSchema({"properties": properties}), Regex("yes|no"), Lark('start: "a"+')):
+        vocabulary.matcher(grammar)
+    assert started == []
+
+
+def test_other_grammars_are_compiled_while_one_is_being_compiled(vocabulary, monkeypatch):
+    is_compiling, may_end = threading.Event(), threading.Event()
+
+    def is_wanted():
+        is_compiling.set()
+        may_end.wait(60)
+        return False
+
+    def ask():
+        cost_check.is_wanted.set(is_wanted)
+        with pytest.raises(GrammarError, match="given up"):
+            vocabulary.matcher(JsonSchema(PATTERNS | {"title": "slow"}))
+
+    asking = threading.Thread(target=contextvars.copy_context().run, args=[ask])
+    asking.start()
+    try:
+        assert is_compiling.wait(60)
+        vocabulary.matcher(Regex("meanwhile"))
+        assert asking.is_alive()
+    finally:
+        may_end.set()
+        asking.join()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, None])
+def test_the_process_ends_with_who_asks(vocabulary, started, error):
+    def is_wanted():
+        assert started[-1].poll() is None
+        if error is not None:
+            raise error
+        return False
+
+    token = cost_check.is_wanted.set(is_wanted)
+    try:
+        for _ in range(2):  # the first has left no lock
+            with pytest.raises(error or GrammarError):
+                vocabulary.matcher(JsonSchema(PATTERNS | {"title": "left"}))
+    finally:
+        cost_check.is_wanted.reset(token)
+    assert [process.poll() is None for process in started] == [False, False]
+
+
+def test_where_no_process_can_be_started_grammars_are_followed(vocabulary, monkeypatch):
+    monkeypatch.setattr("sys.executable", "")
+    assert vocabulary.matcher(Regex("[a-z]{2,60001}"))
+    monkeypatch.setattr("sys.executable", "/no/python")
+    assert vocabulary.matcher(Regex("[a-z]{2,60002}"))
