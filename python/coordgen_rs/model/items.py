@@ -61,8 +61,9 @@ class Items(Generic[_Item]):
                 self.made.append(item)
         except StopIteration:
             storing = self._beside.storing
+            is_over = storing is None or storing.is_done  # asked first: its error comes before
             self.error = None if storing is None else storing.error
-            self.is_over = storing is None or storing.is_done
+            self.is_over = is_over
         except Exception as error:
             self.error, self.is_over = error, True
         except BaseException:  # Ctrl-C in a thread that may not be the reader's
