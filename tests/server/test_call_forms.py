@@ -251,6 +251,9 @@ def test_in_channels_white_space_around_the_mark_behind_a_call_is_not_for_the_cl
     for is_held in (True, False):
         for parts in ([text], text):
             assert parsed(read(BY_NAME["harmony"], parts, is_held=is_held)) == ("", WRITTEN[:1])
+    returned = text.replace("<|call|>", "<|return|>")
+    for parts in ([returned], returned):
+        assert parsed(read(BY_NAME["harmony"], parts, is_held=False)) == ("", WRITTEN[:1])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -81,6 +81,7 @@ class HarmonyReader:
         self._found: list[Said] = []
         self._num_calls, self.is_open = 0, False
         self._is_begun = False  # whether anything was said: what is addressed comes first
+        self._is_behind_call = False
         self._is_plain = False  # whether it was said without a header: then no other is cut
         self._walk = self._messages()
 
@@ -111,7 +112,8 @@ class HarmonyReader:
             may_be_one = any(_may_begin(header, mark) for mark in marks)
             if self._is_over or not may_be_one or len(header) > _LONGEST_HEADER:
                 is_cut = self._is_cut and self._is_held and not self._is_plain and may_be_one
-                if not (self._is_over and (header.startswith(marks) or is_cut)):
+                is_blank = not header and self._is_behind_call
+                if not (self._is_over and (header.startswith(marks) or is_cut or is_blank)):
                     self._say(Content, self._ahead)
                     self._is_plain = True
                 self._ahead = ""
@@ -121,7 +123,8 @@ class HarmonyReader:
         header, self._ahead = self._ahead[:end], self._ahead[end + len(_MESSAGE) :]
         self._is_begun, self._is_plain = True, False
         to, says = _TO.search(header), _SAYS.search(header)
-        if to is not None and to[1] in self._parameters:
+        self._is_behind_call = to is not None and to[1] in self._parameters
+        if to is not None and self._is_behind_call:
             yield from self._call(to[1])
         else:
             kind = Thought if says is not None and says[1] == "analysis" else Content
