@@ -618,11 +618,21 @@ def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path):
 
         sys.settrace(interrupted)
         try:
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt) as kept:  # as a notebook does, with all frames
                 store.clear()
         finally:
             sys.settrace(None)
+        assert kept.tb is not None
         assert not store.connection.in_transaction
         history.add([3], [4])  # another process's change waits for none
         assert [request.number for request in HistoryStore(tmp_path).read()] == [1, 2]
         store.close()
+
+
+def test_a_finished_request_is_stored_wherever_the_process_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    with open_history(Path("kept")) as history:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        history.add_later([1], [2], lambda: None)
+    assert len([*HistoryStore(tmp_path / "kept").read()]) == 1

@@ -1,10 +1,14 @@
 """A thread that works while there is work: begun by many, interrupted, and without room for it."""
 
+import os
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 
 import pytest
 
+from coordgen_rs.errors import CallOrderError
 from coordgen_rs.threads import one_thread
 from coordgen_rs.threads.bell import Bell
 from coordgen_rs.threads.one_thread import NoThreadError, OneThread
@@ -89,3 +93,69 @@ def test_an_interrupt_anywhere_in_bringing_a_task_loses_none_and_leaves_no_threa
         assert again == [1]
         assert done in ([], [1])
         assert not tasks._thread.is_alive
+
+
+def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):
+    class Panic(BaseException):
+        pass
+
+    def panics():
+        raise Panic
+
+    told = []
+    monkeypatch.setattr(threading, "excepthook", told.append)
+    tasks, task, done = Tasks(), Task(panics, lambda: None), []
+    tasks.add(task.run)
+    tasks.add(panics)
+    tasks.add(lambda: done.append(True))
+    tasks.join()
+    assert done == [True]
+    with pytest.raises(RuntimeError, match="broken off: Panic"):
+        task.result()
+    assert [it.exc_type for it in told] == [Panic]
+
+
+def test_a_task_cannot_wait_for_the_thread_that_does_it():
+    tasks = Tasks()
+    task = Task(tasks.join, lambda: None)
+    tasks.add(task.run)
+    tasks.join()
+    with pytest.raises(CallOrderError):
+        task.result()
+
+
+def test_a_task_that_an_ending_thread_takes_is_done_once(monkeypatch):
+    done, tasks = [], Tasks()
+
+    def refused(run, _):
+        run()  # the thread that was there has looked again
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(one_thread, "start_new_thread", refused)
+    tasks.add(lambda: done.append("one"))
+    tasks.add(lambda: done.append("other"))
+    tasks.join()
+    assert done == ["one", "other"]
+
+
+FORKS = """
+import os, sys, threading
+from coordgen_rs.threads.tasks import Tasks
+begun, may_end, tasks = threading.Event(), threading.Event(), Tasks()
+tasks.add(lambda: (begun.set(), may_end.wait()))
+begun.wait()
+child = os.fork()
+if not child:
+    tasks.add(print)
+    tasks.join()
+    sys.exit(7)  # by way of all that is to be done at the end
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+may_end.set()
+tasks.join()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_ends_while_a_thread_that_it_lacks_is_at_work():
+    ended = subprocess.run([sys.executable, "-c", FORKS], timeout=600, capture_output=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")

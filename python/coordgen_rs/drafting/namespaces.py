@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     history: "History | None"
 
 
-@dataclass
+@dataclass(eq=False)
 class Kept:
     """What is kept for one namespace.
 
@@ -144,7 +144,8 @@ class Drafters:
                 self._dropped.append(self._kept[name])
                 del self._kept[name]
             for kept in [it for it in self._dropped if not it.is_used]:
-                kept.close()
+                if kept not in self._kept.values():  # an interrupt left it there
+                    kept.close()
                 self._dropped.remove(kept)
         return found
 

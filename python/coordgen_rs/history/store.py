@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -143,6 +143,7 @@ class HistoryStore:
         vocab_size: int | None = None,
         read_only: bool = False,
     ) -> None:
+        directory = directory.absolute()  # others open it again, from wherever the process is
         path = directory / DATABASE_NAME
         self.path, self.read_only = path, read_only
         if directory.exists() and not directory.is_dir():
@@ -189,7 +190,8 @@ class HistoryStore:
             self._use_wal()
         version = self._value("PRAGMA user_version")
         if version == 0 and not self.read_only and fingerprint and vocab_size:
-            with self.change():  # another process may have been first
+            with self.connection:  # another process may have been first
+                self.begin()
                 if self._value("PRAGMA user_version") == 0:
                     self._create(fingerprint, vocab_size)
             version = SCHEMA_VERSION
@@ -242,21 +244,16 @@ class HistoryStore:
             [("fingerprint", fingerprint), ("vocab_size", str(vocab_size))],
         )
 
-    @contextmanager
-    def change(self) -> Iterator[None]:
-        """A transaction that first waits for those of other processes.
+    def begin(self) -> None:
+        """Begin a transaction, having waited for those of other processes.
+
+        Within `with store.connection`, which ends it: that is SQLite's own code, where no interrupt
+        comes between.
 
         Raises:
             sqlite3.Error: It cannot be written; then nothing is changed.
         """
-        try:  # an interrupt comes behind the call that begins, too
-            self.connection.execute("BEGIN IMMEDIATE")
-            yield
-            self.connection.execute("COMMIT")
-        except BaseException:
-            if self.connection.in_transaction:
-                self.connection.execute("ROLLBACK")
-            raise
+        self.connection.execute("BEGIN IMMEDIATE")
 
     def _value(self, query: str, *parameters: object) -> int:
         (value,) = self.connection.execute(query, parameters).fetchone() or (None,)
@@ -311,7 +308,8 @@ class HistoryStore:
             sqlite3.Error: The database cannot be written.
         """
         numbers = []
-        with self.change():
+        with self.connection:
+            self.begin()
             for request in requests:
                 row = (
                     self._namespace_id(request.namespace),
@@ -408,7 +406,8 @@ class HistoryStore:
 
     def clear(self, namespace: str | None = None) -> int:
         """Erase the requests of a namespace, or of all; return how many there were."""
-        with self.change():
+        with self.connection:
+            self.begin()
             before = self._value("SELECT COUNT(*) FROM requests")
             if namespace is None:
                 self.connection.execute("DELETE FROM requests")

@@ -162,9 +162,10 @@ class Reader:
         self._streams.append(read)
         try:
             self._thread.begin()
-        except NoThreadError:  # the system gives no thread
-            self._streams.remove(read)
-            raise
+        except NoThreadError:
+            with suppress(ValueError):  # a thread that was about to end reads it
+                self._streams.remove(read)
+                raise
         self._wake()
 
     def close(self) -> None:
@@ -199,6 +200,8 @@ class Reader:
         while some := self._next():
             for read in some:
                 read.stream.join()
+            if self._num_places > 1 and len(self._streams) > len(some):
+                continue  # who came before that has rung already
             if not any(read.stream.is_ready for read in some):
                 self._drive(some[0])
             for read in some:

@@ -71,11 +71,13 @@ class Member(Generic[_Item]):
 
     def drive(self) -> None:
         """Make a round, or wait until another thread has made one, or there is something new."""
-        self._seen = self._rounds.seen
+        self._seen = self._seen or self._rounds.seen
         self._rounds.bell.wait_for(self._driven)
+        self._seen = None
 
     def is_asked(self) -> None:
         """Say that this thread reads on, also if what it reads was taken before."""
+        self._seen = self._rounds.seen
         self._items.reader = get_ident()
         self._rounds.join(self._items)
 

@@ -3,6 +3,8 @@
 In: calls. Out: what they return or raise, once they are done.
 """
 
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +40,8 @@ class Task(Generic[_Found]):
             self._found = self._call()
         except Exception as error:
             self.error = error
+        except BaseException as error:  # a panic of the core: who waits is to hear of it
+            self.error = RuntimeError(f"it was broken off: {error!r}")
         finally:
             self.is_done = True
             self._on_done()
@@ -58,13 +62,12 @@ class Tasks:
         self._thread = OneThread(partial(_do, waiting), partial(bool, waiting), Bell())
 
     def add(self, task: Callable[[], object]) -> None:
-        """Have something be done; at once, where the system gives no thread for it."""
+        """Have something be done; in this thread, where the system gives no other for it."""
         self._waiting.append(task)
         try:
             self._thread.begin()
         except NoThreadError:
-            self._waiting.remove(task)
-            task()
+            self._thread.run()
 
     def join(self) -> None:
         """Wait until all is done, and for the thread's end."""
@@ -72,9 +75,11 @@ class Tasks:
 
 
 def _do(waiting: deque[Callable[[], object]]) -> None:
-    """Do tasks until there is none."""
+    """Do tasks until there is none; what fails is told as of any thread."""
     while waiting:
         try:
             waiting[0]()
+        except BaseException:
+            threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
         finally:
             waiting.popleft()

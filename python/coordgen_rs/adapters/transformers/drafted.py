@@ -1,8 +1,7 @@
 """The decoding loop that `generate` is given, for one request after the other."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +18,8 @@ from coordgen_rs.errors import OptionError, arguments
 
 if TYPE_CHECKING:
     import torch
+
+_Answer = TypeVar("_Answer")
 
 _MEASURED_LEN = 160
 
@@ -94,8 +95,9 @@ class Drafted:
             capacity=config.max_length,
             cache=cache if getattr(cache, "_is_user_defined", False) else None,
         )
-        with self._alone():
-            said = self._answer(model, host, input_ids, config, until, stopping_criteria, streamer)
+        said = self._alone(
+            lambda: self._answer(model, host, input_ids, config, until, stopping_criteria, streamer)
+        )
         if self._history is not None:
             self._history.remember(said[0].cpu().numpy().astype(np.uint32))
         if streamer is not None:
@@ -148,21 +150,21 @@ class Drafted:
                 if ends:
                     return
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Refuse a second request while one is being answered: they would share a drafter.
+    def _alone(self, request: Callable[[], _Answer]) -> _Answer:
+        """Answer a request, and refuse a second one meanwhile: they would share a drafter.
 
         Raises:
             OptionError: Another thread, or a callback, is in a request.
         """
         mine = object()
-        # One call begins, and one ends: an interrupt between a lock and its `try` would leave it.
+        # One call begins, and one ends: an interrupt between a lock and its `try` would leave it,
+        # and one within a context manager would, too, as long as its traceback is kept.
         try:
             if self._at_work.setdefault(0, mine) is not mine:
                 raise OptionError(
                     "this Drafted is answering another request: use one for each thread"
                 )
-            yield
+            return request()
         finally:
             if 0 in self._at_work and self._at_work[0] is mine:
                 self._at_work.clear()

@@ -54,7 +54,8 @@ class Storing:
                 start = SharedHistory.write_index(
                     self._folder / file, np.concatenate(parts), self._vocab_size, 0, self._key
                 )
-            with self._store.change():
+            with self._store.connection:
+                self._store.begin()
                 for one in piece:
                     text = one.text
                     document = self._tables.put(
@@ -99,7 +100,8 @@ class Storing:
         Raises:
             sqlite3.Error: The database cannot be written.
         """
-        with self._store.change():
+        with self._store.connection:
+            self._store.begin()
             self._tables.forget(names)
 
     def remove_damage(self) -> list[str]:
@@ -121,7 +123,8 @@ class Storing:
         damaged = [file for file in self._tables.files() if self._is_damaged(self._folder / file)]
         for file in damaged:
             names = self._tables.documents_in(file)
-            with self._store.change():
+            with self._store.connection:
+                self._store.begin()
                 self._tables.forget(names)
                 self._tables.forget_segments([file])
             lost += names
@@ -159,7 +162,8 @@ class Storing:
                 if pieces := self._tables.pieces(group, without):
                     written.append((file, self._gathered(file, group, pieces)))
             replaced = [file for group in groups for file in group]
-            with self._store.change():
+            with self._store.connection:
+                self._store.begin()
                 self._tables.forget(without)
                 self._tables.forget_segments(replaced)
                 for file, pieces in written:

@@ -88,7 +88,8 @@ class Tables:
             sqlite3.Error: The database cannot be written.
         """
         if not self.exist():
-            with self._store.change():
+            with self._store.connection:
+                self._store.begin()
                 for statement in _SCHEMA:
                     self._store.connection.execute(statement)
 

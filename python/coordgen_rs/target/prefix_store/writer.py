@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from coordgen_rs.threads.bell import Bell
@@ -82,12 +83,14 @@ class Writer:
         try:
             self._thread.begin()
         except NoThreadError:
-            self._jobs.remove(added)
-            raise
+            with suppress(ValueError):  # a thread that was about to end has done it
+                self._jobs.remove(added)
+                raise
         self._bell.ring()
 
     def wait_beside(self, request: Owner) -> None:
         """Have work wait until a request is over."""
+        _forget(self._requests)
         self._requests.append(request)
 
     def look_again(self) -> None:
@@ -110,9 +113,10 @@ class Writer:
             self._hurries.append(mine)
             self._thread.begin()  # who added it may have been interrupted
             self._bell.ring()
-            self._bell.wait_for(lambda: None if self._jobs else True)
+            self._thread.wait_for(lambda: not self._jobs)
         finally:
             mine.is_over = True
+            _forget(self._hurries)
 
     def close(self) -> None:
         """Wait until all is done, and for the thread's end."""
@@ -125,20 +129,27 @@ class Writer:
             try:
                 self.wait_for_quiet()
                 job.run()
-            except Exception:  # such as a warning that counts as an error
+            except BaseException:  # such as a warning that counts as an error
                 told = threading.ExceptHookArgs((*sys.exc_info(), None))
                 threading.excepthook(told)
             finally:
+                with suppress(ValueError):  # where the system gave no thread
+                    self._jobs.remove(job)
                 del job  # what it holds is not held while nothing is to do
-                self._jobs.popleft()
                 self._bell.ring()
 
 
 def _are_there(owners: deque[Owner]) -> bool:
-    """Whether one of them is not over; to be asked by one thread at a time."""
-    while owners and owners[0].is_over:
-        owners.popleft()
+    """Whether one of them is not over."""
     return any(not it.is_over for it in owners.copy())
+
+
+def _forget(owners: deque[Owner]) -> None:
+    """Forget those that are over."""
+    for owner in owners.copy():
+        if owner.is_over:
+            with suppress(ValueError):  # another thread was first
+                owners.remove(owner)
 
 
 class _Job(NamedTuple):
