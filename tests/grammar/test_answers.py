@@ -238,7 +238,7 @@ def test_a_lark_grammar_is_followed(model):
 def test_a_grammar_with_ever_more_readings_ends_its_own_answer_by_name(model):
     grammar = Lark("start: e\ne: e e | e e e | e e e e | /[a-z ]/")
     for drafts in (True, False):
-        with pytest.raises(GrammarError, match=r"cannot go on: .*Too many items"):
+        with pytest.raises(GrammarError, match=r"cannot go on: .* items"):
             model.generate(PROMPT, grammar=grammar, drafts=drafts, ignore_eos=True)
     short = {"grammar": grammar, "max_new_tokens": 8}
     plainly = model.generate(PROMPT, drafts=False, **short)

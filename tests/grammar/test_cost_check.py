@@ -1,6 +1,7 @@
 """What would cost minutes or gigabytes to compile is refused, and holds nothing else up."""
 
 import contextvars
+import json
 import subprocess
 import threading
 
@@ -10,11 +11,23 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
-from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
+from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar import cost_check
 
 PATTERNS = {"allOf": [{"type": "string", "pattern": f"a{{{number}}}"} for number in range(1, 24)]}
+
+
+def chain(length):
+    """Schemas of which each holds together with the next."""
+    formats = [{"type": "string", "format": it} for it in ("email", "hostname", "uri", "ipv6")]
+    names = {f"a{n}": {"anyOf": formats, "$ref": f"#/$defs/a{n + 1}"} for n in range(length)}
+    return {"$defs": names | {f"a{length}": {"anyOf": formats}}, "$ref": "#/$defs/a0"}
+
+
+ESCAPED = json.dumps(PATTERNS).replace("O", "\\u004f").replace("tern", "ter\\u006e")
 COSTLY = {
+    "references beside alternatives": JsonSchema(chain(6)),
+    "what is hidden by escapes": Lark(f"start: %json {ESCAPED}"),
     "patterns that have to match together": JsonSchema(PATTERNS),
     "many properties": JsonSchema({"properties": {f"name{n}": {} for n in range(15_000)}}),
     "lengths that have a multiple in common": Lark(
@@ -63,6 +76,13 @@ def test_what_looks_costly_and_is_not_is_followed(vocabulary, started, grammar):
     assert [process.poll() for process in started] == [0]
 
 
+def test_what_cost_too_much_is_refused_at_once_when_it_comes_again(vocabulary, started):
+    for _ in range(2):
+        with pytest.raises(UnsupportedGrammarError, match="costs too much to compile"):
+            vocabulary.matcher(JsonSchema(PATTERNS | {"title": "twice"}))
+    assert len(started) == 1
+
+
 def test_usual_grammars_start_no_process(vocabulary, started):
     properties = {"name": {"type": "string", "maxLength": 80}, "age": {"type": "integer"}}
     for grammar in (JsonSchema({"properties": properties}), Regex("yes|no"), Lark('start: "a"+')):
@@ -80,7 +100,7 @@ def test_other_grammars_are_compiled_while_one_is_being_compiled(vocabulary, mon
 
     def ask():
         cost_check.is_wanted.set(is_wanted)
-        with pytest.raises(GrammarError, match="given up"):
+        with pytest.raises(cost_check.GivenUpError):
             vocabulary.matcher(JsonSchema(PATTERNS | {"title": "slow"}))
 
     asking = threading.Thread(target=contextvars.copy_context().run, args=[ask])
@@ -105,7 +125,7 @@ def test_the_process_ends_with_who_asks(vocabulary, started, error):
     token = cost_check.is_wanted.set(is_wanted)
     try:
         for _ in range(2):  # the first has left no lock
-            with pytest.raises(error or GrammarError):
+            with pytest.raises(error or cost_check.GivenUpError):
                 vocabulary.matcher(JsonSchema(PATTERNS | {"title": "left"}))
     finally:
         cost_check.is_wanted.reset(token)

@@ -1,11 +1,13 @@
 """Grammars that may cost minutes or gigabytes to compile are compiled elsewhere first.
 
-In: a grammar in llguidance's form. Out: nothing, or an error that says that it costs too much.
+In: a grammar. Out: what it takes, or an error that says that it costs too much.
 llguidance 1.9.1 has limits on a step, but few on compiling, and neither stops nor lets itself be
-stopped: twenty patterns in `allOf` take half a minute, forty no end. So what looks costly is
-compiled in a process of its own, which has two seconds of the processor, and ends with who asks.
+stopped: twenty patterns in `allOf` take half a minute, forty no end. So what is not known to be
+cheap is compiled in a process of its own first, which has two seconds of the processor, and ends
+with who asks.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -16,7 +18,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic
 
-from coordgen_rs.errors import GrammarError, UnsupportedGrammarError
+from coordgen_rs.errors import UnsupportedGrammarError
+from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, LarkOfSchemas, Regex
 from coordgen_rs.grammar.own_stack import MOST_LEVELS
 
 MOST_S = 2
@@ -29,9 +32,49 @@ _BETWEEN_LOOKS_S = 0.05
 """Between two looks whether the grammar is still wanted."""
 
 _SHORT = 16_000
-"""Letters up to which a grammar is costly by what it has in it alone."""
-_COSTLY = re.compile(r"allOf|multipleOf|attern|oneOf|[&~]|\{\s*,?\d|\d{4}")
-"""Intersections, counted repetitions, patterns beside others, and large numbers."""
+"""Letters up to which a grammar may be told to cost little by what is in it."""
+_SHORT_RULES = 2_000
+"""The same for rules and patterns, whose parts multiply sooner."""
+_MOST_COUNTED = 10_000
+"""How often something may be repeated in all: counts within counts multiply."""
+
+_COSTLY_KEYS = frozenset(
+    [
+        "allOf",
+        "oneOf",
+        "not",
+        "if",
+        "multipleOf",
+        "pattern",
+        "patternProperties",
+        "propertyNames",
+        "contains",
+        "format",
+        "dependentSchemas",
+        "dependencies",
+    ]
+)
+"""What may have to hold together with something else."""
+_ALTERNATIVES = frozenset(["anyOf", "$ref", "enum", "const"])
+"""What holds together with all that stands beside it, but for `_REMARKS`."""
+_REMARKS = frozenset(
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "type",
+        "$defs",
+        "definitions",
+        "$schema",
+        "$id",
+    ]
+)
+_COUNTS = frozenset(
+    ["maxLength", "minLength", "maxItems", "minItems", "maxProperties", "minProperties"]
+)
+_COSTLY_SIGNS = re.compile(r"[&~{%]")
+"""Of Lark and patterns: intersections, counts, and whatever is written in another language."""
 
 _CHILD = """
 import sys, threading
@@ -50,18 +93,70 @@ package = util.module_from_spec(util.spec_from_loader(loader.name, loader))
 loader.exec_module(package)
 threading.stack_size(256 << 20)
 tokens = package.LLTokenizer("byte")
+ended = []
+def most_bytes():
+    try:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    except NameError:
+        return 0
 def compile():
-    package.LLMatcher(tokens, text, log_level=0).compute_bitmask()
+    matcher = package.LLMatcher(tokens, text, log_level=0)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    ended.append(True)
+before = most_bytes()
 compiling = threading.Thread(target=compile)
 compiling.start()
 compiling.join()
+print(most_bytes() - before)
+sys.exit(not ended)
 """
 
 is_wanted: ContextVar[Callable[[], bool]] = ContextVar("is_wanted", default=lambda: True)
 """Whether somebody still waits for the grammar that this thread compiles."""
 
 
-def check_cost(text: str, what: str, num_levels: int) -> None:
+class TooCostlyError(UnsupportedGrammarError):
+    """A grammar costs too much to compile."""
+
+
+class GivenUpError(Exception):
+    """Nobody waits any more for the grammar that was to be compiled."""
+
+
+def is_cheap_schema(schema: object) -> bool:
+    """Whether a JSON schema costs little by what is in it: no part has to hold with another."""
+    counted, waiting = 1, [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        elif isinstance(part, dict):
+            if part.keys() & _COSTLY_KEYS:
+                return False
+            if (found := part.keys() & _ALTERNATIVES) and part.keys() - found - _REMARKS:
+                return False
+            if len(found) > 1:
+                return False
+            for key in part.keys() & _COUNTS:
+                if isinstance(part[key], int | float):
+                    counted *= max(1, part[key])
+            waiting += part.values()
+    return counted <= _MOST_COUNTED
+
+
+def is_cheap(grammar: JsonSchema | Regex | Lark | Gbnf) -> bool:
+    """Whether a grammar costs little by what is in it."""
+    match grammar:
+        case JsonSchema(text=text):
+            return len(text) <= _SHORT and is_cheap_schema(json.loads(text))
+        case LarkOfSchemas(text=text, are_cheap=are_cheap):
+            return len(text) <= _SHORT and are_cheap
+        case Regex(pattern=text) | Lark(text=text) | Gbnf(text=text):
+            return len(text) <= _SHORT_RULES and not _COSTLY_SIGNS.search(text)
+
+
+def check_cost(text: str, what: str, num_levels: int) -> int:
     """Check that a grammar can be compiled soon and in little memory.
 
     Nothing is checked where no Python can be started, as in a program that is frozen into one file.
@@ -71,18 +166,19 @@ def check_cost(text: str, what: str, num_levels: int) -> None:
         what: Names it in messages.
         num_levels: How deep compiling may go at most; too deep a grammar is refused elsewhere.
 
+    Returns:
+        The bytes that it took; 0 where that is not known.
+
     Raises:
-        UnsupportedGrammarError: It costs too much.
-        GrammarError: Nobody waits for it any more (`is_wanted`).
+        TooCostlyError: It costs too much.
+        GivenUpError: Nobody waits for it any more (`is_wanted`).
     """
-    if num_levels > MOST_LEVELS or (len(text) <= _SHORT and not _COSTLY.search(text)):
-        return
+    if num_levels > MOST_LEVELS or not sys.executable or getattr(sys, "frozen", False):
+        return 0
     import llguidance._lib
 
     code = _CHILD.format(seconds=MOST_S, num_bytes=_MOST_BYTES)
     command = [sys.executable, "-I", "-S", "-c", code, str(Path(llguidance._lib.__file__))]
-    if not sys.executable or getattr(sys, "frozen", False):
-        return
     try:
         child = subprocess.Popen(
             command,
@@ -92,35 +188,36 @@ def check_cost(text: str, what: str, num_levels: int) -> None:
             env=os.environ | {"MALLOC_ARENA_MAX": "1"},
         )
     except OSError:
-        return
+        return 0
     with child:
         try:
             with suppress(BrokenPipeError):  # it has ended
                 child.stdin.write(text.encode())  # type: ignore[union-attr]
-            is_cheap = _ends_well(child)
+            num_bytes = _taken(child)
         finally:
             child.kill()
-    if not is_cheap:
-        raise UnsupportedGrammarError(
+    if num_bytes is None:
+        raise TooCostlyError(
             f"{what} cannot be followed: it costs too much to compile, more than {MOST_S} seconds "
             f"or {_MOST_BYTES >> 20:,} MB; it has too many intersections (allOf), or is too large"
         )
+    return num_bytes
 
 
-def _ends_well(child: subprocess.Popen[bytes]) -> bool:
-    """Whether the process compiles what it was given within its limits.
+def _taken(child: subprocess.Popen[bytes]) -> int | None:
+    """The bytes that a process takes to compile what it was given; None beyond its limits.
 
     Raises:
-        GrammarError: Nobody waits for it any more.
+        GivenUpError: Nobody waits for it any more.
     """
     until_s = monotonic() + _MOST_WAIT_S
     while monotonic() < until_s:
         try:
-            child.communicate(timeout=_BETWEEN_LOOKS_S)
+            said, _ = child.communicate(timeout=_BETWEEN_LOOKS_S)
         except subprocess.TimeoutExpired:
             pass
         else:
-            return child.returncode >= 0  # else a limit has ended it
+            return None if child.returncode else int(said)
         if not is_wanted.get()():
-            raise GrammarError("the grammar was given up while it was being compiled")
-    return False
+            raise GivenUpError("the grammar was given up while it was being compiled")
+    return None

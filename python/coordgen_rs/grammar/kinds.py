@@ -78,8 +78,16 @@ class Lark:
         arguments.text("the grammar", self.text)
 
 
+@dataclass(frozen=True)
 class LarkOfSchemas(Lark):
-    """A Lark grammar that was written of schemas, so that its limits are those of a schema."""
+    """A Lark grammar that was written of schemas, so that its limits are those of a schema.
+
+    Args:
+        text: Same as in `Lark`.
+        are_cheap: Whether the schemas are known to cost little to compile.
+    """
+
+    are_cheap: bool = False
 
 
 @dataclass(frozen=True)

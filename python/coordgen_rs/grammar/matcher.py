@@ -64,8 +64,10 @@ class Matcher:
         self._never_ends, self._looks_ahead = False, True
         self._idle = [self]  # matchers of this grammar that follow no answer
         self.begin(ignore_eos=True)
-        with suppress(GrammarError):  # an answer will say so
+        try:
             self.after([])  # it can take as long as compiling, and is kept
+        except GrammarError as error:  # no answer would begin
+            raise UnsupportedGrammarError(str(error)) from error
         self._fresh = self._matcher.deep_copy()
 
     def begin(self, *, ignore_eos: bool = False) -> None:
@@ -87,14 +89,19 @@ class Matcher:
             )
 
     def another(self) -> "Matcher":
-        """Make another matcher of the same grammar: each follows one answer at a time."""
-        return Matcher(
-            self._compile,
+        """Make another matcher of the same grammar: each follows one answer at a time.
+
+        A copy: it may be made within a step of other requests, where nothing may be compiled.
+        """
+        made = Matcher(
+            self._fresh.deep_copy,
             self.vocab_size,
             [*self._ends],
             has_end=self._has_end,
             num_bytes=self._own_bytes,
         )
+        made._compile = self._compile
+        return made
 
     @property
     def num_bytes(self) -> int:
@@ -254,7 +261,10 @@ class Matcher:
         """An `llguidance.LLMatcher` at the grammar's start, in place of one that cannot go on."""
         copy = self._fresh.deep_copy()  # shares the lexer, which may be what cannot go on
         copy.compute_bitmask()
-        return self._compile() if copy.is_error() else copy
+        if copy.is_error():
+            self._fresh = self._compile()
+            copy = self._fresh.deep_copy()
+        return copy
 
     def _is_complete(self) -> bool:
         """Whether nothing may follow but an end token.

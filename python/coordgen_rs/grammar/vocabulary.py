@@ -7,6 +7,7 @@ that names what of the grammar cannot be followed, before anything is generated.
 import json
 from _thread import LockType
 from collections.abc import Sequence
+from hashlib import sha256
 from threading import Lock
 from typing import Any, assert_never
 from weakref import WeakValueDictionary
@@ -14,7 +15,7 @@ from weakref import WeakValueDictionary
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
-from coordgen_rs.grammar.cost_check import check_cost
+from coordgen_rs.grammar.cost_check import TooCostlyError, check_cost, is_cheap
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
 from coordgen_rs.grammar.json_text import json_text
 from coordgen_rs.grammar.kinds import (
@@ -44,11 +45,8 @@ _MOST_AT_ONE_PLACE = 400
 """Items of the parser, such as words among which a text goes on, in a grammar that a caller writes.
 The time of a step grows by their third power where each has many readings, to 0.04 s with these;
 schemas, which have few readings, keep the package's 2,000."""
-_STEP_FUEL = 50_000
-"""What a step may spend on the lexer, a quarter of the package's own limit: an intersection of long
-repetitions took 0.28 s of it, an enum of 60,000 words next to nothing."""
-_MOST_STATES = 50_000
-"""States of a grammar's lexer, of 1 to 2 KB each; the package's own limit is five times as high."""
+_MOST_REFUSED = 1_000
+"""Grammars that cost too much, of which it is known."""
 
 
 class Vocabulary:
@@ -79,6 +77,7 @@ class Vocabulary:
         self.vocab_size = vocab_size
         self._package, self._compiled = llguidance, dict[Grammar, Matcher]()
         self._alive: WeakValueDictionary[Grammar, Matcher] = WeakValueDictionary()
+        self._refused = dict[bytes, str]()
         self._making: WeakValueDictionary[Grammar, LockType] = WeakValueDictionary()
         self._lock, self._tokenizer = Lock(), tokenizer
         self._has_end = len(end_token_ids) > 0
@@ -102,7 +101,7 @@ class Vocabulary:
         Raises:
             OptionError: It is no grammar.
             UnsupportedGrammarError: It cannot be followed; the message names what of it.
-            GrammarError: Nobody waits for it any more (`is_wanted`).
+            GivenUpError: Nobody waits for it any more (`is_wanted`).
         """
         if not isinstance(grammar, Grammar):
             raise OptionError(
@@ -129,14 +128,32 @@ class Vocabulary:
             )
         text, what, num_levels = self._definition(grammar)
         limits = self._limits(grammar)
-        check_cost(text, what, num_levels)
+        taken = 0 if is_cheap(grammar) else self._taken(text, what, num_levels)
         return Matcher(
             lambda: self._compile(text, what, num_levels, limits),
             self.vocab_size,
             self._tokens.eos_tokens,
             has_end=self._has_end,
-            num_bytes=max(_LEAST_BYTES, _BYTES_PER_LETTER * len(text)),
+            num_bytes=max(_LEAST_BYTES, _BYTES_PER_LETTER * len(text), taken),
         )
+
+    def _taken(self, text: str, what: str, num_levels: int) -> int:
+        """The bytes that compiling takes.
+
+        Raises:
+            TooCostlyError: It costs too much; at once where that is known.
+            GivenUpError: Same as in `check_cost`.
+        """
+        name = sha256(text.encode()).digest()
+        if name in self._refused:
+            raise TooCostlyError(self._refused[name])
+        try:
+            return check_cost(text, what, num_levels)
+        except TooCostlyError as error:
+            if len(self._refused) >= _MOST_REFUSED:
+                self._refused.clear()
+            self._refused[name] = str(error)
+            raise
 
     def _marks(self, thinking: Thinking) -> Marks:
         marks, tokenizer = thinking.marks, self._tokenizer
@@ -186,9 +203,7 @@ class Vocabulary:
             # of a token. With the package's 50,000, one of a small vocabulary could take a second.
             rows["max_items_in_row"] = _MOST_AT_ONE_PLACE
             rows["step_max_items"] = min(50_000, 5_000 + self.vocab_size // 2)
-        return self._package.LLParserLimits(
-            step_lexer_fuel=_STEP_FUEL, max_lexer_states=_MOST_STATES, **rows
-        )
+        return self._package.LLParserLimits(**rows)
 
     def _compile(self, text: str, what: str, num_levels: int, limits: Any) -> Any:
         """An `llguidance.LLMatcher` at the grammar's start.
@@ -215,4 +230,4 @@ class Vocabulary:
 
 def _on_one_line(reason: str) -> str:
     """A reason without the state that follows it, and without line breaks."""
-    return " ".join(reason.split("<state>")[0].split())
+    return " ".join(reason.split("<state>")[0].split("<backtrace>")[0].split())

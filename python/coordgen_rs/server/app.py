@@ -25,7 +25,7 @@ from starlette.types import ASGIApp
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.files.version import package_version
-from coordgen_rs.grammar.cost_check import is_wanted
+from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.model import Model
 from coordgen_rs.server import documents
@@ -261,9 +261,9 @@ class Endpoints:
         compiling = is_wanted.set(lambda: worker.state == "ready" and not gone.done())
         try:
             return await self.in_lane(request, function)
-        except RefusalError:
+        except GivenUpError as error:
             _ = worker.model  # if it is going down, that is why
-            raise
+            raise RefusalError("the client has left", status=400) from error
         finally:
             is_wanted.reset(compiling)
             gone.cancel()

@@ -7,10 +7,11 @@ is held: calls are found in the text, and given when they are complete.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
+from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
 from coordgen_rs.server.refusal import UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
@@ -22,6 +23,8 @@ from coordgen_rs.server.tools.lexicon import Lexicon
 if TYPE_CHECKING:
     from coordgen_rs.model import Model
 
+_MOST_COSTLY = 3
+"""Schemas of a request that may turn out to cost too much, in a few seconds each."""
 _LISTING = re.compile(r" 1 \| .*", re.DOTALL)
 """The text of a grammar, which llguidance puts behind what is wrong with it."""
 
@@ -73,21 +76,33 @@ def _written(form: CallForm, choice: Choice, strict: frozenset[str], model: "Mod
     """
     added, ends = model.tokenizer.added_tokens(), model.end_token_ids
     try:
-        return _checked(lambda: form.grammar(choice, Lexicon(added, ends)), model)
+        return _checked(lambda: form.grammar(choice, Lexicon(added, ends)), choice, model)
     except GrammarError:
-        loose = {name for name, one in choice.parameters.items() if _why_not(one, model)}
+        loose = _loose(choice.parameters, model)
         if choice.is_required or strict & loose or not loose:
             raise
-    return _checked(lambda: form.grammar(choice, Lexicon(added, ends, loose)), model)
+    return _checked(lambda: form.grammar(choice, Lexicon(added, ends, loose)), choice, model)
 
 
-def _checked(write: Callable[[], str], model: "Model") -> Lark:
+def _loose(schemas: Mapping[str, dict[str, object]], model: "Model") -> set[str]:
+    """The functions whose schemas cannot be followed; behind a few that cost too much, all."""
+    loose, num_costly = set[str](), 0
+    for name, schema in schemas.items():
+        why = GrammarError() if num_costly == _MOST_COSTLY else _why_not(schema, model)
+        num_costly += isinstance(why, TooCostlyError)
+        if why is not None:
+            loose.add(name)
+    return loose
+
+
+def _checked(write: Callable[[], str], choice: Choice, model: "Model") -> Lark:
     """A grammar that the model can follow.
 
     Raises:
         GrammarError: It cannot.
     """
-    lark = LarkOfSchemas(write())
+    are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
+    lark = LarkOfSchemas(write(), are_cheap)
     model.check_grammar(lark)
     return lark
 
