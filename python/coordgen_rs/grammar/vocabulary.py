@@ -122,7 +122,7 @@ class Vocabulary:
 
     def _made(self, grammar: Grammar) -> Matcher:
         if isinstance(grammar, AfterThinking):
-            inner = self._made(grammar.grammar)
+            inner = self.matcher(grammar.grammar).another()  # it may be compiled already
             return AfterThinkingMatcher(
                 inner, self._marks(grammar.thinking), self._tokens.eos_tokens
             )
