@@ -108,7 +108,7 @@
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
 //! - [`cache_rows`]: [`MovedRows`](cache_rows::MovedRows), how rows of a side branch come to their
-//!   slots.
+//!   slots, and [`copy_all`](cache_rows::copy_all), how those of a kept prefix come back.
 //! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the
 //!   papers'.
 //! - [`draft::source`]: what a source is asked, [`Propose`], and told, [`Learn`]; both are a
