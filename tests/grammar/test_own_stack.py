@@ -1,5 +1,6 @@
 """A grammar whose parts refer to each other in a long row is followed or refused."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -70,3 +71,25 @@ def test_what_compiling_raises_is_raised():
     for num_levels in (0, MOST_LEVELS):
         with pytest.raises(ValueError, match="no"):
             with_own_stack(num_levels, fail, "it")
+
+
+def test_an_interrupt_leaves_no_thread_that_compiles():
+    interrupted, finished = threading.Event(), []
+
+    def compile():
+        assert interrupted.wait(30)
+        finished.append(True)
+
+    def interrupt(*_):
+        interrupted.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt):
+            with_own_stack(MOST_LEVELS, compile, "it")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert finished
+    assert "coordgen-grammar" not in [thread.name for thread in threading.enumerate()]

@@ -43,21 +43,31 @@ def with_own_stack(num_levels: int, compile: Callable[[], Any], what: str) -> An
         return compile()
     made: list[Any] = []
     errors: list[BaseException] = []
+    is_done = threading.Event()
 
     def run() -> None:
         try:
             made.append(compile())
         except BaseException as error:
             errors.append(error)
+        finally:
+            is_done.set()
 
     thread = threading.Thread(target=run, name="coordgen-grammar")
-    with _SETTING:
-        before = threading.stack_size(_STACK_BYTES)
-        try:
-            thread.start()
-        finally:
-            threading.stack_size(before)
-    thread.join()
+    try:
+        with _SETTING:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+        is_done.wait()
+    finally:
+        # An interrupt ends the waiting, and no thread of this call may outlive it. Python takes a
+        # thread for ended whose `join` was interrupted.
+        if thread.ident is not None:
+            is_done.wait()
+            thread.join()
     if errors:
         raise errors[0]
     return made[0]
