@@ -24,7 +24,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint format docs figures bench growth table peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint lint-rust lint-python format docs figures bench growth table peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -141,11 +141,15 @@ sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup co
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py
 
-lint: build/.core ## formatting, lints, types, stubs and documentation
+lint: lint-rust lint-python ## formatting, lints, types, stubs and documentation
+
+lint-rust: ## those of the crate
 	cargo fmt --check
 	cargo clippy --quiet --all-targets -- -D warnings
 	cargo clippy --quiet --all-targets --features python,c -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --features c,ort
+
+lint-python: build/.core ## those of the Python layer
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports

@@ -78,7 +78,14 @@ def test_anything_else_fails(run, options):
 def ci(tmp_path):
     """Run `.ci/run` with a `make` that only fails where told; exit status and its targets."""
     log, make = tmp_path / "targets", tmp_path / "make"
-    make.write_text(f'#!/bin/sh\necho "$1 $COORDGEN_MAY_LACK" >> {log}\n[ "$1" != "$FAILS" ]\n')
+    make.write_text(
+        f"""#!/bin/sh
+        for word; do
+            echo "$word $COORDGEN_MAY_LACK" >> {log}
+            [ "$word" != "$FAILS" ] || exit 1
+        done
+        """
+    )
     make.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
 
@@ -93,7 +100,7 @@ def ci(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("target", ["setup-train", "smollm2", "test"])
+@pytest.mark.parametrize("target", ["lint", "setup-train", "smollm2", "test-python"])
 def test_ci_is_red_where_something_cannot_be_fetched(ci, target):
     status, targets = ci(FAILS=target)
     assert status != 0
