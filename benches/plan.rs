@@ -9,7 +9,7 @@ use coordgen_rs::load::plan::{Held, Problem, Strategy, plan};
 use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};
 use coordgen_rs::load::simulate::simulate;
 
-/// Blocks and chunks.
+/// Blocks and chunks, without the last as a test.
 const SIZES: [(usize, usize); 4] = [(6, 4), (12, 16), (32, 32), (1_000, 100)];
 const PREFILL_ROWS: usize = 256;
 const PIECES: u64 = 8;
@@ -28,7 +28,8 @@ fn profile(num_blocks: usize) -> Profile {
 }
 
 fn strategies(criterion: &mut Criterion) {
-    for (num_blocks, num_chunks) in SIZES {
+    let is_bench = std::env::args().any(|argument| argument == "--bench");
+    for &(num_blocks, num_chunks) in &SIZES[..if is_bench { 4 } else { 3 }] {
         let profile = profile(num_blocks);
         let tight = (num_blocks as u64) << 20;
         for (name, memory_budget) in [("one graph a block", Some(tight)), ("no limit", None)] {

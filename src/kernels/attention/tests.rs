@@ -569,7 +569,7 @@ fn check(seed: u64, most_nodes: usize, most_committed: usize) -> Result<(), Test
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_800))]
+    #![proptest_config(ProptestConfig::with_cases(800))]
     #[test]
     fn a_row_has_the_bits_of_its_path(seed: u64) {
         check(seed, 12, 90)?;
