@@ -179,13 +179,45 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
 @pytest.mark.parametrize(
     "parameters",
     [
-        {"$ref": "#/$defs/city", "$defs": {"city": CITY["$defs"]["city"]}},
+        {"$ref": "#/$defs/place", "$defs": {"place": {"type": "object"}}},
         {"type": "object", "allOf": [{"properties": {"city": {"type": "string"}}}]},
     ],
 )
 def test_parameters_that_stand_elsewhere_may_be_given(parameters):
     tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
-    assert offered(tools=tools).callable == {"a": parameters}
+    assert offered(tools=tools).callable == {"a": parameters | {"type": "object"}}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "array"},
+        {"type": ["string", "null"]},
+        {"enum": ["a", "b"]},
+        {
+            "anyOf": [{"type": "array"}, {"$ref": "#/$defs/text"}],
+            "$defs": {"text": {"type": "string"}},
+        },
+    ],
+)
+def test_parameters_that_are_no_object_are_refused_by_name(parameters):
+    tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
+    with pytest.raises(RefusalError, match="schema of an object") as refused:
+        offered(tools=tools)
+    assert refused.value.param == "tools[0].function.parameters"
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=["no type", "two types"])
+def test_arguments_are_an_object_whatever_else_their_schema_allows(kind):
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    from call_marks import marked_tokens
+
+    tools = [{"type": "function", "function": {"name": "a", "parameters": kind | {"title": "A"}}}]
+    text = grammar(offered(tools=tools, tool_choice="required"))
+    said = f'{BEGIN}\n{{"name": "a", "arguments": '
+    assert marked_tokens().refused_at(text, f"{said}{{}}}}\n{END}") is None
+    assert marked_tokens().refused_at(text, f"{said}null") == len(said)
+    assert marked_tokens().refused_at(text, f"{said}[") == len(said)
 
 
 class TestWhatCannotBeHeld:

@@ -11,6 +11,7 @@ from typing import Any
 
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.spelling.schemas import choices_of, kind_of
 
 MOST_TOOLS = 128
 """The same limit as OpenAI's."""
@@ -128,6 +129,8 @@ def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, d
     parameters = function.take("parameters")
     if parameters is not None and not isinstance(parameters, dict):
         raise function.wrong("parameters", "must be a JSON schema, an object")
+    if parameters and not _may_be_object(parameters):
+        raise function.wrong("parameters", "must be the schema of an object, which arguments are")
     function.end()
     tool.end()
     told: dict[str, Any] = {"name": name}
@@ -138,10 +141,15 @@ def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, d
     return name, _closed(parameters), is_strict, {"type": "function", "function": told}
 
 
+def _may_be_object(schema: dict[str, Any]) -> bool:
+    return any(kind_of(one) in (None, "object") for one in choices_of(schema, schema))
+
+
 def _closed(parameters: dict[str, Any] | None) -> dict[str, Any]:
     """The schema of arguments: what the function does not name is of no use to anybody."""
     if not parameters:
         return _NO_PARAMETERS
+    parameters = parameters | {"type": "object"}
     if _ELSEWHERE & parameters.keys():
         return parameters
     return {"additionalProperties": False} | parameters
