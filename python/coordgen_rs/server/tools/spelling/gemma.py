@@ -7,6 +7,8 @@ and types at every depth, listed values, and bounds of numbers; not patterns and
 from functools import partial
 from typing import Any
 
+from coordgen_rs.errors import UnsupportedGrammarError
+from coordgen_rs.grammar.own_stack import MOST_LEVELS
 from coordgen_rs.server.tools.lexicon import Lexicon, regex
 from coordgen_rs.server.tools.spelling.pythonic import pairs
 from coordgen_rs.server.tools.spelling.schemas import (
@@ -32,7 +34,7 @@ class _Writing:
     def __init__(self, quote: str, root: dict[str, Any], place: str, lexicon: Lexicon) -> None:
         self._quote, self._root, self._place, self._lexicon = quote, root, place, lexicon
         self.rules: list[str] = []
-        self._num = 0
+        self._num, self._num_values = 0, 0
         self._any = ""
 
     def object(self, schema: dict[str, Any], depth: int) -> str:
@@ -48,9 +50,18 @@ class _Writing:
         return pairs(own, [name in required for name in named], '","', self.rules)
 
     def value(self, schema: dict[str, Any], depth: int) -> str:
-        """A value."""
+        """A value.
+
+        Raises:
+            UnsupportedGrammarError: There are too many of them.
+        """
         if depth > _DEEPEST:
             return self._anything()
+        self._num_values += 1
+        if self._num_values > MOST_LEVELS:  # each may hold others that hold it
+            raise UnsupportedGrammarError(
+                f"the parameters cannot be followed: they have more than {MOST_LEVELS:,} parts"
+            )
         choices = choices_of(schema, self._root)
         return "(" + " | ".join(self._one(choice, depth) for choice in choices) + ")"
 

@@ -58,13 +58,21 @@ def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
 
 def choices_of(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
     """The schemas of which a value has to meet one, each of one type where types are listed."""
-    whole = resolved(schema, root)
-    for name in _CHOICES:
-        if isinstance(listed := whole.get(name), list):
-            return [one for branch in listed for one in choices_of(resolved(branch, root), root)]
-    if isinstance(types := whole.get("type"), list):
-        return [whole | {"type": one} for one in types]
-    return [whole]
+    found, waiting = list[dict[str, Any]](), [schema]  # the next one last
+    seen = dict[int, Any]()
+    while waiting:
+        whole = resolved(waiting.pop(), root)
+        if id(whole) in seen:  # a cycle allows no more than its other choices
+            continue
+        seen[id(whole)] = whole
+        listed = next((whole[name] for name in _CHOICES if isinstance(whole.get(name), list)), None)
+        if listed is not None:
+            waiting += reversed(listed)
+        elif isinstance(types := whole.get("type"), list):
+            found += [whole | {"type": one} for one in types]
+        else:
+            found.append(whole)
+    return found or [{}]
 
 
 def values_of(schema: dict[str, Any]) -> list[Any] | None:

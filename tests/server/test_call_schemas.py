@@ -1,0 +1,83 @@
+"""What a function's parameters say is held, or refused by name, however a call is spelt."""
+
+import json
+
+import pytest
+
+pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from call_marks import marked_tokens
+from coordgen_rs.errors import UnsupportedGrammarError
+from coordgen_rs.server.tools.calls import Calling, CallReader
+from coordgen_rs.server.tools.forms import FORMS
+from coordgen_rs.server.tools.forms.form import Choice
+from coordgen_rs.server.tools.lexicon import Lexicon
+
+BY_NAME = {form.name: form for form in FORMS}
+QUOTED = {"gemma": '<|"|>', "function-gemma": "<escape>"}
+SPELT = ("qwen-xml", "lfm2", "gemma", "function-gemma")
+"""Forms with a spelling of their own."""
+
+
+def held(name, parameters):
+    """The tokens of a model of the form, and the grammar of a call that has to be made."""
+    tokens = marked_tokens(tuple(BY_NAME[name].marks))
+    lexicon = Lexicon(tokens.added(), tokens.ends)
+    return tokens, BY_NAME[name].grammar(Choice({"f": parameters}, is_required=True), lexicon)
+
+
+def written(name, *arguments):
+    """A call with arguments as the form spells them, each a name and a value."""
+    form = BY_NAME[name]
+    if name == "qwen-xml":
+        said = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments)
+        said = "\n" + said
+    else:
+        between = "=" if name == "lfm2" else ":"
+        comma = ", " if name == "lfm2" else ","
+        said = comma.join(f"{key}{between}{value}" for key, value in arguments)
+    opening = form.opening + form.gap + form.first + form.before
+    return f"{opening}f{form.after}{said}{form.end}{form.last}{form.gap}{form.closing}"
+
+
+def refused_at(name, parameters, *arguments):
+    tokens, lark = held(name, parameters)
+    return tokens.refused_at(lark, written(name, *arguments))
+
+
+def read(name, parameters, *arguments, is_held=True):
+    """The arguments of the one call that is read, whole and in pieces."""
+    found, text = [], written(name, *arguments)
+    for parts in ([text], text):
+        reader = CallReader(Calling(BY_NAME[name], {"f": parameters}, is_held))
+        said = [*(one for part in parts for one in reader.read(part)), *reader.end()]
+        found.append(json.loads("".join(one.arguments for one in said if hasattr(one, "number"))))
+    assert found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_a_choice_that_refers_to_itself_allows_its_other_choices(name):
+    either = {"anyOf": [{"$ref": "#/$defs/A"}, {"type": "boolean"}, {"$ref": "#/$defs/A"}]}
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/A"}}, "required": ["a"]}
+    parameters["$defs"] = {"A": either}
+    yes, no = ("True", "None") if name == "lfm2" else ("true", "null")
+    assert refused_at(name, parameters, ("a", yes)) is None
+    assert refused_at(name, parameters, ("a", no)) is not None
+    assert read(name, parameters, ("a", yes)) == {"a": True}
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_choices_within_choices_are_looked_at_once(name):
+    twice = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}}
+    parameters["$defs"] = twice | {"d60": {"type": "string"}}
+    BY_NAME[name].grammar(Choice({"f": parameters}), Lexicon())
+
+
+def test_objects_within_objects_are_not_written_out_without_end():
+    node = {"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/node"} for n in range(9)}}
+    parameters = node | {"$defs": {"node": node}}
+    with pytest.raises(UnsupportedGrammarError, match="parts"):
+        held("gemma", parameters)
