@@ -100,6 +100,8 @@ def test_what_cannot_be_followed_is_named_before_anything_is_generated(model, sc
         ({"type": "object", "minProperties": 2, "additionalProperties": True}, "minProperties"),
         ({"const": "a\0b"}, "const has a control character"),
         ({"enum": ["a", ["\x1f"]]}, "enum has a control character"),
+        ({"const": "a\x7fb"}, "const has a control character"),
+        ({"enum": ["a", {"b": "\x7f"}]}, "enum has a control character"),
         ({"type": "object", "properties": {"a\x01": {}}}, "properties has a control character"),
         (closed(a={"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}), "exclusiveMinimum"),
         ({"type": "integer", "minimum": 5, "maximum": 3}, "minimum"),

@@ -172,3 +172,36 @@ def test_the_schema_itself_is_not_changed():
     before = json.dumps(schema)
     assert as_followed(schema) == {"items": {}}
     assert json.dumps(schema) == before
+
+
+DAYS = {
+    "0000-01-01": False,
+    "0001-01-01": True,
+    "0004-02-29": True,
+    "1900-02-29": False,
+    "2000-02-29": True,
+    "2023-02-28": True,
+    "2023-02-29": False,
+    "2023-04-31": False,
+    "2024-02-29": True,
+    "2024-02-30": False,
+    "2100-02-29": False,
+    "9999-12-31": True,
+}
+
+
+@pytest.mark.parametrize("beside", [{}, {"pattern": "^"}, {"allOf": [{"minLength": 9}]}])
+@pytest.mark.parametrize("day", DAYS)
+def test_a_date_is_a_day_of_the_calendar(day, beside):
+    for form, text in (("date", day), ("date-time", f"{day}T12:00:00Z")):
+        schema = {"type": ["string", "null"], "format": form} | beside
+        assert (refused_at(schema, json.dumps(text)) is None) == DAYS[day]
+        assert refused_at(schema, "null") is None
+    names = {"type": "object", "propertyNames": {"format": "date"}}
+    assert (refused_at(names, {day: 1}) is None) == DAYS[day]
+
+
+def test_names_of_properties_may_have_the_character_that_values_may_not():
+    name = {"a\x7f": 1}
+    assert refused_at({"type": "object", "properties": name | {"a\x7f": {}}}, name) is None
+    assert refused_at({"const": name}, name) is None

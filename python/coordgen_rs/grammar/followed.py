@@ -39,9 +39,18 @@ _PATTERNS = {
     "base64": r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$",
     "base64url": r"^([A-Za-z0-9_-]{4})*([A-Za-z0-9_-]{2}(==)?|[A-Za-z0-9_-]{3}=?)?$",
 }
+_YEAR = "([1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])"
+_LEAP_YEAR = (
+    "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([2468][048]|[13579][26]|0[48])00)"  # none is 0000
+)
+_DAY = (
+    f"^({_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    f"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+"""A day of the calendar that Python has, too: llguidance takes the 29th of February in any year."""
 _NAME_PATTERNS = {
     "uuid": f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
-    "date": "^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$",
+    "date": f"{_DAY}$",
 }
 _NOT_ONLY = re.compile(r"\^\(\?!\^\[([^\[\]\\^]*)\]\*\$\)")
 """That a text is not made of some characters alone: so it has another one."""
@@ -86,6 +95,10 @@ def _say_format(part: dict[str, Any]) -> None:
         return
     if _UUID.fullmatch(given):
         part["format"] = "uuid"
+    elif given in ("date", "date-time"):
+        beside = part.get("allOf", [])
+        if isinstance(beside, list):
+            part["allOf"] = [*beside, {"pattern": _DAY}]
     elif given in LOOSE_FORMATS:
         del part["format"]
     elif given in _PATTERNS and "pattern" not in part:
@@ -141,6 +154,8 @@ def _say_names(part: dict[str, Any], root: dict[str, Any]) -> None:
 def _pattern_of_names(names: dict[str, Any]) -> str | None:
     """The pattern of names; None where they are described in another way."""
     told = {key: value for key, value in names.items() if key not in _ABOUT}
+    if told.get("format") == "date" and told.get("allOf") == [{"pattern": _DAY}]:
+        del told["allOf"]  # as `_say_format` has said it
     if told.keys() == {"pattern"} and isinstance(told["pattern"], str):
         return told["pattern"]
     if told.keys() == {"format"}:

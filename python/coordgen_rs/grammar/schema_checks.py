@@ -76,11 +76,22 @@ def _check_characters(part: dict[str, Any]) -> None:
     names = [*properties] if isinstance(properties, dict) else []
     values = {name: part.get(name) for name in ("const", "enum", "required")}
     for name, value in (values | {"properties": names}).items():
-        if "\\u" in json.dumps(value, ensure_ascii=False).replace("\\\\", ""):
+        text = json.dumps(value, ensure_ascii=False).replace("\\\\", "")
+        is_left_out = name in VALUES and any("\x7f" in str(one) for one in _leaves(value))
+        if "\\u" in text or is_left_out:
             raise UnsupportedGrammarError(
                 f"the JSON schema cannot be followed: {name} has a control character, such as "
                 f"U+0000, which is not supported"
             )
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What a value holds that is neither list nor object; names are not among it."""
+    if isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)
+    else:
+        yield value
 
 
 def _is_whole(number: Any) -> bool:
