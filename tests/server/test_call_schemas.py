@@ -81,3 +81,23 @@ def test_objects_within_objects_are_not_written_out_without_end():
     parameters = node | {"$defs": {"node": node}}
     with pytest.raises(UnsupportedGrammarError, match="parts"):
         held("gemma", parameters)
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_objects_are_closed_by_the_rule_of_every_schema(name):
+    one = {"a": {"type": "integer"}}
+    for parameters, given, is_allowed in (
+        ({}, "b", True),
+        ({"properties": {}}, "b", False),
+        ({"properties": one}, "a", True),
+        ({"properties": one}, "b", False),
+        ({"properties": one, "required": ["b"]}, "a", False),
+        ({"properties": one, "required": ["b"]}, "b", True),
+        ({"required": ["b"]}, "b", True),
+        ({"required": ["b"]}, "a", False),
+        ({"required": ["b"], "allOf": [{"properties": one}]}, "a", True),
+        ({"properties": {}, "anyOf": [{"properties": one}, {}]}, "a", True),
+        ({"properties": {}, "additionalProperties": True}, "a", True),
+    ):
+        at = refused_at(name, {"type": "object"} | parameters, (given, "1"))
+        assert (at is None) == is_allowed, parameters

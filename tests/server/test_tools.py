@@ -207,6 +207,42 @@ def test_parameters_that_are_no_object_are_refused_by_name(parameters):
     assert refused.value.param == "tools[0].function.parameters"
 
 
+A = {"a": {"type": "integer"}}
+OBJECTS = {
+    "any": ({"type": "object"}, [{}, {"b": 1}], []),
+    "any of names": (
+        {"type": "object", "propertyNames": {"enum": ["a", "b"]}},
+        [{}, {"b": 1}],
+        [{"c": 1}],
+    ),
+    "any, but not none": ({"type": "object", "minProperties": 1}, [{"b": 1}], [{}]),
+    "one that is not described": (
+        {"type": "object", "properties": A, "required": ["b"]},
+        [{"b": "x"}, {"a": 1, "b": 2}],
+        [{}, {"a": 1}, {"b": 1, "c": 1}],
+    ),
+    "none": ({"type": "object", "properties": {}}, [{}], [{"a": 1}]),
+    "closed": ({"type": "object", "properties": A}, [{}, {"a": 1}], [{"c": 1}]),
+    "opened": ({"type": "object", "properties": A, "additionalProperties": True}, [{"c": 1}], []),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_arguments_are_closed_by_the_rule_of_every_schema(name):
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    from call_marks import marked_tokens
+
+    parameters, allowed, refused = OBJECTS[name]
+    tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
+    text = grammar(offered(tools=tools, tool_choice="required"))
+    for values, is_allowed in ((allowed, True), (refused, False)):
+        for value in values:
+            said = f'{BEGIN}\n{{"name": "a", "arguments": {json.dumps(value)}}}\n{END}'
+            assert (marked_tokens().refused_at(text, said) is None) == is_allowed, value
+            asked = marked_tokens().refused_at(JsonSchema(parameters), json.dumps(value))
+            assert (asked is None) == is_allowed, value
+
+
 @pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=["no type", "two types"])
 def test_arguments_are_an_object_whatever_else_their_schema_allows(kind):
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")

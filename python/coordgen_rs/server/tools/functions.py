@@ -24,8 +24,6 @@ _NO_PARAMETERS: dict[str, Any] = {
     "properties": {},
     "additionalProperties": False,
 }
-_ELSEWHERE = {"$ref", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
-"""Where a schema may have properties that its `additionalProperties` does not know of."""
 _CHOICES = 'it must be "none", "auto", "required", allowed_tools, or name a function'
 
 
@@ -138,21 +136,12 @@ def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, d
         told["description"] = description
     if parameters is not None:
         told["parameters"] = parameters
-    return name, _closed(parameters), is_strict, {"type": "function", "function": told}
+    arguments = parameters | {"type": "object"} if parameters else _NO_PARAMETERS
+    return name, arguments, is_strict, {"type": "function", "function": told}
 
 
 def _may_be_object(schema: dict[str, Any]) -> bool:
     return any(kind_of(one) in (None, "object") for one in choices_of(schema, schema))
-
-
-def _closed(parameters: dict[str, Any] | None) -> dict[str, Any]:
-    """The schema of arguments: what the function does not name is of no use to anybody."""
-    if not parameters:
-        return _NO_PARAMETERS
-    parameters = parameters | {"type": "object"}
-    if _ELSEWHERE & parameters.keys():
-        return parameters
-    return {"additionalProperties": False} | parameters
 
 
 def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[str]]:

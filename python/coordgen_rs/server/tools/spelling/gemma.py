@@ -13,6 +13,7 @@ from coordgen_rs.server.tools.lexicon import Lexicon, regex
 from coordgen_rs.server.tools.spelling.pythonic import pairs
 from coordgen_rs.server.tools.spelling.schemas import (
     choices_of,
+    is_open,
     kind_of,
     properties_of,
     required_of,
@@ -41,9 +42,9 @@ class _Writing:
         """What stands between the braces of an object."""
         own = self._name()
         whole = resolved(schema, self._root)
+        if is_open(whole):
+            return f'({self._pair()} ("," {self._pair()})*)?'
         named, required = properties_of(whole), required_of(whole)
-        if not named:
-            return f'({self._pair()} ("," {self._pair()})*)?' if self._is_open(whole) else '""'
         for number, (name, one) in enumerate(named.items()):
             value = self.value(one, depth + 1)
             self.rules.append(f"{own}-{number}: {self._lexicon.literal(f'{name}:')} {value}")
@@ -84,9 +85,6 @@ class _Writing:
             return self._string()
         words = {"boolean": '"true" | "false"', "null": '"null"'}
         return words.get(kind or "") or self._anything()
-
-    def _is_open(self, schema: dict[str, Any]) -> bool:
-        return schema.get("additionalProperties") is not False
 
     def _listed(self, value: Any) -> str:
         literal = self._lexicon.literal

@@ -8,6 +8,8 @@ required, and what kinds of values a schema allows. Properties that stand elsewh
 from typing import Any
 
 _CHOICES = ("anyOf", "oneOf")
+_ELSEWHERE = {"allOf", "anyOf", "oneOf", "if", "dependentSchemas", "patternProperties"}
+"""Where a schema may have properties beside those that it names."""
 _MOST_STEPS = 20
 """Most references followed to a schema."""
 
@@ -20,11 +22,12 @@ def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """
     whole = resolved(schema, schema)
     named = whole.get("properties")
+    named = named if isinstance(named, dict) else {}
+    required = whole.get("required")
+    named = dict.fromkeys([*named, *(required if isinstance(required, list) else ())], True) | named
     shared: dict[str, Any] = {
         name: schema[name] for name in ("$defs", "definitions") if name in schema
     }
-    if not isinstance(named, dict):
-        return {}
     return {
         str(name): shared | (one if isinstance(one, dict) else {}) for name, one in named.items()
     }
@@ -33,7 +36,10 @@ def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def is_open(schema: dict[str, Any]) -> bool:
     """Whether a schema names no properties, and may have any: they may stand in its parts."""
     whole = resolved(schema, schema)
-    return not whole.get("properties") and whole.get("additionalProperties") is not False
+    is_told = not _ELSEWHERE & whole.keys()
+    if whole.get("properties") or (is_told and whole.get("required")):
+        return False
+    return whole.get("additionalProperties", not (is_told and "properties" in whole)) is not False
 
 
 def required_of(schema: dict[str, Any]) -> frozenset[str]:
