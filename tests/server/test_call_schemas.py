@@ -101,3 +101,25 @@ def test_objects_are_closed_by_the_rule_of_every_schema(name):
     ):
         at = refused_at(name, {"type": "object"} | parameters, (given, "1"))
         assert (at is None) == is_allowed, parameters
+
+
+UNITS = {"type": "string", "enum": ["celsius", "5", ""]}
+OPTIONAL = {
+    "or null": {"anyOf": [UNITS, {"type": "null"}]},
+    "null in the list": {"type": ["string", "null"], "enum": [*UNITS["enum"], None]},
+    "a reference or null": {"anyOf": [{"$ref": "#/$defs/units"}, {"type": "null"}]},
+    "a number or it": {"anyOf": [{"type": "integer"}, UNITS]},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_listed_texts_are_held_beside_what_is_no_text(name):
+    parameters = {"type": "object", "properties": {"a": OPTIONAL[name], "b": {"type": "string"}}}
+    parameters["$defs"] = {"units": UNITS}
+    is_number = name == "a number or it"
+    other = 17 if is_number else None
+    for said, value in (("celsius", "celsius"), ("5", "5"), ("", ""), (json.dumps(other), other)):
+        assert refused_at("qwen-xml", parameters, ("a", said), ("b", "x")) is None
+        assert read("qwen-xml", parameters, ("a", said), ("b", "x")) == {"a": value, "b": "x"}
+    for said in ("Kelvin", '"celsius"', "7.5", "null" if is_number else "17"):
+        assert refused_at("qwen-xml", parameters, ("a", said)) is not None

@@ -1,8 +1,8 @@
 """Arguments as Qwen3-Coder and Qwen3.5 write them: `<parameter=NAME>`, the value, `</parameter>`.
 
 In: text behind `<function=NAME>`. Out: an object in JSON. A text stands as it is, without quotes,
-and is given piece by piece; any other value is JSON. Nothing holds the pattern or the length of a
-text: what is between the marks is the text.
+and is given piece by piece; any other value is JSON, also where it stands beside texts that are
+listed. Nothing holds the pattern or the length of a text: what is between the marks is the text.
 """
 
 import json
@@ -22,6 +22,8 @@ from coordgen_rs.server.tools.spelling.schemas import (
 from coordgen_rs.server.tools.spelling.spelling import Got, Spelling
 
 _OPEN, _CLOSE, _END = "<parameter=", "</parameter>", "</function>"
+
+_OTHER_KINDS = ["object", "array", "number", "boolean", "null"]
 
 
 class XmlReader:
@@ -65,7 +67,7 @@ class XmlReader:
             self._told.append(f"{separator}{json.dumps(name, ensure_ascii=False)}: ")
             separator = ", "
             schema = self._schemas.get(name, {})
-            yield from self._string() if takes_text(schema) else self._value(schema)
+            yield from self._value(schema) if _may_be_json(schema) else self._string()
         self._told.append("{}" if separator == "{" else "}")
         while True:
             yield True
@@ -104,9 +106,12 @@ class XmlReader:
     def _value(self, schema: dict[str, Any]) -> Generator[bool]:
         while (end := self._ahead.find(_CLOSE)) < 0:
             yield False
-        text = self._ahead[:end].strip()
+        said = self._ahead[:end]
         self._pass(end + len(_CLOSE))
+        text = said.strip()
         try:
+            if (one := said.removeprefix("\n").removesuffix("\n")) in (_texts_of(schema) or ()):
+                text = json.dumps(one, ensure_ascii=False)
             json.loads(text)
         except ValueError:
             python = {"True": "true", "False": "false", "None": "null"}
@@ -117,10 +122,21 @@ class XmlReader:
         self._told.append(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def takes_text(schema: dict[str, Any]) -> bool:
-    """Whether an argument is written as text: no JSON may be given in its place."""
-    choices = choices_of(schema, schema)
-    return any(kind_of(choice) == "string" for choice in choices)
+def _texts_of(schema: dict[str, Any]) -> list[str] | None:
+    """The texts that a schema lists, which stand without quotes; None where any may stand."""
+    found = list[str]()
+    for one in choices_of(schema, schema):
+        if kind_of(one) == "string":
+            if (values := values_of(one)) is None:
+                return None
+            found += [value for value in values if isinstance(value, str)]
+    return found
+
+
+def _may_be_json(schema: dict[str, Any]) -> bool:
+    """Whether an argument may be written as JSON: it could not be told from any text."""
+    is_other = any(kind_of(one) != "string" for one in choices_of(schema, schema))
+    return is_other and _texts_of(schema) is not None
 
 
 def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, list[str]]:
@@ -146,14 +162,19 @@ def _line() -> str:
 def _value(schema: dict[str, Any], rule: str, lexicon: Lexicon) -> tuple[str, list[str]]:
     """A value with its closing mark."""
     closing = lexicon.literal("\n" + _CLOSE)
-    if not takes_text(schema):
-        return f"{_line()} {lexicon.json(schema)} {closing}", []
-    values = [value for one in choices_of(schema, schema) for value in values_of(one) or [None]]
-    if all(isinstance(value, str) for value in values):
-        listed = " | ".join(lexicon.literal(f"\n{value}") for value in values)
+    texts = _texts_of(schema)
+    if texts is None:
+        text = f"{rule}x"
+        return f"{_line()} {text}", [rf"{text}[lazy]: /(.|\n)*{regex(chr(10) + _CLOSE)}/"]
+    if not _may_be_json(schema):
+        listed = " | ".join(lexicon.literal(f"\n{value}") for value in texts)
         return f"({listed}) {closing}", []
-    text = f"{rule}x"
-    return f"{_line()} {text}", [rf"{text}[lazy]: /(.|\n)*{regex(chr(10) + _CLOSE)}/"]
+    if texts:
+        kinds = schema.get("type", _OTHER_KINDS)
+        kinds = [kind for kind in kinds if kind != "string"] if isinstance(kinds, list) else kinds
+        schema = schema | {"type": kinds}
+    values = " | ".join([*map(lexicon.literal, texts), lexicon.json(schema)])
+    return f"{_line()} ({values}) {closing}", []
 
 
 XML = Spelling(_lark, XmlReader)
