@@ -123,3 +123,32 @@ def test_listed_texts_are_held_beside_what_is_no_text(name):
         assert read("qwen-xml", parameters, ("a", said), ("b", "x")) == {"a": value, "b": "x"}
     for said in ("Kelvin", '"celsius"', "7.5", "null" if is_number else "17"):
         assert refused_at("qwen-xml", parameters, ("a", said)) is not None
+
+
+NAMES = [
+    "a",
+    "a>b",
+    "a>b>c",
+    "c d",
+    "e=f",
+    "g:h",
+    "filter[status]",
+    "xml:lang",
+    "it's",
+    'say "x"',
+    "",
+    "\\",
+]
+
+
+@pytest.mark.parametrize("name", SPELT)
+def test_every_name_of_a_property_is_written_and_read(name):
+    parameters = {"type": "object", "properties": {one: {"type": "integer"} for one in NAMES}}
+    parameters["required"] = NAMES
+    quoted = set(NAMES[3:-1]) if name != "qwen-xml" else set()
+    given = [json.dumps(one) if one in quoted else one for one in NAMES]
+    arguments = [(spelt, number) for number, spelt in enumerate(given)]
+    assert refused_at(name, parameters, *arguments) is None
+    for is_held in (True, False):
+        found = read(name, parameters, *arguments, is_held=is_held)
+        assert found == {one: number for number, one in enumerate(NAMES)}

@@ -21,7 +21,7 @@ from coordgen_rs.server.tools.spelling.schemas import (
     values_of,
 )
 from coordgen_rs.server.tools.spelling.spelling import Spelling
-from coordgen_rs.server.tools.spelling.values import PairsReader
+from coordgen_rs.server.tools.spelling.values import PairsReader, spelt_name
 
 _DEEPEST = 8
 """Levels of a schema that are held; below them any value is allowed."""
@@ -47,7 +47,9 @@ class _Writing:
         named, required = properties_of(whole), required_of(whole)
         for number, (name, one) in enumerate(named.items()):
             value = self.value(one, depth + 1)
-            self.rules.append(f"{own}-{number}: {self._lexicon.literal(f'{name}:')} {value}")
+            self.rules.append(
+                f"{own}-{number}: {self._lexicon.literal(f'{spelt_name(name)}:')} {value}"
+            )
         return pairs(own, [name in required for name in named], '","', self.rules)
 
     def value(self, schema: dict[str, Any], depth: int) -> str:

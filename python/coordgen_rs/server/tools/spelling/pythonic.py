@@ -18,7 +18,7 @@ from coordgen_rs.server.tools.spelling.schemas import (
     values_of,
 )
 from coordgen_rs.server.tools.spelling.spelling import Spelling
-from coordgen_rs.server.tools.spelling.values import PairsReader
+from coordgen_rs.server.tools.spelling.values import PairsReader, spelt_name
 
 _WORDS = {True: "True", False: "False", None: "None"}
 _QUOTED = r"/'([^'\\\n]|\\['\\nt])*'/"
@@ -35,7 +35,7 @@ def _lark(schema: dict[str, Any], place: str, lexicon: Lexicon) -> tuple[str, li
         return f'({place}p (", " {place}p)*)?', rules
     for number, (name, one) in enumerate(named.items()):
         values = " | ".join(_value(choice, one, lexicon) for choice in choices_of(one, one))
-        rules.append(f"{place}-{number}: {lexicon.literal(f'{name}=')} ({values})")
+        rules.append(f"{place}-{number}: {lexicon.literal(f'{spelt_name(name)}=')} ({values})")
     return pairs(place, [name in required for name in named], '", "', rules), rules
 
 

@@ -17,6 +17,11 @@ _WORD = re.compile(r"[^\s,:()\[\]{}'\"<]+")
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
+def spelt_name(name: str) -> str:
+    """A name as `Values.key` reads it: in quotes where it would not end where it ends."""
+    return name if _NAME.fullmatch(name) else json.dumps(name, ensure_ascii=False)
+
+
 class UnfinishedError(Exception):
     """The value goes on behind the text."""
 

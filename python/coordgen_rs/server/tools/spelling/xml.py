@@ -60,10 +60,7 @@ class XmlReader:
     def _arguments(self) -> Generator[bool]:
         separator = "{"
         while (yield from self._is_next(_OPEN, _END)):
-            while (end := self._ahead.find(">")) < 0:
-                yield False
-            name = self._ahead[len(_OPEN) : end]
-            self._pass(end + 1)
+            name = yield from self._name()
             self._told.append(f"{separator}{json.dumps(name, ensure_ascii=False)}: ")
             separator = ", "
             schema = self._schemas.get(name, {})
@@ -71,6 +68,21 @@ class XmlReader:
         self._told.append("{}" if separator == "{" else "}")
         while True:
             yield True
+
+    def _name(self) -> Generator[bool, None, str]:
+        """Read a name with its mark, which ends at the first `>` unless it is known to have one."""
+        while (end := self._ahead.find(">")) < 0:
+            yield False
+        for known in sorted((name for name in self._schemas if ">" in name), key=len, reverse=True):
+            mark = f"{_OPEN}{known}>"
+            while len(self._ahead) < len(mark) and mark.startswith(self._ahead):
+                yield False
+            if self._ahead.startswith(mark):
+                end = len(mark) - 1
+                break
+        name = self._ahead[len(_OPEN) : end]
+        self._pass(end + 1)
+        return name
 
     def _is_next(self, mark: str, other: str) -> Generator[bool, None, bool]:
         """Whether a mark comes next, white space aside, and not the other one.
