@@ -20,7 +20,7 @@ import pydantic
 from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar.followed import LOOSE_FORMATS, as_followed
-from coordgen_rs.grammar.kinds import JsonSchema
+from coordgen_rs.grammar.kinds import JsonSchema, Lark
 
 
 class Colour(enum.Enum):
@@ -205,3 +205,54 @@ def test_names_of_properties_may_have_the_character_that_values_may_not():
     name = {"a\x7f": 1}
     assert refused_at({"type": "object", "properties": name | {"a\x7f": {}}}, name) is None
     assert refused_at({"const": name}, name) is None
+
+
+EXACT = 1 << 53
+LARGE = [EXACT, EXACT + 1, EXACT + 2, 10**15, 10**18 - 1, 10**18, (1 << 63) - 100, (1 << 63) - 1]
+
+
+WRITTEN = [EXACT, EXACT + 2, 10**15, 10**18, 10**19, 10**23, 10**30, -EXACT, -(10**18), -(10**30)]
+ROUNDED = [EXACT + 1, 1234567890123456789, 10**18 - 1, (1 << 63) - 100, 1 << 63, (1 << 64) - 1]
+
+
+@pytest.mark.parametrize("number", [*WRITTEN, (1 << 63) - 1, *ROUNDED, *(-one for one in ROUNDED)])
+def test_a_large_number_is_written_as_it_is_or_refused_by_name(number):
+    for schema in ({"const": number}, {"enum": ["a", number]}, {"const": [{"b": number}]}):
+        value = schema.get("const", number)
+        for text in (None, f"start: %json {json.dumps(schema)}"):
+            grammar = JsonSchema(schema) if text is None else Lark(text)
+            if abs(number) in ROUNDED:
+                with pytest.raises(UnsupportedGrammarError, match=str(number)):
+                    marked_tokens().refused_at(grammar, "0")
+            else:
+                said = json.dumps(value, separators=None if text is None else (",", ":"))
+                assert marked_tokens().refused_at(grammar, said) is None
+
+
+@pytest.mark.parametrize("kind", [{"type": "integer"}, {"type": "number"}, {}])
+@pytest.mark.parametrize("bound", LARGE)
+def test_a_large_bound_lets_nothing_in_that_is_beyond_it(bound, kind):
+    for name, sign in {"maximum": 1, "exclusiveMaximum": 1, "minimum": -1}.items():
+        schema = kind | {name: sign * bound}
+        for grammar in (JsonSchema(schema), Lark(f"start: %json {json.dumps(schema)}")):
+            taken = [
+                more
+                for more in range(-2100, 2100, 1)
+                if abs(more) < 5 or more % 100 == 0
+                if marked_tokens().refused_at(grammar, str(sign * (bound + more))) is None
+            ]
+            assert -2100 in taken
+            assert all(more < 0 or (more == 0 and "exclusive" not in name) for more in taken)
+            assert marked_tokens().refused_at(grammar, str(sign)) is None
+
+
+def test_whole_numbers_of_64_bits_have_all_but_the_least():
+    for least, most in ((-(1 << 63), (1 << 63) - 1), (0, (1 << 64) - 1)):
+        schema = {"type": "integer", "minimum": least, "maximum": most}
+        for value in (0, 7, 10**18, (1 << 63) - 1, max(least, -(10**18))):
+            assert refused_at(schema, str(value)) is None
+        assert refused_at(schema, str(least - 1)) is not None
+        assert refused_at(schema, str(most + 1)) is not None
+    for bound in ({"minimum": 1 << 63}, {"maximum": -(1 << 63)}, {"minimum": 10**30}):
+        with pytest.raises(UnsupportedGrammarError):
+            refused_at({"type": "integer"} | bound, "0")

@@ -6,7 +6,9 @@ left out and not held by other means is listed in docs/grammar.md; whatever is n
 and is refused by name.
 """
 
+import math
 import re
+from decimal import Decimal
 from typing import Any
 
 from coordgen_rs.grammar.schema_checks import NAMED, VALUES
@@ -55,6 +57,10 @@ _NAME_PATTERNS = {
 _NOT_ONLY = re.compile(r"\^\(\?!\^\[([^\[\]\\^]*)\]\*\$\)")
 """That a text is not made of some characters alone: so it has another one."""
 _DIGITS_AHEAD = re.compile(r"\(\?=\[\\d\.\]\{1,\d+\}0\*\$\)")
+_BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximum": 1}
+_EXACT = 1 << 53
+"""Whole numbers up to it are all float64, which bounds are for llguidance."""
+_MOST = (1 << 63) - 1
 _ABOUT = {"title", "description", "type", "default", "examples", "deprecated"}
 
 
@@ -74,6 +80,7 @@ def _made(schema: Any, root: dict[str, Any]) -> Any:
     if not isinstance(schema, dict):
         return schema
     part = {key: _keyword(key, value, root) for key, value in schema.items()}
+    _say_bounds(part)
     _say_format(part)
     _say_pattern(part)
     _say_unique(part, root)
@@ -87,6 +94,29 @@ def _keyword(key: str, value: Any, root: dict[str, Any]) -> Any:
     if key in NAMED and isinstance(value, dict):
         return {name: _made(one, root) for name, one in value.items()}
     return _made(value, root)
+
+
+def _say_bounds(part: dict[str, Any]) -> None:
+    """Bounds beyond what a float64 holds exactly: the nearest within that can be held to."""
+    kinds = part.get("type") or ()
+    is_whole = "integer" in kinds and "number" not in kinds
+    for name, sign in _BOUNDS.items():
+        bound, is_exclusive = part.get(name), name.startswith("exclusive")
+        if not isinstance(bound, int | float) or abs(bound) <= _EXACT:
+            continue
+        if is_whole and sign > 0 and bound >= _MOST + is_exclusive:
+            continue  # llguidance takes the largest of 64 bits for it
+        part[name] = sign * _below(sign * bound, is_exclusive=is_exclusive)
+
+
+def _below(bound: float, *, is_exclusive: bool) -> int:
+    """The largest float64 up to a bound, also by the digits that are written of it."""
+    found = min(float(bound), math.nextafter(_MOST, 0))
+    while (most := max(Decimal(found), Decimal(repr(found)))) > bound or (
+        is_exclusive and most == bound
+    ):
+        found = math.nextafter(found, -math.inf)
+    return int(found)
 
 
 def _say_format(part: dict[str, Any]) -> None:

@@ -5,14 +5,41 @@ can be a grammar, or stand in one of Lark behind `%json`.
 """
 
 import json
+import re
 from typing import Any
 
+from coordgen_rs.files.json_text import parse_json
 from coordgen_rs.grammar.closed_objects import with_closed_objects
 from coordgen_rs.grammar.followed import as_followed
-from coordgen_rs.grammar.schema_checks import check_schema
+from coordgen_rs.grammar.schema_checks import check_schema, check_values
 
 _ESCAPES = 'nrbtf\\"'
 """Letters allowed behind a backslash. With `u`, a key could be given twice in two spellings."""
+_SCHEMA = re.compile(r"%json\s*(?=\{)")
+
+
+def lark_text(lark: str) -> str:
+    """A grammar in Lark whose schemas, behind `%json`, are said as llguidance can follow them.
+
+    Args:
+        lark: The grammar.
+
+    Raises:
+        UnsupportedGrammarError: A value would be written otherwise.
+    """
+    parts, at, decoder = list[str](), 0, json.JSONDecoder()
+    while match := _SCHEMA.search(lark, at):
+        parts.append(lark[at : match.end()])
+        at = match.end()
+        try:
+            _, end = decoder.raw_decode(lark, at)
+            schema = parse_json(lark[at:end], "the schema", long_integers=True)
+        except (ValueError, RecursionError):  # llguidance says so, where it is one
+            continue
+        check_values(schema)
+        parts.append(json.dumps(as_followed(schema)))
+        at = end
+    return "".join([*parts, lark[at:]])
 
 
 def json_text(schema: dict[str, Any], *, any_whitespace: bool = False) -> str:

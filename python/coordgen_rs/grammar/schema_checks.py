@@ -2,12 +2,14 @@
 
 In: a schema. Out: nothing, or an error that names the keyword. Seen with llguidance 1.9.1: a key of
 `patternProperties` or `additionalProperties` may come twice, so that `minProperties` is met by
-fewer; a whole `exclusiveMinimum` below a fractional maximum is allowed itself; and characters that
-JSON writes by their number alone, which is not offered, are left out of values and names.
+fewer; a whole `exclusiveMinimum` below a fractional maximum is allowed itself; characters that
+JSON writes by their number alone, which is not offered, are left out of values and names; and whole
+numbers are rounded to a float64 (the least of 64 bits ends the process).
 """
 
 import json
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
@@ -16,6 +18,7 @@ VALUES = ("const", "default", "enum", "examples")
 """Keywords that hold values, not schemas."""
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords that hold schemas by names, which may be those of keywords."""
+_BEYOND = 1 << 63
 
 
 def check_schema(schema: Any) -> None:
@@ -30,7 +33,21 @@ def check_schema(schema: Any) -> None:
     for part in _schemas(schema):
         _check_num_properties(part)
         _check_exclusive(part)
+    check_values(schema)
+
+
+def check_values(schema: Any) -> None:
+    """Refuse values that would be written otherwise.
+
+    Args:
+        schema: A parsed JSON schema.
+
+    Raises:
+        UnsupportedGrammarError: There is such a value; the message names its keyword.
+    """
+    for part in _schemas(schema):
         _check_characters(part)
+        _check_numbers(part)
 
 
 def _schemas(schema: Any) -> Iterator[dict[str, Any]]:
@@ -83,6 +100,26 @@ def _check_characters(part: dict[str, Any]) -> None:
                 f"the JSON schema cannot be followed: {name} has a control character, such as "
                 f"U+0000, which is not supported"
             )
+
+
+def _check_numbers(part: dict[str, Any]) -> None:
+    for name in ("const", "enum"):
+        for value in _leaves(part.get(name)):
+            if isinstance(value, int | float) and not _is_written(value):
+                raise UnsupportedGrammarError(
+                    f"the JSON schema cannot be followed: {name} has {value}, which is not "
+                    f"supported: it is rounded to a float64"
+                )
+
+
+def _is_written(number: float) -> bool:
+    """Whether llguidance writes a number as it is."""
+    rounded = float(number)
+    if rounded == -_BEYOND:
+        return False
+    if isinstance(number, float) or abs(rounded) < _BEYOND:
+        return rounded == number
+    return number == (_BEYOND - 1 if rounded == _BEYOND else Decimal(repr(rounded)))
 
 
 def _leaves(value: Any) -> Iterator[Any]:

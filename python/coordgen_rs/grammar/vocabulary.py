@@ -17,7 +17,7 @@ from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
 from coordgen_rs.grammar.cost_check import TooCostlyError, check_cost, is_cheap
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
-from coordgen_rs.grammar.json_text import json_text
+from coordgen_rs.grammar.json_text import json_text, lark_text
 from coordgen_rs.grammar.kinds import (
     AfterThinking,
     Gbnf,
@@ -188,6 +188,8 @@ class Vocabulary:
             case Regex(pattern=pattern):
                 return matcher.grammar_from_regex(pattern), "the regular expression", 0
             case Lark(text=text):
+                if not isinstance(grammar, LarkOfSchemas):
+                    text = lark_text(text)
                 return matcher.grammar_from_lark(text), "the Lark grammar", text.count(":")
             case Gbnf(text=text):
                 lark = lark_of_gbnf(text)
