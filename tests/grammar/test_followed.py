@@ -256,3 +256,64 @@ def test_whole_numbers_of_64_bits_have_all_but_the_least():
     for bound in ({"minimum": 1 << 63}, {"maximum": -(1 << 63)}, {"minimum": 10**30}):
         with pytest.raises(UnsupportedGrammarError):
             refused_at({"type": "integer"} | bound, "0")
+
+
+CLASSES = [
+    '^[^"]+$',
+    r"^[^\\]+$",
+    "^[^'\"]*$",
+    r'^[^\n"]+$',
+    r"^[^\x22]+$",
+    r'^[\s\S]*[^"]$',
+    r"^[\x00-\x1f]$",
+    r"^\p{Cc}$",
+    "^[^/]+$",
+    r'^[^\s"]+$',
+    r"^\S+$",
+    r"^[^\]\[]+$",
+    "^[]a]+$",
+    '^([^"]|[b-c])+$',
+    '[^"]{3}',
+    r"^a?[^\w]$",
+    r"^\x61bc|\u0078$",
+    r'^(?:x[^"\\]*|\x00)$',
+]
+TEXTS = [
+    "",
+    "a",
+    '"',
+    "\\",
+    "\n",
+    "\t",
+    "/",
+    "]",
+    "[",
+    " ",
+    'a"b',
+    "a\\",
+    '\\"',
+    "'",
+    "abc",
+    "x",
+    "d c",
+    'abc"',
+]
+
+
+@pytest.mark.parametrize("pattern", CLASSES)
+def test_classes_of_a_pattern_hold_what_they_say_and_nothing_else(pattern):
+    known = pattern.replace(r"\p{Cc}", r"[\x00-\x1f\x7f-\x9f]")
+    for text in TEXTS:
+        is_taken = re.search(known, text) is not None
+        schema = {"type": "string", "pattern": pattern}
+        assert (refused_at(schema, json.dumps(text)) is None) == is_taken, text
+        names = {"patternProperties": {pattern: {}}, "additionalProperties": False}
+        for keywords in (names, {"propertyNames": {"pattern": pattern}}):
+            schema = {"type": "object"} | keywords
+            assert (refused_at(schema, {text: 1}) is None) == is_taken, text
+
+
+@pytest.mark.parametrize("pattern", ["^a\x7fb$", r"^\x00+$", r"\u0007", "^[\x01-\x03]$"])
+def test_a_pattern_that_asks_for_control_characters_is_refused(pattern):
+    with pytest.raises(UnsupportedGrammarError):
+        refused_at({"type": "string", "pattern": pattern}, '""')

@@ -61,6 +61,14 @@ _BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximu
 _EXACT = 1 << 53
 """Whole numbers up to it are all float64, which bounds are for llguidance."""
 _MOST = (1 << 63) - 1
+_PLAIN_CLASS = re.compile(r"\[[ -Z_-~]*\]")
+_HEX_DIGITS = r"(\{[^}]*\}|(?<=x)[0-9a-fA-F]{2}|(?<=u)[0-9a-fA-F]{4}|(?<=U)[0-9a-fA-F]{8})"
+_ONE_CHARACTER = re.compile(
+    rf"\\[pP](\{{[^}}]*\}}|.)|\\[xuU]{_HEX_DIGITS}|\\[av]|[\x00-\x08\x0b\x0e-\x1f\x7f]"
+)
+"""Of a pattern, beside classes: what stands for one character, and may be a control character."""
+_WITHOUT_CONTROL = r"[^\x00-\x07\x0b\x0e-\x1f\x7f]"
+_IS_SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 _ABOUT = {"title", "description", "type", "default", "examples", "deprecated"}
 
 
@@ -92,7 +100,12 @@ def _keyword(key: str, value: Any, root: dict[str, Any]) -> Any:
     if key in VALUES:
         return value
     if key in NAMED and isinstance(value, dict):
-        return {name: _made(one, root) for name, one in value.items()}
+        made = {name: _made(one, root) for name, one in value.items()}
+        return (
+            {_written(name): one for name, one in made.items()}
+            if key == "patternProperties"
+            else made
+        )
     return _made(value, root)
 
 
@@ -143,9 +156,47 @@ def _say_pattern(part: dict[str, Any]) -> None:
     pattern = _DIGITS_AHEAD.sub("", given)
     match = _NOT_ONLY.match(pattern)
     if match is not None and "allOf" not in part:
-        part["allOf"] = [{"type": "string", "pattern": f"[^{match[1]}]"}]
+        part["allOf"] = [{"type": "string", "pattern": _written(f"[^{match[1]}]")}]
         pattern = "^" + pattern[match.end() :]
-    part["pattern"] = pattern
+    part["pattern"] = _written(pattern)
+
+
+def _written(pattern: str) -> str:
+    """A pattern without the control characters that no answer has.
+
+    With all of them in a class, llguidance 1.9.1 takes quotes and backslashes to be in it, too;
+    where one stands alone, it leaves it out of the text.
+    """
+    if _IS_SPACED.search(pattern):  # brackets may stand in remarks
+        return pattern
+    parts, at = list[str](), 0
+    while at < len(pattern):
+        one = _ONE_CHARACTER.match(pattern, at)
+        end = _class_end(pattern, at) if pattern[at] == "[" else one and one.end()
+        if end and not _PLAIN_CLASS.fullmatch(pattern, at, end):
+            parts.append(f"[{pattern[at:end]}&&{_WITHOUT_CONTROL}]")
+        else:
+            end = end or at + 1 + (pattern[at] == "\\")
+            parts.append(pattern[at:end])
+        at = end
+    return "".join(parts)
+
+
+def _class_end(pattern: str, at: int) -> int:
+    """Where a class in brackets ends, with those in it; 0 where it does not."""
+    depth = 0
+    while at < len(pattern):
+        character = pattern[at]
+        at += 1 + (character == "\\")
+        if character == "[":
+            depth += 1
+            at += pattern.startswith("^", at)
+            at += pattern.startswith("]", at)  # the first one is a character
+        elif character == "]":
+            depth -= 1
+            if not depth:
+                return at
+    return 0
 
 
 def _say_unique(part: dict[str, Any], root: dict[str, Any]) -> None:
