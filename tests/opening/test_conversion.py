@@ -120,6 +120,11 @@ def test_a_file_answers_as_the_bundle_that_is_exported_from_it(file, tmp_path, e
     assert exports == ["model.gguf"]
 
 
+def test_requests_to_a_file_are_not_said_to_take_turns(file, capsys):
+    assert coordgen(["info", str(file)]) == 0
+    assert "requests: several in one step" in capsys.readouterr().out
+
+
 def test_a_second_opening_reads_no_weights_of_the_file(file, exports, monkeypatch):
     first = open_bundle(file)
     monkeypatch.setattr(source, "open_regular", lambda path: pytest.fail(f"{path} was read"))

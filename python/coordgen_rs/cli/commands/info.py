@@ -8,7 +8,7 @@ from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.directory import KINDS, open_bundle
 
 EXAMPLES = """\
 example:
@@ -71,6 +71,6 @@ def _requests(bundle: Bundle) -> str:
     """How requests run that come together, as far as files tell."""
     if bundle.manifest.provider != "cpu":
         return f"take turns, as all do on {bundle.manifest.provider}"
-    if type(bundle) is not Bundle:
+    if KINDS[bundle.form].is_foreign:
         return "take turns, as all do in other tools' folders"
     return "several in one step (--parallel), where the test on first opening finds that exact"
