@@ -206,7 +206,11 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
         ({"llama.expert_count": 8}, UnsupportedModelError, "mixtures of experts"),
         ({"llama.attn_logit_softcapping": 50.0}, UnsupportedModelError, "attn_logit_softcapping"),
         ({"llama.final_logit_softcapping": 9.0}, UnsupportedModelError, "final_logit_softcapping"),
-        ({"llama.rope.scaling.type": "dynamic"}, UnsupportedModelError, "scaling 'dynamic'"),
+        (
+            {"llama.rope.scaling.type": "dynamic"},
+            UnsupportedModelError,
+            "scaling.type is 'dynamic'",
+        ),
         (YARN | {"llama.rope.scaling.factor": "x"}, CheckpointError, "factor is 'x'"),
         (
             YARN | {"llama.rope.scaling.yarn_ext_factor": 0.5},

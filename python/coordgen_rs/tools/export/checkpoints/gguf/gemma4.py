@@ -130,13 +130,15 @@ def _rotation(metadata: GgufMetadata) -> dict[str, Any]:
     factors = read_numbers(metadata.header, "rope_freqs.weight")
     pairs = sum(factor == 1 for factor in factors)
     others = factors[pairs:]
-    kind = metadata.get("rope.scaling.type", "none")
+    kind = metadata.get("rope.scaling.type", "linear")
     if factors[:pairs] != [1.0] * pairs or min(others, default=_STANDS_STILL) < _STANDS_STILL:
         raise UnsupportedModelError(
             f"{metadata.header.path}: rope_freqs.weight has factors other than 1 and 1e30"
         )
-    if kind != "none":
-        raise UnsupportedModelError(f"{metadata.header.path}: rope scaling {kind!r:.60}")
+    if kind not in ("none", "linear"):
+        raise UnsupportedModelError(
+            f"{metadata.header.path}: rope.scaling.type is {kind!r:.60}, which is not supported"
+        )
     # Half a pair more, so that what is rounded down are as many.
     share = min(1.0, (pairs + 0.5) / len(factors))
     return {

@@ -38,7 +38,9 @@ def qwen35_options(metadata: GgufMetadata, layers: int, head_dim: int) -> dict[s
     """
     inner, heads = "ssm.inner_size", "ssm.time_step_rank"
     recurrent, kinds = metadata.get("attention.recurrent_layers"), None
-    if isinstance(recurrent, list):
+    if recurrent is not None:
+        if not isinstance(recurrent, list):
+            recurrent = [recurrent] * num_blocks(metadata)
         _check_per_layer(metadata, "attention.recurrent_layers", recurrent)
         kinds = [RECURRENT if it else FULL for it in recurrent[:layers]]
     return {

@@ -19,6 +19,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.hybrids import (
     lfm2_options,
     qwen35_options,
 )
+from coordgen_rs.tools.export.checkpoints.gguf.keys import check_keys
 from coordgen_rs.tools.export.checkpoints.gguf.mixtures import (
     all_attention,
     gpt_oss_options,
@@ -70,7 +71,7 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
 
     Raises:
         CheckpointError: A key is missing or no number.
-        UnsupportedModelError: The file needs what no config.json says.
+        UnsupportedModelError: The file needs what no config.json says, or what nothing here reads.
     """
     header = metadata.header
     hidden, heads = metadata.number("embedding_length"), metadata.number("attention.head_count")
@@ -78,13 +79,17 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
         raise CheckpointError(f"{header.path}: attention.head_count is {heads}")
     head_dim = metadata.number("attention.key_length", hidden // heads)
     if metadata.number("attention.value_length", head_dim) != head_dim:
-        raise UnsupportedModelError(f"{header.path}: keys and values have different lengths")
+        raise UnsupportedModelError(
+            f"{header.path}: attention.value_length is not attention.key_length, {head_dim}, which "
+            "is not supported"
+        )
     if metadata.number("expert_count", 0) and not architecture.has_experts:
         raise UnsupportedModelError(
-            f"{header.path}: mixtures of experts are not supported in this architecture"
+            f"{header.path}: expert_count is not 0, and mixtures of experts are not supported in "
+            "this architecture"
         )
     embedding = header.tensors.get("token_embd.weight")
-    return {
+    document = {
         "architectures": [architecture.hugging_face],
         "hidden_size": hidden,
         "num_hidden_layers": num_layers(metadata),
@@ -100,6 +105,8 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
         "final_logit_softcapping": metadata.get("final_logit_softcapping"),
         "bos_token_id": header.metadata.get("tokenizer.ggml.bos_token_id"),
     }
+    check_keys(metadata)
+    return document
 
 
 def _sizes(
@@ -180,8 +187,11 @@ def _rope(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
     rotated = metadata.number("rope.dimension_count", head_dim)
     if rotated != head_dim:
         rope["partial_rotary_factor"] = rotated / head_dim
-    kind = metadata.get("rope.scaling.type", "none")
-    if _ROPE_FREQS in tensors or _LONG in tensors:
+    kind = metadata.get("rope.scaling.type", "linear")
+    has_factors = _ROPE_FREQS in tensors or _LONG in tensors
+    if kind == "none":
+        metadata.read |= {"rope.scaling.factor", "rope.scale_linear"}  # of no effect then
+    if has_factors and kind in ("none", "linear", "longrope"):
         # Llama 3's scaling stands in the file as its result; longrope takes any factors.
         long, short = (_LONG, _SHORT) if _LONG in tensors else (_ROPE_FREQS, _ROPE_FREQS)
         rope["rope_scaling"] = {
@@ -193,13 +203,18 @@ def _rope(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
         # Only longrope has other factors behind it.
         original = metadata.number("rope.scaling.original_context_length", most)
         rope["original_max_position_embeddings"] = original if _LONG in tensors else most
-    elif kind == "yarn":
+    elif kind == "yarn" and not has_factors:
         rope["rope_scaling"] = _yarn(metadata)
     elif kind == "linear":
-        factor = metadata.number("rope.scaling.factor", 1.0)
-        rope["rope_scaling"] = {"rope_type": "linear", "factor": factor}
+        old = metadata.number("rope.scale_linear", 0.0)
+        factor = metadata.number("rope.scaling.factor", old) or 1.0
+        if factor != 1:
+            rope["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     elif kind != "none":
-        raise UnsupportedModelError(f"{metadata.header.path}: rope scaling {kind!r:.60}")
+        raise UnsupportedModelError(
+            f"{metadata.header.path}: rope.scaling.type is {kind!r:.60}, which is not supported"
+            + (" beside factors of frequencies" if has_factors else "")
+        )
     growth = metadata.number("attention.temperature_scale", 0.0)
     if growth:
         rope["rope_scaling"] = {

@@ -12,10 +12,13 @@ _MOST_LAYERS = 1 << 12
 
 
 class GgufMetadata:
-    """The metadata of one file, by the names that its architecture gives them."""
+    """The metadata of one file, by the names that its architecture gives them.
+
+    `read` holds the names of the values that were asked for, whether or not they are there.
+    """
 
     def __init__(self, header: GgufHeader) -> None:
-        self.header = header
+        self.header, self.read = header, set[str]()
         self.architecture = self.text("general.architecture")
 
     def text(self, key: str, default: str | None = None) -> str:
@@ -31,6 +34,7 @@ class GgufMetadata:
 
     def get(self, name: str, default: Any = None) -> Any:
         """A value of the architecture, such as `block_count`."""
+        self.read.add(name)
         return self.header.metadata.get(f"{self.architecture}.{name}", default)
 
     def number(self, name: str, default: float | None = None) -> Any:
