@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
@@ -263,13 +264,63 @@ def test_biases_that_no_graph_adds_are_refused(tmp_path):
         open_checkpoint(file)
 
 
-def test_control_tokens_end_an_answer_without_being_named_by_the_file(tmp_path, checkpoint):
+def with_token(checkpoint: Path, path: Path, kinds: dict[str, int], **others: object) -> Path:
+    """A file with these tokens from 7 on, and their types; `others` are of its tokenizer."""
     tokens = [f"<0x{number:02X}>" for number in range(128)]
-    tokens[7] = "<|im_end|>"
-    kinds = [3 if number == 7 else 6 for number in range(128)]
-    metadata = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
-    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
-    assert open_checkpoint(file).config.end_token_ids == [2, 7]
+    tokens[7 : 7 + len(kinds)] = kinds
+    types = [6] * 128
+    types[7 : 7 + len(kinds)] = kinds.values()
+    metadata = {"tokens": tokens, "token_type": types, **others}
+    given = {f"tokenizer.ggml.{name}": value for name, value in metadata.items()}
+    return write_gguf(path / "model.gguf", checkpoint, metadata=given)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        *({"<|im_end|>": kind} for kind in (1, 3, 4)),
+        *({"<end_of_utterance>": kind} for kind in (1, 3, 4)),
+        *({name: 3} for name in ("</s>", "<eos>", "<EOT>", "<|end_of_text|>", "<turn|>")),
+    ],
+    ids=str,
+)
+def test_a_token_ends_an_answer_by_its_name(tmp_path, checkpoint, kinds):
+    opened = open_checkpoint(with_token(checkpoint, tmp_path, kinds))
+    assert opened.config.end_token_ids == [2, 7]
+    tokenizer = Tokenizer.from_str(opened.read_tokenizer())
+    assert tokenizer.encode(*kinds, add_special_tokens=False).ids == [7]
+    assert tokenizer.decode([7]) == ""
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [{"</s>": 4}, {"<eos>": 1}, {"<|im_end|>": 5}, {"<|return|>": 3}, {"<s>": 3}],
+    ids=str,
+)
+def test_a_text_like_an_end_and_other_controls_end_no_answer(tmp_path, checkpoint, kinds):
+    file = with_token(checkpoint, tmp_path, kinds)
+    assert open_checkpoint(file).config.end_token_ids == [2]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "ends"),
+    [
+        ({"<|return|>": 3, "<|call|>": 3, "<|end|>": 3}, [2, 7, 8]),
+        ({"<|tool_response>": 3, "</s>": 3, "<turn|>": 3}, [2, 7, 9]),
+    ],
+    ids=str,
+)
+def test_ends_that_mean_less_beside_others(tmp_path, checkpoint, kinds, ends):
+    file = with_token(checkpoint, tmp_path, kinds)
+    assert open_checkpoint(file).config.end_token_ids == ends
+
+
+def test_a_file_may_tell_of_several_ends(tmp_path, checkpoint):
+    file = with_token(checkpoint, tmp_path, {}, eos_token_ids=[2, 5, 9])
+    assert open_checkpoint(file).config.end_token_ids == [2, 5, 9]
+    file = with_token(checkpoint, tmp_path, {}, eos_token_ids=[2, 1 << 20])
+    with pytest.raises(CheckpointError, match="1048576 is not in the vocabulary"):
+        open_checkpoint(file)
 
 
 @pytest.mark.parametrize(("layers", "scale"), [(26, 256**-0.5), (62, 168**-0.5)])

@@ -13,6 +13,7 @@ import numpy as np
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import Architecture
+from coordgen_rs.tools.export.checkpoints.gguf.ends import NORMAL, ends
 from coordgen_rs.tools.export.checkpoints.gguf.gemma4 import gemma4_options
 from coordgen_rs.tools.export.checkpoints.gguf.hybrids import (
     granite_hybrid_options,
@@ -37,22 +38,6 @@ _ROPE_FREQS, _LONG, _SHORT = (
 )
 ROPE_TENSORS = (_ROPE_FREQS, _LONG, _SHORT)
 """Tensors that belong to the configuration, not to the weights."""
-
-_ENDS = (
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<turn|>",
-)
-"""Control tokens that end an answer whatever the metadata says, as in llama.cpp's vocabulary."""
-_HARMONY_ENDS, _HARMONY_GOES_ON = ("<|return|>", "<|call|>"), "<|end|>"
-"""Those of gpt-oss, where both are there: then `<|end|>` ends a message, of which an answer has
-several."""
-
-_CONTROL = 3
 
 _SAMPLING = {
     "temperature": "temp",
@@ -124,18 +109,16 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     """What a generation_config.json would hold: the tokens that end an answer, and sampling."""
     values = metadata.header.metadata
     names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
-    ends = [values[name] for name in names if name in values]
-    tokens, kinds = (values.get(f"tokenizer.ggml.{name}", []) for name in ("tokens", "token_type"))
-    if isinstance(tokens, list) and isinstance(kinds, list):
-        pairs = enumerate(zip(tokens, kinds, strict=False))
-        controls = {text: number for number, (text, kind) in pairs if kind == _CONTROL}
-        names_of_ends = set(_ENDS)
-        if all(text in controls for text in _HARMONY_ENDS):
-            names_of_ends = names_of_ends.union(_HARMONY_ENDS) - {_HARMONY_GOES_ON}
-        ends += [number for text, number in controls.items() if text in names_of_ends]
+    found = [values[name] for name in names if name in values]
+    several = values.get("tokenizer.ggml.eos_token_ids", [])
+    found += several if isinstance(several, list) else [several]
+    tokens = values.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list):
+        kinds = values.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+        found += ends(tokens, kinds) if isinstance(kinds, list) else []
     sampling = {name: values.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
     return {name: value for name, value in sampling.items() if value is not None} | {
-        "eos_token_id": [token for n, token in enumerate(ends) if token not in ends[:n]]
+        "eos_token_id": [token for n, token in enumerate(found) if token not in found[:n]]
     }
 
 

@@ -17,15 +17,19 @@ from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.text.package_errors import package_errors_as
+from coordgen_rs.tools.export.checkpoints.gguf.ends import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    kinds_as_meant,
+)
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 from coordgen_rs.tools.export.checkpoints.gguf.pre_tokenizers import pre_tokenizer_named
 from coordgen_rs.tools.export.checkpoints.gguf.sentence_pieces import (
     sentence_piece_tokenizer,
     spaced_tokenizer,
 )
-
-_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4
-"""Values of `tokenizer.ggml.token_type`; 5 is unused, 6 a byte."""
 
 _MOST_PIECE = 1 << 12
 """Characters of a piece; no known one is longer, and the ways to cut it are as many."""
@@ -101,22 +105,22 @@ def _read_vocabulary(header: GgufHeader) -> _Vocabulary:
     tokens = vocabulary.values("tokens", str)
     # Padding of a vocabulary may be empty texts.
     tokens = [token or f"[EMPTY_{number}]" for number, token in enumerate(tokens)]
-    kinds = [_NORMAL] * len(tokens)
+    kinds = [NORMAL] * len(tokens)
     if "tokenizer.ggml.token_type" in header.metadata:
         kinds = vocabulary.values("token_type", int)
     if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
         raise CheckpointError(f"{header.path}: a token occurs twice, or has no type")
     if max(map(len, tokens), default=0) > _MOST_PIECE:
         raise CheckpointError(f"{header.path}: a token has more than {_MOST_PIECE} characters")
-    return _Vocabulary(header.path, header.metadata, tokens, kinds)
+    return _Vocabulary(header.path, header.metadata, tokens, kinds_as_meant(tokens, kinds))
 
 
 def _added_tokens(vocabulary: _Vocabulary) -> list[AddedToken]:
     """Tokens that are found in a text before it is cut."""
     return [
-        AddedToken(token, normalized=False, special=kind != _USER_DEFINED)
+        AddedToken(token, normalized=False, special=kind != USER_DEFINED)
         for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-        if kind in (_CONTROL, _UNKNOWN, _USER_DEFINED)
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED)
     ]
 
 
@@ -170,7 +174,7 @@ def _merged_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         CheckpointError: Its merges are missing or damaged.
     """
     kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    unknown = next((token for token, kind in kinds if kind == _UNKNOWN), None)
+    unknown = next((token for token, kind in kinds if kind == UNKNOWN), None)
     merges, numbers = _merges(vocabulary), _numbers(vocabulary)
     with _errors(vocabulary):
         model = BPE(
@@ -194,8 +198,8 @@ def _sentence_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         tokenizer = sentence_piece_tokenizer(
             vocabulary.tokens,
             scores,
-            [kind in (_NORMAL, _USER_DEFINED) for kind in vocabulary.kinds],
-            next((token for token, kind in kinds if kind == _UNKNOWN), None),
+            [kind in (NORMAL, USER_DEFINED) for kind in vocabulary.kinds],
+            next((token for token, kind in kinds if kind == UNKNOWN), None),
             add_space=vocabulary.flag("add_space_prefix", True),
         )
     return tokenizer, True
