@@ -100,6 +100,20 @@ def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, o
     assert [(opening.context, opening.kv_cache) for opening, _ in asked] == [(64, "f16")]
 
 
+@pytest.mark.parametrize(("limit", "kept"), [(1 << 30, 1 << 27), (1 << 40, 512_000_000)])
+def test_earlier_prompts_take_an_eighth_of_what_a_container_may_use(monkeypatch, limit, kept):
+    asked = []
+
+    def opened(opening, drafting):
+        asked.append(drafting.memory.prefix_memory)
+        raise BundleError("this is enough")
+
+    monkeypatch.setattr(Model, "opened", opened)
+    monkeypatch.setattr(serve, "memory_bytes", lambda: limit)
+    assert main(["serve", "no-bundle", "--port", "0"]) == 2
+    assert asked == [kept]
+
+
 @pytest.mark.parametrize(
     ("host", "by", "is_by_key"),
     [("127.0.0.1", "key", True), ("127.0.0.1", "none", False), ("0.0.0.0", "key", True)],

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from coordgen_rs.cli.commands import doctor
 from coordgen_rs.target import machine
 from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.sections.memory import stage_peaks
@@ -70,6 +71,84 @@ def test_linux_names_its_processor_and_what_it_can_do(proc):
     assert machine.cpu_name() == "Fast"
     assert machine.cpu_features() == {"sse", "avx2", "fma"}
     assert machine.cpu_model() == "flags : sse avx2 fmamodel name : Fast"
+
+
+GROUPS = {
+    "v2": ("0::/\n", ""),
+    "v2 within groups": ("0::/kubepods/pod\n", "kubepods/pod"),
+    "v2 above": ("0::/kubepods/pod\n", "kubepods"),
+    "v2 of another name outside": ("0::/../host/docker\n", ""),
+    "v1": ("3:memory:/docker/a\n2:cpu,cpuacct:/docker/a\n0::/\n", "{}/docker/a"),
+    "v1 with the container on top": ("3:memory:/docker/a\n2:cpu,cpuacct:/docker/a\n", "{}"),
+}
+"""What /proc/self/cgroup says, and the directory of the group, `{}` being a controller's."""
+
+
+@pytest.fixture(params=GROUPS)
+def limited(request, proc, monkeypatch):
+    """Sets the limits of this process, by the name and the text of a file of version 1 or 2."""
+    told, place = GROUPS[request.param]
+    top = proc / "cgroup"
+    monkeypatch.setattr(machine, "_CGROUP", top)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)), raising=False)
+    pages = {"SC_PAGE_SIZE": 1 << 12, "SC_PHYS_PAGES": 1 << 22}
+    monkeypatch.setattr(os, "sysconf", pages.__getitem__, raising=False)
+    (proc / "self" / "cgroup").write_text(told)
+
+    def write(cpu, memory):
+        first = request.param.startswith("v1")
+        files = {("memory", "memory.limit_in_bytes" if first else "memory.max"): memory}
+        if first:
+            quota, period = cpu.split()
+            files["cpu,cpuacct", "cpu.cfs_quota_us"] = "-1" if quota == "max" else quota
+            files["cpu,cpuacct", "cpu.cfs_period_us"] = period
+        else:
+            files["cpu", "cpu.max"] = cpu
+        for (controller, name), text in files.items():
+            path = top / place.format(controller) / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{text}\n")
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("cpu", "cores"),
+    [
+        ("50000 100000", 1),
+        ("100000 100000", 1),
+        ("150000 100000", 1),
+        ("200000 100000", 2),
+        ("900000 100000", 4),
+        ("max 100000", 4),
+    ],
+)
+def test_a_container_s_quota_is_whole_cores_and_at_least_one(limited, cpu, cores):
+    limited(cpu, "8589934592")
+    assert machine.usable_cores() == cores
+    assert doctor.facts()["machine"]["cores"] == cores
+
+
+def test_a_container_s_memory_is_its_limit(limited):
+    assert machine.memory_bytes() == 16 << 30
+    limited("max 100000", str(2 << 30))
+    assert machine.memory_bytes() == doctor.facts()["machine"]["memory_bytes"] == 2 << 30
+    limited("max 100000", str(1 << 62))  # version 1 tells so of none
+    assert machine.memory_bytes() == 16 << 30
+    limited("max 100000", "nonsense")
+    assert machine.memory_bytes() == 16 << 30
+    assert machine.usable_cores() == 4
+
+
+def test_what_a_group_above_allows_is_all_there_is(proc, monkeypatch):
+    monkeypatch.setattr(machine, "_CGROUP", proc / "cgroup")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    (proc / "self" / "cgroup").write_text("0::/pod/one\n")
+    (proc / "cgroup" / "pod" / "one").mkdir(parents=True)
+    (proc / "cgroup" / "pod" / "cpu.max").write_text("200000 100000\n")
+    (proc / "cgroup" / "pod" / "one" / "cpu.max").write_text("600000 100000\n")
+    assert machine.usable_cores() == 2
 
 
 def test_android_tells_what_its_processor_can_do(proc):

@@ -1,4 +1,4 @@
-"""What the system tells of this machine and of this process: cores, processor, memory.
+"""What the system tells of this machine and of this process: cores, processor, memory, limits.
 
 In: the system. Out: facts, each with a way for Linux and Android, for Windows, and for others of
 POSIX; 0, an empty string or None where a system does not tell. It changes nothing but the record of
@@ -9,17 +9,22 @@ import ctypes
 import os
 import platform
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 _PROC = Path("/proc")
 """The directory of process information on Linux and Android."""
+_CGROUP = Path("/sys/fs/cgroup")
+"""The directory of Linux's control groups: what a container's process may use."""
 
 
 def usable_cores() -> int:
-    """Number of cores that this process may run on."""
+    """Number of whole cores that this process may use, at least 1: affinity, less a quota."""
     # Only Linux and Android tell which they are.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min([cores or 1, *map(int, _quotas())]))
 
 
 def cpu_name() -> str:
@@ -46,15 +51,19 @@ _FEATURES = "flags", "Features"
 
 
 def memory_bytes() -> int | None:
-    """Memory of the machine; None where the system does not tell."""
+    """Memory that this process may use: the machine's, or a container's limit.
+
+    None where the system does not tell.
+    """
     if sys.platform == "win32":
         status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
         is_told = _windows().GlobalMemoryStatusEx(ctypes.byref(status))
         return int(status.total) if is_told else None
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return None
+    return min([memory, *_memory_limits()])
 
 
 def resident_bytes() -> int:
@@ -88,6 +97,58 @@ def peak_resident_bytes() -> int:
         return 0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else 1024 * peak
+
+
+def _quotas() -> Iterator[float]:
+    """Cores' worth of time that the groups of this process may take."""
+    for group in _groups("cpu"):
+        told = _words(group / "cpu.max") or [
+            *_words(group / "cpu.cfs_quota_us"),  # version 1: -1 for none
+            *_words(group / "cpu.cfs_period_us"),
+        ]
+        with suppress(ValueError):  # "max", or nothing
+            quota, period = map(int, told)
+            if quota > 0 and period > 0:
+                yield quota / period
+
+
+def _memory_limits() -> Iterator[int]:
+    """Most bytes of the groups of this process."""
+    for group in _groups("memory"):
+        told = _words(group / "memory.max") or _words(group / "memory.limit_in_bytes")
+        with suppress(ValueError):
+            (limit,) = map(int, told)
+            if limit > 0:
+                yield limit
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """The directories that may limit this process: its group's, and those above it.
+
+    A container sees its own group as the topmost directory, whatever its path is called outside.
+    """
+    for line in _read("self/cgroup"):
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            tops = [_CGROUP, _CGROUP / "unified"]
+        elif controller in controllers.split(","):
+            tops = [_CGROUP / controllers, _CGROUP / controller]
+        else:
+            continue
+        inner = PurePosixPath(path.lstrip("/"))
+        below = [] if ".." in inner.parts else [inner, *inner.parents]
+        for top in tops:
+            yield top
+            yield from (top / it for it in below)
+
+
+def _words(path: Path) -> list[str]:
+    """The words of a file; none where it cannot be read."""
+    try:
+        return path.read_text().split()
+    except OSError:
+        return []
 
 
 def _read(name: str) -> list[str]:

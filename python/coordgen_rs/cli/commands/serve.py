@@ -14,6 +14,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.model import Model
 from coordgen_rs.opening.options import MOST_PARALLEL
+from coordgen_rs.target.machine import memory_bytes
 
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080
@@ -30,8 +31,8 @@ examples:
   coordgen serve bundle --prefix-store prefixes --prefix-store-size 20G
 """
 
-_PREFIX_MEMORY = 512_000_000
-"""What earlier prompts may take by default, in bytes."""
+_PREFIX_MEMORY, _SHARE_OF_MEMORY = 512_000_000, 8
+"""What earlier prompts may take by default: bytes, or such a part of memory where that is less."""
 
 _OPTIONS = (
     option.path("model BUNDLE", nargs="*").help(
@@ -65,7 +66,7 @@ _OPTIONS = (
     ),
     option.size("--prefix-memory SIZE").help(
         "most memory for what was read of earlier prompts, so that chats can take turns; "
-        "default 512M, 0 keeps the last prompt only"
+        "default 512M, or an eighth of memory where that is less; 0 keeps the last prompt only"
     ),
     option.flag("--metrics").help("counts for Prometheus at /metrics"),
     *access_options.OPTIONS,
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     access = access_options.chosen_access(options)
     remember = access_options.remembers(options)
     given = options.prefix_memory
-    prefix_memory = _PREFIX_MEMORY if given is None else given
+    prefix_memory = _default_prefix_memory() if given is None else given
     place = Place(
         options.host,
         options.port,
@@ -129,6 +130,12 @@ def run(options: argparse.Namespace) -> int:
             _leave,
         )
     return 0
+
+
+def _default_prefix_memory() -> int:
+    """What earlier prompts may take, in bytes."""
+    memory = memory_bytes()
+    return _PREFIX_MEMORY if memory is None else min(_PREFIX_MEMORY, memory // _SHARE_OF_MEMORY)
 
 
 def _leave() -> None:

@@ -20,6 +20,7 @@ from coordgen_rs.history.corpus.tables import Tables
 from coordgen_rs.history.corpus.texts import checked_paths, name_of
 from coordgen_rs.history.store import HistoryStore
 from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.target.machine import usable_cores
 
 _MOST_NAMED = 20
 """Skipped files that are named one by one."""
@@ -64,7 +65,7 @@ def add(options: argparse.Namespace) -> int:
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parts are shared out by threads of ours
     paths = checked_paths(options.files)  # before a history is made
-    threads = options.threads or os.cpu_count() or 1
+    threads = options.threads or usable_cores()
     with Corpus(
         options.directory, open_bundle(options.tokenizer), namespace=options.namespace
     ) as corpus:
