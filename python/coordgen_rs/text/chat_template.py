@@ -141,6 +141,11 @@ class ChatTemplate:
                 f"chat templates need jinja2 3.1.6 or newer, but {jinja2.__version__} is "
                 f"installed: {how_to_install('chat')}"
             )
+        if "{{" not in self.source and "{%" not in self.source:
+            raise ChatTemplateError(
+                f"{self.name} holds {self.source!r:.60}, which is no template: messages would be "
+                "lost; give one (--chat-template FILE, or chat_template of Model.open)"
+            )
         sandbox = ChatSandbox()
         try:
             return sandbox, sandbox.from_string(self.source)

@@ -14,7 +14,13 @@ from checkpoints import exported, sums, write_checkpoint
 from coordgen_rs import Bundle, generate, open_session, plain
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.cli.main import main as coordgen
-from coordgen_rs.errors import BundleError, CheckpointError, OptionError, UnsupportedModelError
+from coordgen_rs.errors import (
+    BundleError,
+    ChatTemplateError,
+    CheckpointError,
+    OptionError,
+    UnsupportedModelError,
+)
 from coordgen_rs.tools.export import export_checkpoint
 from coordgen_rs.tools.export.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.tools.export.checkpoints.gguf.architectures import architecture_named
@@ -226,7 +232,7 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
         (
             YARN | {"llama.attention.temperature_scale": 0.1},
             UnsupportedModelError,
-            "llama_4_scaling_beta = 0.1 is not supported in llama",
+            r"attention\.temperature_scale = 0.1 is not supported in llama",
         ),
         ({"llama.attention.head_count_kv": [2, 0]}, UnsupportedModelError, "a recurrent one"),
         ({"llama.attention.head_count_kv": ["2", "2"]}, CheckpointError, "expected a number"),
@@ -244,7 +250,7 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
         (
             {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "secret"},
             UnsupportedModelError,
-            "pre is 'secret', which is not known: give .* --tokenizer",
+            "pre is 'secret', which is not known: coordgen export takes .* --tokenizer",
         ),
     ],
 )
@@ -253,6 +259,58 @@ def test_what_cannot_be_done_is_refused_by_name(tmp_path, checkpoint, metadata, 
     with pytest.raises(error, match=message):
         export_checkpoint(file, tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"llama.context_length": 0}, "context_length is 0, expected 1 to"),
+        ({"llama.rope.freq_base": 0.5}, r"rope\.freq_base is 0.5, expected 1 to"),
+        ({"llama.attention.layer_norm_rms_epsilon": 2.0}, "layer_norm_rms_epsilon is 2.0"),
+        ({"llama.attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0 is not supported"),
+        ({"llama.attention.head_count_kv": 3}, "heads over 3 key/value heads"),
+        ({"tokenizer.ggml.eos_token_id": 999}, r"tokenizer\.ggml\.eos_token_id 999 is not in"),
+    ],
+    ids=str,
+)
+def test_errors_name_the_file_and_its_keys(tmp_path, checkpoint, metadata, message):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
+    with pytest.raises(CheckpointError, match=rf"^{file}: .*{message}") as raised:
+        open_checkpoint(file)
+    assert "config.json" not in str(raised.value)
+
+
+def test_sizes_may_be_told_for_each_layer_where_they_are_the_same(tmp_path, checkpoint):
+    keys = ("llama.attention.head_count", "llama.feed_forward_length")
+    plain = write_gguf(tmp_path / "a.gguf", checkpoint)
+    values = read_header(plain).metadata
+    listed = {key: [values[key]] * 2 for key in keys}
+    file = write_gguf(tmp_path / "b.gguf", checkpoint, metadata=listed)
+    assert open_checkpoint(file).config == open_checkpoint(plain).config
+    for key in keys:
+        other = {**listed, key: [values[key], 2 * values[key]]}
+        file = write_gguf(tmp_path / "c.gguf", checkpoint, metadata=other)
+        with pytest.raises(UnsupportedModelError, match=f"{key} is .*: layers that differ"):
+            open_checkpoint(file)
+        other = {**listed, key: [values[key]] * 3}
+        file = write_gguf(tmp_path / "c.gguf", checkpoint, metadata=other)
+        with pytest.raises(CheckpointError, match=f"{key} has 3 entries"):
+            open_checkpoint(file)
+
+
+MESSAGES = [{"role": "user", "content": "Is a lion an animal?"}]
+
+
+def test_a_template_s_name_is_the_template_or_none(tmp_path, checkpoint):
+    named = {"tokenizer.chat_template": "chatml"}
+    file = write_gguf(tmp_path / "a.gguf", checkpoint, metadata=named)
+    assert open_checkpoint(file).read_chat().template().render(MESSAGES) == (
+        "<|im_start|>user\nIs a lion an animal?<|im_end|>\n<|im_start|>assistant\n"
+    )
+    named = {"tokenizer.chat_template": "vicuna"}
+    file = write_gguf(tmp_path / "b.gguf", checkpoint, metadata=named)
+    with pytest.raises(ChatTemplateError, match="holds 'vicuna', which is no template"):
+        open_checkpoint(file).read_chat().template().render(MESSAGES)
 
 
 def test_biases_that_no_graph_adds_are_refused(tmp_path):

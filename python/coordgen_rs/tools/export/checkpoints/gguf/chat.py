@@ -12,6 +12,13 @@ _KEY = "tokenizer.chat_template"
 _NAMES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep"}
 """What Hugging Face calls the special tokens, by GGUF's names (the misspelt one is GGUF's own)."""
 
+_BY_NAME = {
+    "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+}
+"""Templates of which a file may hold the name alone."""
+
 
 def chat_templates(header: GgufHeader) -> ChatTemplates:
     """All that the file says about chat.
@@ -26,7 +33,7 @@ def chat_templates(header: GgufHeader) -> ChatTemplates:
             continue
         if not isinstance(value, str):
             raise CheckpointError(f"{header.path}: {key} is {value!r:.60}, expected a text")
-        sources[name] = value
+        sources[name] = _BY_NAME.get(value, value)
     tokens = {}
     texts = header.metadata.get("tokenizer.ggml.tokens")
     for name, known_as in _NAMES.items():

@@ -66,7 +66,7 @@ def granite_hybrid_options(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         "layer_types": _kinds_by_heads(metadata, "mamba"),
         "position_embedding_type": "rope" if is_rotated else None,
-        "shared_intermediate_size": metadata.number("feed_forward_length"),
+        "shared_intermediate_size": metadata.same("feed_forward_length"),
         "mamba_n_heads": metadata.number(heads),
         "mamba_d_head": _divided(metadata, inner, heads, metadata.number(heads)),
         "mamba_n_groups": metadata.number("ssm.group_count", 1),

@@ -59,7 +59,7 @@ def config_document(metadata: GgufMetadata, architecture: Architecture) -> dict[
         UnsupportedModelError: The file needs what no config.json says, or what nothing here reads.
     """
     header = metadata.header
-    hidden, heads = metadata.number("embedding_length"), metadata.number("attention.head_count")
+    hidden, heads = metadata.number("embedding_length"), metadata.same("attention.head_count")
     if not heads:
         raise CheckpointError(f"{header.path}: attention.head_count is {heads}")
     head_dim = metadata.number("attention.key_length", hidden // heads)
@@ -130,7 +130,7 @@ def _feed_forward(metadata: GgufMetadata, architecture: Architecture) -> Any:
     """
     if architecture.has_experts and metadata.get("feed_forward_length") is None:
         return None
-    return metadata.number("feed_forward_length")
+    return metadata.same("feed_forward_length")
 
 
 def _kv_heads(metadata: GgufMetadata, heads: int, has_recurrent: bool) -> Any:
@@ -290,7 +290,7 @@ def _family_options(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
         scalar = head_dim
         if layers == _LAYERS_OF_GEMMA_27B:
             # No file says so: llama.cpp knows the model by its number of layers.
-            scalar = metadata.number("embedding_length") // metadata.number("attention.head_count")
+            scalar = metadata.number("embedding_length") // metadata.same("attention.head_count")
         return {
             "hidden_activation": "gelu_pytorch_tanh",
             "query_pre_attn_scalar": scalar,

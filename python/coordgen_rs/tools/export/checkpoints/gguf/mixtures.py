@@ -30,7 +30,7 @@ def qwen35_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
     _check_scoring(metadata, _SOFTMAX, scale=False)
     shared = metadata.get("expert_shared_feed_forward_length")
     if shared is None:
-        shared = metadata.number("feed_forward_length")
+        shared = metadata.same("feed_forward_length")
     return {**_sizes(metadata), "shared_expert_intermediate_size": shared}
 
 
@@ -43,7 +43,7 @@ def granite_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
     return {
         **sizes,
         "num_local_experts": sizes["num_experts"],
-        "intermediate_size": metadata.number("feed_forward_length"),
+        "intermediate_size": metadata.same("feed_forward_length"),
         "shared_intermediate_size": metadata.number("expert_shared_feed_forward_length", 0),
     }
 
@@ -93,7 +93,7 @@ def _sizes(metadata: GgufMetadata) -> dict[str, Any]:
     chosen = metadata.number("expert_used_count")
     size = metadata.get("expert_feed_forward_length")
     if size is None:
-        size = metadata.number("feed_forward_length") // max(chosen, 1)
+        size = metadata.same("feed_forward_length") // max(chosen, 1)
     return {
         "num_experts": metadata.number("expert_count"),
         "num_experts_per_tok": chosen,

@@ -19,6 +19,7 @@ from coordgen_rs.tools.export.checkpoints.gguf.architectures import (
 )
 from coordgen_rs.tools.export.checkpoints.gguf.chat import chat_templates
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
+from coordgen_rs.tools.export.checkpoints.gguf.messages import named_by_file
 from coordgen_rs.tools.export.checkpoints.gguf.metadata import (
     ROPE_TENSORS,
     config_document,
@@ -47,7 +48,9 @@ def open_gguf(path: Path) -> Checkpoint:
     header = read_parts(path)
     metadata = GgufMetadata(header)
     architecture = architecture_named(metadata.architecture)
-    config = parse_config(config_document(metadata, architecture), generation_document(metadata))
+    document, generation = config_document(metadata, architecture), generation_document(metadata)
+    with named_by_file(metadata):
+        config = parse_config(document, generation)
     # llama.cpp's converter has added the offset of Gemma and Qwen3.5 to the weights.
     config = replace(config, norm_offset=0.0)
     layers, blocks = num_layers(metadata), num_blocks(metadata)

@@ -92,7 +92,7 @@ def pre_tokenizer_named(name: str) -> PreTokenizer:
     found = _NAMED.get(name)
     if found is None:
         raise UnsupportedModelError(
-            f"tokenizer.ggml.pre is {name!r:.60}, which is not known: give the model's own "
-            "tokenizer.json with --tokenizer"
+            f"tokenizer.ggml.pre is {name!r:.60}, which is not known: coordgen export takes the "
+            "model's own tokenizer.json by --tokenizer"
         )
     return found

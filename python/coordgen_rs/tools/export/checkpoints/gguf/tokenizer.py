@@ -84,8 +84,8 @@ def tokenizer_json(header: GgufHeader) -> str:
     build = _BUILDERS.get(str(kind))
     if build is None:
         raise UnsupportedModelError(
-            f"{header.path}: tokenizer.ggml.model is {kind!r:.60}, which is not known: give the "
-            "model's own tokenizer.json with --tokenizer"
+            f"{header.path}: tokenizer.ggml.model is {kind!r:.60}, which is not known: "
+            "coordgen export takes the model's own tokenizer.json by --tokenizer"
         )
     vocabulary = _read_vocabulary(header)
     tokenizer, begins = build(vocabulary)

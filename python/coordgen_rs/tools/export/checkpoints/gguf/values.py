@@ -5,7 +5,7 @@ In: the header. Out: a text, or a number of the file's architecture; how many la
 
 from typing import Any
 
-from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.header import GgufHeader
 
 _MOST_LAYERS = 1 << 12
@@ -44,6 +44,28 @@ class GgufMetadata:
             CheckpointError: It is missing, or something else.
         """
         return self.of(name, self.get(name, default))
+
+    def same(self, name: str, default: float | None = None) -> Any:
+        """A number that a file may tell for each layer, where it is the same in all of them.
+
+        Raises:
+            CheckpointError: It is missing, or something else, or not told for each layer.
+            UnsupportedModelError: Layers differ.
+        """
+        value = self.get(name, default)
+        if not isinstance(value, list):
+            return self.of(name, value)
+        if len(value) != num_blocks(self):
+            raise CheckpointError(
+                f"{self.header.path}: {self.architecture}.{name} has {len(value)} entries, "
+                f"expected one for each of {num_blocks(self)} layers"
+            )
+        if len(set(map(repr, value))) > 1:
+            raise UnsupportedModelError(
+                f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}: layers that "
+                "differ in it are not supported"
+            )
+        return self.of(name, value[0])
 
     def of(self, name: str, value: Any) -> Any:
         """The value of `name` if it is an integer or a float.
