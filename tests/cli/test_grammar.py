@@ -24,6 +24,25 @@ def test_json_follows_the_schema_of_a_file_with_the_same_tokens_as_without_draft
     assert report["finish_reason"] == "grammar"
 
 
+def test_json_that_is_cut_off_is_told_and_no_success(bundle, tmp_path):
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"const": "long enough for two tokens"}')
+    asked = ("generate", "--model", bundle, "--prompt", "Text:", "--json-schema", schema)
+    cut = coordgen(*asked, "--max-new-tokens", 2)
+    assert cut.returncode == 1, cut
+    assert cut.stderr.startswith("coordgen: the answer was cut off: --max-new-tokens is reached\n")
+    cut = coordgen(*asked, "--max-new-tokens", 2, "--json")
+    assert (cut.returncode, json.loads(cut.stdout)["finish_reason"]) == (1, "length")
+    whole = coordgen(*asked)
+    assert whole.returncode == 0, whole
+    assert "cut off" not in whole.stderr
+
+
+def test_a_text_that_is_cut_off_is_told(bundle):
+    cut = coordgen("generate", "--model", bundle, "--prompt", "Text:", "--max-new-tokens", 2)
+    assert "the answer was cut off: --max-new-tokens is reached" in cut.stderr
+
+
 def test_a_pattern_and_a_lark_grammar_are_followed(bundle, tmp_path):
     lark = tmp_path / "moves.lark"
     lark.write_text('start: "go " ("north" | "south")\n')

@@ -9,6 +9,7 @@ from typing import Any
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.cli.commands.compare import compare
+from coordgen_rs.cli.exit_codes import DIFFERENT, DONE
 from coordgen_rs.cli.options import grammar as grammar_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
@@ -46,6 +47,9 @@ _WITHOUT_TEMPLATE = (
     "add --chat to send it as a user's message"
 )
 
+_CUT = {"length": "--max-new-tokens is reached", "capacity": "the context is full"}
+"""Why an answer ended before its end."""
+
 
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
@@ -79,7 +83,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Answer the prompt, and print what it took; exit code 1 if `--compare` finds a difference.
+    """Answer the prompt, and print what it took.
+
+    Exit code 1 if `--compare` finds a difference, or JSON is cut off.
 
     Raises:
         OptionError: An option would be ignored.
@@ -109,11 +115,15 @@ def run(options: argparse.Namespace) -> int:
                 is_stored=options.history is not None,
             )
             report |= compared.to_json()
+    limit = _CUT.get(report["finish_reason"])
     if options.json:
         print(json.dumps(report))
     else:
+        if limit is not None:
+            text.tell(f"coordgen: the answer was cut off: {limit}")
         print(_closing_line(report), file=sys.stderr)
-    return 0 if report.get("identical", True) else 1
+    is_half = limit is not None and options.json_schema is not None
+    return DONE if report.get("identical", True) and not is_half else DIFFERENT
 
 
 def _asked(
