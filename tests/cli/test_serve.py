@@ -17,6 +17,14 @@ from coordgen_rs.server.models.offered import offered
 from coordgen_rs.server.network.keys import read_keys
 
 
+@pytest.fixture
+def model(tmp_path):
+    """A file that looks like a model until it is opened."""
+    path = tmp_path / "model.gguf"
+    path.touch()
+    return str(path)
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
@@ -49,9 +57,9 @@ from coordgen_rs.server.network.keys import read_keys
         (("--host", "no such host", "--insecure"), "cannot listen on no such host"),
     ],
 )
-def test_what_is_unsafe_or_impossible_is_refused(capsys, monkeypatch, options, told):
+def test_what_is_unsafe_or_impossible_is_refused(model, capsys, monkeypatch, options, told):
     monkeypatch.delenv("COORDGEN_API_KEY", raising=False)
-    assert main(["serve", "no-bundle", *options]) == 2
+    assert main(["serve", model, *options]) == 2
     error = capsys.readouterr().err
     assert told in error
     assert error.count("\n") == 1
@@ -70,9 +78,15 @@ def test_names_and_origins_are_as_requests_have_them():
     assert access.origins == tuple(origin.lower() for origin in origins)
 
 
-def test_a_port_that_another_program_has_is_told_with_what_to_do(capsys):
+def test_a_model_that_is_not_there_is_told_before_anything_waits_for_it(capsys):
+    assert main(["serve", "nope.gguf", "--port", "0"]) == 2
+    said = capsys.readouterr().err
+    assert said == "coordgen: error: nope.gguf is not a bundle: it does not exist\n"
+
+
+def test_a_port_that_another_program_has_is_told_with_what_to_do(model, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert main(["serve", "no-bundle", "--port", str(taken.getsockname()[1])]) == 2
+        assert main(["serve", model, "--port", str(taken.getsockname()[1])]) == 2
     assert "another program listens there: give --port, or 0" in capsys.readouterr().err
 
 
@@ -84,7 +98,9 @@ def test_a_port_that_another_program_has_is_told_with_what_to_do(capsys):
         (("--host", "0.0.0.0", "--api-key", "k", "--history", "h"), True),
     ],
 )
-def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, options, remembers):
+def test_nothing_is_remembered_where_clients_cannot_be_told_apart(
+    monkeypatch, model, options, remembers
+):
     monkeypatch.delenv("COORDGEN_API_KEY", raising=False)
     asked = []
 
@@ -94,14 +110,16 @@ def test_nothing_is_remembered_where_clients_cannot_be_told_apart(monkeypatch, o
 
     monkeypatch.setattr(Model, "opened", opened)
     given = ("--context", "64", "--kv-cache", "f16")
-    assert main(["serve", "no-bundle", "--port", "0", *given, *options]) == 2
+    assert main(["serve", model, "--port", "0", *given, *options]) == 2
     assert [memory.remember for _, memory in asked] == [remembers]
     assert [memory.prefix_memory > 0 for _, memory in asked] == [remembers]
     assert [(opening.context, opening.kv_cache) for opening, _ in asked] == [(64, "f16")]
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(1 << 30, 1 << 27), (1 << 40, 512_000_000)])
-def test_earlier_prompts_take_an_eighth_of_what_a_container_may_use(monkeypatch, limit, kept):
+def test_earlier_prompts_take_an_eighth_of_what_a_container_may_use(
+    monkeypatch, model, limit, kept
+):
     asked = []
 
     def opened(opening, drafting):
@@ -110,7 +128,7 @@ def test_earlier_prompts_take_an_eighth_of_what_a_container_may_use(monkeypatch,
 
     monkeypatch.setattr(Model, "opened", opened)
     monkeypatch.setattr(serve, "memory_bytes", lambda: limit)
-    assert main(["serve", "no-bundle", "--port", "0"]) == 2
+    assert main(["serve", model, "--port", "0"]) == 2
     assert asked == [kept]
 
 

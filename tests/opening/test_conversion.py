@@ -121,8 +121,56 @@ def test_a_file_answers_as_the_bundle_that_is_exported_from_it(file, tmp_path, e
 
 
 def test_requests_to_a_file_are_not_said_to_take_turns(file, capsys):
+    open_bundle(file)
     assert coordgen(["info", str(file)]) == 0
     assert "requests: several in one step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["model.gguf", "model"])
+def test_a_model_is_described_without_converting_it(file, models, exports, capsys, name):
+    path = models / name
+    assert coordgen(["info", str(path)]) == 0
+    shown = capsys.readouterr().out
+    assert "model: llama, 1 layers, hidden 32" in shown
+    assert ("Q4_0" in shown) == path.is_file()
+    assert shown.endswith(
+        "chat template: none\nnot converted yet: that is done when it is first opened\n"
+    )
+    assert coordgen(["info", str(path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["is_converted"], told["model"]["hidden_size"]) == (False, 32)
+    assert coordgen(["doctor", str(path)]) == 0
+    assert f"{path}: not converted yet: that is done when" in capsys.readouterr().out
+    assert coordgen(["doctor", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bundle"]["is_converted"] is False
+    assert exports == []
+    open_bundle(path)
+    assert coordgen(["info", str(path)]) == 0
+    assert "blocks: 1, widths: " in capsys.readouterr().out
+    assert coordgen(["doctor", str(path)]) == 0
+    assert "not yet tested on this machine" in capsys.readouterr().out
+    assert len(exports) == 1
+
+
+def test_a_damaged_file_is_not_described(file, capsys):
+    file.write_bytes(file.read_bytes()[:100])
+    assert coordgen(["info", str(file)]) == 2
+    assert f"error: {file} has a damaged header" in capsys.readouterr().err
+
+
+def test_a_model_without_a_template_is_no_chat_model_before_it_is_converted(
+    file, exports, capsys, tmp_path
+):
+    asked = ("generate", "--model", str(file), "--chat", "--user", "a")
+    for command in (("chat", str(file)), asked):
+        assert coordgen(list(command)) == 2
+        assert f"{file} has no chat template: give one" in capsys.readouterr().err
+    assert exports == []
+    template = tmp_path / "given.jinja"
+    template.write_text("{{ messages[0]['content'] }}")
+    given = ("--chat-template", str(template), "--max-new-tokens", "2")
+    assert coordgen([*asked, *given]) == 0
+    assert len(exports) == 1
 
 
 def test_a_second_opening_reads_no_weights_of_the_file(file, exports, monkeypatch):

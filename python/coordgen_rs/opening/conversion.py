@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache as once
 from pathlib import Path
+from typing import Any
 
 from coordgen_rs._core import Lock
 from coordgen_rs._core import __file__ as extension_file
@@ -126,12 +127,10 @@ def open_converted(
         raise ExportError(f"{path} cannot be converted: there is no home directory; {_ADVICE}")
     source, report = Source.at(path), on_progress or _no_progress
     state = source.state()
-    asked = context
-    if context is not None and context <= DEFAULT_CONTEXT:
-        context = None
+    asked, context = context, _beyond_default(context)
     digest = _digest(source, state, cache, report)
-    key = hashlib.sha256(f"{digest}\n{context}\n{_code()}".encode()).hexdigest()[:32]
-    making = _Making(converted_directory(cache) / key, source, state, digest, context, report)
+    directory = _directory(cache, digest, context)
+    making = _Making(directory, source, state, digest, context, report)
     with _errors(source, path, cache):
         bundle = _opened(making.directory, source)
         while bundle is None:
@@ -144,13 +143,56 @@ def open_converted(
     return bundle
 
 
-def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
-    """The hash of what a source holds; it is only read if its state is another than before."""
-    record = source_record(cache, source.path)
+def unconverted(path: Path, *, context: int | None = None) -> Any | None:
+    """The opened head of a checkpoint that is not converted yet; None of one that is.
+
+    Args:
+        path: What `is_checkpoint` takes; not a name of the hub, whose files may not be here.
+        context: Same as in `open_converted`.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged; UnsupportedModelError where its model cannot be
+            run.
+        OptionError: A package for the conversion is missing.
+        ExportError: The cache cannot be read.
+    """
+    cache, source = cache_directory(), Source.at(path)
+    with _errors(source, path, cache or path):
+        digest = None if cache is None else _known_digest(source, source.state(), cache)
+        if cache is not None and digest is not None:
+            known = _opened(_directory(cache, digest, _beyond_default(context)), source)
+            if known is not None:
+                known.release()
+                return None
+        with export_tool(source.shown) as export:
+            return export.open_checkpoint(source.path)
+
+
+def _beyond_default(context: int | None) -> int | None:
+    """A context for which a conversion of its own is made; None for the usual one."""
+    return None if context is None or context <= DEFAULT_CONTEXT else context
+
+
+def _directory(cache: Path, digest: str, context: int | None) -> Path:
+    """Where the conversion of what has this hash is kept."""
+    key = hashlib.sha256(f"{digest}\n{context}\n{_code()}".encode()).hexdigest()[:32]
+    return converted_directory(cache) / key
+
+
+def _known_digest(source: Source, state: State, cache: Path) -> str | None:
+    """The hash of what a source holds, where its state is that in which it was read before."""
     with suppress(OSError, ValueError, KeyError):  # missing or unreadable: it is read again
-        known = read_object(record, most_bytes=MOST_RECORD_BYTES)
+        known = read_object(source_record(cache, source.path), most_bytes=MOST_RECORD_BYTES)
         if known["files"] == state:
             return str(known["sha256"])
+    return None
+
+
+def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
+    """The hash of what a source holds; it is only read if its state is another than before."""
+    known, record = _known_digest(source, state, cache), source_record(cache, source.path)
+    if known is not None:
+        return known
     digest = source.digest(state, report)
     with suppress(OSError):  # a full or read-only disk costs reading it each time
         make_private(record.parent)

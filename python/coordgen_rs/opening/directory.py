@@ -69,6 +69,53 @@ def open_bundle(
     return kind.open(path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path)
 
 
+def unconverted(path: Path, *, context: int | None = None) -> Any | None:
+    """The head of a checkpoint on this machine that `open_bundle` would convert first, opened.
+
+    None for what it opens as it is, such as a conversion that was made before.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged, or cannot be converted.
+        ExportError, OptionError: Same as in `open_bundle`.
+    """
+    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    if kind.is_foreign or not path.exists() or (path / MANIFEST_NAME).exists():
+        return None
+    from coordgen_rs.opening.source import is_checkpoint
+
+    if not is_checkpoint(path):
+        return None
+    from coordgen_rs.opening import conversion
+
+    return conversion.unconverted(path, context=context)
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path at which there is nothing that `open_bundle` could open or convert.
+
+    Raises:
+        BundleError, BundleDamagedError: There is none; the message says what is there.
+    """
+    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    if kind.is_foreign:
+        return
+    from coordgen_rs.opening.source import is_checkpoint
+
+    if not is_checkpoint(path):
+        Bundle.open(path)
+
+
+def check_template(path: Path, *, context: int | None = None) -> None:
+    """Refuse a checkpoint without a chat template before it is converted.
+
+    Raises:
+        ChatTemplateError: It has none, or a malformed one. Other errors are those of `unconverted`.
+    """
+    head = unconverted(path, context=context)
+    if head is not None:
+        head.read_chat().template().check()
+
+
 def _has(config_name: str, path: Path) -> bool:
     """Whether a path is a folder with the config of another tool, or that file."""
     if path.name == config_name:

@@ -24,7 +24,7 @@ from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.opening.cache import cache_directory
 from coordgen_rs.opening.costs import machine_facts
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.directory import open_bundle, unconverted
 from coordgen_rs.opening.session import recorded_self_test
 from coordgen_rs.target.machine import cpu_features, memory_bytes
 from coordgen_rs.target.onnx_runtime import kernel_library
@@ -78,9 +78,12 @@ def run(options: argparse.Namespace) -> int:
     found = facts()
     try:
         if options.bundle is not None:
-            with progress() as on_progress:
-                bundle = open_bundle(options.bundle, on_progress=on_progress)
-            found["bundle"] = _bundle_facts(bundle)
+            if unconverted(options.bundle) is not None:
+                found["bundle"] = {"path": str(options.bundle), "is_converted": False}
+            else:
+                with progress() as on_progress:
+                    bundle = open_bundle(options.bundle, on_progress=on_progress)
+                found["bundle"] = _bundle_facts(bundle)
     finally:
         print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(found)))
     return 0
@@ -133,6 +136,7 @@ def _bundle_facts(bundle: Bundle) -> dict[str, Any]:
     experts = manifest.experts
     facts: dict[str, Any] = {
         "path": str(bundle.path),
+        "is_converted": True,
         "provider": manifest.provider,
         "weights": manifest.weights,
         "layers": manifest.described_layers,
@@ -178,6 +182,9 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 def _bundle_lines(bundle: dict[str, Any]) -> Iterator[str]:
     path = printable(bundle["path"])
+    if not bundle["is_converted"]:
+        yield f"{path}: not converted yet: that is done when it is first opened"
+        return
     yield f"{path}: {bundle['weights']}, for {bundle['provider']}"
     if bundle["layers"]:
         yield f"layers: {bundle['layers']}"

@@ -25,6 +25,7 @@ from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Piece, Stream, whole
 from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.opening.directory import check_template
 
 EXAMPLES = """\
 On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from
@@ -99,6 +100,8 @@ def run(options: argparse.Namespace) -> int:
     prompt, request = _prompt(options), request_options.request(options)
     request["logprobs"] = options.logprobs
     request["grammar"] = grammar_options.chosen(options)
+    if options.chat and options.chat_template is None:
+        check_template(options.model, context=options.context)
     with warnings_told(), model_options.opened(options) as model:
         if not options.chat and sys.stderr.isatty() and _has_template(model):
             text.tell(_WITHOUT_TEMPLATE)

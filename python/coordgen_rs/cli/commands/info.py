@@ -1,14 +1,20 @@
 """`coordgen info`: describe a bundle."""
 
 import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.cli.options import shared
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.opening.directory import KINDS, open_bundle
+from coordgen_rs.opening.directory import KINDS, open_bundle, unconverted
 
 EXAMPLES = """\
 example:
@@ -22,7 +28,12 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print what the manifest says."""
+    """Print what the manifest says, or the head of a checkpoint that is not converted yet."""
+    head = unconverted(options.bundle)
+    if head is not None:
+        facts = _head_facts(head)
+        print(json.dumps(facts, indent=2) if options.json else "\n".join(_head_lines(facts)))
+        return 0
     with progress() as on_progress:
         bundle = open_bundle(options.bundle, on_progress=on_progress)
     manifest = bundle.manifest
@@ -31,12 +42,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     model, blocks = manifest.model, manifest.blocks
     num_bytes = sum(record.num_bytes for record in manifest.files.values())
-    ffn = f"FFN {model.ffn_size}, " if model.ffn_size else ""
-    heads = f"{model.num_heads} heads, " if model.num_heads else ""
-    print(
-        f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
-        f"{ffn}{heads}{model.num_kv_heads} KV heads, vocabulary {model.vocab_size}"
-    )
+    print(_sizes(model))
     if manifest.described_layers is not None:
         print(f"layers: {manifest.described_layers}")
     if manifest.experts is not None:
@@ -65,6 +71,36 @@ def run(options: argparse.Namespace) -> int:
         print(f"recommended sampling: {', '.join(told)}")
     print(f"written by: {printable(manifest.tool)}")
     return 0
+
+
+def _head_facts(head: Any) -> dict[str, Any]:
+    """What the head of a checkpoint tells of a model, as JSON."""
+    config = head.config
+    return {
+        "is_converted": False,
+        "model": {field.name: getattr(config, field.name) for field in fields(ModelShape)},
+        "tensors": Counter(it.stored_type or "float32" for it in head.tensors.values()),
+        "context": config.max_positions,
+        "has_chat_template": bool(head.read_chat().sources),
+    }
+
+
+def _head_lines(facts: dict[str, Any]) -> Iterator[str]:
+    yield _sizes(ModelShape(**facts["model"]))
+    types = (f"{number} {printable(kind)}" for kind, number in facts["tensors"].items())
+    yield f"tensors: {', '.join(types)}"
+    yield f"context: up to {facts['context']} tokens"
+    yield f"chat template: {'yes' if facts['has_chat_template'] else 'none'}"
+    yield "not converted yet: that is done when it is first opened"
+
+
+def _sizes(model: ModelShape) -> str:
+    ffn = f"FFN {model.ffn_size}, " if model.ffn_size else ""
+    heads = f"{model.num_heads} heads, " if model.num_heads else ""
+    return (
+        f"model: {printable(model.family)}, {model.num_layers} layers, hidden {model.hidden_size}, "
+        f"{ffn}{heads}{model.num_kv_heads} KV heads, vocabulary {model.vocab_size}"
+    )
 
 
 def _requests(bundle: Bundle) -> str:

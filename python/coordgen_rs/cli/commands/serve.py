@@ -13,6 +13,7 @@ from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.model import Model
+from coordgen_rs.opening.directory import check_path
 from coordgen_rs.opening.options import MOST_PARALLEL
 from coordgen_rs.target.machine import memory_bytes
 
@@ -107,6 +108,8 @@ def run(options: argparse.Namespace) -> int:
     models = offered(options.model, options.models_dir, options.name)
     model_options.check(options)
     has_several = len(models) > 1
+    if not has_several:
+        check_path(models[0].path)
 
     def opened(one: Offered) -> Model:
         # A history is for one tokenizer.

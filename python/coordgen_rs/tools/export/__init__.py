@@ -11,7 +11,7 @@ HTP, `qnn/exporter.py` turns the residual stream (`rotation.py`), prepares layer
 -> `bundle.py` adds the manifest, and `writer.py` makes the directory appear at once.
 """
 
-from coordgen_rs.tools.export.checkpoints.opening import fetched
+from coordgen_rs.tools.export.checkpoints.opening import fetched, open_checkpoint
 from coordgen_rs.tools.export.cpu.exporter import export_checkpoint
 
-__all__ = ["export_checkpoint", "fetched"]
+__all__ = ["export_checkpoint", "fetched", "open_checkpoint"]

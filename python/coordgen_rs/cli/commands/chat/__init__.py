@@ -20,6 +20,7 @@ from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.model.dialogue import Dialogue
+from coordgen_rs.opening.directory import check_template
 
 EXAMPLES = """\
 Each line is a message, and so is what is pasted, however many lines it has; Alt-Enter begins a
@@ -70,6 +71,8 @@ def run(options: argparse.Namespace) -> int:
         options.model = models_here.chosen()
         if options.model is None:
             return 0
+    if options.chat_template is None:
+        check_template(options.model, context=options.context)
     request = request_options.request(options)
     request["grammar"] = grammar_options.chosen(options)
     request["reuse_prefix"] = not options.no_reuse
