@@ -75,6 +75,55 @@ def test_the_penalty_has_llama_cpps_name_too(client, model):
         assert model.asked[-1][1]["repetition_penalty"] == 1.3
 
 
+SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"top_k": -1, "seed": -1, "typical_p": 1, "dry_multiplier": 0, "xtc_probability": 0.0},
+        {"dry_base": 1.75, "dry_allowed_length": 2, "xtc_threshold": 0.1, "mirostat": 0},
+        {"samplers": [*SAMPLERS, "temperature"], "timings_per_token": True},
+        {"samplers": ["top_k", "top_p", "min_p", "temperature"], "dynatemp_range": 0},
+        {"repeat_last_n": 5},
+        {"repeat_last_n": 64, "repeat_penalty": 1.1},
+        {"repeat_last_n": -1, "repeat_penalty": 1.1},
+        {"min_tokens": 0, "continue_final_message": False, "skip_special_tokens": True},
+        {"functions": [], "function_call": "none", "verbosity": "medium", "stop_token_ids": []},
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
+def test_neutral_values_of_other_engines_change_nothing(client, model, path, fields):
+    body = {CHAT: HELLO, COMPLETIONS: {"prompt": "x"}, RESPONSES: {"input": "x"}}[path]
+    told = []
+    for more in ({"repeat_penalty": fields.get("repeat_penalty", 1)}, fields):
+        answered = client.post(path, json=body | more)
+        assert answered.status_code == 200, answered.text
+        told.append(model.asked[-1][1] | {"seed": None})
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"typical_p": 0.9}, "typical_p"),
+        ({"xtc_probability": 0.5}, "xtc_probability"),
+        ({"repeat_last_n": 32, "repeat_penalty": 1.1}, "repeat_last_n"),
+        ({"samplers": ["temperature", *SAMPLERS]}, "samplers"),
+        ({"samplers": SAMPLERS}, "samplers"),
+        ({"samplers": [["top_k"]]}, "samplers"),
+        ({"samplers": "kpm"}, "samplers"),
+        ({"min_tokens": 1}, "min_tokens"),
+        ({"continue_final_message": True}, "continue_final_message"),
+        ({"skip_special_tokens": False}, "skip_special_tokens"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+    ],
+)
+def test_what_would_change_the_answer_but_cannot_be_had_is_named(client, fields, param):
+    error = refused(client.post(CHAT, json=HELLO | fields))
+    assert (error["param"], param in error["message"]) == (param, True)
+
+
 @pytest.mark.parametrize(
     ("fields", "grammar"),
     [

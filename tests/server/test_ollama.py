@@ -184,6 +184,14 @@ def test_a_limit_that_is_none_is_as_many_tokens_as_fit(client, model, limit):
     assert model.asked[0][1]["max_new_tokens"] == model.context
 
 
+@pytest.mark.parametrize("last_n", [64, -1])
+def test_the_penalty_may_say_how_far_back_it_looks_where_it_does(client, model, last_n):
+    client.chat("fake", MESSAGES, options={"repeat_penalty": 1.1, "repeat_last_n": last_n})
+    assert model.asked[0][1]["repetition_penalty"] == 1.1
+    with pytest.raises(ollama.ResponseError, match="repeat_last_n"):
+        client.chat("fake", MESSAGES, options={"repeat_penalty": 1.1, "repeat_last_n": 32})
+
+
 @pytest.mark.parametrize(
     ("ask", "status"),
     [

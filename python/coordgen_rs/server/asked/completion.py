@@ -26,6 +26,7 @@ from coordgen_rs.server.asked.formats import HeldTo, grammar_of
 from coordgen_rs.server.asked.infill import infill_ends, infill_prompt
 from coordgen_rs.server.asked.limits import alias_of, limit_of, num_choices_of
 from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
+from coordgen_rs.server.asked.neutral import check_neutral
 from coordgen_rs.server.asked.tokens import checked_ids, token_array
 from coordgen_rs.server.refusal import TooLongError, UnfollowedError
 from coordgen_rs.server.tools.calls import Calling
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
 
 _LARGEST = 2**64 - 1
+_ANY = -1
+"""What other engines' clients send as `seed` for any, and as `top_k` for no bound."""
 _REASONING_FORMATS = ("none", "auto", "deepseek")
 """Names of llama.cpp's: the last two are the same."""
 _COMPLETION_TOKENS = 16
@@ -49,14 +52,7 @@ _KINDS: dict[str, Literal["chat", "completion", "response"]] = {
     "input": "response",
 }
 
-_ELSEWHERE = (
-    "audio",
-    "function_call",
-    "functions",
-    "moderation",
-    "verbosity",
-    "web_search_options",
-)
+_ELSEWHERE = ("audio", "moderation", "web_search_options")
 _ABOUT_CLIENT = (
     "metadata",
     "prompt_cache_key",
@@ -420,11 +416,15 @@ def _options(fields: Fields) -> RequestOptions:
         "repeat_penalty",
         read=lambda name: fields.number(name, least=0.01, most=100),
     )
-    seed = fields.count("seed", most=_LARGEST)
+    check_neutral(fields, penalty)
+    seed = fields.count("seed", least=_ANY, most=_LARGEST)
+    seed = None if seed == _ANY else seed
+    if top_p is not None and not np.float32(top_p):
+        raise fields.wrong("top_p", f"is {top_p:g}, but must be above 0 and at most 1")
     return {
         "stop": stop_strings_of(fields),
         "temperature": temperature,
-        "top_k": fields.count("top_k", most=_LARGEST) or 0,
+        "top_k": max(fields.count("top_k", least=_ANY, most=_LARGEST) or 0, 0),
         "top_p": 1.0 if top_p is None else top_p,
         "min_p": fields.number("min_p", least=0, most=1) or 0.0,
         "repetition_penalty": 1.0 if penalty is None else penalty,

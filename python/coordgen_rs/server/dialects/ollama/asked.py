@@ -20,6 +20,7 @@ from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.dialogue import AskedDialogue
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.formats import HeldTo
+from coordgen_rs.server.asked.neutral import check_neutral
 from coordgen_rs.server.tools.functions import Tools, tools_of
 
 _OF_DEVICES = (
@@ -183,9 +184,8 @@ def _asked(
     limit = limit if limit is not None and limit > 0 else None
     given = {name: options.take(name) for name in _ALIKE}
     given |= {"stop": options.take("stop"), "repetition_penalty": options.take("repeat_penalty")}
-    if given["seed"] == -1:  # any
-        given["seed"] = None
-    _check_neutral(options, given["repetition_penalty"])
+    options.ignore(*_OF_DEVICES)
+    check_neutral(options, given["repetition_penalty"])
     given |= {"stream": fields.flag("stream", default=True)}
     schema = _schema(fields)
     fields.only("logprobs", False, why="the server gives no probabilities here")
@@ -210,21 +210,6 @@ def _check_keep_alive(fields: Fields) -> None:
     if given is None or is_number or (isinstance(given, str) and _DURATION.fullmatch(given)):
         return
     raise fields.wrong("keep_alive", 'must be seconds, or a duration such as "5m"')
-
-
-def _check_neutral(options: Fields, penalty: object) -> None:
-    """Check that options which cannot be had change nothing.
-
-    Raises:
-        RefusalError: One would.
-    """
-    options.ignore(*_OF_DEVICES, "mirostat_tau", "mirostat_eta")
-    options.only("mirostat", 0, why="take top_p or min_p")
-    options.only("typical_p", 1, why="take top_p or min_p")
-    options.only("tfs_z", 1, why="take top_p or min_p")
-    if penalty in (None, 1):
-        options.ignore("repeat_last_n")
-    options.only("repeat_last_n", -1, why="the penalty looks at the whole text")
 
 
 def _schema(fields: Fields) -> HeldTo | None:
