@@ -270,6 +270,19 @@ def test_a_directory_is_converted_by_all_that_an_export_reads(models, file, expo
     assert exports == ["my model"] * 2
 
 
+def test_a_model_whose_chat_templates_have_no_default_is_opened(models, file):
+    checkpoint = Path(shutil.copytree(models / "model", file.with_name("listed")))
+    path = checkpoint / "tokenizer_config.json"
+    config = json.loads(path.read_text()) if path.exists() else {}
+    config["chat_template"] = [{"name": "rag", "template": "x"}]
+    path.write_text(json.dumps(config))
+    with Model.open(checkpoint) as model:
+        assert not model.has_chat_template
+        assert model.generate("a", max_new_tokens=2).token_ids
+        with pytest.raises(ChatTemplateError, match="no chat template called default, but rag"):
+            model.check_chat()
+
+
 def test_a_directory_in_bfloat16_keeps_its_weights(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "model", dtype="BF16", hidden=32, ffn=32, layers=1)
     manifest = open_bundle(checkpoint).manifest

@@ -256,7 +256,6 @@ def test_templates_are_found_where_checkpoints_have_them(tmp_path):
     "config",
     [
         {"chat_template": 3},
-        {"chat_template": [{"name": "rag", "template": "x"}]},
         {"chat_template": [{"name": 3}]},
         [],
         "{",
@@ -270,6 +269,14 @@ def test_damaged_files_are_named(tmp_path, config):
 def test_without_a_template_it_is_said_what_to_do():
     with pytest.raises(ChatTemplateError, match="--chat-template FILE"):
         ChatTemplates(place="bundle").template()
+
+
+def test_a_list_without_a_default_is_refused_where_that_is_asked_for_alone(tmp_path):
+    listed = [{"name": name, "template": name} for name in ("rag", "tool_use")]
+    found = write(tmp_path, tokenizer_config_json={"chat_template": listed})
+    assert found.template(for_tools=True).source == "tool_use"
+    with pytest.raises(ChatTemplateError, match="no chat template called default, but rag, tool_"):
+        found.template()
 
 
 def test_without_jinja2_it_is_said_what_to_install(monkeypatch):

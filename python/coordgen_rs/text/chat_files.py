@@ -43,8 +43,10 @@ class ChatTemplates:
         """
         name = TOOL_USE if for_tools and TOOL_USE in self.sources else DEFAULT
         if name not in self.sources:
+            others = ", ".join(self.sources)
+            which = f" called {DEFAULT}, but {others}" if others else ""
             raise ChatTemplateError(
-                f"{self.place} has no chat template: give one (--chat-template FILE, or "
+                f"{self.place} has no chat template{which}: give one (--chat-template FILE, or "
                 f"chat_template of Model.open)"
             )
         return ChatTemplate(self.sources[name], self.tokens, name=self.place)
@@ -142,8 +144,6 @@ def _sources(value: object, path: Path) -> dict[str, str]:
         if not isinstance(name, str) or not isinstance(source, str):
             raise ChatTemplateError(f"{path}: chat_template is {item!r:.60}, expected text")
         found[name] = source
-    if found and DEFAULT not in found:
-        raise ChatTemplateError(f"{path}: no chat_template is called default")
     return found
 
 
