@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
@@ -10,7 +9,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs import Gbnf, JsonSchema, Lark, Model, Regex
-from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_model import STEPS, FakeModel, MarkedTokenizer
 from fake_served import refused, serving
 
 TEXT = "".join(text for text, _ in STEPS)
@@ -187,17 +186,6 @@ def test_an_echo_begins_with_the_prompt(client, prompt):
         for choice in json.loads(event.removeprefix("data: "))["choices"]:
             texts[choice["index"]] += choice["text"]
     assert texts == [f"hello{TEXT}"] * 2
-
-
-class MarkedTokenizer(FakeTokenizer):
-    """Has special tokens, beyond all characters."""
-
-    def __init__(self, *marks):
-        self.marks = MappingProxyType({mark: 0x200000 + i for i, mark in enumerate(marks)})
-
-    def decode(self, token_ids):
-        names = {token: mark for mark, token in self.marks.items()}
-        return "".join(names.get(token) or chr(token) for token in token_ids)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from coordgen_rs.server.dialects.ollama.form import ChatForm
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from coordgen_rs.text.thinking import marks_of
-from fake_model import STEPS, FakeModel
+from fake_model import STEPS, FakeModel, MarkedTokenizer
 from fake_served import listening, serving
 
 TEXT = "".join(text for text, _ in STEPS)
@@ -184,6 +184,16 @@ def test_a_limit_that_is_none_is_as_many_tokens_as_fit(client, model, limit):
     assert model.asked[0][1]["max_new_tokens"] == model.context
 
 
+@pytest.mark.parametrize("before", ["a(", ""])
+def test_a_text_is_filled_in_before_a_suffix_where_the_model_can(client, model, before):
+    model.tokenizer = MarkedTokenizer("[PREFIX]", "[SUFFIX]")
+    assert "insert" in client.show("fake").capabilities
+    assert client.generate("fake", before, suffix=")b").response == TEXT
+    prompt, options = model.asked[0]
+    assert prompt == f"[SUFFIX])b[PREFIX]{before}"
+    assert {"[PREFIX]", "[SUFFIX]"} <= {*options["stop"]}
+
+
 @pytest.mark.parametrize("last_n", [64, -1])
 def test_the_penalty_may_say_how_far_back_it_looks_where_it_does(client, model, last_n):
     client.chat("fake", MESSAGES, options={"repeat_penalty": 1.1, "repeat_last_n": last_n})
@@ -201,6 +211,7 @@ def test_the_penalty_may_say_how_far_back_it_looks_where_it_does(client, model, 
         (lambda client: client.chat("fake", MESSAGES, options={"num_predict": -3}), 400),
         (lambda client: client.generate("fake", "x", template="y"), 400),
         (lambda client: client.generate("fake", "x", suffix="y"), 400),
+        (lambda client: client.generate("fake", "x", suffix="y", system="z"), 400),
         (lambda client: client.embed("fake", "x"), 501),
         (lambda client: client.embeddings("fake", "x"), 501),
         (lambda client: client.pull("fake"), 501),

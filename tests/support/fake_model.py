@@ -55,6 +55,17 @@ class FakeTokenizer:
         return FakeSpelling()
 
 
+class MarkedTokenizer(FakeTokenizer):
+    """Has special tokens, beyond all characters."""
+
+    def __init__(self, *marks):
+        self.marks = MappingProxyType({mark: 0x200000 + i for i, mark in enumerate(marks)})
+
+    def decode(self, token_ids):
+        names = {token: mark for mark, token in self.marks.items()}
+        return "".join(names.get(token) or chr(token) for token in token_ids)
+
+
 class FakeSpelling(TokenSpelling):
     """Each token is its character; 2 is special."""
 

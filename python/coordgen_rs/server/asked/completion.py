@@ -272,18 +272,32 @@ def asked_completion(fields: Fields) -> Asked:
     def prompt(model: Model) -> NDArray[np.uint32]:
         if suffix is None:
             return own_ids(model, special_tokens=True)
-        before = own_ids(model, special_tokens=False)
-        behind = encoded(model, suffix, "suffix", special_tokens=False)
-        ids = infill_prompt(model.tokenizer, before.tolist(), behind.tolist())
-        if len(ids) > model.context:
-            raise TooLongError("the prompt", str(len(ids)), model.context, "suffix")
-        return ids
+        return filled_in(model, own_ids(model, special_tokens=False), suffix)
 
     def echo(model: Model) -> str:
         return given if isinstance(given, str) else model.tokenizer.decode(ids)
 
     asked = asked_rest(fields, prompt, "prompt", limit, None, num_alternatives=num_alternatives)
     return replace(asked, suffix=suffix, echo=echo if is_echoed else None)
+
+
+def filled_in(model: Model, before: NDArray[np.uint32], suffix: str) -> NDArray[np.uint32]:
+    """The prompt `(tokens,) u32` of a text whose middle is wanted.
+
+    Args:
+        model: The model.
+        before: The text that comes first, without tokens around it.
+        suffix: The text that comes last.
+
+    Raises:
+        RefusalError: The model has no tokens for that.
+        TooLongError: It does not fit into the context.
+    """
+    behind = encoded(model, suffix, "suffix", special_tokens=False)
+    ids = infill_prompt(model.tokenizer, before.tolist(), behind.tolist())
+    if len(ids) > model.context:
+        raise TooLongError("the prompt", str(len(ids)), model.context, "suffix")
+    return ids
 
 
 def asked_prompt(fields: Fields) -> Callable[[Model], str]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
-from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded
+from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded, filled_in
 from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.dialogue import AskedDialogue
 from coordgen_rs.server.asked.fields import Fields
@@ -83,12 +83,23 @@ def asked_generate(fields: Fields) -> Asked:
         RefusalError: It cannot be answered.
     """
     given, system = fields.text("prompt") or "", fields.text("system")
-    fields.only("suffix", "", why="nothing can be inserted before a suffix")
+    suffix = fields.text("suffix")
     fields.only("template", "", why="give the server one by --chat-template")
     fields.only("context", [], why="send the whole dialogue to /api/chat")
     fields.only("images", [], why=_NO_IMAGES)
     fields.ignore("width", "height", "steps")
-    if fields.flag("raw"):
+    is_raw = fields.flag("raw")
+    if suffix:
+        if system:
+            raise fields.wrong("system", "and suffix exclude each other: a text is filled in raw")
+        _thinking(fields)
+
+        def prompt(model: Model) -> NDArray[np.uint32]:
+            before = encoded(model, given, "prompt", special_tokens=False)
+            return filled_in(model, before, suffix)
+
+        return replace(_asked(fields, prompt, "prompt", None), suffix=suffix)
+    if is_raw:
         _thinking(fields)
         return _asked(fields, lambda model: encoded(model, given, "prompt"), "prompt", None)
     messages = [{"role": "user", "content": given}]
@@ -98,8 +109,8 @@ def asked_generate(fields: Fields) -> Asked:
 
 
 def asked_of_model(fields: Fields) -> Literal["load", "unload"] | None:
-    """What a body without messages and prompt asks of the model; None if it has either."""
-    if any(fields.peek(name) for name in ("messages", "prompt")):
+    """What a body without messages and text asks of the model; None if it has either."""
+    if any(fields.peek(name) for name in ("messages", "prompt", "suffix")):
         return None
     keep_alive = fields.peek("keep_alive")
     is_zero = keep_alive is not None and not _NOT_ZERO.search(str(keep_alive))
