@@ -47,6 +47,8 @@ def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of
     gguf(home / "here.gguf")
     gguf(home.parent / "here/my model.gguf")
     gguf(home.parent / "here/mmproj-vision.gguf")
+    gguf(home.parent / "here/split-00001-of-00002.gguf")
+    gguf(home.parent / "here/split-00002-of-00002.gguf")
     gguf(home.parent / "here/none.gguf", b"something else")
     os.mkfifo(home.parent / "here/pipe.gguf")
     folder = home.parent / "here/llama"
@@ -58,6 +60,7 @@ def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of
     assert names == [
         "../here/llama",
         "../here/my model.gguf",
+        "../here/split-00001-of-00002.gguf",
         ".cache/huggingface/hub/models--a--b/snapshots/1/b.gguf",
         ".cache/llama.cpp/c.gguf",
         ".lmstudio/models/d/e-00001-of-00002.gguf",

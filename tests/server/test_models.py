@@ -356,6 +356,15 @@ def test_a_directory_offers_what_is_a_model_in_it(tmp_path):
     assert Offered("n", Path("hf:owner/name")).num_bytes == 0
 
 
+def test_a_model_in_parts_is_offered_once_with_the_size_of_all(tmp_path):
+    for number in (1, 2, 3):
+        (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"x" * number)
+    (tmp_path / "m-of-00003.gguf").touch()
+    (tmp_path / "mmproj-m.gguf").touch()
+    found = {one.name: one.num_bytes for one in offered([], tmp_path)}
+    assert found == {"m-00001-of-00003": 6, "m-of-00003": 0}
+
+
 @pytest.mark.parametrize(
     ("paths", "name", "told"),
     [

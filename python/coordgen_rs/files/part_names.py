@@ -6,6 +6,7 @@ Whether they are parts is for their headers to say.
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 _NAME = re.compile(r"(?P<stem>.+)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
@@ -43,3 +44,16 @@ class PartName:
     def others(self) -> list["PartName"]:
         """The names of all parts behind the first."""
         return [self.part(number) for number in range(2, self.count + 1)]
+
+
+def is_further_part(name: str) -> bool:
+    """Whether a file's name is that of a part behind the first, which is no model by itself."""
+    part = PartName.of(name)
+    return part is not None and part.number > 1
+
+
+def with_parts(path: Path) -> list[Path]:
+    """A file, and where it is the first of parts by its name, the others that belong beside it."""
+    part = PartName.of(path.name)
+    others = part.others() if part is not None and part.number == 1 else []
+    return [path, *(path.with_name(str(other)) for other in others)]

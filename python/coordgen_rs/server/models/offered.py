@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coordgen_rs.errors import OptionError
+from coordgen_rs.files.part_names import is_further_part, with_parts
 
 _MARKS = ("manifest.json", "genai_config.json", "genie_config.json", "config.json")
 """Files that make a directory a model."""
@@ -34,7 +35,8 @@ class Offered:
     def num_bytes(self) -> int:
         """The size of its files; 0 for what is not on this machine yet."""
         if self.path.is_file():
-            return self.path.stat().st_size
+            parts = with_parts(self.path)
+            return sum(path.stat().st_size for path in parts if path.is_file())
         found = (Path(folder) / name for folder, _, names in os.walk(self.path) for name in names)
         return sum(path.stat().st_size for path in found if path.is_file())
 
@@ -93,4 +95,5 @@ def _models_in(directory: Path) -> list[Path]:
 def _is_model(path: Path) -> bool:
     if path.is_dir():
         return any((path / mark).is_file() for mark in _MARKS)
-    return path.suffix == ".gguf" and path.is_file()
+    is_none = is_further_part(path.name) or "mmproj" in path.name  # reads pictures for another
+    return path.suffix == ".gguf" and not is_none and path.is_file()

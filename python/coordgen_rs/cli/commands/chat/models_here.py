@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.files.part_names import is_further_part, with_parts
 from coordgen_rs.opening.cache import cache_directory, conversions
 
 _MOST_LISTED = 40
@@ -97,7 +98,8 @@ def _entries(folder: Path) -> list[Path]:
 
 def _kind(path: Path) -> str | None:
     if path.suffix == ".gguf":
-        return "GGUF" if _is_gguf(path) and "mmproj" not in path.name else None
+        is_none = is_further_part(path.name) or "mmproj" in path.name
+        return "GGUF" if not is_none and _is_gguf(path) else None
     if (path / "manifest.json").is_file():
         return "bundle" if _is_chat(path) else None
     has_weights = (path / "config.json").is_file() and any(path.glob("*.safetensors"))
@@ -129,7 +131,7 @@ def _converted() -> Iterator[ModelHere]:
 
 
 def _of_others() -> Iterator[ModelHere]:
-    """GGUF files that other programs have downloaded; parts but the first are no models."""
+    """GGUF files that other programs have downloaded."""
     for folder in _folders_of_others():
         num_looked_at = 0
         for parent, folders, names in os.walk(folder):
@@ -139,8 +141,7 @@ def _of_others() -> Iterator[ModelHere]:
                 break
             for name in sorted(names):
                 path = Path(parent, name)
-                is_part = "-of-" in name and "-00001-of-" not in name
-                if name.endswith(".gguf") and not is_part and _kind(path) is not None:
+                if name.endswith(".gguf") and _kind(path) is not None:
                     yield ModelHere(str(path), _num_bytes(path), "GGUF")
 
 
@@ -158,6 +159,6 @@ def _folders_of_others() -> list[Path]:
 def _num_bytes(path: Path) -> int:
     with suppress(OSError):
         if path.is_file():
-            return path.stat().st_size
+            return sum(it.stat().st_size for it in with_parts(path) if it.is_file())
         return sum(it.stat().st_size for it in path.iterdir() if it.is_file())
     return 0
