@@ -9,7 +9,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.text.thinking import marks_of
-from fake_model import STEPS, FakeModel
+from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
 from fake_served import refused, serving
 
 TEXT = "".join(text for text, _ in STEPS)
@@ -133,6 +133,25 @@ def test_a_completion_has_lists_and_where_tokens_start(client):
     parts = [part for chunk in chunks if (part := chunk["choices"][0]["logprobs"])]
     for name, values in told.items():
         assert [value for part in parts for value in part[name]] == values
+
+
+class InParts(FakeSpelling):
+    """Some tokens are parts of characters; two have one text."""
+
+    def bytes_of(self, token_id):
+        parts = {"b": b"\xf0\x9f", "c": b" \xf0", "v": b"\x98", "d": b"same", "e": b"same"}
+        return parts.get(chr(token_id)) or super().bytes_of(token_id)
+
+
+def test_tokens_of_a_completion_that_are_no_characters_are_told_apart(client, monkeypatch):
+    monkeypatch.setattr(FakeTokenizer, "spelling", InParts())
+    body = BODIES[COMPLETIONS] | {"logprobs": 2}
+    [choice] = client.post(COMPLETIONS, json=body).json()["choices"]
+    told = choice["logprobs"]
+    assert told["tokens"] == ["Ä", r"bytes:\xf0\x9f", r"bytes: \xf0", "same", "日"]
+    likely, part, impossible = r"bytes: \xf0", r"bytes:\xf0\x9f", r"bytes:\x98"
+    assert told["top_logprobs"][1] == {likely: -0.5, impossible: -9999.0, part: -1.0}
+    assert told["top_logprobs"][3]["same"] == told["token_logprobs"][3] == -1.0
 
 
 @pytest.mark.parametrize("num_alternatives", [None, 2])

@@ -59,13 +59,18 @@ class CompletionLogprobs:
 
     def _top(self, one: TokenLogprob) -> dict[str, float]:
         top = dict[str, float]()
-        for token_id, logprob in (*one.top, (one.token_id, one.logprob)):
-            # Tokens that are no whole characters may share a text: the likelier one stays.
+        for token_id, logprob in one.top:
+            # Two tokens may share a text, as a byte and its character: the likelier one stays.
             top.setdefault(self._text(token_id), max(logprob, _LEAST))
-        return top
+        return top | {self._text(one.token_id): max(one.logprob, _LEAST)}
 
     def _text(self, token_id: int) -> str:
-        return _text(self._spelling.bytes_of(token_id))
+        """A token's text; one of no whole characters by its bytes, as OpenAI writes them."""
+        spelt = self._spelling.bytes_of(token_id)
+        try:
+            return spelt.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + spelt.decode("ascii", "backslashreplace")
 
 
 def _text(spelt: bytes) -> str:
