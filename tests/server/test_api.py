@@ -463,6 +463,10 @@ def test_a_page_from_elsewhere_may_not_ask_unless_it_is_allowed(client, model):
         asked = there | {"Access-Control-Request-Method": "POST", "Host": "box"}
         told = other.options(CHAT, headers=asked)
         assert told.headers["access-control-allow-origin"] == "https://chat.example"
+        asked |= {"Access-Control-Request-Private-Network": "true"}  # Chromium's, of public pages
+        told = other.options(CHAT, headers=asked)
+        assert (told.status_code, told.text) == (200, "OK")
+        assert told.headers["access-control-allow-private-network"] == "true"
         for status, headers in ((401, {}), (403, {"Host": "evil.example"})):
             told = other.get("/v1/models", headers=there | headers)
             assert told.status_code == status

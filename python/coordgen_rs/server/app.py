@@ -136,6 +136,7 @@ def make_app(models: Models, access: Access) -> ASGIApp:
             allow_origins=access.origins,
             allow_methods=["GET", "POST", "DELETE"],
             allow_headers=["*"],
+            allow_private_network=True,
             expose_headers=["Retry-After"],
         )
     return Guard(
