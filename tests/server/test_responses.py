@@ -8,6 +8,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.kinds import Lark
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.items import messages_of_items
@@ -314,9 +315,33 @@ def test_what_cannot_be_read_is_refused_by_name(item, param):
     assert wrong.value.param == param
 
 
-def test_tools_of_other_kinds_are_refused_and_encrypted_thoughts_may_be_asked_for():
+HOSTED = ("web_search", "web_search_preview_2025_03_11", "namespace", "image_generation", "shell")
+
+
+def test_hosted_tools_are_left_out_and_what_belongs_to_them_may_be_asked_for():
     model = FakeModel()
-    body = {"input": "Hi", "include": ["reasoning.encrypted_content"]}
-    assert asked_of(model, body).status_code == 200
-    error = refused(asked_of(model, body | {"tools": [{"type": "web_search"}]}))
+    include = ["reasoning.encrypted_content", "web_search_call.action.sources"]
+    body = {"input": "Hi", "include": include}
+    hosted = [{"type": kind, "more": {}} for kind in HOSTED]
+    assert asked_of(model, body | {"tools": hosted}).status_code == 200
+    assert model.asked[-1][0] == "Hi"
+    function = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    allowed = [{"type": "web_search"}, {"type": "function", "name": "f"}]
+    choice = {"type": "allowed_tools", "mode": "auto", "tools": allowed}
+    answered = asked_of(model, body | {"tools": [*hosted, function], "tool_choice": choice})
+    assert answered.status_code == 200, answered.text
+    prompt = model.asked[-1][0]
+    assert "'name': 'f'" in prompt
+    assert not any(kind in prompt for kind in HOSTED)
+    model.unfollowed = {"odd": GrammarError("no")}
+    strict = function | {"strict": True, "parameters": {"type": "object", "title": "odd"}}
+    error = refused(asked_of(model, body | {"tools": [*hosted, strict]}))
+    assert error["param"] == f"tools[{len(hosted)}].parameters"
+
+
+@pytest.mark.parametrize("kind", ["custom", "fuction", "web_search_x"])
+def test_tools_of_other_kinds_are_refused(kind):
+    error = refused(asked_of(FakeModel(), {"input": "Hi", "tools": [{"type": kind}]}))
     assert error["param"] == "tools[0].type"
+    error = refused(asked_of(FakeModel(), {"input": "Hi", "tools": [], "tool_choice": "required"}))
+    assert error["param"] == "tool_choice"

@@ -147,8 +147,8 @@ def test_names_of_functions_may_be_those_of_servers(name):
 
 
 def test_tools_that_are_no_functions_are_refused_by_name():
-    for kind in ("custom", "web_search", "mcp"):
-        for flat in (True, False):
+    for kind, flats in (("custom", (True, False)), ("web_search", (False,)), ("mcp", (False,))):
+        for flat in flats:
             with pytest.raises(RefusalError, match="functions") as refused:
                 tools_of(Fields({"tools": [{"type": kind, "name": "x"}]}), is_flat=flat)
             assert refused.value.param == "tools[0].type"

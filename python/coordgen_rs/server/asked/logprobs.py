@@ -8,8 +8,12 @@ from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
 from coordgen_rs.server.asked.fields import Fields
 
 _INCLUDED = "message.output_text.logprobs"
-_ENCRYPTED = "reasoning.encrypted_content"
-"""What clients ask for that store nothing: thinking is never encrypted here, so there is none."""
+_OF_NONE = (
+    *("reasoning.encrypted_content", "message.input_image.image_url"),
+    *("web_search_call.action.sources", "web_search_call.results", "file_search_call.results"),
+    *("code_interpreter_call.outputs", "computer_call_output.output.image_url"),
+)
+"""What belongs to items of which there are none here, such as thinking that is encrypted."""
 
 
 def of_chat(fields: Fields) -> int | None:
@@ -39,7 +43,7 @@ def of_response(fields: Fields) -> int | None:
     """
     given = fields.take("include")
     included = [] if given is None else given
-    known = (_INCLUDED, _ENCRYPTED)
+    known = (_INCLUDED, *_OF_NONE)
     if not isinstance(included, list) or any(name not in known for name in included):
         raise fields.wrong("include", f'must be a list, in which only "{_INCLUDED}" may be')
     return _with_alternatives(fields, _INCLUDED in included, f'include: ["{_INCLUDED}"]')

@@ -6,7 +6,7 @@ names the field. How the answer is held to them stands in `holding.py`, how call
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from coordgen_rs.server.asked.fields import Fields
@@ -24,6 +24,12 @@ _NO_PARAMETERS: dict[str, Any] = {
     "properties": {},
     "additionalProperties": False,
 }
+_HOSTED = re.compile(
+    r"(web_search|computer)(_preview)?(_\d{4}_\d{2}_\d{2})?|computer_use_preview|file_search|mcp|"
+    r"code_interpreter|image_generation|local_shell|shell|apply_patch|tool_search|namespace",
+    re.ASCII,
+)
+"""Tools that OpenAI's own models and server bring along: clients offer them to whoever has them."""
 _CHOICES = 'it must be "none", "auto", "required", allowed_tools, or name a function'
 
 
@@ -38,6 +44,7 @@ class Tools:
         is_required: Whether one has to be called.
         is_parallel: Whether more than one may be called.
         strict: The functions whose schema has to be held to, or the request refused.
+        numbers: The place of each function among the tools that the client has sent.
         parameters_field: The field of a function's schema, with `{}` for its number.
     """
 
@@ -47,6 +54,7 @@ class Tools:
     is_required: bool = False
     is_parallel: bool = True
     strict: frozenset[str] = frozenset()
+    numbers: dict[str, int] = field(default_factory=dict)
     parameters_field: str = "tools[{}].function.parameters"
 
     @property
@@ -58,8 +66,7 @@ class Tools:
 
     def field_of(self, name: str) -> str:
         """The field of a function's schema, as the client has sent it."""
-        names = [tool["function"]["name"] for tool in self.listed]
-        return self.parameters_field.format(names.index(name))
+        return self.parameters_field.format(self.numbers[name])
 
 
 def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
@@ -78,12 +85,13 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         raise fields.wrong("tools", "must be a list of objects")
     if len(given or ()) > MOST_TOOLS:
         raise fields.wrong("tools", f"may hold {MOST_TOOLS} functions")
-    found = [
-        _function(Fields(tool, f"tools[{index}]"), is_flat)
+    found = {
+        index: _function(Fields(tool, f"tools[{index}]"), is_flat)
         for index, tool in enumerate(given or ())
-    ]
+        if not (is_flat and _is_hosted(tool))
+    }
     parameters: dict[str, dict[str, Any]] = {}
-    for name, schema, _, _ in found:
+    for name, schema, _, _ in found.values():
         if name in parameters:
             raise fields.wrong("tools", f"has two functions of the name {name}")
         parameters[name] = schema
@@ -97,14 +105,23 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         return None
     may_be_called = {name: parameters[name] for name in allowed or parameters}
     return Tools(
-        [listed for _, _, _, listed in found],
+        [listed for _, _, _, listed in found.values()],
         may_be_called,
         allowed[0] if mode == "function" else None,
         mode in ("required", "function"),
         is_parallel,
-        frozenset(name for name, _, is_strict, _ in found if is_strict and name in may_be_called),
+        frozenset(
+            name for name, _, is_strict, _ in found.values() if is_strict and name in may_be_called
+        ),
+        {name: index for index, (name, _, _, _) in found.items()},
         "tools[{}].parameters" if is_flat else Tools.parameters_field,
     )
+
+
+def _is_hosted(tool: object) -> bool:
+    """Whether a tool is one of OpenAI's own, which is left out where there is none of it."""
+    kind = tool.get("type") if isinstance(tool, dict) else None
+    return isinstance(kind, str) and _HOSTED.fullmatch(kind) is not None
 
 
 def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, dict[str, Any]]:
@@ -189,6 +206,8 @@ def _allowed(chosen: Fields, is_flat: bool) -> tuple[str, list[str]]:
         raise allowed.wrong("tools", "must be a list of one function or more")
     names = []
     for index, item in enumerate(listed):
+        if is_flat and _is_hosted(item):
+            continue
         one = Fields(item, f"{allowed.name('tools')}[{index}]")
         one.only("type", "function", why="tools are functions")
         function = one if is_flat or one.has("name") else one.nested("function")
