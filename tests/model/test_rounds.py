@@ -21,6 +21,7 @@ from coordgen_rs.errors import (
     SessionClosedError,
 )
 from coordgen_rs.model.answer import Stream
+from coordgen_rs.model.async_stream import AsyncStream
 from coordgen_rs.model.places import Places
 from coordgen_rs.model.rounds import Member, Rounds
 from coordgen_rs.target.batch import batch as batch_module
@@ -234,6 +235,36 @@ def test_reading_within_a_step_is_refused(model):
     model.generate(LONG, max_new_tokens=2, on_read=on_read)
     assert seen
     assert "".join(other)
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_closing_within_a_step_is_refused_and_ends_nothing(bundle, answers, parallel, is_async):
+    refused = []
+
+    def on_read(_):
+        try:
+            model.close()
+        except CallOrderError as error:
+            refused.append(error)
+
+    with Model.open(bundle, parallel=parallel) as model:
+        for _ in range(2):
+            if is_async:
+                answer = asyncio.run(model.agenerate(PROMPTS[0], on_read=on_read, **OPTIONS))
+            else:
+                answer = model.generate(PROMPTS[0], on_read=on_read, **OPTIONS)
+            assert _said(answer) == answers[PROMPTS[0]]
+    assert refused
+
+
+def test_a_reader_whose_making_is_interrupted_is_dropped_in_silence(monkeypatch):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    for kind in (Member, AsyncStream):
+        del_later = kind.__new__(kind)  # Ctrl-C came before the first line of `__init__`
+        del del_later
+    assert told == []
 
 
 def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):

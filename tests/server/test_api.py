@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import re
+from http.client import HTTPConnection
 from importlib.resources import files
 
 import pytest
@@ -18,7 +19,7 @@ from coordgen_rs.server.asked import bodies
 from coordgen_rs.server.figures import merged
 from coordgen_rs.server.network.keys import api_key
 from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
-from fake_served import refused, serving
+from fake_served import listening, refused, serving
 
 TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -436,7 +437,13 @@ def test_metrics_count_by_source_and_are_there_only_if_asked_for(client, model):
         refused(other.get("/metrics"), 404)
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "localhost.evil", "", "["])
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example", "evil.example:8080", "localhost.evil", "", "["),
+        *("evil.example@localhost", "localhost/evil", "localhost?evil", "localhost#evil"),
+    ],
+)
 def test_an_unknown_host_is_refused(client, host):
     assert refused(client.get("/health", headers={"Host": host}), 403)["code"] == "host_not_allowed"
 
@@ -446,6 +453,25 @@ def test_an_unknown_host_is_refused(client, host):
 )
 def test_addresses_and_localhost_are_known(client, host):
     assert client.get("/health", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://localhost/health", 200),
+        ("HTTP://127.0.0.1:1/v1/models?x=1", 200),
+        ("http://localhost", 200),
+        ("http://localhost/v1/nothing", 404),
+        ("http://evil.example/health", 403),
+        ("ftp://localhost/health", 404),
+    ],
+)
+def test_a_request_may_name_the_whole_url(model, target, status):
+    with listening(model) as url:
+        connection = HTTPConnection(url.removeprefix("http://"), timeout=600)
+        connection.request("GET", target, headers={"Connection": "close"})
+        assert connection.getresponse().status == status
+        connection.close()
 
 
 def test_a_page_from_elsewhere_may_not_ask_unless_it_is_allowed(client, model):

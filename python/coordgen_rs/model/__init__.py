@@ -709,6 +709,7 @@ class Model:
         Raises:
             CallOrderError: The call is made within a step, as by `on_read`.
         """
+        self._turns.check_outside()
         self._reader.close()
         self._turns.close()
         self._reader.join()

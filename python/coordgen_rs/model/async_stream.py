@@ -96,7 +96,8 @@ class AsyncStream(AsyncIterator[Piece]):
         await self.aclose()
 
     def __del__(self) -> None:
-        self._give_up()
+        if "_is_over" in self.__dict__:  # an interrupt may have come before
+            self._give_up()
 
     def _give_up(self) -> None:
         if self._news is not None and not self._is_over:

@@ -313,6 +313,15 @@ class Rounds:
             raise CallOrderError("a stream cannot be read while it makes its own next step")
         return self._idle_until_s <= monotonic() and (self.alone.do(self._make) or False)
 
+    def check_outside(self) -> None:
+        """Check that this thread is making no step, as in a callback.
+
+        Raises:
+            CallOrderError: It is.
+        """
+        if not self._opened.is_forked and self.alone.thread == get_ident():
+            raise CallOrderError("the model cannot be closed within a step of its own")
+
     def close(self) -> None:
         """Release all, when the open requests have ended; no other begins any more.
 
@@ -324,8 +333,7 @@ class Rounds:
         """
         if self._opened.is_forked:
             return
-        if self.alone.thread == get_ident():
-            raise CallOrderError("the model cannot be closed within a step of its own")
+        self.check_outside()
         self.is_closed = True
         for items in self._open():
             if items.reader == get_ident():

@@ -91,6 +91,16 @@ class Turns:
         """
         return Turn(self, request)
 
+    def check_outside(self) -> None:
+        """Check that this thread is making no step, as in a callback.
+
+        Raises:
+            CallOrderError: It is.
+        """
+        making = None if self._opened.is_forked else self._now_open()
+        if making is not None and making.maker == get_ident():
+            raise CallOrderError("the model cannot be closed within a step of its own")
+
     def close(self) -> None:
         """Release all, when the open request has ended.
 
@@ -102,6 +112,7 @@ class Turns:
         """
         if self._opened.is_forked:
             return
+        self.check_outside()
         making = self._now_open()
         if making is not None and making.is_this_threads:
             making.close()

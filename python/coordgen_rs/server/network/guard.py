@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, ExitStack
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -68,6 +68,7 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        scope = _in_origin_form(scope)
         is_begun, headers = False, Headers(scope=scope)
 
         async def sent(message: Message) -> None:
@@ -126,8 +127,11 @@ class Guard:
 
     def _is_known(self, host: str) -> bool:
         try:
-            name = (urlsplit(f"//{host}").hostname or "").rstrip(".")
+            parts = urlsplit(f"//{host}")
+            name = (parts.hostname or "").rstrip(".")
         except ValueError:
+            return False
+        if parts.netloc != host or "@" in host:  # more than a name and a port
             return False
         if name == "localhost" or name in self._hosts:
             return True
@@ -159,6 +163,24 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return found
+
+
+def _in_origin_form(scope: Scope) -> Scope:
+    """A request whose line names the whole URL, as proxies' do, as one that names the path alone.
+
+    The host of the URL is the one that is asked for, whatever the header says (RFC 9112, 3.2.2).
+    """
+    scheme, mark, rest = scope.get("raw_path", b"").partition(b"://")
+    if not mark or scheme.lower() not in (b"http", b"https"):
+        return scope
+    host, _, path = rest.partition(b"/")
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    return {
+        **scope,
+        "path": unquote(f"/{path.decode('latin-1')}"),
+        "raw_path": b"/" + path,
+        "headers": [(b"host", host), *others],
+    }
 
 
 def _check_head(scope: Scope, headers: Headers) -> None:
