@@ -122,6 +122,19 @@ def test_an_answer_that_was_cut_goes_on_as_a_higher_limit_had_it(model):
     assert dialogue.messages == [user(TEXT), {"role": "assistant", "content": expected.text}]
 
 
+def test_a_character_that_the_limit_cut_appears_where_it_is_completed(model):
+    token_ids = model.tokenizer.encode("a\N{OCTOPUS}b", special_tokens=False).tolist()
+    dialogue = Dialogue(model, max_new_tokens=1)
+    told = []
+    for token in token_ids:  # of which all but the first and the last are of one character
+        dialogue.options["logit_bias"] = {token: 100.0}
+        with dialogue.go_on() if told else dialogue.ask(TEXT) as stream:
+            told.append("".join(stream))
+    assert len(token_ids) > 3
+    assert [text for text in told if text] == ["a", "\N{OCTOPUS}", "b"]
+    assert dialogue.messages[-1]["content"] == "a\N{OCTOPUS}b"
+
+
 def test_an_answer_goes_on_after_it_was_stopped_and_ends_at_a_stop_string_without_it(model):
     whole = model.chat([user(TEXT)], max_new_tokens=40, ignore_eos=True).text
     stop = whole[-12:]

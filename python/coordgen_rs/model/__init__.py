@@ -345,21 +345,27 @@ class Model:
             )
         return self._answered(prompt_ids, AskedOptions(**options))
 
-    def stream_tokens(self, token_ids: ArrayLike, **options: Unpack[RequestOptions]) -> Stream:
+    def stream_tokens(
+        self, token_ids: ArrayLike, *, num_said: int = 0, **options: Unpack[RequestOptions]
+    ) -> Stream:
         """Answer a prompt of token ids piece by piece; nothing is put before or behind them.
 
         Args:
             token_ids: `(tokens,)` integers.
+            num_said: How many of the last are an answer that is gone on with: a character that they
+                leave incomplete comes with the tokens that complete it.
             options: See `RequestOptions`.
 
         Raises:
-            OptionError: They are not integers, or same as in `generate`.
+            OptionError: They are not integers, `num_said` is not one of 0 to their number, or same
+                as in `generate`.
             ShapeError: They have more than one dimension.
             TokenOutOfRangeError: One is not in the vocabulary.
         """
         check_names("Model.stream_tokens", options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
-        return self._answered(checked, AskedOptions(**options))
+        num_said = arguments.count("num_said", num_said, least=0, most=len(checked))
+        return self._answered(checked, AskedOptions(**options), num_said)
 
     def generate_many(
         self,
@@ -665,8 +671,10 @@ class Model:
         session = self._session
         return Vocabulary(self._tokenizer, session.vocab_size, session.end_token_ids)
 
-    def _answered(self, prompt_ids: NDArray[np.uint32], asked: AskedOptions) -> Stream:
-        """The answer to a prompt, `(tokens,) u32`.
+    def _answered(
+        self, prompt_ids: NDArray[np.uint32], asked: AskedOptions, num_said: int = 0
+    ) -> Stream:
+        """The answer to a prompt, `(tokens,) u32`, of which the last are the answer's own.
 
         Raises:
             OptionError: A stop string is empty or of a wrong type.
@@ -691,11 +699,13 @@ class Model:
             drafters=drafters,
             prediction=prediction,
         )
-        turn = self._turns.turn(request)
+        turn, decode = self._turns.turn(request), self._tokenizer.stream(shown=asked.special_tokens)
+        for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
+            decode(token)
         return Stream(
             turn.steps,
             request.stats,
-            self._tokenizer.stream(shown=asked.special_tokens),
+            decode,
             stop_strings,
             turn.made,
             tells_logprobs=asked.logprobs is not None,

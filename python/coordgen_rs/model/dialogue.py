@@ -109,18 +109,23 @@ class Dialogue:
             raise OptionError("the answer is complete: there is nothing to go on with")
         if self.options.get("grammar") is not None:
             raise OptionError("an answer that follows a grammar cannot be gone on with")
-        stream = self._model.stream_tokens([*self._prompt_ids, *self._said_ids], **self.options)
+        ids, num_said = [*self._prompt_ids, *self._said_ids], len(self._said_ids)
+        stream = self._model.stream_tokens(ids, num_said=num_said, **self.options)
         try:
             with stream:
                 yield stream
         finally:
-            before = self._model.tokenizer.decode(self._said_ids)
+            before = self._said()
             self.answer = stream.answer
             self._said_ids += self.answer.token_ids
-            said = self._model.tokenizer.decode(self._said_ids)
+            said = self._said()
             if self.answer.finish_reason == "stop":  # without the stop string
                 said = before + self.answer.text
             self.messages = [*self.messages[:-1], {"role": "assistant", "content": said}]
+
+    def _said(self) -> str:
+        """The text of the last answer, without a last character that is incomplete."""
+        return "".join(map(self._model.tokenizer.stream(), self._said_ids))
 
     def take_back(self) -> str | None:
         """Forget the last question and its answer; the question, None where there is none."""
