@@ -5,6 +5,8 @@ import http.client
 import json
 import socket
 import threading
+import urllib.error
+import urllib.request
 from urllib.parse import urlsplit
 
 import pytest
@@ -29,6 +31,30 @@ from served import served
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 TEXT = "".join(text for text, _ in STEPS)
 TOO_LONG = "hello world " * 200
+
+
+@pytest.fixture(scope="module")
+def server(bundle_of):
+    with served(bundle_of("embedded", "fp32"), "--api-key", "k") as (_, url):
+        yield url
+
+
+@pytest.mark.parametrize(("key", "status"), [("k", 413), ("x", 401)])
+@pytest.mark.parametrize("num_bytes", [7_200_000, 8_500_000])
+def test_who_sends_a_body_to_its_end_reads_why_it_is_refused(server, key, status, num_bytes):
+    body, headers = b'{"prompt": "x"}', {"Authorization": f"Bearer {key}"}
+    request = urllib.request.Request(  # which urllib has closed behind it
+        f"{server}{COMPLETIONS}", data=b" " * num_bytes + body, headers=headers
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=600)
+    assert refused.value.code == status
+    connection = http.client.HTTPConnection(urlsplit(server).netloc, timeout=600)
+    for more, expected in ((num_bytes, status), (0, 200 if key == "k" else 401)):
+        connection.request("POST", COMPLETIONS, b" " * more + body, headers)  # on one, if it may be
+        answered = connection.getresponse()
+        assert (answered.status, bool(answered.read())) == (expected, True)
+    connection.close()
 
 
 def with_app(test, model=None, max_queue=2):

@@ -104,11 +104,12 @@ async def _body(request: Request, most_bytes: int) -> bytes:
         RefusalError: There are too many; where its head says so, none are read.
     """
     said = request.headers.get("content-length", "0")
-    body = bytearray()
+    body, headers = bytearray(), dict[str, str]()
     if said.isdecimal() and int(said) <= most_bytes:
         async for piece in request.stream():
             body += piece
             if len(body) > most_bytes:
+                headers = {"Connection": "close"}  # how much more there is, nobody knows
                 break
         else:
             return bytes(body)
@@ -116,6 +117,7 @@ async def _body(request: Request, most_bytes: int) -> bytes:
         f"the body is longer than {most_bytes:,} bytes, the most that this path takes",
         status=413,
         code="body_too_large",
+        headers=headers,
     )
 
 

@@ -5,6 +5,7 @@ the one that has waited longest without a request, of the address that has the m
 do not get on. Nobody can keep others out by opening connections.
 """
 
+import asyncio
 import sys
 from collections import Counter
 from http import HTTPStatus
@@ -106,6 +107,36 @@ class Connections:
         connection.drop()
 
 
+class _Written(asyncio.Transport):
+    """What an answer is written to; closing it hears out the rest of a body before.
+
+    Where bytes wait that nobody reads, a system resets what is closed, and the client may never see
+    its answer.
+
+    Args:
+        connection: Its connection.
+    """
+
+    def __init__(self, connection: "Connection") -> None:
+        super().__init__()
+        self._connection, self._transport = connection, connection.transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See asyncio."""
+        self._transport.write(data)
+
+    def is_closing(self) -> bool:
+        """See asyncio."""
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """See asyncio."""
+        if self._connection.is_sent_more:
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+
+
 class Connection(H11Protocol):
     """A uvicorn connection that a server's `Connections` keeps track of.
 
@@ -135,12 +166,21 @@ class Connection(H11Protocol):
         self._all.discard(self)
         super().connection_lost(exc)
 
+    @property
+    def is_sent_more(self) -> bool:
+        """Whether the body of a request has not ended."""
+        return self.conn.their_state is h11.SEND_BODY
+
+    def handle_events(self) -> None:
+        """See uvicorn."""
+        super().handle_events()
+        if self.cycle is not None:
+            self.cycle.transport = _Written(self)
+
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
-        if self.conn.their_state is h11.ERROR:  # answered: it is heard out, so that it may read
-            self._num_unasked += len(data)
-            if self._num_unasked > MOST_BODY_BYTES:
-                self.drop()
+        if self.conn.their_state is h11.ERROR or self.conn.our_state is h11.CLOSED:
+            self._hear_out(len(data))  # answered: so that it may read
             return
         is_idle, before = self._is_idle(), self.cycle
         if is_idle and not self._has_begun:
@@ -151,12 +191,7 @@ class Connection(H11Protocol):
             is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
             self._read_at_once(_CHUNKS_AT_ONCE if is_chunked else _READ_AT_ONCE)
         elif is_idle:  # of a head, or of a body that was refused
-            self._num_unasked += len(data)
-            if self._num_unasked > MOST_BODY_BYTES:
-                self.drop()
-            elif self.conn.their_state is h11.SEND_BODY:
-                self.flow.pause_reading()
-                self.loop.call_later(_BETWEEN_UNASKED_S, self._read_on)
+            self._hear_out(len(data))
         is_in_head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         self._has_begun = self._is_idle() and is_in_head
 
@@ -210,6 +245,15 @@ class Connection(H11Protocol):
         """Same as in `Open`."""
         if self.transport is not None:
             self.transport.abort()
+
+    def _hear_out(self, num_bytes: int) -> None:
+        """Count what nobody wants; of a body, the rest is read with pauses."""
+        self._num_unasked += num_bytes
+        if self._num_unasked > MOST_BODY_BYTES:
+            self.drop()
+        elif self.is_sent_more:
+            self.flow.pause_reading()
+            self.loop.call_later(_BETWEEN_UNASKED_S, self._read_on)
 
     def _read_on(self) -> None:
         if not self.transport.is_closing():

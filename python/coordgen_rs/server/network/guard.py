@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordgen_rs.server.answers.answering import refused
+from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES
 from coordgen_rs.server.network.client import KEY_NAME, Client, client_of
 from coordgen_rs.server.network.keys import ApiKey, found_key
 from coordgen_rs.server.refusal import HeadTooLongError, RefusalError, log_unexpected, refusal
@@ -70,9 +71,13 @@ class Guard:
             return
         scope = _in_origin_form(scope)
         is_begun, headers = False, Headers(scope=scope)
+        said = headers.get("content-length", "0")
+        is_long = len(said) > 9 or not said.isdecimal() or int(said) > MOST_BODY_BYTES
 
         async def sent(message: Message) -> None:
             nonlocal is_begun
+            if not is_begun and is_long:  # such a body is not heard to its end
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
             is_begun = True
             await send(message)
 
@@ -91,7 +96,7 @@ class Guard:
             if not is_begun:
                 await asyncio.sleep(REFUSED_AFTER_S)
                 told.headers |= self._for_page(headers.get("origin"))
-                await refused(told, scope)(scope, receive, send)
+                await refused(told, scope)(scope, receive, sent)
 
     def _for_page(self, origin: str | None) -> dict[str, str]:
         """Headers that let an allowed page from elsewhere read why it is refused."""
