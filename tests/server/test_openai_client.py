@@ -1,5 +1,6 @@
 """The official `openai` package against a server of this machine, with the embedded model."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -48,6 +49,16 @@ def client(bundle_of, template):
         yield openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0, timeout=600)
         process.send_signal(signal.SIGTERM)
         assert process.wait(600) == 0
+
+
+def test_a_program_may_ask_forty_things_at_once(client):
+    async def ask_all():
+        url, options = client.base_url, {"max_retries": 0, "timeout": 600}
+        async with openai.AsyncOpenAI(base_url=url, api_key="key", **options) as asking:
+            ask = partial(asking.completions.create, model="embedded", max_tokens=2)
+            return await asyncio.gather(*(ask(prompt=f"{TEXT} {n}") for n in range(40)))
+
+    assert len(asyncio.run(ask_all())) == 40
 
 
 def chat(client, **options):

@@ -55,8 +55,9 @@ _OPTIONS = (
     option.text("--name NAME", may_be_empty=False).help(
         "the model's name for clients; default: that of its file or directory"
     ),
-    option.count("--max-queue N", least=0, default=8).help(
-        "most requests of each client that wait; more get status 429; default %(default)s"
+    option.count("--max-queue N", least=0).help(
+        "most requests of each client that wait; more get status 429; default 64 where this "
+        "machine alone can ask, or 8"
     ),
     option.count("--parallel N", least=1, most=MOST_PARALLEL).help(
         "most requests that are answered at a time, in the same steps; default: up to 4, as memory "
@@ -88,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     """
     try:
         from coordgen_rs.server.models.offered import Offered, offered
-        from coordgen_rs.server.serving import Place, serve
+        from coordgen_rs.server.serving import Place, is_loopback, serve
     except ModuleNotFoundError as error:
         raise OptionError(
             f"serve needs the package {error.name}: {how_to_install('server')}"
@@ -97,10 +98,11 @@ def run(options: argparse.Namespace) -> int:
     remember = access_options.remembers(options)
     given = options.prefix_memory
     prefix_memory = _default_prefix_memory() if given is None else given
+    most_waiting = 64 if is_loopback(options.host) else 8
     place = Place(
         options.host,
         options.port,
-        options.max_queue,
+        most_waiting if options.max_queue is None else options.max_queue,
         options.memory_limit,
         prefix_memory if remember else 0,
         options.grace,
