@@ -1,0 +1,40 @@
+"""How answers and the page's own parts are shown: nothing is covered, lost or forgotten."""
+
+import re
+
+import pytest
+
+pytest.importorskip("selenium", reason="selenium is not installed")
+
+from browser import all_of, answered, ask, in_page
+
+
+def said(page, speaker, text):
+    """Have an answer say a text, a word a step, every second one drafted; what is shown of it."""
+    speaker.says(*re.findall(r"\s*\w+|\W", text))
+    ask(page, "Write.", limit="1000")
+    answered(page)
+    return in_page(page, "document.querySelector('.assistant .said').innerText")
+
+
+COVERED = """(() => {
+    const rows = (it, edge) => [...it.getClientRects()].map(({ left, right, top, bottom }) =>
+        ({ left, right, top, bottom: bottom + edge }));
+    const runs = [...document.querySelectorAll(".assistant .said [data-source]")];
+    const boxes = runs.filter((it) => it.classList.contains("drafted")).flatMap((it) =>
+        rows(it, parseFloat(getComputedStyle(it).boxShadow.split("px")[1])));
+    const across = (a, b) => a.left < b.right && b.left < a.right;
+    const into = (a, b) => a.top > b.top + 1 && a.top < b.bottom;
+    const covers = (a, b) => across(a, b) && (into(a, b) || into(b, a));
+    return runs.filter((it) => rows(it, 0).some((row) => boxes.some((box) => covers(box, row))))
+        .map((it) => it.textContent);
+})()"""
+"""Texts that the box of a drafted word in the row above or below reaches into."""
+
+
+def test_no_box_of_a_drafted_word_covers_another_row(told, speaker):
+    row = "    return is_prime(n_max) and snake_case_name\n"
+    heading = "## a_b " + "of_some_long_words " * 20
+    said(told, speaker, f"{heading}\n\nis_prime\n\n```python\n{row * 6}```\n\n{'some_words ' * 60}")
+    assert len(all_of(told, ".assistant .said .drafted")) > 50
+    assert in_page(told, COVERED) == []
