@@ -6,7 +6,9 @@ import pytest
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 
-from browser import all_of, answered, ask, in_page
+from selenium.webdriver import ActionChains
+
+from browser import all_of, answered, ask, found, in_page, resize
 
 
 def said(page, speaker, text):
@@ -38,3 +40,31 @@ def test_no_box_of_a_drafted_word_covers_another_row(told, speaker):
     said(told, speaker, f"{heading}\n\nis_prime\n\n```python\n{row * 6}```\n\n{'some_words ' * 60}")
     assert len(all_of(told, ".assistant .said .drafted")) > 50
     assert in_page(told, COVERED) == []
+
+
+def shut_by_its_button(page):
+    found(page, "#shut").click()
+    assert in_page(page, "document.activeElement.id") == "shelves"
+
+
+def shut_by_a_tap_beside_it(page):
+    ActionChains(page).move_to_element_with_offset(found(page, "body"), 170, 0).click().perform()
+
+
+@pytest.mark.parametrize("shut", [shut_by_its_button, shut_by_a_tap_beside_it])
+def test_on_a_phone_the_list_of_dialogues_can_be_closed(told, shut):
+    resize(told, 360, 640)
+    try:
+        found(told, "#shelves").click()
+        found(told, "#search").click()
+        assert found(told, "#shelf").is_displayed()
+        shut(told)
+        assert not found(told, "#shelf").is_displayed()
+    finally:
+        told.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_on_a_wide_screen_the_list_stays_while_one_writes(told):
+    found(told, "#shelves").click()
+    found(told, "#text").click()
+    assert found(told, "#shelf").is_displayed()

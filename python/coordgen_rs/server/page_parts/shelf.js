@@ -37,19 +37,26 @@ function opened(it) {
     show();
     listDialogues();
   }
-  if (matchMedia("(max-width: 60rem)").matches) toggleShelf(false);
+  if (isCovering()) toggleShelf(false);
 }
 
-function toggleShelf(isOpen) {
+// Whether the list, where it is open, lies over the dialogue.
+const isCovering = () => matchMedia("(max-width: 60rem)").matches;
+
+function toggleShelf(isOpen, focused = $(isOpen ? "search" : "shelves")) {
   $("shelf").hidden = !isOpen;
   $("shelves").setAttribute("aria-expanded", String(isOpen));
   document.body.classList.toggle("with-shelf", isOpen);
   listDialogues();
-  if (isOpen) $("search").focus();
-  else $("shelves").focus();
+  focused.focus();
 }
 
 $("shelves").onclick = () => toggleShelf($("shelf").hidden);
+$("shut").onclick = () => toggleShelf(false);
+document.addEventListener("click", (event) => {
+  const isBeside = !event.composedPath().some((it) => it === $("shelf") || it === $("shelves"));
+  if (isBeside && isCovering() && !$("shelf").hidden) toggleShelf(false, document.activeElement);
+});
 $("shelf").onkeydown = (event) => { if (event.key === "Escape") { event.stopPropagation(); toggleShelf(false); } };
 $("search").oninput = listDialogues;
 $("keep").onchange = async () => {
