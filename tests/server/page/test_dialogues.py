@@ -70,6 +70,31 @@ def test_what_is_deleted_while_it_is_answered_does_not_come_back(page):
     assert titles(page) == []
 
 
+def test_a_dialogue_is_deleted_only_once_that_is_confirmed(page):
+    ask(page, "First", limit="4", temperature="0")
+    answered(page)
+    found(page, "#shelves").click()
+    for answer, left in (("dismiss", ["First"]), ("accept", [])):
+        found(page, "#dialogues li > button:last-child").click()
+        asked = page.switch_to.alert
+        assert "First" in asked.text
+        getattr(asked, answer)()
+        until(page, lambda left=left: titles(page) == left)
+
+
+def test_what_a_reload_loses_is_told_until_it_is_kept(page, url):
+    assert not found(page, "#unkept").is_displayed()
+    while_answered(page, "", said="")
+    assert "reload" in found(page, "#unkept").text
+    found(page, "#stop").click()
+    idle(page)
+    found(page, "#keep-them").click()
+    until(page, lambda: not found(page, "#unkept").is_displayed())
+    page.get(url)
+    until(page, lambda: titles(page) == [TEXT[:60]])
+    assert not found(page, "#unkept").is_displayed()
+
+
 def test_the_open_dialogue_is_not_stopped_by_a_click_on_it(page):
     found(page, "#shelves").click()
     while_answered(

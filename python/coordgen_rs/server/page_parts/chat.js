@@ -68,6 +68,7 @@ function ask(text, files, parent = dialogue.current) {
   put(dialogue, question);
   done(kept.put(dialogue));
   follows = true;
+  listDialogues();
   show();
   answer(question);
 }

@@ -1,6 +1,7 @@
 // The list of dialogues: kept or not, searched, exported, imported, cleared.
 
 function listDialogues() {
+  $("unkept").hidden = kept.isOn || !kept.found("").length;
   if ($("shelf").hidden) return;
   $("keep").checked = kept.isOn;
   const found = kept.found($("search").value);
@@ -8,13 +9,20 @@ function listDialogues() {
     const line = made("li"), open = button(shown(it.title) || "(no title)", `Changed ${new Date(it.changed).toLocaleString()}`,
       () => opened(it));
     if (it === dialogue) open.setAttribute("aria-current", "true");
-    const remove = button("\u00d7", "", async () => { await done(kept.remove(it.id)); if (it === dialogue) anew(); listDialogues(); });
+    const remove = button("\u00d7", "", () => removed(it));
     remove.setAttribute("aria-label", `Delete ${it.title}`);
     line.append(open, remove);
     return line;
   }));
   $("none").hidden = found.length > 0;
   $("none").textContent = $("search").value.trim() ? "No dialogue holds this." : "No dialogue yet.";
+}
+
+async function removed(it) {
+  if (!confirm(`Delete "${shown(it.title) || "(no title)"}"? It cannot be brought back.`)) return;
+  await done(kept.remove(it.id));
+  if (it === dialogue) anew();
+  listDialogues();
 }
 
 // What the browser's database refuses is told, and nothing of this visit is lost.
@@ -59,12 +67,15 @@ document.addEventListener("click", (event) => {
 });
 $("shelf").onkeydown = (event) => { if (event.key === "Escape") { event.stopPropagation(); toggleShelf(false); } };
 $("search").oninput = listDialogues;
-$("keep").onchange = async () => {
-  const isOn = await done($("keep").checked ? kept.turnOn() : kept.turnOff());
-  if (isOn) tell(kept.isOn ? "Dialogues are kept in this browser from now on." : "Nothing is kept in this browser any more.");
+async function keep(isWanted) {
+  const isDone = await done(isWanted ? kept.turnOn() : kept.turnOff());
+  if (isDone) tell(kept.isOn ? "Dialogues are kept in this browser from now on." : "Nothing is kept in this browser any more.");
   remember();
   listDialogues();
-};
+}
+
+$("keep").onchange = () => keep($("keep").checked);
+$("keep-them").onclick = () => keep(true).then(() => $("text").focus());
 $("export").onclick = () => {
   const all = kept.found("");
   if (!all.length) return tell("There is no dialogue to export.");
