@@ -1,7 +1,9 @@
 """The end of a server: a real process, real signals, and what clients see meanwhile."""
 
 import json
+import os
 import signal
+import subprocess
 
 import pytest
 
@@ -11,12 +13,27 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import httpx
 
+from command_line import MODULE
 from coordgen_rs.cli.exit_codes import INTERRUPTED
 from coordgen_rs.server.stopping import Stopping
 from served import served
 from stalled import stall_servers
 
 LONG = {"prompt": "hello", "max_tokens": 900, "stream": True, "ignore_eos": True}
+LOADS_FOR_EVER = """
+import sys
+import time
+
+from coordgen_rs.cli.options import model
+
+
+def opened(*arguments, **options):
+    print("opening", file=sys.stderr, flush=True)
+    time.sleep(3600)
+
+
+model.opened = opened
+"""
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 
 
@@ -144,3 +161,20 @@ def test_a_second_signal_while_the_model_is_closed_leaves_at_once():
         assert left == []
         signal.raise_signal(signal.SIGINT)
         assert left == [True]
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_server_that_is_still_loading_ends_at_once(bundle, tmp_path, monkeypatch, number):
+    (tmp_path / "sitecustomize.py").write_text(LOADS_FOR_EVER)
+    known = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{known}" if known else str(tmp_path))
+    command = [*MODULE, "serve", str(bundle), "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = line_with(process, "requests to").split("requests to ")[1].split()[0]
+            line_with(process, "opening")
+            assert httpx.get(f"{url}/health", timeout=600).status_code == 503
+            process.send_signal(number)
+            assert process.wait(600) == 0
+        finally:
+            process.kill()

@@ -92,7 +92,7 @@ def serve(
     access: Access,
     tell: Callable[[str], None],
     leave: Callable[[], object],
-) -> None:
+) -> bool:
     """Serve until SIGINT or SIGTERM.
 
     Args:
@@ -102,6 +102,9 @@ def serve(
         access: Who may ask, and for what.
         tell: Takes a line for the user, from any thread.
         leave: Ends the process, whatever still runs in it; called for a second signal.
+
+    Returns:
+        Whether all models are closed; one that is still being opened is of no use to anybody.
 
     Raises:
         OptionError: The address cannot be bound.
@@ -168,9 +171,10 @@ def serve(
         finally:
             stopping.end()
             models.close()
-            models.join()
+            is_closed = models.join(with_opening=False)
     if models.failure is not None:
         raise models.failure
+    return is_closed
 
 
 class _Server(uvicorn.Server):

@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from coordgen_rs.cli.exit_codes import INTERRUPTED
+from coordgen_rs.cli.exit_codes import DONE, INTERRUPTED
 from coordgen_rs.cli.options import access as access_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
@@ -126,7 +126,7 @@ def run(options: argparse.Namespace) -> int:
         )
 
     with warnings_told():
-        serve(
+        is_closed = serve(
             models,
             opened,
             place,
@@ -134,7 +134,9 @@ def run(options: argparse.Namespace) -> int:
             lambda line: text.tell(f"coordgen: {line}"),
             _leave,
         )
-    return 0
+    if not is_closed:
+        _leave(DONE)
+    return DONE
 
 
 def _default_prefix_memory() -> int:
@@ -143,6 +145,6 @@ def _default_prefix_memory() -> int:
     return _PREFIX_MEMORY if memory is None else min(_PREFIX_MEMORY, memory // _SHARE_OF_MEMORY)
 
 
-def _leave() -> None:
+def _leave(code: int = INTERRUPTED) -> None:
     """End at once, whatever the model is doing; what is finished is written already."""
-    os._exit(INTERRUPTED)
+    os._exit(code)

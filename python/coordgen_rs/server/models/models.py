@@ -218,11 +218,21 @@ class Models:
             for worker in self._workers():
                 worker.close()
 
-    def join(self) -> None:
-        """Wait until all models are closed."""
+    def join(self, *, with_opening: bool = True) -> bool:
+        """Wait until all models are closed.
+
+        Args:
+            with_opening: Whether to wait for those that are being opened, too, which nothing ends.
+
+        Returns:
+            Whether all are closed.
+        """
         self._room.close()
-        for worker in self._workers():
+        workers = self._workers()
+        closing = [worker for worker in workers if with_opening or worker.opening.done()]
+        for worker in closing:
             worker.join()
+        return len(closing) == len(workers)
 
     def _workers(self) -> list[Worker]:
         with self._right:
