@@ -23,6 +23,24 @@ from coordgen_rs.model.answer import Stream
 next_piece = Stream.__next__
 Stream.__next__ = lambda self: time.sleep(0.05) or next_piece(self)
 """
+READ_SLOWLY = """
+import time
+from coordgen_rs.model import Model
+
+stream_tokens = Model.stream_tokens
+
+
+def told(model, token_ids, *, on_read, **options):
+    def tell(num_read):
+        print(f"{num_read} read", flush=True)
+        time.sleep(2)
+        on_read(num_read)
+
+    return stream_tokens(model, token_ids, on_read=tell, **options)
+
+
+Model.stream_tokens = told
+"""
 SHORT = ("--max-new-tokens", "6", "--threads", "1")
 
 
@@ -42,6 +60,13 @@ def chat(bundle_of, tmp_path):
         return screen
 
     return opened
+
+
+def patched(folder, code):
+    """An environment in which `code` runs before everything else."""
+    (folder / "sitecustomize.py").write_text(code)
+    known = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{folder}{os.pathsep}{known}" if known else str(folder)}
 
 
 def asked(path):
@@ -118,8 +143,7 @@ def test_what_the_makers_recommend_is_told_and_set_at_once(chat, bundle_of, tmp_
 
 def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(chat, tmp_path):
     path = tmp_path / "dialogue.json"
-    (tmp_path / "sitecustomize.py").write_text(SLOWLY)
-    slow = {"PYTHONPATH": str(tmp_path)}
+    slow = patched(tmp_path, SLOWLY)
     with chat("--max-new-tokens", "400", "--ignore-eos", environment=slow) as screen:
         screen.type("Tell.\r")
         screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
@@ -136,6 +160,37 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(ch
         assert screen.process.poll() is None
         screen.type("\x04")
         assert screen.ended() == 0
+
+
+def test_ctrl_c_that_stops_an_answer_is_none_of_the_two_that_leave(chat, tmp_path):
+    slow = patched(tmp_path, SLOWLY)
+    with chat("--max-new-tokens", "400", "--ignore-eos", environment=slow) as screen:
+        screen.type("Tell.\r")
+        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+        before = screen.num_asked
+        screen.type("\x03")
+        screen.until_asked(before)
+        screen.type("\x03")
+        screen.until("Ctrl-C again")
+        screen.until(lambda: screen.line == ">")
+        assert screen.process.poll() is None
+        screen.type("\x03")
+        assert screen.ended() == 0
+
+
+def test_ctrl_c_stops_a_long_prompt_behind_the_chunk_that_is_read(chat, tmp_path):
+    (tmp_path / "lamp.txt").write_text("The lamp is green. " * 160)
+    with chat(environment=patched(tmp_path, READ_SLOWLY)) as screen:
+        said(screen, f"/file {tmp_path / 'lamp.txt'}")
+        before = screen.num_asked
+        screen.type("What is it?\r")
+        screen.until("256 read")
+        screen.type("\x03")
+        screen.until("stopped before the answer began")
+        screen.until_asked(before)
+        assert "768 read" not in screen.shown
+        said(screen, "/stats")
+        assert "answer: 0 tokens" in screen.shown
 
 
 def test_wide_and_combined_characters_are_shown_and_sent_whole_also_after_a_resize(chat, tmp_path):
@@ -245,6 +300,25 @@ def test_dialogues_are_saved_and_loaded_and_nothing_else_is_overwritten(chat, tm
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_another_dialogue_is_written_over_only_if_that_is_wanted(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    with chat() as screen:
+        said(screen, f"/save {path}")
+        assert "nothing to save" in screen.shown
+        said(screen, "first")
+        said(screen, f"/save {path}")
+        said(screen, "second")
+        said(screen, f"/save {path}")  # it is this one's
+        said(screen, "/reset")
+        said(screen, f"/save {path}")
+        said(screen, "third")
+        for answer, expected in (("no", ["first", "second"]), ("yes", ["third"])):
+            said(screen, f"/save {path}")
+            assert "write over it?" in screen.shown
+            said(screen, answer)
+            assert asked(path) == expected
+
+
 def test_what_was_typed_comes_back_in_the_next_chat_unless_that_is_not_wanted(chat, tmp_path):
     with chat() as screen:
         said(screen, "remember me")
@@ -322,15 +396,14 @@ def test_an_answer_steers_no_terminal(chat):
         assert "\u241b[2J\u2407" in screen.shown
 
 
-def test_a_file_stays_for_the_next_message_where_the_first_one_was_not_answered(chat, tmp_path):
+def test_a_file_that_is_too_long_does_not_stay_for_the_next_message(chat, tmp_path):
     (tmp_path / "lamp.txt").write_text("The lamp is green. " * 200)
     path = tmp_path / "dialogue.json"
     with chat() as screen:
         said(screen, f"/file {tmp_path / 'lamp.txt'}")
         said(screen, "Too long?")
-        assert "coordgen: error" in screen.shown
+        assert "lamp.txt does not go with the next message" in " ".join(screen.rows)
         (tmp_path / "short.txt").write_text("short")
-        said(screen, "/reset")
         said(screen, f"/file {tmp_path / 'short.txt'}")
         said(screen, "What is it?")
         said(screen, f"/save {path}")

@@ -97,12 +97,21 @@ def _continue(talk: "Talk", rest: str) -> None:
 
 def _save(talk: "Talk", rest: str) -> None:
     path = _path(rest)
+    if not talk.dialogue.turns:
+        raise OptionError("nothing was said yet: there is nothing to save")
+    if path.exists() and path.resolve() != talk.file:
+        saved.check_replaceable(path)
+        if not talk.agrees(f"{path} holds another dialogue: write over it?"):
+            raise OptionError(f"{path} holds another dialogue, which stays: choose another name")
     saved.save(path, talk.dialogue.messages, talk.model_name)
+    talk.file = path.resolve()
     text.tell(f"({counted(len(talk.dialogue.turns), 'message')} saved in {path})")
 
 
 def _load(talk: "Talk", rest: str) -> None:
-    talk.dialogue.load(saved.load(_path(rest)))
+    path = _path(rest)
+    talk.dialogue.load(saved.load(path))
+    talk.file = path.resolve()
     for message in talk.dialogue.messages:
         mark = {"user": "> ", "system": "(system) "}.get(message["role"], "")
         print(mark + _safe(message["content"]), flush=True)
@@ -110,7 +119,7 @@ def _load(talk: "Talk", rest: str) -> None:
 
 def _reset(talk: "Talk", rest: str) -> None:
     talk.dialogue.reset()
-    talk.files = []
+    talk.files, talk.file = [], None
     if talk.is_interactive:
         text.tell("(a new dialogue)")
 

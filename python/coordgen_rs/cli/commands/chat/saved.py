@@ -32,10 +32,7 @@ def save(path: Path, messages: Sequence[Mapping[str, str]], model: str) -> None:
         OSError: It cannot be written; what was there stays.
     """
     if path.exists():
-        try:
-            load(path)
-        except OptionError as error:
-            raise OptionError(f"{error}; it stays: choose another name") from error
+        check_replaceable(path)
     system = messages[0]["content"] if messages and messages[0]["role"] == "system" else ""
     turns = [it for it in messages if it["role"] != "system"]
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -68,6 +65,18 @@ def save(path: Path, messages: Sequence[Mapping[str, str]], model: str) -> None:
     }
     with replacing(path, private=True) as stream:
         stream.write(json.dumps(document, ensure_ascii=False, indent=1).encode())
+
+
+def check_replaceable(path: Path) -> None:
+    """Check that a file is a dialogue.
+
+    Raises:
+        OptionError: It is not.
+    """
+    try:
+        load(path)
+    except OptionError as error:
+        raise OptionError(f"{error}; it stays: choose another name") from error
 
 
 def load(path: Path) -> list[dict[str, str]]:

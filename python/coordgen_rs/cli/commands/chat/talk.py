@@ -8,6 +8,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
 from types import FrameType
 
 from coordgen_rs.cli.commands.chat.commands import COMMANDS
@@ -16,7 +18,7 @@ from coordgen_rs.cli.commands.chat.settings import Settings
 from coordgen_rs.cli.commands.chat.typed import Lines
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
-from coordgen_rs.cli.terminal.printable import answer_text
+from coordgen_rs.cli.terminal.printable import answer_text, printable
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
 from coordgen_rs.model.answer import Piece, Stream
 from coordgen_rs.model.dialogue import Dialogue
@@ -37,6 +39,7 @@ class Talk:
         model_name: The `model_name` argument.
         colours: Those of sources; None where there are none.
         files: Names and texts that go with the next message.
+        file: Where the dialogue was saved last, or loaded from; None for neither.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Talk:
         self.model_name = model_name
         self.colours = SourceColours() if wants_colours(sys.stdout) else None
         self.files: list[tuple[str, str]] = []
+        self.file: Path | None = None
         self._was_interrupted = False
 
     @property
@@ -116,6 +120,17 @@ class Talk:
             print(flush=True)
             return None
 
+    def agrees(self, question: str) -> bool:
+        """Whether the user says yes to a question; no where nobody types."""
+        if self._lines is None:
+            return False
+        text.tell(f"({question} `yes` does, anything else does not)")
+        try:
+            return self._lines.read().strip().lower() in ("y", "yes")
+        except (EOFError, KeyboardInterrupt):
+            print(flush=True)
+            return False
+
     def _obey(self, command: "Callable[[Talk, str], None]", rest: str) -> None:
         """Run a command; what it refuses is told, and Ctrl-C ends it alone where somebody types.
 
@@ -164,6 +179,7 @@ class Talk:
         """
         try:
             with _interrupts_counted(self.is_interactive) as interrupts:
+                self.dialogue.options["on_read"] = partial(_heed, interrupts)
                 with answering as stream:
                     for piece in stream:
                         print(self._shown(piece), end="", flush=True)
@@ -173,11 +189,16 @@ class Talk:
         except (PromptTooLongError, ChatTemplateError) as error:
             if not self.is_interactive:
                 raise
-            hint = "; /reset starts anew" if isinstance(error, PromptTooLongError) else ""
+            is_too_long = isinstance(error, PromptTooLongError)
+            hint = "; /reset starts anew" if is_too_long else ""
+            if is_too_long and self.files:
+                names = ", ".join(name for name, _ in self.files)
+                hint, self.files = f"; {printable(names)} does not go with the next message", []
             text.tell(f"coordgen: error: {error}{hint}")
             return
-        self._was_interrupted = bool(interrupts)
         answer = self.dialogue.answer
+        if interrupts and answer is not None and not answer.text:
+            text.tell("(stopped before the answer began)")
         if answer is not None and answer.finish_reason in ("length", "capacity"):
             limit = "--max-new-tokens" if answer.finish_reason == "length" else "the context"
             hint = "; /continue goes on" if answer.finish_reason == "length" else ""
@@ -204,12 +225,22 @@ def _piped() -> Iterator[str]:
         yield text.decoded(line, "stdin").rstrip("\n")
 
 
+def _heed(interrupts: list[int], num_read: int) -> None:
+    """Stop behind a chunk of a prompt.
+
+    Raises:
+        KeyboardInterrupt: There was an interrupt.
+    """
+    if interrupts:
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def _interrupts_counted(is_interactive: bool) -> Iterator[list[int]]:
     """The interrupts within the block, the first of which does not end it at once.
 
-    A first Ctrl-C is heeded between steps, when nothing is half done; a second one, as while a long
-    prompt is read, raises KeyboardInterrupt where it finds the program.
+    A first Ctrl-C is heeded between steps and chunks of a prompt, when nothing is half done; a
+    second one raises KeyboardInterrupt where it finds the program.
     """
     found: list[int] = []
     if not is_interactive:
