@@ -279,12 +279,15 @@ def test_a_server_with_keys_says_that_it_wants_one(browser, bundle_of, tmp_path,
         until(browser, lambda: found(browser, "#key-told").text)
         assert found(browser, "#key-told").text == "This server wants an API key: type it here."
         assert in_page(browser, "document.activeElement.id") == "key"
+        ask(browser, "Hello", limit="4")
+        told = "This server wants an API key: type it in Settings."
+        until(browser, lambda: found(browser, ".user .error").text == told)
         found(browser, "#key").send_keys("wrong", Keys.TAB)
         until(browser, lambda: "does not know" in found(browser, "#key-told").text)
         found(browser, "#key").clear()
         found(browser, "#key").send_keys("secret-key-1", Keys.TAB)
         until(browser, lambda: found(browser, "#model").text)
-        ask(browser, "Hello", limit="4")
+        button(browser, "Send again").click()
         idle(browser)
         assert len(branch(browser)) == 2
     browser.get_log("browser")

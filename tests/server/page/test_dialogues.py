@@ -235,6 +235,38 @@ def test_what_two_tabs_add_to_one_dialogue_is_kept(page):
     until(page, lambda: in_page(page, "window.done_") == 2)
 
 
+def test_what_one_tab_says_or_deletes_is_seen_in_another(page, url):
+    found(page, "#shelves").click()
+    found(page, "#keep").click()
+    until(page, lambda: "are kept" in found(page, "#note").text)
+    first = page.current_window_handle
+    page.switch_to.new_window("tab")
+    second = page.current_window_handle
+    try:
+        page.get(url)
+        until(page, lambda: in_page(page, "kept.isOn"))
+        ask(page, "Second tab", limit="4", temperature="0")
+        answered(page)
+        said = branch(page)
+        page.switch_to.window(first)
+        until(page, lambda: found(page, "#dialogues button").text == "Second tab")
+        found(page, "#dialogues button").click()
+        until(page, lambda: branch(page) == said)
+        ask(page, "Gone on", limit="4", temperature="0")
+        idle(page)
+        said = branch(page)
+        assert len(said) == 4
+        page.switch_to.window(second)
+        until(page, lambda: branch(page) == said)
+        page.execute_script("kept.clear()")
+        page.switch_to.window(first)
+        until(page, lambda: titles(page) == [])
+    finally:
+        page.switch_to.window(second)
+        page.close()
+        page.switch_to.window(first)
+
+
 def test_a_tab_keeps_nothing_once_another_one_has_turned_that_off(page):
     page.execute_script("kept.turnOn().then(() => { window.done_ = 1; });")
     until(page, lambda: in_page(page, "window.done_"))

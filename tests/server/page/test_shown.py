@@ -68,3 +68,53 @@ def test_on_a_wide_screen_the_list_stays_while_one_writes(told):
     found(told, "#shelves").click()
     found(told, "#text").click()
     assert found(told, "#shelf").is_displayed()
+
+
+def test_a_task_stands_beside_its_box(told, speaker):
+    text = said(told, speaker, "- [x] one\n- [ ] two\n\nand\n\n- [x] far\n\n- [ ] apart\n")
+    rows = [" ".join(row.split()) for row in text.split("\n") if row.strip()]
+    assert rows == ["\u2611 one", "\u2610 two", "and", "\u2611 far", "\u2610 apart"]
+
+
+FORMULAS = (
+    r"\[ E=mc^2 \]",
+    r"It is \( a_1 * b \) or \(\{ x \\ y_2 * z \}\) here.",
+    "\\[\na_{1} * b_{2}\n- c_{3} * d\n\\]",
+    "As follows:\n$$\na_1 * b\n+ c * d_2\n$$\nand so on.",
+    r"x\[ y_1 \] z",
+    r"- of \[ a_1 \\ b_1 \]",
+)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_formula_is_shown_as_it_was_written(told, speaker, formula):
+    shown = said(told, speaker, f"{formula}\n\nThat is *all*.")
+    wanted = f"{formula.removeprefix('- ')}\n\nThat is all."
+    assert shown.split() == wanted.split()
+
+
+@pytest.mark.parametrize(
+    ("escaped", "shown"),
+    [(r"\[no\](link) and \*", "[no](link) and *"), (r"one \[ alone", "one [ alone")],
+)
+def test_other_escapes_of_markdown_are_none_to_see(told, speaker, escaped, shown):
+    assert said(told, speaker, escaped) == shown
+
+
+def test_dark_or_light_is_the_same_behind_a_reload(told, speaker):
+    theme = "document.documentElement.dataset.theme"
+    for _ in range(2):
+        found(told, "#theme").click()
+        chosen = in_page(told, theme)
+        told.get(speaker.url)
+        assert in_page(told, theme) == chosen
+
+
+def test_one_token_is_no_plural(told, speaker):
+    speaker.says("Green", ".")
+    ask(told, "Write.", limit="1000")
+    answered(told)
+    title = "document.querySelectorAll('.step')[1].title"
+    in_page(told, "document.querySelectorAll('.step')[1].focus()")
+    shown = " ".join([in_page(told, title), found(told, "body").text])
+    assert not re.search(r"\b1 (drafted )?(tokens|steps|rows|characters)\b", shown)

@@ -25,11 +25,11 @@ async function answered(path, body, signal) {
   }
   if (response.ok) return response;
   const told = await response.json().catch(() => null);
-  if (response.status === 401) wantsKey();
+  if (response.status === 401) throw new Refused(wantsKey(), response.status);
   throw new Refused(told?.error?.message ?? `The server answered with status ${response.status}.`, response.status);
 }
 
-// The server has keys: say so, and where to type one.
+// The server has keys: say so, and where to type one. What was said, in the page's own words.
 function wantsKey() {
   const typed = $("key").value.trim();
   $("more").open = true;
@@ -37,6 +37,7 @@ function wantsKey() {
   $("key-told").hidden = false;
   $("key").setAttribute("aria-invalid", "true");
   $("key").focus();
+  return typed ? "The server does not know the API key in Settings." : "This server wants an API key: type it in Settings.";
 }
 
 const LONGEST_MS = 8;  // of work on events before the page may draw, and hear keys

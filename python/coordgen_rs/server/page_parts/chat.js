@@ -5,6 +5,7 @@ const tokens = new Map();  // of each answer of this visit, so that it can be go
 const bodies = new Map();  // what was asked for it
 const partial = new Set();  // those that were stopped or gone on with, so that one request gives no such answer
 const views = new Map();  // of the messages of this dialogue
+const THEME = "coordgen-theme";
 let dialogue = newDialogue(), running = null, follows = true, lastTop = 0;
 
 function keepInView() {
@@ -253,6 +254,7 @@ $("theme").onclick = () => {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
   document.documentElement.dataset.theme = now === "dark" ? "light" : "dark";
+  localStorage.setItem(THEME, document.documentElement.dataset.theme);
 };
 $("log").onscroll = followed;
 $("text").onkeydown = (event) => {
@@ -263,6 +265,11 @@ $("text").onkeydown = (event) => {
 };
 addEventListener("keydown", (event) => { if (event.key === "Escape" && !event.isComposing) stopped(); });
 $("keys").textContent = isTouched() ? "Enter breaks the line" : "Enter sends, Shift+Enter breaks the line, Esc stops";
+if (["dark", "light"].includes(localStorage.getItem(THEME))) document.documentElement.dataset.theme = localStorage.getItem(THEME);
 remembered();
 named();
+kept.changed = () => {
+  listDialogues();
+  if (!running && dialogue.current !== null) show();
+};
 done(kept.open()).then(listDialogues);

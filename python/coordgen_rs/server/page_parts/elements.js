@@ -34,6 +34,9 @@ function tinted(element, source) {
 
 const by = (source) => source === "target" ? "the model itself" : source;
 
+// A number of things, in words.
+const counted = (count, thing) => `${count.toLocaleString("en")} ${thing}${count === 1 ? "" : "s"}`;
+
 // Tell those who see it and those who hear it.
 function tell(text) { $("note").textContent = text; }
 

@@ -34,7 +34,7 @@ function lineOf(figures) {
   const plain = figures.plainSeconds ? ` (plain decoding: about ${(figures.tokens / figures.plainSeconds).toFixed(0)})` : "";
   const measured = figures.measured ? `; measured: plain decoding ${figures.measured.toFixed(0)} tokens/s and the same text, ` +
     `so drafts were ${(figures.perSecond / figures.measured).toFixed(2)} times as fast` : "";
-  return `${figures.tokens} tokens in ${figures.steps} steps, ${perStep(figures)} tokens per step, ` +
+  return `${counted(figures.tokens, "token")} in ${counted(figures.steps, "step")}, ${perStep(figures)} tokens per step, ` +
     `${figures.perSecond.toFixed(0)} tokens/s${plain}; prompt ${figures.prompt}, ${figures.reused} of them reused${measured}`;
 }
 
@@ -44,7 +44,7 @@ function savedBy(messages) {
   if (!all.length) return "";
   const sum = (list, of) => list.reduce((total, it) => total + of(it), 0);
   const tokens = sum(all, (it) => it.tokens), steps = sum(all, (it) => it.steps), parts = [
-    `This dialogue: ${tokens.toLocaleString("en")} tokens in ${steps.toLocaleString("en")} steps, ${perStep({ tokens, steps })} a step.`];
+    `This dialogue: ${counted(tokens, "token")} in ${counted(steps, "step")}, ${perStep({ tokens, steps })} a step.`];
   const reckoned = all.filter((it) => it.plainSeconds), seconds = sum(reckoned, (it) => it.seconds);
   const plain = sum(reckoned, (it) => it.plainSeconds);
   if (reckoned.length) {

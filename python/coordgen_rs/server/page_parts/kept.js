@@ -11,6 +11,9 @@ class Kept {
   constructor() {
     this.all = new Map();
     this.base = null;
+    this.changed = () => {};
+    this.others = new BroadcastChannel(DATABASE);  // tabs, which tell what they have put or removed
+    this.others.onmessage = ({ data }) => this.told(data);
   }
 
   get isOn() { return this.base !== null; }
@@ -54,6 +57,17 @@ class Kept {
 
   has(dialogue) { return this.all.get(dialogue.id) === dialogue; }
 
+  // Another tab has changed these dialogues.
+  async told(ids) {
+    for (const id of this.base ? ids : []) {
+      const read = await asked(this.store("readonly").get(id)), own = this.all.get(id);
+      if (!read) this.all.delete(id);
+      else if (own && own !== running?.dialogue) followOn(own, read);
+      else if (!own) this.all.set(id, reopened(read));
+    }
+    this.changed();
+  }
+
   async put(dialogue) {
     this.all.set(dialogue.id, dialogue);
     if (this.base && localStorage.getItem(KEEPS) !== "yes") this.close();  // another tab has turned it off
@@ -61,16 +75,24 @@ class Kept {
     const store = this.store("readwrite");
     merge(dialogue, await asked(store.get(dialogue.id)));
     await asked(store.put(dialogue));
+    this.others.postMessage([dialogue.id]);
   }
 
   async remove(id) {
     this.all.delete(id);
-    if (this.base) await asked(this.store("readwrite").delete(id));
+    await this.removedFromBase([id], (store) => store.delete(id));
   }
 
   async clear() {
+    const ids = [...this.all.keys()];
     this.all.clear();
-    if (this.base) await asked(this.store("readwrite").clear());
+    await this.removedFromBase(ids, (store) => store.clear());
+  }
+
+  async removedFromBase(ids, remove) {
+    if (!this.base) return;
+    await asked(remove(this.store("readwrite")));
+    this.others.postMessage(ids);
   }
 
   // Those that hold a text, the last one first.

@@ -93,7 +93,7 @@ class Question {
 function fileOf(name, text) {
   const file = made("details", "file"), content = made("pre", "", shown(text.slice(0, 20_000)));
   content.tabIndex = 0;
-  file.append(made("summary", "", `${shown(name)}, ${text.length.toLocaleString("en")} characters`), content);
+  file.append(made("summary", "", `${shown(name)}, ${counted(text.length, "character")}`), content);
   return file;
 }
 

@@ -69,7 +69,10 @@ const isUnsaid = (message) => message.role === "assistant" && !message.content &
 // A dialogue as the browser's database has it.
 function reopened(read) {
   const dialogue = { ...read, messages: Object.assign(Object.create(null), read.messages) };
-  for (const message of Object.values(dialogue.messages)) if (isUnsaid(message)) takeOut(dialogue, message);
+  for (const message of Object.values(dialogue.messages).filter(isUnsaid)) {
+    takeOut(dialogue, message);
+    takenOut.delete(message.id);  // another tab may be saying it
+  }
   return dialogue;
 }
 
@@ -88,6 +91,13 @@ function showThrough(dialogue, message) {
     dialogue.current = last.id;
     last = siblingsOf(dialogue, { parent: last.id }).at(-1);
   }
+}
+
+// Go on with a dialogue as another tab has.
+function followOn(dialogue, other) {
+  merge(dialogue, other);
+  [dialogue.title, dialogue.changed] = [other.title, other.changed];
+  showThrough(dialogue, dialogue.messages[dialogue.current]);
 }
 
 // What a message says to the model: its text, and its files, each in a fence that it does not hold itself.

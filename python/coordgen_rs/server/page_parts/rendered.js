@@ -30,8 +30,22 @@ function isCrowded(text) {
   return crowded.is;
 }
 
+// A formula between marks of TeX is shown as it was written: its backslashes, stars and underscores are no marks of
+// Markdown. Without an empty line, and not too long, so that one that is not closed is not looked for far away.
+const FORMULA = /^ {0,3}(?:\\\[(?:(?!\n[ \t]*\n)[^]){1,2000}?\\\]|\$\$(?:(?!\n[ \t]*\n)[^]){1,2000}?\$\$)[ \t]*(?:\n|$)/;
+const INNER_FORMULA = /^(?:\\\[[^]{1,500}?\\\](?!\()|\\\([^]{1,500}?\\\))/;
+const written = (form, type) => (text) => {
+  const found = form.exec(text);
+  return found ? { type, raw: found[0] } : undefined;
+};
+
 // A definition of a link is shown as it was written: the library has no token for it, and places are those of tokens.
 marked.use({
+  extensions: [
+    { name: "formula", level: "block", tokenizer: written(FORMULA, "formula"),
+      start: (text) => text.search(/\n {0,3}(?:\\\[|\$\$)/) + 1 || undefined },
+    { name: "inner formula", level: "inline", tokenizer: written(INNER_FORMULA, "literal") },
+  ],
   tokenizer: {
     def() {},
     emStrong: (_, whole) => isCrowded(whole) ? undefined : false,  // false: as the library does

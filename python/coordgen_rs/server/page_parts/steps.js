@@ -36,8 +36,8 @@ class Steps {
     }
     this.trees.push(step?.tree);
     if (step) this.rows.push(step.rows);
-    const cost = step ? `; ${step.accepted} of ${step.drafted} drafted tokens accepted, ${numRejected} rejected, ` +
-      `in ${step.rows} rows` : "";
+    const cost = step ? `; ${step.accepted} of ${counted(step.drafted, "drafted token")} accepted, ${numRejected} rejected, ` +
+      `in ${counted(step.rows, "row")}` : "";
     column.title = `Step ${number}: ${told.join(", ")}${cost}`;
     if (this.count % IN_A_GROUP === 0) this.group = this.strip.appendChild(made("div", "group"));
     this.group.append(column);

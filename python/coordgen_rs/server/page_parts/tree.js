@@ -86,7 +86,7 @@ function captionOf(nodes, number) {
   const named = (kind) => nodes.filter((node) => node.kind === kind);
   const accepted = named("accepted"), rejected = named("rejected"), [own] = named("own");
   const quoted = (list) => JSON.stringify(list.map((node) => node.text).join(""));
-  const parts = [`Step ${number}: ${accepted.length + rejected.length} drafted tokens`];
+  const parts = [`Step ${number}: ${counted(accepted.length + rejected.length, "drafted token")}`];
   if (accepted.length) parts.push(`accepted ${quoted(accepted)}`);
   if (rejected.length) parts.push(`rejected ${rejected.length}`);
   if (own) parts.push(`the model itself chose ${quoted([own])}`);
