@@ -14,6 +14,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Tokenizer, Vocabulary
 from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar.closed_objects import with_closed_objects
+from coordgen_rs.grammar.followed import as_followed
 from grammar_schemas import FOLLOWED
 
 INTEGER = {"type": "integer"}
@@ -148,6 +149,24 @@ CASES = {
         of(properties=INTEGER, allOf=A),
         [{"properties": 1, "allOf": {"a": 1}}],
         [{"properties": 1, "allOf": {"a": 1, "c": 2}}],
+    ),
+    "a pattern of a property alone": (
+        of(a=INTEGER, b=TRUE)
+        | {"additionalProperties": False, "patternProperties": {"^a$": {"minimum": 3}}},
+        [{"a": 3, "b": True}],
+        [{"a": 2, "b": True}, {"a": 3, "b": True, "c": 1}],
+    ),
+    "a pattern of all properties": (
+        {"type": "object", "properties": {"a": INTEGER, "b": True}, "additionalProperties": False}
+        | {"patternProperties": {"^(a|b)$": INTEGER, "^[ab]$": {"maximum": 5}, "^x": TRUE}},
+        [{}, {"a": 3}, {"b": 4}, {"a": 3, "b": 4, "xy": True}],
+        [{"b": "x"}, {"b": 6}, {"c": 1}],
+    ),
+    "a pattern of what is required": (
+        {"type": "object", "required": ["a"], "additionalProperties": False}
+        | {"patternProperties": {"^a$": INTEGER}},
+        [{"a": 3}],
+        [{}, {"a": True}],
     ),
     "a constant": ({"const": {"properties": {}}}, [{"properties": {}}], [{}]),
     "a definition whose name is taken": (
@@ -319,3 +338,42 @@ def test_closing_keeps_what_a_schema_names_and_refuses_a_further_property_anywhe
         assert given_one.is_valid(value)
         assert not closed.is_valid(value)
         del one["z"]
+
+
+def test_a_pattern_of_many_names_is_a_pattern():
+    for pattern in (
+        "^(((a?){100}){100}){100}$",
+        "^(((a{100}){100}){100}){100}$",
+        "^[a-z]{2}$",
+        "^a",
+        "(",
+    ):
+        schema = {"type": "object", "required": ["a"], "patternProperties": {pattern: {}}}
+        schema["additionalProperties"] = False
+        assert as_followed(schema) == schema
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": INTEGER, "b": TRUE}, "patternProperties": {"^a$": {"minimum": 3}}},
+        {"properties": {"a": INTEGER, "b": TRUE}, "patternProperties": {"^(a|b)$": {}}},
+        {"required": ["a"], "patternProperties": {"^a$": INTEGER}},
+        {"required": ["a", "b"], "patternProperties": {"^[a-b]{1}$": {}, "^(?:a|bc{0})$": {}}},
+        {"required": ["a"], "propertyNames": {"pattern": "^a$"}},
+    ],
+)
+def test_behind_the_last_property_nothing_follows(vocabulary, tokenizer, schema):
+    closed = {"type": "object", "additionalProperties": False} | schema
+    if "propertyNames" in schema:
+        del closed["additionalProperties"]
+    matcher = vocabulary.matcher(JsonSchema(closed))
+    matcher.begin()
+    value = {"a": 3, "b": True} if "b" in json.dumps(schema) else {"a": 3}
+    text = json.dumps(value)[:-1]
+    for token in tokenizer.encode(text, special_tokens=False).tolist():
+        matcher.after([])
+        matcher.extend([token])
+    matcher.after([])
+    [comma] = tokenizer.encode(",", special_tokens=False).tolist()[-1:]
+    assert not matcher.words[comma // 32] >> (comma % 32) & 1

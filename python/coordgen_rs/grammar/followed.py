@@ -11,6 +11,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from coordgen_rs.grammar.patterns import names_of, written
 from coordgen_rs.grammar.schema_checks import NAMED, VALUES
 
 LOOSE_FORMATS = frozenset(
@@ -61,14 +62,6 @@ _BOUNDS = {"minimum": -1, "exclusiveMinimum": -1, "maximum": 1, "exclusiveMaximu
 _EXACT = 1 << 53
 """Whole numbers up to it are all float64, which bounds are for llguidance."""
 _MOST = (1 << 63) - 1
-_PLAIN_CLASS = re.compile(r"\[[ -Z_-~]*\]")
-_HEX_DIGITS = r"(\{[^}]*\}|(?<=x)[0-9a-fA-F]{2}|(?<=u)[0-9a-fA-F]{4}|(?<=U)[0-9a-fA-F]{8})"
-_ONE_CHARACTER = re.compile(
-    rf"\\[pP](\{{[^}}]*\}}|.)|\\[xuU]{_HEX_DIGITS}|\\[av]|[\x00-\x08\x0b\x0e-\x1f\x7f]"
-)
-"""Of a pattern, beside classes: what stands for one character, and may be a control character."""
-_WITHOUT_CONTROL = r"[^\x00-\x07\x0b\x0e-\x1f\x7f]"
-_IS_SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 _ABOUT = {"title", "description", "type", "default", "examples", "deprecated"}
 
 
@@ -93,6 +86,7 @@ def _made(schema: Any, root: dict[str, Any]) -> Any:
     _say_pattern(part)
     _say_unique(part, root)
     _say_names(part, root)
+    _say_named(part)
     return part
 
 
@@ -102,7 +96,7 @@ def _keyword(key: str, value: Any, root: dict[str, Any]) -> Any:
     if key in NAMED and isinstance(value, dict):
         made = {name: _made(one, root) for name, one in value.items()}
         return (
-            {_written(name): one for name, one in made.items()}
+            {written(name): one for name, one in made.items()}
             if key == "patternProperties"
             else made
         )
@@ -156,47 +150,9 @@ def _say_pattern(part: dict[str, Any]) -> None:
     pattern = _DIGITS_AHEAD.sub("", given)
     match = _NOT_ONLY.match(pattern)
     if match is not None and "allOf" not in part:
-        part["allOf"] = [{"type": "string", "pattern": _written(f"[^{match[1]}]")}]
+        part["allOf"] = [{"type": "string", "pattern": written(f"[^{match[1]}]")}]
         pattern = "^" + pattern[match.end() :]
-    part["pattern"] = _written(pattern)
-
-
-def _written(pattern: str) -> str:
-    """A pattern without the control characters that no answer has.
-
-    With all of them in a class, llguidance 1.9.1 takes quotes and backslashes to be in it, too;
-    where one stands alone, it leaves it out of the text.
-    """
-    if _IS_SPACED.search(pattern):  # brackets may stand in remarks
-        return pattern
-    parts, at = list[str](), 0
-    while at < len(pattern):
-        one = _ONE_CHARACTER.match(pattern, at)
-        end = _class_end(pattern, at) if pattern[at] == "[" else one and one.end()
-        if end and not _PLAIN_CLASS.fullmatch(pattern, at, end):
-            parts.append(f"[{pattern[at:end]}&&{_WITHOUT_CONTROL}]")
-        else:
-            end = end or at + 1 + (pattern[at] == "\\")
-            parts.append(pattern[at:end])
-        at = end
-    return "".join(parts)
-
-
-def _class_end(pattern: str, at: int) -> int:
-    """Where a class in brackets ends, with those in it; 0 where it does not."""
-    depth = 0
-    while at < len(pattern):
-        character = pattern[at]
-        at += 1 + (character == "\\")
-        if character == "[":
-            depth += 1
-            at += pattern.startswith("^", at)
-            at += pattern.startswith("]", at)  # the first one is a character
-        elif character == "]":
-            depth -= 1
-            if not depth:
-                return at
-    return 0
+    part["pattern"] = written(pattern)
 
 
 def _say_unique(part: dict[str, Any], root: dict[str, Any]) -> None:
@@ -230,6 +186,31 @@ def _say_names(part: dict[str, Any], root: dict[str, Any]) -> None:
         return
     part["additionalProperties"] = False
     del part["propertyNames"]
+
+
+def _say_named(part: dict[str, Any]) -> None:
+    """Patterns of names that stand in a closed object anyway, as properties.
+
+    llguidance offers a comma for a pattern also where all its names are used, and then nothing.
+    """
+    patterns, own = part.get("patternProperties"), part.get("properties", {})
+    required = part.get("required", [])
+    if part.get("additionalProperties") is not False or not isinstance(patterns, dict):
+        return
+    if not (isinstance(own, dict) and isinstance(required, list)):
+        return
+    known = [*own, *(name for name in required if isinstance(name, str))]
+    properties, others = dict(own), dict[str, Any]()
+    for pattern, schema in patterns.items():
+        names = names_of(pattern)
+        if names is None or not names.issubset(known):
+            others[pattern] = schema
+            continue
+        for name in dict.fromkeys(name for name in known if name in names):
+            both = [one for one in (properties.get(name, True), schema) if one is not True]
+            properties[name] = {"allOf": both} if len(both) > 1 else [*both, True][0]
+    if len(others) < len(patterns):
+        part |= {"properties": properties, "patternProperties": others}
 
 
 def _pattern_of_names(names: dict[str, Any]) -> str | None:
