@@ -193,6 +193,32 @@ def test_ctrl_c_stops_a_long_prompt_behind_the_chunk_that_is_read(chat, tmp_path
         assert "answer: 0 tokens" in screen.shown
 
 
+def test_what_is_typed_and_pasted_while_an_answer_runs_is_read_behind_it(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    slow = patched(tmp_path, SLOWLY)
+    with chat("--max-new-tokens", "60", "--ignore-eos", environment=slow) as screen:
+        screen.type("Tell.\r")
+        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+        screen.type("/set max_new_tokens 5\rsecond\r")
+        screen.paste("third\rand its row")
+        screen.type(f"\r/save {path}\r")
+        screen.until("messages saved in")
+        answer = screen.shown.partition("Tell.")[2].partition("\n>")[0]
+    assert "second" not in answer
+    assert asked(path) == ["Tell.", "second", "third\nand its row"]
+
+
+def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_on_a_plain_terminal(chat, tmp_path):
+    plain = patched(tmp_path, SLOWLY) | {"TERM": "dumb"}
+    with chat("--max-new-tokens", "60", "--ignore-eos", environment=plain) as screen:
+        screen.type("Tell.\r")
+        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+        screen.type("/set top_k 7\r/exit\r")
+        assert screen.ended() == 0
+        answer = screen.shown.partition("Tell.")[2].partition("(cut by")[0]
+    assert "top_k" not in answer
+
+
 def test_wide_and_combined_characters_are_shown_and_sent_whole_also_after_a_resize(chat, tmp_path):
     path = tmp_path / "dialogue.json"
     text = "日本語のテキスト é ä̈ 한국어 🙂 end"

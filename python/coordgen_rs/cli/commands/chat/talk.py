@@ -7,7 +7,7 @@ was stopped, is in `model/dialogue.py`.
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -180,7 +180,7 @@ class Talk:
         try:
             with _interrupts_counted(self.is_interactive) as interrupts:
                 self.dialogue.options["on_read"] = partial(_heed, interrupts)
-                with answering as stream:
+                with self._lines_kept(), answering as stream:
                     for piece in stream:
                         print(self._shown(piece), end="", flush=True)
                         if interrupts:
@@ -203,6 +203,9 @@ class Talk:
             limit = "--max-new-tokens" if answer.finish_reason == "length" else "the context"
             hint = "; /continue goes on" if answer.finish_reason == "length" else ""
             text.tell(f"(cut by {limit}{hint if self.is_interactive else ''})")
+
+    def _lines_kept(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._lines is None else self._lines.kept_for_later()
 
     def _shown(self, piece: Piece) -> str:
         shown = Piece(answer_text(piece.text, sys.stdout), piece.source)

@@ -8,7 +8,7 @@ it, or where the terminal cannot place its cursor, `input` reads a line.
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
+_MARKS_PASTES, _MARKS_NO_PASTES = "\x1b[?2004h", "\x1b[?2004l"
 _PROMPT, _NEXT_ROW = "> ", "  "
 _MOST_HISTORY_BYTES = 1 << 20
 
@@ -40,6 +41,9 @@ class Lines(Protocol):
             EOFError: Ctrl-D, or the terminal is gone.
             KeyboardInterrupt: Ctrl-C.
         """
+
+    def kept_for_later(self) -> AbstractContextManager[None]:
+        """Within the block, what is typed is not shown; `read` has it afterwards, as it was."""
 
 
 def typed_lines(*, keeps_history: bool) -> Lines:
@@ -82,6 +86,9 @@ class _PlainLines:
             print(f"(was: {line})", flush=True)
         return input(_PROMPT)
 
+    def kept_for_later(self) -> AbstractContextManager[None]:
+        return _without_echo(as_keys=False)
+
 
 class _EditedLines:
     """Lines by prompt_toolkit.
@@ -108,6 +115,35 @@ class _EditedLines:
     def read(self, line: str = "") -> str:
         self._is_edit = bool(line)
         return self._session.prompt(_PROMPT, default=line)
+
+    def kept_for_later(self) -> AbstractContextManager[None]:
+        return _without_echo(as_keys=True)
+
+
+@contextmanager
+def _without_echo(*, as_keys: bool) -> Iterator[None]:
+    """Within the block, the terminal does not show what is typed; Ctrl-C interrupts as ever.
+
+    Args:
+        as_keys: Whether it hands out keys afterwards, with an Enter that is one, and not lines.
+    """
+    try:
+        import termios
+    except ImportError:  # Windows, whose console shows what is typed when it is read
+        yield
+        return
+    before = termios.tcgetattr(sys.stdin)
+    input_flags, _, _, local_flags, *_ = quiet = termios.tcgetattr(sys.stdin)
+    quiet[3] = local_flags & ~termios.ECHO
+    if as_keys:
+        quiet[0], quiet[3] = input_flags & ~termios.ICRNL, quiet[3] & ~termios.ICANON
+    termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
+    print(_MARKS_PASTES if as_keys else "", end="", flush=True)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
+        print(_MARKS_NO_PASTES if as_keys else "", end="", flush=True)
 
 
 def _keys(is_edit: Callable[[], bool]) -> "KeyBindings":
