@@ -6,9 +6,13 @@ or, where it matches whole names and these are few, the names.
 
 import re
 from collections.abc import Iterable
-from re import _constants as codes  # type: ignore[attr-defined]
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any
+
+try:  # Python's own, of which it promises nothing
+    from re import _constants as codes  # type: ignore[attr-defined]
+    from re import _parser  # type: ignore[attr-defined]
+except ImportError:
+    _parser = None
 
 _PLAIN_CLASS = re.compile(r"\[[ -Z_-~]*\]")
 _HEX_DIGITS = r"(\{[^}]*\}|(?<=x)[0-9a-fA-F]{2}|(?<=u)[0-9a-fA-F]{4}|(?<=U)[0-9a-fA-F]{8})"
@@ -66,7 +70,7 @@ def _class_end(pattern: str, at: int) -> int:
 
 def names_of(pattern: str) -> set[str] | None:
     """All names that a pattern matches; None where they are not few."""
-    if _SETS.search(pattern):
+    if _parser is None or _SETS.search(pattern):
         return None
     try:
         parsed = _parser.parse(pattern)
