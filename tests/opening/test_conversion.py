@@ -776,7 +776,7 @@ def test_a_cache_that_cannot_be_written_is_named_with_what_to_set(file, monkeypa
     monkeypatch.setenv("XDG_CACHE_HOME", str(file.parent / "taken"))
     with pytest.raises(ExportError, match=r"taken/.*Not a directory; set XDG_CACHE_HOME"):
         open_bundle(file)
-    assert coordgen(["info", str(file)]) == 2
+    assert coordgen(["generate", "--model", str(file), "--prompt", "A"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError()))
