@@ -25,6 +25,13 @@ def answer(prompt: str) -> str:
             print(piece.upper(), piece.source)
         return "".join(model.stream(prompt, drafts=False)) + text
 
+def answers(prompts: list[str], keep: bool) -> list[str]:
+    with Model.open("bundle", parallel=4) as model:
+        for answer in model.generate_many(prompts, max_new_tokens=40):
+            print(answer.text)
+        every = model.generate_many(prompts, keep_errors=keep)
+        return [it.text for it in every if not isinstance(it, CoordgenError)]
+
 def tokens(stats: Stats) -> list[int]:
     return [token for step in generate(open_session("bundle"), [1]) for token in step.token_ids]
 """
@@ -35,6 +42,8 @@ WRONG = {
     "from coordgen_rs import Model\nModel.open('b').generate('x', drafts='no')": "drafts",
     "from coordgen_rs import Model\nModel.open('b', thread=3)": "thread",
     "from coordgen_rs import Model\nModel.open('b').generate('x').tekst": "tekst",
+    "from coordgen_rs import Model\n"
+    "Model.open('b').generate_many(['x'], keep_errors=True)[0].text": "text",
 }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -367,6 +367,26 @@ class Model:
         num_said = arguments.count("num_said", num_said, least=0, most=len(checked))
         return self._answered(checked, AskedOptions(**options), num_said)
 
+    @overload
+    def generate_many(
+        self,
+        texts: Iterable[str],
+        *,
+        keep_errors: Literal[False] = False,
+        on_progress: Callable[[int, int], None] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> list[Answer]: ...
+
+    @overload
+    def generate_many(
+        self,
+        texts: Iterable[str],
+        *,
+        keep_errors: bool,
+        on_progress: Callable[[int, int], None] | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> list[Answer | CoordgenError]: ...
+
     def generate_many(
         self,
         texts: Iterable[str],
@@ -374,7 +394,7 @@ class Model:
         keep_errors: bool = False,
         on_progress: Callable[[int, int], None] | None = None,
         **options: Unpack[RequestOptions],
-    ) -> list[Answer | CoordgenError]:
+    ) -> list[Answer] | list[Answer | CoordgenError]:
         """Answer many prompts, `parallel` at a time.
 
         Args:
