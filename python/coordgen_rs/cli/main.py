@@ -9,6 +9,7 @@ from coordgen_rs.cli import mistyped
 from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
+from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.files.version import package_version
 
@@ -127,7 +128,8 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
         from coordgen_rs._core import name_bus_errors
 
         name_bus_errors()
-    code: int = options.run(options)
+    with warnings_told():
+        code: int = options.run(options)
     return code
 
 

@@ -19,7 +19,6 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import answer_text
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.model import Model
@@ -102,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
     request["grammar"] = grammar_options.chosen(options)
     if options.chat and options.chat_template is None:
         check_template(options.model, context=options.context)
-    with warnings_told(), model_options.opened(options) as model:
+    with model_options.opened(options) as model:
         if not options.chat and sys.stderr.isatty() and _has_template(model):
             text.tell(_WITHOUT_TEMPLATE)
         asked = partial(_asked, model, prompt, options)

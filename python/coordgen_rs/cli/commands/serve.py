@@ -9,7 +9,6 @@ from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.model import Model
@@ -125,15 +124,14 @@ def run(options: argparse.Namespace) -> int:
             parallel=options.parallel,
         )
 
-    with warnings_told():
-        is_closed = serve(
-            models,
-            opened,
-            place,
-            access,
-            lambda line: text.tell(f"coordgen: {line}"),
-            _leave,
-        )
+    is_closed = serve(
+        models,
+        opened,
+        place,
+        access,
+        lambda line: text.tell(f"coordgen: {line}"),
+        _leave,
+    )
     if not is_closed:
         _leave(DONE)
     return DONE

@@ -7,7 +7,6 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.provider import QNN_OPTION
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.target.qnn.options import SOCS, parse_options
 from coordgen_rs.tools.compile import compile_bundle
 
@@ -35,7 +34,7 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Compile the bundle, and print what was written."""
-    with warnings_told(), progress() as on_progress:
+    with progress() as on_progress:
         report = compile_bundle(
             options.bundle,
             soc=options.soc,

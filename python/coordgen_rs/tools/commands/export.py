@@ -16,7 +16,6 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import tell
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.opening.provider import PROVIDERS
@@ -119,7 +118,7 @@ def _for_both(options: argparse.Namespace) -> dict[str, Any]:
 def _export_cpu(options: argparse.Namespace) -> int:
     from coordgen_rs.tools.export import export_checkpoint
 
-    with warnings_told(), progress() as on_progress:
+    with progress() as on_progress:
         sizes = export_checkpoint(
             **_for_both(options),
             weights=options.weights,
@@ -156,7 +155,7 @@ def _export_qnn(options: argparse.Namespace) -> int:
             raise OptionError(f"{name} is for --provider cpu")
     if options.soc is None:
         raise OptionError("--provider qnn needs --soc NAME, the chip")
-    with warnings_told(), _stop_told(options.out), progress() as on_progress:
+    with _stop_told(options.out), progress() as on_progress:
         report = export_qnn(
             **_for_both(options),
             soc=options.soc,

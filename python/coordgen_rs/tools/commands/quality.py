@@ -6,7 +6,6 @@ import json
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 
@@ -66,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         from coordgen_rs.tools.quality import compare_weights
     except ModuleNotFoundError as error:
         raise OptionError(f"comparing needs {error.name}: {how_to_install('export')}") from error
-    with warnings_told(), progress() as on_progress:
+    with progress() as on_progress:
         report = compare_weights(
             options.checkpoint,
             weights=options.weights and options.weights.split(","),

@@ -18,7 +18,6 @@ from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.opening.directory import check_template
 
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     request["grammar"] = grammar_options.chosen(options)
     request["reuse_prefix"] = not options.no_reuse
     remember, is_interactive = not options.no_remember, _is_typed()
-    with warnings_told(), model_options.opened(options, remember=remember) as model:
+    with model_options.opened(options, remember=remember) as model:
         model.check_chat()
         dialogue = Dialogue(model, options.system, **request)
         lines = typed_lines(keeps_history=not options.no_input_history) if is_interactive else None
