@@ -76,8 +76,9 @@ def test_files_and_directories_are_removed_by_the_names_they_were_added_by(
     assert "2 documents removed" in coordgen(*remove[:3], "src/odd", *remove[3:]).err
     first = tmp_path / "src" / "even" / "0.txt"
     assert "1 document removed" in coordgen(*remove[:3], first, *remove[3:]).err
-    told = coordgen(*remove[:3], first, *remove[3:], code=2).err
-    assert "has no document" in told
+    told = coordgen(*remove[:3], first, *remove[3:], code=1).err
+    assert "0 documents removed" in told
+    assert f"there is no document {first} in the namespace 'default'" in told
 
 
 def test_names_that_match_nothing_are_told_and_make_no_history(add, coordgen, tmp_path):

@@ -250,6 +250,17 @@ def test_a_killed_build_changes_nothing_and_the_next_one_cleans_up(tmp_path, bun
     assert contents(fleet) == before
 
 
+def test_what_is_built_can_be_read_by_its_owner_alone(tmp_path, bundle):
+    source = write_jsonl(tmp_path / "all.jsonl", records(9))
+    for directory in (tmp_path / "new", tmp_path / "old"):
+        (tmp_path / "old").mkdir(exist_ok=True)
+        build(directory, [source], bundle)
+        modes = {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+        assert len(modes) >= 3
+        assert {*modes.values()} == {0o600}, modes
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_device_drafts_right_while_its_index_is_replaced_a_hundred_times(tmp_path, bundle):
     builds = []
     for number in range(2):

@@ -149,12 +149,20 @@ def test_a_limit_is_told_as_the_reason(model, answer):
 
 
 def test_a_right_prediction_saves_steps_and_is_named_in_spans(bundle, answer):
-    with Model.open(bundle, draft=()) as model:  # nothing else drafts
+    with Model.open(bundle, draft=["earlier-requests"], remember=False) as model:
         alone = model.generate(TEXT)
         predicted = model.generate(TEXT, prediction=answer.text)
     assert predicted.token_ids == alone.token_ids == answer.token_ids
     assert predicted.stats.steps < alone.stats.steps
     assert {span.source for span in predicted.spans} == {"target", "prediction"}
+
+
+def test_no_source_to_draft_from_is_refused_rather_than_taken_for_plain(bundle):
+    for none in ([], ()):
+        with pytest.raises(
+            OptionError, match="draft names no source; without drafts it is 'plain'"
+        ):
+            Model.open(bundle, draft=none)
 
 
 def test_what_the_drafter_learned_is_kept(bundle):

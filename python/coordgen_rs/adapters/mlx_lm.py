@@ -36,7 +36,7 @@ class MlxHost:
 
     Raises:
         OptionError: The model's cache cannot be trimmed: it is recurrent, or a window that is no
-            longer than the capacity.
+            longer than the capacity. At the first prompt: its logits are not `vocab_size` wide.
         ShapeError, TokenOutOfRangeError: The forbidden tokens are not in the vocabulary.
     """
 
@@ -93,6 +93,11 @@ class MlxHost:
         import mlx.core as mx
 
         logits = self._model(mx.array(token_ids)[None], cache=self._cache)
+        if logits.shape[-1] != self.vocab_size:
+            raise OptionError(
+                f"vocab_size is {self.vocab_size}, but the model's logits are {logits.shape[-1]} "
+                "wide"
+            )
         if self._forbidden:
             logits[..., mx.array(self._forbidden)] = -mx.inf
         self._logits = logits[0]

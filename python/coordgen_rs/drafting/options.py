@@ -93,6 +93,8 @@ class DraftingOptions:
             arguments.text("draft", self.draft)
         else:
             arguments.names("draft", self.draft)
+            if not self.draft:
+                raise OptionError(f"draft names no source; without drafts it is {PLAIN!r}")
         arguments.one_of("commit", self.commit, COMMITS)
         _check_paths(draft_model=self.draft_model, lookup_table=self.lookup_table)
         drafted_from = {

@@ -112,7 +112,7 @@ def head_sha256(index: Path) -> str:
 
 def write_list(directory: Path, listed: BuildList) -> None:
     """Write the list, which ends a build."""
-    with replacing(directory / LIST_NAME) as stream:
+    with replacing(directory / LIST_NAME, private=True) as stream:
         stream.write(json.dumps(asdict(listed), indent=1).encode() + b"\n")
 
 

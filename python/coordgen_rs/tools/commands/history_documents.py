@@ -12,7 +12,6 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.history.corpus.corpus import Corpus, is_below
 from coordgen_rs.history.corpus.reading import Added
@@ -103,23 +102,17 @@ def counted(num_documents: int) -> str:
 
 
 def remove(options: argparse.Namespace) -> int:
-    """Remove documents; 1 if a name matched none.
-
-    Raises:
-        OptionError: None is called so.
-    """
+    """Remove documents; 1 if a name matched none."""
     names = {given: {given, name_of(given)} for given in options.names}
     with Corpus(options.directory, None, namespace=options.namespace) as corpus:
         removed = corpus.remove({*chain(*names.values())}, wait_s=_WAIT_S)
-    if not removed:
-        raise OptionError(
-            f"{options.directory} has no document {', '.join(map(printable, options.names))} in "
-            f"the namespace {options.namespace!r}"
-        )
     text.tell(f"{options.directory}: {counted(len(removed))} removed")
     unknown = [given for given in names if not any(is_below(one, names[given]) for one in removed)]
     for given in unknown:
-        text.tell(f"coordgen: warning: there is no document {printable(given)}")
+        text.tell(
+            f"coordgen: warning: there is no document {printable(given)} in the namespace "
+            f"{options.namespace!r}"
+        )
     return 1 if unknown else 0
 
 

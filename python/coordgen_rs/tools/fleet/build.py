@@ -207,6 +207,7 @@ def build(
         if not is_held:
             raise HistoryError(f"another build is writing to {directory}")
         with unfinished_directory(directory / "build") as work:
+            work.chmod(0o700)  # of its owner alone, as all that is built in it
             reads = [
                 _ReadCall(path, work / f"{number}", reading, max_tokens, is_strict)
                 for number, path in enumerate(files)
@@ -231,7 +232,7 @@ def build(
 def _made(directory: Path) -> Iterator[None]:
     """Make the directory if needed; one that was made for a failed build is removed again."""
     is_new = not directory.exists()
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         yield
     except BaseException:
@@ -333,7 +334,7 @@ def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Pat
     ends = np.cumsum(4 * (table["num_tokens"].astype(np.uint64) + 1))
     table["start"] = text_start + ends - 4 * (table["num_tokens"].astype(np.uint64) + 1)
     table["file"] = 0
-    with replacing(built.table_path(call.into, namespace)) as stream:
+    with replacing(built.table_path(call.into, namespace), private=True) as stream:
         np.save(stream, table)
     head = built.head_sha256(path)
     return IndexEntry(namespace, len(table), count_tokens(table), text_start, head)
@@ -394,6 +395,7 @@ def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
     places = set()
     for entry in listed.namespaces:
         for path in (built.table_path, built.index_path):
+            path(work, entry.namespace).chmod(0o600)
             path(work, entry.namespace).replace(path(directory, entry.namespace))
             places.add(path(directory, entry.namespace))
     built.remove_others(directory, places)
