@@ -37,7 +37,7 @@ def functions() -> Iterator[Documented]:
             yield Documented(name, node, text)
             continue
         for method in node.body:
-            if not isinstance(method, ast.FunctionDef):
+            if not isinstance(method, ast.FunctionDef) or is_overload(method):
                 continue
             if method.name in ("__init__", "__new__"):
                 yield Documented(name, method, text)
@@ -54,6 +54,11 @@ def definition(name: str) -> ast.FunctionDef | ast.ClassDef:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node
     raise AssertionError(f"no {name} in {path}")
+
+
+def is_overload(node: ast.FunctionDef) -> bool:
+    """Whether it only says a type of the function that is documented behind it."""
+    return any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
 
 
 def arguments(node: ast.FunctionDef) -> list[ast.arg]:
