@@ -73,6 +73,19 @@ def test_every_exported_name_is_there():
     assert loaded_by(code + "assert set(coordgen_rs.__all__) <= set(dir(coordgen_rs))\n")
 
 
+def test_the_version_is_that_of_the_package_and_errors_are_of_the_module_that_exports_them():
+    code = """
+import importlib.metadata, pickle
+import coordgen_rs
+from coordgen_rs import errors
+assert coordgen_rs.__version__ == importlib.metadata.version("coordgen-rs")
+for name in errors.__all__:
+    assert getattr(errors, name).__module__ == "coordgen_rs.errors"
+assert type(pickle.loads(pickle.dumps(errors.OptionError("no")))) is errors.OptionError
+"""
+    assert loaded_by(code)
+
+
 def test_annotations_of_the_api_are_names_of_the_api():
     code = """
 import coordgen_rs, inspect, typing

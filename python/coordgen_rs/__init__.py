@@ -13,7 +13,8 @@ output is exactly the tokens of plain decoding, sooner:
 lower level works with tokens: `open_session`, `generate`, and the baseline `plain`, which returns
 the same tokens. `coordgen export` makes bundles.
 
-Names are loaded on first use: what a program does not use costs it nothing.
+Names are loaded on first use: what a program does not use costs it nothing. Errors are in
+`coordgen_rs.errors`.
 
 ONNX Runtime's own builds report to Microsoft how they are used, from 1.29 on also on Linux. Here
 they do not, unless the process has set `ORT_DISABLE_TELEMETRY` or imported ONNX Runtime before.
@@ -29,20 +30,26 @@ if TYPE_CHECKING:
     from coordgen_rs._core import (
         Accepted,
         Drafter,
+        DraftMethod,
+        DraftSource,
         DynamicTree,
         HostDrafter,
         LookupTable,
         PromptLookup,
         Sampling,
         SeenTokens,
+        SharedHistory,
         StepInputs,
         SuffixAutomaton,
+        draft_methods,
+        draft_sources,
+        strategies,
     )
     from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-    from coordgen_rs.drafting.drafter import make_drafter
+    from coordgen_rs.drafting.drafter import Drafting, make_drafter
     from coordgen_rs.errors import CoordgenError
-    from coordgen_rs.generation.logprobs import TokenLogprob
+    from coordgen_rs.generation.logprobs import Alternative, TokenLogprob
     from coordgen_rs.generation.loop import generate, plain
     from coordgen_rs.generation.stats import Stats
     from coordgen_rs.generation.step import Step
@@ -50,29 +57,44 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
     from coordgen_rs.history.corpus.corpus import Corpus
+    from coordgen_rs.history.corpus.reading import Added
+    from coordgen_rs.history.corpus.tables import Document
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
+    from coordgen_rs.model.async_stream import AsyncStream
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import RequestOptions
     from coordgen_rs.opening.directory import open_bundle
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session
+    from coordgen_rs.target.batch.counts import RunCounts
+    from coordgen_rs.target.device import CpuDevice
     from coordgen_rs.target.ort_session import OrtSession
     from coordgen_rs.target.prefixes import PrefixPool
     from coordgen_rs.target.session import Session
     from coordgen_rs.text.tokenizer import Tokenizer
     from coordgen_rs.tools.energy.meter import EnergyMeter
 
+    __version__: str
+
 __all__ = [
     "Accepted",
+    "Added",
+    "Alternative",
     "Answer",
+    "AsyncStream",
     "Bundle",
     "CoordgenError",
     "Corpus",
+    "CpuDevice",
     "Dialogue",
+    "Document",
+    "DraftMethod",
     "DraftModel",
+    "DraftSource",
     "Drafter",
+    "Drafting",
     "DynamicTree",
     "EnergyMeter",
     "Gain",
@@ -92,9 +114,11 @@ __all__ = [
     "PromptLookup",
     "Regex",
     "RequestOptions",
+    "RunCounts",
     "Sampling",
     "SeenTokens",
     "Session",
+    "SharedHistory",
     "Span",
     "Stats",
     "Step",
@@ -104,22 +128,33 @@ __all__ = [
     "TokenLogprob",
     "Tokenizer",
     "Vocabulary",
+    "draft_methods",
+    "draft_sources",
     "generate",
     "make_drafter",
     "open_bundle",
     "open_session",
     "plain",
+    "strategies",
 ]
 
 _MODULES = {
     "Accepted": "_core",
+    "Added": "history.corpus.reading",
+    "Alternative": "generation.logprobs",
     "Answer": "model.answer",
+    "AsyncStream": "model.async_stream",
     "Bundle": "bundle.directory",
     "CoordgenError": "errors",
     "Corpus": "history.corpus.corpus",
+    "CpuDevice": "target.device",
     "Dialogue": "model.dialogue",
+    "Document": "history.corpus.tables",
+    "DraftMethod": "_core",
     "DraftModel": "drafting.draft_model",
+    "DraftSource": "_core",
     "Drafter": "_core",
+    "Drafting": "drafting.drafter",
     "DynamicTree": "_core",
     "EnergyMeter": "tools.energy.meter",
     "Gain": "model.answer",
@@ -139,9 +174,11 @@ _MODULES = {
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
+    "RunCounts": "target.batch.counts",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "target.session",
+    "SharedHistory": "_core",
     "Span": "model.answer",
     "Stats": "generation.stats",
     "Step": "generation.step",
@@ -151,11 +188,14 @@ _MODULES = {
     "TokenLogprob": "generation.logprobs",
     "Tokenizer": "text.tokenizer",
     "Vocabulary": "grammar.vocabulary",
+    "draft_methods": "_core",
+    "draft_sources": "_core",
     "generate": "generation.loop",
     "make_drafter": "drafting.drafter",
     "open_bundle": "opening.directory",
     "open_session": "opening.session",
     "plain": "generation.loop",
+    "strategies": "_core",
 }
 """Where each name comes from."""
 
@@ -163,6 +203,8 @@ _MODULES = {
 if not TYPE_CHECKING:  # which would take any name for one that is there
 
     def __getattr__(name: str) -> object:
+        if name == "__version__":
+            return import_module(f"{__name__}.files.version").package_version()
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1306,6 +1306,10 @@ class SharedHistory:
 
         Costs a thousandth of the file; damage beyond is found when it is read, see `is_damaged`.
 
+        Args:
+            path: The file.
+            key: The 32 bytes that it was written with.
+
         Raises:
             HistoryIndexError: It is absent, damaged, or of another version, key or vocabulary.
             OptionError: `key` has not 32 bytes.
@@ -1315,6 +1319,10 @@ class SharedHistory:
         """Open a fleet's index in place of the one before.
 
         A request that runs drafts on from the one before. Costs a thousandth of the file.
+
+        Args:
+            path: The file.
+            key: The 32 bytes that it was written with.
 
         Raises:
             HistoryIndexError: It is absent, damaged, or of another version, key or vocabulary.
@@ -1326,6 +1334,10 @@ class SharedHistory:
 
         A request that runs drafts on from those before. A path always stands for the same file.
         Costs a thousandth of each file that is new.
+
+        Args:
+            paths: The files.
+            key: The 32 bytes that they were written with.
 
         Raises:
             HistoryIndexError: A segment is absent, damaged, or of another version, key or

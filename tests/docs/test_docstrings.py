@@ -49,7 +49,7 @@ def functions() -> Iterator[Documented]:
 def definition(name: str) -> ast.FunctionDef | ast.ClassDef:
     """Where an exported name is written down: in its module, or in the stub of the core."""
     module = sys.modules[getattr(coordgen_rs, name).__module__]
-    path = PACKAGE / "_core.pyi" if module is _core else Path(module.__file__)
+    path = PACKAGE / "_core.pyi" if hasattr(_core, name) else Path(module.__file__)
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node

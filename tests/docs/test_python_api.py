@@ -21,7 +21,16 @@ def test_its_tables_are_those_of_the_docstrings():
     assert re.findall(r"^\| .* \|  \|$", TEXT, re.MULTILINE) == []  # a name without a docstring
 
 
+def test_each_name_is_imported_from_where_the_page_says():
+    others, _, of_errors = TEXT.partition("\n## Errors\n")
+    for text, module in ((others, coordgen_rs), (of_errors, errors)):
+        for name in re.findall(r"^\| \[`(\w+)`\]", text, re.MULTILINE):
+            assert name in module.__all__
+            assert getattr(module, name).__name__ == name
+
+
 def test_everything_that_is_exported_is_in_a_table():
     named = set(re.findall(r"^\| \[`(\w+)`\]", TEXT, re.MULTILINE))
     public = {name for name in vars(errors) if name.endswith(("Error", "Warning"))}
+    assert public == {*errors.__all__}
     assert {*coordgen_rs.__all__, *public} - named == set()

@@ -151,6 +151,13 @@ def test_a_closed_session_says_so_each_time_anew(bundle_of, prompt):
     assert raised[0] is not raised[1]
 
 
+def test_a_session_is_closed_at_the_end_of_its_with_block(bundle_of, prompt):
+    with open_session(bundle_of("embedded", "fp32")) as session:
+        assert tokens_of(plain(session, prompt, max_new_tokens=3))
+    with pytest.raises(SessionClosedError):
+        next(plain(session, prompt))
+
+
 def test_a_step_that_failed_is_not_counted_with_the_next_request():
     stats = Stats()
     stats.begin("draft")

@@ -50,26 +50,80 @@ class Drafting(Protocol):
         grammar: "Matcher | None" = None,
         logprobs: int | None = None,
     ) -> None:
-        """Start a request; `grammar` and `logprobs` are given only where there are any."""
+        """Start a request.
+
+        Args:
+            prompt_ids: `(tokens,) u32`. The last one is the root of the first tree.
+            max_new_tokens: Most new tokens.
+            sampling: How the target's tokens are chosen from its logits; None takes the likeliest.
+            prediction: `(tokens,) u32`, the answer as the caller expects it.
+            ignore_eos: End tokens do not end the answer.
+            num_reused: Tokens, from the prompt's first, that the session has kept.
+            grammar: What the target may say; given only where there is one.
+            logprobs: How many alternatives are told of each token; given only where any are asked.
+
+        Raises:
+            CoordgenError: The request cannot be followed.
+        """
 
     @property
     def reads_prefill(self) -> bool:
         """Whether it asks for the logits of the prompt."""
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
-        """Learn what the target expects after the prompt's next tokens."""
+        """Learn what the target expects after the prompt's next tokens.
+
+        Args:
+            logits: `(rows, vocab_size) f32`, row after row from the prompt's first token on.
+
+        Raises:
+            CallOrderError: No request is running.
+        """
 
     def propose(self, past_len: int) -> StepInputs:
-        """Draft a tree, and fill the inputs of the step that will verify it."""
+        """Draft a tree, and fill the inputs of the step that will verify it.
+
+        Args:
+            past_len: Committed tokens before the root.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: No step fits after `past_len` tokens.
+        """
 
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
-        """Draft candidates for a step that several requests share; see `Drafter`."""
+        """Draft candidates for a step that several requests share; see `Drafter`.
+
+        Args:
+            past_len: Committed tokens before the root.
+
+        Raises:
+            CallOrderError: No request is running.
+            ShapeError: No step fits after `past_len` tokens.
+        """
 
     def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
-        """Fill the inputs with the worthiest of them: that is the tree which will be verified."""
+        """Fill the inputs with the worthiest of them: that is the tree which will be verified.
+
+        Args:
+            num_nodes: How many.
+            cost: What they cost of the step that is shared; None where costs are not known.
+
+        Raises:
+            CallOrderError: Nothing was offered.
+        """
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """Verify the tree against the step's logits."""
+        """Verify the tree against the step's logits.
+
+        Args:
+            logits: `(rows, vocab_size) f32`, of the step that was proposed or taken.
+
+        Raises:
+            CallOrderError: No tree waits for it.
+            ShapeError: The logits have another dtype or shape.
+            NonFiniteLogitsError: A row has no usable maximum.
+        """
 
     def draft_on(self) -> bool:
         """Draft a little more while the target waits; False if there is nothing to do."""

@@ -120,6 +120,7 @@ __all__ = [
     "ExportError",
     "ForkedError",
     "GrammarError",
+    "HistoryBusyError",
     "HistoryError",
     "HistoryIndexError",
     "HistoryMismatchError",
@@ -141,3 +142,6 @@ __all__ = [
     "UnsupportedGrammarError",
     "UnsupportedModelError",
 ]
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # of the core's too: here they are imported from
