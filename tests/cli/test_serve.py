@@ -81,7 +81,7 @@ def test_names_and_origins_are_as_requests_have_them():
 def test_a_model_that_is_not_there_is_told_before_anything_waits_for_it(capsys):
     assert main(["serve", "nope.gguf", "--port", "0"]) == 2
     said = capsys.readouterr().err
-    assert said == "coordgen: error: nope.gguf is not a bundle: it does not exist\n"
+    assert said == "coordgen: error: nope.gguf does not exist\n"
 
 
 def test_a_port_that_another_program_has_is_told_with_what_to_do(model, capsys):

@@ -235,7 +235,7 @@ def test_an_interruption_while_loading_is_one_line_and_130(module, start):
 def test_a_command_that_ignores_interruptions_goes_on():
     done = interrupted("numpy", AS_MODULE, "signal.SIG_IGN")
     assert done.returncode == 2
-    assert "nowhere is not a bundle" in done.stderr
+    assert "nowhere does not exist" in done.stderr
 
 
 def test_too_many_threads_are_refused_for_what_they_are(bundle):

@@ -68,7 +68,7 @@ class Bundle:
             try:
                 text = read_bytes(manifest, most_bytes=_MOST_MANIFEST_BYTES)
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise BundleError(f"{directory} is not a bundle: {_lack(directory)}") from error
+                raise BundleError(f"{directory} {_lack(directory)}") from error
         bundle = cls(directory.absolute(), Manifest.from_json(text, str(manifest)))
         bundle._check_sizes()
         return bundle
@@ -230,7 +230,17 @@ class Bundle:
 
 
 def _lack(path: Path) -> str:
-    """Why a path without a manifest is no bundle, and what to do."""
+    """What is wrong with a path without a manifest, and what to do."""
+    if (kind := _kind(path)) is not None:
+        return f"is not a bundle: {kind}"
+    is_like_a_name = len(path.parts) == len(("OWNER", "NAME")) and path.suffix != ".gguf"
+    if is_like_a_name and path.parts[0] != "~" and not path.parent.exists():
+        return f"does not exist; a model of that name on the Hugging Face Hub is hf:{path}"
+    return "does not exist"
+
+
+def _kind(path: Path) -> str | None:
+    """What a path is in place of a bundle; None where there is nothing."""
     configs = GENIE_CONFIG_NAME, GENAI_CONFIG_NAME
     if path.name in configs or any((path / name).exists() for name in configs):
         return "it is another tool's, which open_bundle and open_session open"
@@ -246,7 +256,4 @@ def _lack(path: Path) -> str:
         return "it is a model's name, which open_bundle and open_session fetch and convert"
     if str(path).startswith(("http:/", "https:/")):
         return "it is an address; a model of the Hugging Face Hub is called hf:OWNER/NAME"
-    is_like_a_name = len(path.parts) == len(("OWNER", "NAME")) and path.suffix != ".gguf"
-    if is_like_a_name and path.parts[0] != "~" and not path.parent.exists():
-        return f"it does not exist; a model of that name on the Hugging Face Hub is hf:{path}"
-    return "it does not exist"
+    return None

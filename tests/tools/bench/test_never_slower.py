@@ -173,4 +173,4 @@ def test_what_is_no_bundle_is_one_line(data, tmp_path):
     done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert "absent is not a bundle" in line
+    assert "absent does not exist" in line

@@ -166,7 +166,8 @@ def read_texts(
     # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
     pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
     if not pieces:
-        raise OptionError(f"calibration file {path} holds no text")
+        of = "the project's own texts give" if path is None else f"calibration file {path} gives"
+        raise OptionError(f"{of} no token to calibrate on")
     if len(pieces) == 1:  # to be compared with itself would flatter it
         return CalibrationTexts(pieces, _others(encode, piece_len), holds_out_own=True)
     held_out = pieces[_HELD_OUT - 1 :: _HELD_OUT] or pieces[-1:]
