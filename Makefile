@@ -145,7 +145,7 @@ lint: lint-rust lint-python ## formatting, lints, types, stubs and documentation
 
 lint-rust: ## those of the crate
 	cargo fmt --check
-	cargo clippy --quiet --all-targets -- -D warnings
+	cargo clippy --quiet --lib -- -D warnings
 	cargo clippy --quiet --all-targets --features python,c -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --features c,ort
 

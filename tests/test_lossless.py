@@ -50,7 +50,7 @@ def test_embedded_model_says_the_same_with_and_without_drafts(session_of, weight
     session = session_of("embedded", weights)
     model = DraftModel(session_of("embedded-draft", weights))
     tokenizer = Tokenizer.of(session.bundle)
-    for index in range(200):
+    for index in range(80):
         made = example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[index])
         prompt = tokenizer.encode(made.prompt)
         if index % 10:

@@ -279,9 +279,9 @@ def test_a_file_holds_the_blocks_of_a_checkpoint(tmp_path):
     ("key", "value", "message"),
     [
         ("expert_count", None, "expert_count is None"),
-        ("expert_count", 0, "num_local_experts is 0"),
+        ("expert_count", 0, "expert_count is 0"),
         ("expert_used_count", "two", "expert_used_count is 'two'"),
-        ("expert_used_count", 7, "num_experts is 6 and num_experts_per_tok 7"),
+        ("expert_used_count", 7, "expert_count is 6 and expert_used_count 7"),
         ("expert_gating_func", 2, "gpt-oss.expert_gating_func is 2"),
         ("attention.sliding_window", None, "attention.sliding_window is None"),
         ("attention.sliding_window", 0, "sliding_window is 0"),
@@ -317,7 +317,8 @@ def test_answers_of_a_file_end_at_the_ends_of_a_turn(tmp_path):
         )
     (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
     file = write_gguf(tmp_path / "model.gguf", checkpoint)
-    assert sorted(open_checkpoint(file).config.end_token_ids) == [100, 101, 103]
+    sentence_end = vocabulary["</s>"]
+    assert sorted(open_checkpoint(file).config.end_token_ids) == [sentence_end, 100, 101, 103]
     kinds = [3 if number in (100, 102, 103) else 1 for number in range(128)]
     other = {"tokenizer.ggml.token_type": kinds}
     file = write_gguf(tmp_path / "other.gguf", checkpoint, metadata=other)
