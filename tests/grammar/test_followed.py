@@ -201,6 +201,20 @@ def test_a_date_is_a_day_of_the_calendar(day, beside):
     assert (refused_at(names, {day: 1}) is None) == DAYS[day]
 
 
+TIMES = ["00:00:00Z", "12:30:59Z", "23:59:59.5+02:00", "12:30:60Z", "23:59:60Z", "22:59:60-01:00"]
+
+
+@pytest.mark.parametrize("beside", [{}, {"pattern": ":"}, {"enum": [*TIMES, 5]}])
+@pytest.mark.parametrize("time", TIMES)
+def test_a_time_has_no_leap_second(time, beside):
+    """Hardly any minute has one, and Python's `datetime` knows none."""
+    is_time = ":60" not in time
+    schema = {"format": "time"} | beside
+    assert (refused_at(schema, json.dumps(time)) is None) == is_time
+    moment = json.dumps(f"2016-12-31T{time}")
+    assert (refused_at({"type": "string", "format": "date-time"}, moment) is None) == is_time
+
+
 def test_names_of_properties_may_have_the_character_that_values_may_not():
     name = {"a\x7f": 1}
     assert refused_at({"type": "object", "properties": name | {"a\x7f": {}}}, name) is None

@@ -51,6 +51,9 @@ _DAY = (
     f"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
 )
 """A day of the calendar that Python has, too: llguidance takes the 29th of February in any year."""
+_SECOND = "[0-9]{2}:[0-9]{2}:[0-5]"
+"""A minute of 60 seconds: llguidance takes the 61st, a leap second, at any time of any day."""
+_BESIDE = {"date": _DAY, "date-time": f"{_DAY}.{_SECOND}", "time": f"^{_SECOND}"}
 _NAME_PATTERNS = {
     "uuid": f"^{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}$",
     "date": f"{_DAY}$",
@@ -132,10 +135,10 @@ def _say_format(part: dict[str, Any]) -> None:
         return
     if _UUID.fullmatch(given):
         part["format"] = "uuid"
-    elif given in ("date", "date-time"):
+    elif given in _BESIDE:
         beside = part.get("allOf", [])
         if isinstance(beside, list):
-            part["allOf"] = [*beside, {"pattern": _DAY}]
+            part["allOf"] = [*beside, {"pattern": _BESIDE[given]}]
     elif given in LOOSE_FORMATS:
         del part["format"]
     elif given in _PATTERNS and "pattern" not in part:
