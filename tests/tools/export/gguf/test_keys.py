@@ -28,20 +28,20 @@ attention.q_lora_rank attention.recurrent_layers attention.relative_buckets_coun
 attention.shared_kv_layers attention.sliding_window attention.sliding_window_pattern
 attention.temperature_length attention.temperature_scale attention.value_length
 attention.value_length_mla attention.value_length_swa attention.value_residual_mix_lora_rank
-attention.value_scale attn_logit_softcapping block_count classifier.output_labels context_length
-convnext.block_count convnext.embedding_length decoder_block_count decoder_start_token_id
-dense_2_feat_in dense_2_feat_out dense_3_feat_in dense_3_feat_out embedding_length
-embedding_length_out embedding_length_per_layer_input embedding_scale
-expert_chunk_feed_forward_length expert_count expert_feed_forward_length expert_gating_func
-expert_group_count expert_group_scale expert_group_used_count expert_shared_count
-expert_shared_feed_forward_length expert_used_count expert_weights_norm expert_weights_scale
-experts_per_group features_length feed_forward_length final_logit_softcapping
-full_attention_interval interleave_moe_layer_step kda.head_dim leading_dense_block_count logit_scale
-moe_every_n_layers moe_latent_size n_deepstack_layers nextn_predict_layers pooling_type
-posnet.block_count posnet.embedding_length rescale_every_n_layers residual_scale
-rope.dimension_count rope.dimension_count_swa rope.dimension_sections rope.freq_base
-rope.freq_base_swa rope.scale_linear rope.scaling.alpha rope.scaling.attn_factor
-rope.scaling.factor rope.scaling.finetuned rope.scaling.original_context_length rope.scaling.type
+attention.value_scale attn_logit_softcapping block_count classifier.output_labels
+classifier.pooling_type context_length convnext.block_count convnext.embedding_length
+decoder_block_count decoder_start_token_id deepstack_mapping dense_2_feat_in dense_2_feat_out
+dense_3_feat_in dense_3_feat_out embedding_length embedding_length_out
+embedding_length_per_layer_input embedding_scale expert_chunk_feed_forward_length expert_count
+expert_feed_forward_length expert_gating_func expert_group_count expert_group_scale
+expert_group_used_count expert_shared_count expert_shared_feed_forward_length expert_used_count
+expert_weights_norm expert_weights_scale experts_per_group features_length feed_forward_length
+final_logit_softcapping full_attention_interval interleave_moe_layer_step kda.head_dim
+leading_dense_block_count logit_scale moe_every_n_layers moe_latent_size n_deepstack_layers
+nextn_predict_layers pooling_type posnet.block_count posnet.embedding_length rescale_every_n_layers
+residual_scale rope.dimension_count rope.dimension_count_swa rope.dimension_sections rope.freq_base
+rope.freq_base_swa rope.scale_linear rope.scaling.alpha rope.scaling.attn_factor rope.scaling.factor
+rope.scaling.finetuned rope.scaling.original_context_length rope.scaling.type
 rope.scaling.yarn_attn_factor rope.scaling.yarn_beta_fast rope.scaling.yarn_beta_slow
 rope.scaling.yarn_ext_factor rope.scaling.yarn_log_multiplier router_logit_softcapping
 shortconv.l_cache ssm.conv_kernel ssm.dt_b_c_rms ssm.group_count ssm.inner_size ssm.state_size
@@ -49,7 +49,7 @@ ssm.time_step_rank swiglu_clamp_exp swiglu_clamp_shexp swin_norm tensor_data_lay
 time_decay_extra_dim time_mix_extra_dim token_shift_count use_parallel_residual vocab_size
 wkv.head_size
 """
-"""Those of `LLM_KV_NAMES` in llama.cpp with an architecture in front."""
+"""Those of `LLM_KV_NAMES` in llama.cpp, but for what only other architectures have."""
 
 SIZES: dict[str, Any] = {
     "block_count": 4,

@@ -96,9 +96,7 @@ def test_what_files_leave_out_is_what_llama_cpp_does():
     assert parsed("lfm2moe").experts == Experts(
         frozenset([1, 2, 3]), 8, 3, 40, "sigmoid", share_epsilon=1e-6, has_choice_bias=True
     )
-    scaled = parsed("lfm2moe", expert_weights_scale=1.5).experts
-    assert scaled is not None
-    assert scaled.share_scale == 1.5
+    assert parsed("lfm2moe", expert_weights_scale=1.0) == parsed("lfm2moe")
     assert parsed("qwen35moe").experts == Experts(
         frozenset(range(4)), 8, 3, 40, shared_size=56, gates_shared=True
     )
@@ -119,6 +117,7 @@ def test_what_files_leave_out_is_what_llama_cpp_does():
         ("qwen3moe", {"expert_gating_func": 2}, "expert_gating_func is 2"),
         ("qwen3moe", {"expert_weights_norm": False}, "expert_weights_norm is False"),
         ("qwen3moe", {"expert_weights_scale": 2.5}, "expert_weights_scale is 2.5"),
+        ("lfm2moe", {"expert_weights_scale": 1.5}, "expert_weights_scale is 1.5"),
         ("lfm2moe", {"expert_gating_func": 1}, "expert_gating_func is 1"),
         ("lfm2moe", {"leading_dense_block_count": 4}, "num_dense_layers = 4"),
         ("qwen35moe", {"moe_every_n_layers": 2}, "moe_every_n_layers is 2"),

@@ -12,7 +12,8 @@ from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.tools.export.checkpoints.gguf.values import GgufMetadata
 
 CHANGE_NOTHING = {
-    *("vocab_size", "tensor_data_layout", "pooling_type", "classifier.output_labels"),
+    *("vocab_size", "tensor_data_layout", "pooling_type"),
+    *("classifier.output_labels", "classifier.pooling_type", "deepstack_mapping"),
     *("attention.layer_norm_epsilon", "attention.group_norm_epsilon"),  # no layer has such a norm
     *("attention.group_norm_groups", "moe_every_n_layers"),
     *("expert_chunk_feed_forward_length", "expert_group_scale"),  # of groups, which are refused

@@ -45,7 +45,6 @@ _KEYS = {
     "residual_multiplier": "residual_scale",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
-    "routed_scaling_factor": "expert_weights_scale",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "shared_intermediate_size": "expert_shared_feed_forward_length",
     "sliding_window": "attention.sliding_window",

@@ -21,13 +21,13 @@ def qwen3_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
         CheckpointError: A value is missing or no number.
         UnsupportedModelError: Experts are chosen in another way.
     """
-    _check_scoring(metadata, _SOFTMAX, scale=False)
+    _check_scoring(metadata, _SOFTMAX)
     return {**_sizes(metadata), "norm_topk_prob": True}
 
 
 def qwen35_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
     """Qwen3.5-MoE; raises as `qwen3_moe_options` does."""
-    _check_scoring(metadata, _SOFTMAX, scale=False)
+    _check_scoring(metadata, _SOFTMAX)
     shared = metadata.get("expert_shared_feed_forward_length")
     if shared is None:
         shared = metadata.same("feed_forward_length")
@@ -38,7 +38,7 @@ def granite_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
     """Granite 4, with experts or without; raises as `qwen3_moe_options` does."""
     if not metadata.number("expert_count", 0):
         return {"num_local_experts": 0}
-    _check_scoring(metadata, _SOFTMAX, scale=False)
+    _check_scoring(metadata, _SOFTMAX)
     sizes = _sizes(metadata)
     return {
         **sizes,
@@ -50,19 +50,18 @@ def granite_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
 
 def lfm2_moe_options(metadata: GgufMetadata) -> dict[str, Any]:
     """LFM2-MoE, whose shares llama.cpp always norms; raises as `qwen3_moe_options` does."""
-    _check_scoring(metadata, _SIGMOID, scale=True)
+    _check_scoring(metadata, _SIGMOID)
     return {
         **_sizes(metadata),
         "num_dense_layers": metadata.number("leading_dense_block_count", 0),
         "norm_topk_prob": True,
         "use_expert_bias": True,
-        "routed_scaling_factor": metadata.number("expert_weights_scale", 0.0) or 1.0,
     }
 
 
 def gpt_oss_options(metadata: GgufMetadata) -> dict[str, Any]:
     """gpt-oss; raises as `qwen3_moe_options` does."""
-    _check_scoring(metadata, _SOFTMAX_OF_CHOSEN, scale=False)
+    _check_scoring(metadata, _SOFTMAX_OF_CHOSEN)
     sizes = _sizes(metadata)
     return {
         "num_local_experts": sizes["num_experts"],
@@ -101,13 +100,12 @@ def _sizes(metadata: GgufMetadata) -> dict[str, Any]:
     }
 
 
-def _check_scoring(metadata: GgufMetadata, scoring: int, *, scale: bool) -> None:
+def _check_scoring(metadata: GgufMetadata, scoring: int) -> None:
     """Refuse other ways to choose experts than that of the architecture.
 
     Args:
         metadata: That of the file.
         scoring: The gating function, which the file need not tell.
-        scale: Whether shares may be multiplied by a number.
 
     Raises:
         CheckpointError: A value is no number.
@@ -117,11 +115,10 @@ def _check_scoring(metadata: GgufMetadata, scoring: int, *, scale: bool) -> None
         "expert_gating_func": (0, scoring),
         "expert_group_count": (0, 1),
         "expert_weights_norm": (True,),
+        "expert_weights_scale": (0, 1),
         "expert_shared_count": (0, 1),
         "moe_every_n_layers": (0, 1),
     }
-    if not scale:
-        known["expert_weights_scale"] = (0, 1)
     for name, values in known.items():
         value = metadata.get(name)
         if value is not None and value not in values:
