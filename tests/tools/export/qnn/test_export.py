@@ -12,7 +12,7 @@ from checkpoints import CHECKPOINTS, write_checkpoint
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.main import main
-from coordgen_rs.errors import BundleError, OptionError
+from coordgen_rs.errors import BundleError, OptionError, UnsupportedModelError
 from coordgen_rs.tools.export.calibration.texts import read_texts
 from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from coordgen_rs.tools.export.qnn import graph as qnn_graph
@@ -201,6 +201,13 @@ def test_a_single_piece_is_calibrated_with_and_not_compared_with_itself(tmp_path
     assert texts.calibration == [[97, 98, 99]]
     assert texts.held_out
     assert texts.calibration[0] not in texts.held_out
+
+
+def test_tokens_that_no_answer_may_hold_are_refused_by_name(tmp_path):
+    source = write_checkpoint(tmp_path / "checkpoint")
+    (source / "generation_config.json").write_text('{"suppress_tokens": [5, 7]}')
+    with pytest.raises(UnsupportedModelError, match="has 2 tokens that no answer may hold"):
+        export_qnn(source, tmp_path / "bundle", soc="8-gen-3", **SMALL)
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,20 @@ def token_ids(
     return ids
 
 
+def suppressed(generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """The ids of `suppress_tokens`, which no answer holds; those that no token has change nothing.
+
+    Raises:
+        CheckpointError: It is no list of whole numbers.
+    """
+    given = generation.get("suppress_tokens") or []
+    if not isinstance(given, list) or not all(type(token_id) is int for token_id in given):
+        raise CheckpointError(
+            f"generation_config.json: suppress_tokens is {given!r:.60}, expected a list of tokens"
+        )
+    return tuple(sorted({token_id for token_id in given if 0 <= token_id < vocab_size}))
+
+
 def refused(config: Mapping[str, Any], model: str, name: str, is_refused: bool) -> None:
     """Refuse a field whose value changes the arithmetic of a model.
 

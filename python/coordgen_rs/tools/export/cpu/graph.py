@@ -56,6 +56,8 @@ from coordgen_rs.tools.export.stored import StoredHead, StoredLayer, StoredPerLa
 from coordgen_rs.tools.export.weight_file import StoredLinear, StoredTensor
 
 OPSET = 24
+_FAR_BELOW = -1e30
+"""Of a logit: less than any other, and still a number once it was divided by a temperature."""
 _SLOTS, _ROW_BYTES, _NODES = "slots", "row_bytes", "nodes"
 """The symbolic dimensions of the graphs' inputs and outputs."""
 PATH: dict[str, int | str] = {
@@ -180,7 +182,8 @@ def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     norm = Norm("norm", head.norm, model.rms_norm_eps)
-    return head_product("head", model.hidden_size, head.output, norm, model.logits_cap)
+    cap, never_said = model.logits_cap, model.never_said
+    return head_product("head", model.hidden_size, head.output, norm, cap, never_said)
 
 
 def head_product(
@@ -189,14 +192,25 @@ def head_product(
     output: StoredLinear,
     norm: Norm | None = None,
     cap: float | None = None,
+    never_said: Sequence[int] = (),
 ) -> onnx.ModelProto:
-    """The graph from hidden rows, which may be normed first, to logits, which may be capped."""
-    graph = LayerGraph()
-    graph.product("logits" if cap is None else "products", Rows("hidden", norm), output)
+    """The graph from hidden rows, which may be normed first, to logits, which may be capped.
+
+    Those of `never_said` are far below all others.
+    """
+    graph, vocab_size = LayerGraph(), sum(output.sizes)
+    capped = "capped" if never_said else "logits"
+    product = capped if cap is None else "products"
+    graph.product(product, Rows("hidden", norm), output)
     if cap is not None:
-        graph.node("SoftCap", ["products"], "logits", cap=cap)
+        graph.node("SoftCap", [product], capped, cap=cap)
+    if never_said:
+        nothing = graph.node("ConstantOfShape", [graph.integers(vocab_size)], "nothing")
+        far = [graph.number(_FAR_BELOW), graph.integers(len(never_said))]
+        given = [nothing, graph.integers(*never_said), graph.node("Expand", far, "far_below")]
+        graph.node("Add", [capped, graph.node("ScatterElements", given, "suppressed")], "logits")
     hidden = float_info("hidden", 1, ROWS, hidden_size)
-    logits = float_info("logits", 1, ROWS, sum(output.sizes))
+    logits = float_info("logits", 1, ROWS, vocab_size)
     return graph.model(name, [hidden], [logits], OPSET)
 
 

@@ -48,6 +48,7 @@ _KEYS = {
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
     "shared_intermediate_size": "expert_shared_feed_forward_length",
     "sliding_window": "attention.sliding_window",
+    "suppress_tokens": "tokenizer.ggml.suppress_tokens",
 }
 """What a GGUF file calls the fields of a config.json."""
 _FIELD = re.compile(rf"(?<![\w.])({'|'.join(_KEYS)})(?![\w.])")
@@ -63,7 +64,7 @@ def named_by_file(metadata: GgufMetadata) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
-        told, path = str(error), str(metadata.header.path)
+        told, path = str(error).removeprefix("generation_"), str(metadata.header.path)
         if told.startswith("config.json"):
             told = _FIELD.sub(lambda found: _KEYS[found[1]], told.removeprefix("config.json: "))
             error.args = (f"{path}: {told.replace('config.json', path)}",)

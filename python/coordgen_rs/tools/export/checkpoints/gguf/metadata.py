@@ -118,7 +118,8 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
         found += ends(tokens, kinds) if isinstance(kinds, list) else []
     sampling = {name: values.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
     return {name: value for name, value in sampling.items() if value is not None} | {
-        "eos_token_id": [token for n, token in enumerate(found) if token not in found[:n]]
+        "eos_token_id": [token for n, token in enumerate(found) if token not in found[:n]],
+        "suppress_tokens": values.get("tokenizer.ggml.suppress_tokens"),
     }
 
 
