@@ -229,6 +229,16 @@ WRITTEN = [EXACT, EXACT + 2, 10**15, 10**18, 10**19, 10**23, 10**30, -EXACT, -(1
 ROUNDED = [EXACT + 1, 1234567890123456789, 10**18 - 1, (1 << 63) - 100, 1 << 63, (1 << 64) - 1]
 
 
+@pytest.mark.parametrize("value", [EXACT + 1, "a\0", "\x7f"])
+def test_a_value_that_the_type_leaves_out_is_not_refused(value):
+    kind = "boolean" if isinstance(value, str) else "string"
+    left = True if isinstance(value, str) else "a"
+    schema = {"type": [kind, "null"], "enum": [left, None, value]}
+    for one in (left, None):
+        assert refused_at(schema, json.dumps(one)) is None
+    assert refused_at(schema, json.dumps(value)) is not None
+
+
 @pytest.mark.parametrize("number", [*WRITTEN, (1 << 63) - 1, *ROUNDED, *(-one for one in ROUNDED)])
 def test_a_large_number_is_written_as_it_is_or_refused_by_name(number):
     for schema in ({"const": number}, {"enum": ["a", number]}, {"const": [{"b": number}]}):

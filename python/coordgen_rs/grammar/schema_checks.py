@@ -10,6 +10,7 @@ numbers are rounded to a float64 (the least of 64 bits ends the process).
 import json
 from collections.abc import Iterator
 from decimal import Decimal
+from types import NoneType
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
@@ -18,6 +19,15 @@ VALUES = ("const", "default", "enum", "examples")
 """Keywords that hold values, not schemas."""
 NAMED = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords that hold schemas by names, which may be those of keywords."""
+_TYPES: dict[str, Any] = {
+    "string": str,
+    "boolean": bool,
+    "null": NoneType,
+    "number": int | float,
+    "integer": int | float,
+    "array": list,
+    "object": dict,
+}
 _BEYOND = 1 << 63
 
 
@@ -91,7 +101,8 @@ def _check_exclusive(part: dict[str, Any]) -> None:
 def _check_characters(part: dict[str, Any]) -> None:
     properties = part.get("properties")
     names = [*properties] if isinstance(properties, dict) else []
-    values = {name: part.get(name) for name in ("const", "enum", "required")}
+    values: dict[str, Any] = {name: _of_type(part, name) for name in ("const", "enum")}
+    values |= {"required": part.get("required")}
     for name, value in (values | {"properties": names}).items():
         text = json.dumps(value, ensure_ascii=False).replace("\\\\", "")
         is_left_out = name in VALUES and any("\x7f" in str(one) for one in _leaves(value))
@@ -102,9 +113,20 @@ def _check_characters(part: dict[str, Any]) -> None:
             )
 
 
+def _of_type(part: dict[str, Any], name: str) -> list[Any]:
+    """The values under `const` or `enum` that the type beside them allows."""
+    given = [part["const"]] if name == "const" and name in part else part.get(name)
+    kinds = part.get("type", [*_TYPES])
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    if not isinstance(given, list) or not isinstance(kinds, list):
+        return [given]
+    types = tuple(_TYPES[kind] for kind in kinds if kind in _TYPES)
+    return [one for one in given if isinstance(one, types)]
+
+
 def _check_numbers(part: dict[str, Any]) -> None:
     for name in ("const", "enum"):
-        for value in _leaves(part.get(name)):
+        for value in _leaves(_of_type(part, name)):
             if isinstance(value, int | float) and not _is_written(value):
                 raise UnsupportedGrammarError(
                     f"the JSON schema cannot be followed: {name} has {value}, which is not "
