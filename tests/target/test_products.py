@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime import OrtValue
 
 from coordgen_rs._core import weight_panels, weight_types
 from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
@@ -77,6 +78,26 @@ def test_segments_bias_and_residual_make_one_row():
     for row in (0, 33, 69):
         one = {"rows": x[row : row + 1], "residual": residual[row : row + 1], "bias": bias, **fed}
         np.testing.assert_array_equal(session.run(None, one)[0], whole[row : row + 1])
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "F16", "Q8_0"])
+def test_products_may_be_written_over_their_residual(weight_type):
+    columns, outputs, rows = 1280, 37, 14
+    random = np.random.default_rng(2)
+    x = random.standard_normal((rows, columns), np.float32)
+    residual = random.standard_normal((rows, outputs), np.float32)
+    blocks = random_blocks(weight_type, outputs, columns // weight_types()[weight_type][0], 5)
+    fed = {"rows": x, "weights_0": weight_panels(weight_type, blocks)}
+    session = session_of([(weight_type, outputs)], columns, ("norm", "bias"))
+    (wanted,) = session.run(None, fed | {"residual": residual})
+    shared = OrtValue.ortvalue_from_numpy(residual)
+    binding = session.io_binding()
+    for name, array in fed.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_ortvalue_input("residual", shared)
+    binding.bind_ortvalue_output("products", shared)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(shared.numpy(), wanted)
 
 
 def made(kind, x, weight):

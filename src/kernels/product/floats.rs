@@ -3,7 +3,7 @@
 //! In: tiles of rows as they are, panels. Out: sixteen sums for each row and panel. A sum runs over the
 //! columns in their order, with a multiply and an add fused. Of many rows a part of the columns is
 //! multiplied at a time, so that the part of a panel stays in the first cache; sums wait in the
-//! destination, which changes no bit.
+//! destination, which changes no bit. Where that is the residual's memory, all are multiplied at once.
 
 use std::ops::Range;
 
@@ -109,8 +109,10 @@ impl Product<'_> {
     #[inline(always)]
     unsafe fn multiply<L: Lanes, W: FloatForm, const P: usize>(self, panel: usize) {
         let (columns, tiles) = (self.tiling.columns(), self.tiling.num_tiles());
-        // The sums of one tile can stay where they are.
-        let parts = if tiles == 1 { 1 } else { columns.div_ceil(MOST_COLUMNS) };
+        // The sums of one tile can stay where they are; what is still to be read must.
+        let is_residual = |residual: &[f32]| residual.as_ptr() == self.to.to.cast_const();
+        let stays = tiles == 1 || self.added.residual.is_some_and(is_residual);
+        let parts = if stays { 1 } else { columns.div_ceil(MOST_COLUMNS) };
         for part in 0..parts {
             let columns = part * columns / parts..(part + 1) * columns / parts;
             for tile in 0..tiles {

@@ -46,7 +46,8 @@ pub struct Weights<'a> {
 pub struct Added<'a> {
     /// One for each output, first.
     pub bias: Option<&'a [f32]>,
-    /// As many as there are products, with the stride of their destination, last.
+    /// As many as there are products, with the stride of their destination, last. The destination may
+    /// be the same memory, and else lies beside it.
     pub residual: Option<&'a [f32]>,
 }
 

@@ -304,6 +304,39 @@ fn parts_of_columns_change_no_bit_and_what_is_added_comes_last_and_once() {
     }
 }
 
+/// As where ONNX Runtime is told to write products where it reads the residual.
+#[test]
+fn products_may_be_written_over_their_residual() {
+    let (outputs, columns, rows) = (37, 1280, 14);
+    let mut random = random(14);
+    let residual = numbers(rows * outputs, &mut random);
+    let x = numbers(rows * columns, &mut random);
+    for kind in WeightType::ALL {
+        let matrix = Matrix::new(kind, outputs, columns, &mut random);
+        let products = matrix.times(Processor::all()[0], &x, 1);
+        let wanted: Vec<f32> = products.iter().zip(&residual).map(|(x, by)| x + by).collect();
+        for processor in Processor::all() {
+            let tiling = Tiling::new(rows, columns, kind.is_float(), processor);
+            let mut packed = vec![0xa5; tiling.num_bytes()];
+            let mut shared = residual.clone();
+            let weights = Weights { kind, outputs, panels: &matrix.panels };
+            let to = shared.as_mut_ptr();
+            // SAFETY: all have their sizes, and there is one thread.
+            unsafe {
+                let added = std::slice::from_raw_parts(to.cast_const(), rows * outputs);
+                let added = Added { bias: None, residual: Some(added) };
+                let to = Destination { to, stride: outputs };
+                let to_pack = packed.as_mut_ptr();
+                let source = Source::Plain(&x);
+                round_rows(processor, source, None, columns, tiling, 0..rows, to_pack);
+                multiply(processor, to_pack, tiling, weights, 0..3, added, to);
+            }
+            let name = (kind.name(), processor.name());
+            assert_eq!(bits(&shared), bits(&wanted), "{name:?}");
+        }
+    }
+}
+
 #[test]
 fn rows_are_picked_by_their_numbers() {
     let mut random = random(15);
