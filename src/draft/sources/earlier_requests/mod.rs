@@ -115,15 +115,16 @@ impl Learn for EarlierRequests {
         let num_before = self.current.len();
         self.current.extend_from_slice(tokens);
         let finished = self.finished.lock();
-        let place = self.place.map(|place| self.still_at(&finished, place));
-        let start = match place {
-            Some(None) => num_before.saturating_sub(MAX_MATCH), // no longer match is known
-            _ => num_before,
+        let place = self.place.and_then(|place| self.still_at(&finished, place));
+        let start = match self.known.0 == finished.generation {
+            true => num_before,
+            // What is known now may hold what was not matched before; no longer match is known.
+            false => num_before.saturating_sub(MAX_MATCH),
         };
         let follow = |place: Option<Cursor>, &token: &TokenId| {
             finished.text.advance(place.unwrap_or(SuffixAutomaton::START), token)
         };
-        self.place = self.current[start..].iter().fold(place.flatten(), follow);
+        self.place = self.current[start..].iter().fold(place, follow);
         self.known = (finished.generation, finished.text.text_len());
     }
 

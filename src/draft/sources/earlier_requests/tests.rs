@@ -99,9 +99,7 @@ proptest! {
                     let anew = anew(source);
                     let found = [source.place, anew].map(|it| it.map_or(0, |it| it.match_len));
                     prop_assert!(found[0] <= found[1], "no more is matched than there is");
-                    if was_forgotten && source.place.is_some() {
-                        prop_assert_eq!(source.place, anew);
-                    }
+                    prop_assert!(!was_forgotten || source.place == anew);
                     prop_assert!(!was_up_to_date || source.known == known);
                 }
             }
@@ -136,6 +134,23 @@ fn anew(source: &EarlierRequests) -> Option<Cursor> {
     source.current.iter().fold(None, |place, &token| {
         finished.text.advance(place.unwrap_or(SuffixAutomaton::START), token)
     })
+}
+
+#[test]
+fn what_nothing_matched_before_the_oldest_were_forgotten_is_matched_anew() {
+    let shared = Shared::new(FinishedRequests::keeping(40));
+    let mut sources = [(); 3].map(|()| EarlierRequests::new(shared.clone()));
+    let [long, short, running] = &mut sources;
+    long.extend(&[TokenId(0); 37]);
+    long.ended();
+    short.extend(&[3, 1].map(TokenId));
+    short.ended();
+    running.extend(&[TokenId(3)]);
+    assert_eq!(running.cursor(), None);
+    long.clear();
+    assert_eq!(shared.lock().kept, [[3, 1].map(TokenId)]);
+    running.extend(&[TokenId(1)]);
+    assert_eq!(running.cursor().map(|place| place.match_len), Some(2));
 }
 
 #[test]
