@@ -2,14 +2,15 @@
 //! the file. Out: all of them, when it is opened.
 //!
 //! All numbers are little-endian `u32`. A header of 48 bytes: `coordlog`, version, vocabulary, a random key. Then
-//! the documents: number of tokens, CRC-32 of that number and the tokens, the tokens. What stands behind a
-//! document that is damaged or cut off, as a crash leaves it, is dropped at the next opening.
+//! the documents: number of tokens, CRC-32 of that number and the tokens, the tokens. A document that is damaged,
+//! or cut off, as a crash leaves it, is dropped at the next opening, and those behind it are found.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::behind::Behind;
 use crate::draft::sources::history::format::Key;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -19,7 +20,7 @@ const MAGIC: [u8; 8] = *b"coordlog";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 48;
 /// Bytes of a document before its tokens.
-const HEAD_BYTES: usize = 8;
+pub(super) const HEAD_BYTES: usize = 8;
 
 /// An opened file of documents, which nobody else has open meanwhile.
 #[derive(Debug)]
@@ -35,12 +36,15 @@ pub(super) struct DocumentLog {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub documents: Vec<Vec<TokenId>>,
-    /// Bytes at the end that are no documents.
+    /// Bytes that are no documents.
     pub num_dropped_bytes: u64,
+    /// Where the last document ends.
+    end: usize,
 }
 
 impl DocumentLog {
-    /// Opens the file at `path`, or makes one that its owner alone may read.
+    /// Opens the file at `path`, or makes one that its owner alone may read. Where documents stand behind
+    /// damage, they alone are written to it anew, or it stays as it is where it cannot be written.
     ///
     /// Fails when another has it open, it is another file, or of another vocabulary, and when the system
     /// does.
@@ -56,9 +60,16 @@ impl DocumentLog {
             overwrite(&mut file, &bytes).map_err(|error| not_written(&error))?;
         }
         let key = checked_key(&bytes, vocab_size)?;
-        let (documents, len) = documents(&bytes, vocab_size);
-        let log = Self { path, file, num_bytes: len as u64, vocab_size, key };
-        Ok((log, Found { documents, num_dropped_bytes: (bytes.len() - len) as u64 }))
+        let found = found(&bytes, vocab_size);
+        let mut log = Self { path, file, num_bytes: found.end as u64, vocab_size, key };
+        let num_behind = (bytes.len() - found.end) as u64;
+        if found.num_dropped_bytes > num_behind {
+            let kept = found.documents.iter().map(Vec::as_slice);
+            if log.replace(kept).is_err() {
+                log.key = new_key(); // an index counts what was dropped
+            }
+        }
+        Ok((log, found))
     }
 
     /// Where it is, every link followed.
@@ -186,31 +197,41 @@ fn checked_key(bytes: &[u8], vocab_size: u32) -> Result<Key> {
     }
 }
 
-fn word(bytes: &[u8], start: usize) -> Option<u32> {
+pub(super) fn word(bytes: &[u8], start: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(start..start + 4)?.try_into().ok()?))
 }
 
-/// The documents, and where they end.
-fn documents(bytes: &[u8], vocab_size: u32) -> (Vec<Vec<TokenId>>, usize) {
-    let (mut found, mut end) = (Vec::new(), HEADER_BYTES);
+/// What stands behind the header.
+fn found(bytes: &[u8], vocab_size: u32) -> Found {
+    let (mut documents, mut end) = (Vec::new(), HEADER_BYTES);
     while let Some((document, num_bytes)) = document(&bytes[end..], vocab_size) {
-        found.push(document);
+        documents.push(document);
         end += num_bytes;
     }
-    (found, end)
+    let behind = &bytes[end..];
+    let mut num_dropped = behind.len();
+    for whole in Behind::new(behind, vocab_size) {
+        num_dropped -= whole.len();
+        end = bytes.len() - behind.len() + whole.end;
+        documents.push(to_tokens(&behind[whole][HEAD_BYTES..]));
+    }
+    Found { documents, num_dropped_bytes: num_dropped as u64, end }
 }
 
-fn document(bytes: &[u8], vocab_size: u32) -> Option<(Vec<TokenId>, usize)> {
+fn to_tokens(bytes: &[u8]) -> Vec<TokenId> {
+    bytes.chunks_exact(4).filter_map(|token| word(token, 0)).map(TokenId).collect()
+}
+
+pub(super) fn document(bytes: &[u8], vocab_size: u32) -> Option<(Vec<TokenId>, usize)> {
     let num_bytes = HEAD_BYTES.checked_add((word(bytes, 0)? as usize).checked_mul(4)?)?;
     let tokens = bytes.get(HEAD_BYTES..num_bytes)?;
     let is_whole = word(bytes, 4)? == checksum(&bytes[..4], tokens);
-    let tokens = tokens.chunks_exact(4).filter_map(|token| word(token, 0)).map(TokenId);
-    let tokens: Vec<TokenId> = tokens.collect();
+    let tokens = to_tokens(tokens);
     let is_known = tokens.iter().all(|token| token.0 < vocab_size);
     (is_whole && is_known).then_some((tokens, num_bytes))
 }
 
-fn to_bytes(document: &[TokenId]) -> Vec<u8> {
+pub(super) fn to_bytes(document: &[TokenId]) -> Vec<u8> {
     let len = (document.len() as u32).to_le_bytes();
     let tokens: Vec<u8> = document.iter().flat_map(|token| token.0.to_le_bytes()).collect();
     [&len[..], &checksum(&len, &tokens).to_le_bytes(), &tokens].concat()

@@ -4,6 +4,7 @@
 //! Requests are in the file at the path; an index of them is in a second file beside it, `PATH.index`, which can always
 //! be built again. The Python package keeps its histories in a database, and reads none of these.
 
+mod behind;
 mod log;
 #[cfg(test)]
 mod tests;
@@ -30,8 +31,9 @@ const DROPPED: usize = 8;
 /// Finished requests in a file, which one process has open at a time, or in memory alone.
 ///
 /// # Cost
-/// Opening reads the file: 4 bytes a token. Storing a request writes it, without waiting for the disk: a
-/// crash of the system may lose the last ones. Indexing: 16 bytes of memory a token, for as long as it takes.
+/// Opening reads the file: 4 bytes a token, and as many where it is damaged. Storing a request writes it,
+/// without waiting for the disk: a crash of the system may lose the last ones. Indexing: 16 bytes of memory
+/// a token, for as long as it takes.
 /// Memory: 4 bytes a token, and what [`History`] takes for those that no index covers.
 ///
 /// # Example
@@ -76,7 +78,7 @@ impl StoredHistory {
 
     /// Opens the history at `path`, of tokens below `vocab_size`, or makes an empty one. Where more than
     /// `max_tokens` are stored, the oldest requests are dropped, as soon as the file can be written; later
-    /// by [`index`](Self::index) alone.
+    /// by [`index`](Self::index) alone. Of a damaged file, requests that are damaged are dropped alone.
     ///
     /// Fails when it is open elsewhere, is another file or of another vocabulary, or cannot be read or written.
     pub fn open(path: &Path, vocab_size: u32, max_tokens: usize) -> Result<Self> {
@@ -112,7 +114,7 @@ impl StoredHistory {
         if self.log.is_some() { self.num_tokens } else { self.shared.num_recent_tokens() }
     }
 
-    /// Bytes at the end of the file that were no documents when it was opened: damaged, or cut off.
+    /// Bytes of the file that were no documents when it was opened: damaged, or cut off.
     pub fn num_dropped_bytes(&self) -> u64 {
         self.num_dropped_bytes
     }

@@ -78,7 +78,7 @@ fn one_has_it_open_and_others_vocabularies_are_refused() {
 }
 
 #[test]
-fn any_cut_and_any_damaged_byte_leave_the_documents_before_it() {
+fn any_cut_leaves_the_documents_before_it_and_any_damaged_byte_all_others() {
     let scratch = Scratch::new("damage");
     let documents: Vec<_> = (0..4).map(|first| document(first, 2 + first)).collect();
     let mut history = scratch.open();
@@ -100,10 +100,68 @@ fn any_cut_and_any_damaged_byte_leave_the_documents_before_it() {
         bytes[index] ^= 1 << (index % 8);
         fs::write(scratch.path(), bytes).unwrap();
         let history = scratch.open();
-        let num_left = history.documents.len();
-        assert!(num_left < 4 && history.num_dropped_bytes() > 0);
-        assert_eq!(history.documents, &documents[..num_left]);
+        let ends = documents.iter().scan(48, |end, document| {
+            *end += 8 + 4 * document.len();
+            Some(*end)
+        });
+        let damaged = ends.filter(|&end| end <= index).count();
+        let mut left = documents.clone();
+        let dropped = left.remove(damaged);
+        assert_eq!(history.documents, left);
+        assert_eq!(history.num_dropped_bytes(), 8 + 4 * dropped.len() as u64);
+        drop(history);
+        let again = scratch.open();
+        assert_eq!(again.documents, left);
     }
+}
+
+#[test]
+fn damage_in_the_middle_drops_what_is_damaged_alone_and_the_index_of_it() {
+    let scratch = Scratch::new("middle");
+    let mut history = scratch.open();
+    let documents: Vec<_> = (0..200).map(|first| document(first, 155)).collect();
+    documents.iter().for_each(|document| history.add(document).unwrap());
+    history.index().unwrap();
+    drop(history);
+    let mut bytes = fs::read(scratch.path()).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 8].fill(0xff);
+    fs::write(scratch.path(), bytes).unwrap();
+    let mut history = scratch.open();
+    assert_eq!((history.num_tokens(), history.num_dropped_bytes()), (199 * 155, 8 + 4 * 155));
+    // What it covered is counted otherwise by now.
+    assert_eq!((history.shared.covers(), history.shared.num_recent_tokens()), (0, 199 * 155));
+    history.add(&documents[0]).unwrap();
+    history.close().unwrap();
+    let history = scratch.open();
+    assert_eq!((history.documents.len(), history.num_dropped_bytes()), (200, 0));
+    assert_eq!(history.shared.covers(), 200);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_damaged_history_that_cannot_be_written_is_read() {
+    let scratch = Scratch::new("unwritten");
+    let mut history = scratch.open();
+    (0..3).for_each(|first| history.add(&document(first, 10)).unwrap());
+    history.index().unwrap();
+    drop(history);
+    let mut bytes = fs::read(scratch.path()).unwrap();
+    bytes[48 + 20] ^= 1;
+    fs::write(scratch.path(), &bytes).unwrap();
+    let folder = |mode| {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        fs::set_permissions(&scratch.0, mode).unwrap();
+    };
+    folder(0o500);
+    let can_write = fs::write(scratch.0.join("new"), "").is_ok(); // who may do everything
+    for _ in 0..2 {
+        let history = scratch.open();
+        assert_eq!((history.documents.len(), history.shared.num_recent_tokens()), (2, 20));
+        assert_eq!(history.shared.covers(), 0);
+    }
+    assert!(can_write || fs::read(scratch.path()).unwrap() == bytes);
+    folder(0o700);
 }
 
 #[test]
