@@ -238,6 +238,9 @@ pub enum Error {
         /// How many.
         num_runs: usize,
     },
+    /// A store calls its own loader within a load or a release, which would have to end first.
+    #[error("a block store cannot call its switcher within its own load or release")]
+    WithinAction,
     /// The process is a fork of the one that has the loader's thread.
     #[error(
         "this process is a fork of the one that loads the blocks, whose threads it does not have: \

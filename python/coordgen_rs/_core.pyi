@@ -1646,7 +1646,8 @@ class Switcher:
     Args:
         store: Its `load(block, graph)` and `release(block, graph)` are called on a thread of its
             own, one at a time; `graph` is "prefill" or "decode". What `load` raises is the
-            `__cause__` of the error; what `release` raises goes to `sys.unraisablehook`.
+            `__cause__` of the error; what `release` raises goes to `sys.unraisablehook`. In
+            either, calls that begin or wait for something raise CallOrderError.
         costs: What each block costs, measured or guessed: an unfit figure makes plans worse, never
             results, and is mended prompt by prompt. None of their graphs is loaded yet.
         prefill_rows: Tokens per chunk.

@@ -81,7 +81,8 @@ impl From<Error> for PyErr {
             | Error::WrongBlock { .. }
             | Error::StillRunning { .. }
             | Error::NothingRunning
-            | Error::RunsLeft { .. } => CallOrderError::new_err(message),
+            | Error::RunsLeft { .. }
+            | Error::WithinAction => CallOrderError::new_err(message),
             Error::UnusableIndex { .. }
             | Error::IndexNotWritten { .. }
             | Error::UnusableHistory { .. }

@@ -347,6 +347,40 @@ def test_a_store_that_holds_its_switcher_is_collected():
     assert gone() is None
 
 
+def test_a_store_that_calls_its_switcher_is_refused_and_the_interpreter_ends():
+    code = """
+from coordgen_rs._core import BlockCost, Switcher
+
+
+class Store:
+    def load(self, block, graph):
+        call()
+
+    def release(self, block, graph):
+        pass
+
+
+for call in (
+    lambda: switcher.ensure("prefill"),
+    lambda: switcher.only("prefill"),
+    lambda: switcher.step_graph(0),
+    lambda: switcher.begin(1),
+    lambda: switcher.stand_by(),
+    lambda: switcher.enter(0),
+    lambda: switcher.try_enter(0),
+    lambda: switcher.finish(),
+):
+    switcher = Switcher(Store(), [BlockCost.guessed(1, 1, 1)], 1, 1)
+    try:
+        switcher.ensure("decode")
+    except Exception as error:
+        print(type(error).__name__, type(error.__cause__).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == 8 * "BlockLoadError CallOrderError\n"
+
+
 def test_wrong_calls_are_named():
     switcher = on_g1(TellingStore(), 2, strategy="sync")
     with pytest.raises(OptionError, match="number of blocks is 0"):

@@ -51,7 +51,8 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// is a decode step: planned under G2.
 ///
 /// Dropping it closes it, see [`close`](Self::close). Whatever waits here fails with
-/// `WaitInterrupted` where the store says so; the loader goes on.
+/// `WaitInterrupted` where the store says so; the loader goes on. A store that begins or
+/// waits for something within a load or a release fails with `WithinAction`: that would have to end first.
 ///
 /// In a fork of its process the thread does not exist, and the lock may be anybody's: there every
 /// call fails with `Forked` or, where it cannot fail, does nothing.
@@ -129,18 +130,21 @@ impl Loader {
     /// Fails while runs of an earlier one are left, when it names a block that there is not or waits
     /// for more runs than it has, and after `close`.
     pub fn begin(&self, timetable: Timetable) -> Result<()> {
+        self.check_caller()?;
         let due = Due::from(timetable);
         self.change(|state, now_us| state.begin(due, now_us))?
     }
 
     /// [`begin`](Self::begin), and a new report: what was done before is in none any more.
     pub fn begin_anew(&self, timetable: Timetable) -> Result<()> {
+        self.check_caller()?;
         let due = Due::from(timetable);
         self.change(|state, now_us| state.begin_anew(due, now_us))?
     }
 
     /// Fails where [`begin`](Self::begin) would fail now, whatever the timetable.
     pub fn check_ready(&self) -> Result<()> {
+        self.check_caller()?;
         self.change(|state, _| state.check_ready())?
     }
 
@@ -215,6 +219,12 @@ impl Loader {
         self.worker.check_process()
     }
 
+    /// Fails in a fork, and within a load or a release.
+    fn check_caller(&self) -> Result<()> {
+        self.check_process()?;
+        if self.worker.is_current() { Err(Error::WithinAction) } else { Ok(()) }
+    }
+
     /// For tests: calls `call` while the lock is held.
     #[cfg(feature = "python")]
     pub(crate) fn while_held<T>(&self, call: impl FnOnce() -> T) -> T {
@@ -247,7 +257,7 @@ impl Loader {
         patience: Duration,
         ask: impl Fn(&mut State, u64) -> Result<Option<T>>,
     ) -> Result<Option<T>> {
-        self.check_process()?;
+        self.check_caller()?;
         let shared = &self.shared;
         let until_us = shared.now_us() + patience.as_micros() as u64;
         let mut state = shared.lock();

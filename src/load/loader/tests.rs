@@ -1,5 +1,6 @@
 //! The loader's thread against a store that is told when to finish and when to fail.
 
+use std::sync::Weak;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -364,4 +365,43 @@ fn a_step_may_load_for_the_next_step() {
     }
     let report = loader.finish().unwrap();
     assert_eq!((report.actual.actions.len(), report.peak_bytes), (13, 2));
+}
+
+/// A store that calls its own loader, which is told once it is made.
+struct CallingStore {
+    loader: Mutex<Option<Weak<Loader>>>,
+    said: Mutex<Vec<Result<()>>>,
+}
+
+impl BlockStore for CallingStore {
+    fn load(&self, block: BlockId, _: Graph) -> Answer {
+        let loader = self.loader.lock().unwrap().as_ref().and_then(Weak::upgrade);
+        let loader = loader.expect("it is told before it loads");
+        let nothing = || Timetable::immediate(1, Load, &[]);
+        let said = [
+            loader.enter(block).map(drop),
+            loader.try_enter(block).map(drop),
+            loader.rest(),
+            loader.finish().map(drop),
+            loader.check_ready(),
+            loader.begin(nothing()),
+            loader.begin_anew(nothing()),
+        ];
+        self.said.lock().unwrap().extend(said);
+        assert_eq!(loader.resident(), [[false; 2]]); // what waits for nothing is answered
+        Ok(())
+    }
+
+    fn release(&self, _: BlockId, _: Graph) {}
+}
+
+#[test]
+fn a_store_that_calls_its_own_loader_within_a_load_is_refused() {
+    let store = Arc::new(CallingStore { loader: Mutex::default(), said: Mutex::default() });
+    let loader = Arc::new(Loader::new(Arc::clone(&store) as _, vec![[1, 1]]).unwrap());
+    *store.loader.lock().unwrap() = Some(Arc::downgrade(&loader));
+    loader.begin(Timetable::immediate(1, Load, &[(BlockId(0), Decode)])).unwrap();
+    assert!(loader.finish().unwrap().failures.is_empty());
+    assert_eq!(*store.said.lock().unwrap(), vec![Err(Error::WithinAction); 7]);
+    assert_eq!(loader.resident(), [[false, true]]);
 }

@@ -31,10 +31,15 @@ impl Worker {
         if std::process::id() == self.process { Ok(()) } else { Err(Error::Forked) }
     }
 
+    /// Whether this is the thread.
+    pub(super) fn is_current(&self) -> bool {
+        thread::current().id() == self.thread
+    }
+
     /// Waits until the thread has ended. On the thread itself, which ends later, and in a fork, where
     /// it never ran, it returns at once.
     pub fn join(&self) {
-        if self.check_process().is_err() || thread::current().id() == self.thread {
+        if self.check_process().is_err() || self.is_current() {
             return;
         }
         // Held until the end: whoever comes second waits for it, too.
