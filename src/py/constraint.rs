@@ -1,6 +1,6 @@
 //! A grammar that Python follows, for the core; and masks on rows, outside a drafter.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
@@ -25,9 +25,12 @@ impl Raised {
     }
 }
 
+/// The object of a [`PyConstraint`], as long as that is there: for the garbage collector.
+pub type Grammar = Weak<Py<PyAny>>;
+
 /// An object with the methods of `Constraint`, and the mask that its `after` fills.
 pub struct PyConstraint {
-    object: Py<PyAny>,
+    object: Arc<Py<PyAny>>,
     words: Vec<u32>,
     raised: Raised,
 }
@@ -35,7 +38,12 @@ pub struct PyConstraint {
 impl PyConstraint {
     /// The grammar `object`; what it raises is kept in `raised`.
     pub fn new(object: Py<PyAny>, raised: Raised) -> Self {
-        Self { object, words: Vec::new(), raised }
+        Self { object: Arc::new(object), words: Vec::new(), raised }
+    }
+
+    /// Its object.
+    pub fn grammar(&self) -> Grammar {
+        Arc::downgrade(&self.object)
     }
 
     fn call<T>(

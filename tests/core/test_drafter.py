@@ -4,6 +4,9 @@ The target is a rule on the last tokens, so that both plain decoding and every r
 can be answered without a model.
 """
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -23,6 +26,7 @@ from coordgen_rs._core import (
     StepInputs,
     TokenOutOfRangeError,
 )
+from core_subjects import EvenOnly
 from ruled_target import (
     VOCAB_SIZE,
     WIDTHS,
@@ -350,3 +354,13 @@ def test_unusable_requests_are_refused():
 def test_unusable_options_are_refused(options):
     with pytest.raises(OptionError):
         make_drafter(**options)
+
+
+def test_a_grammar_that_holds_its_drafter_is_collected():
+    grammar, drafter = EvenOnly(), make_drafter()
+    grammar.drafter = drafter
+    drafter.begin(uint32([0, 2]), 9, grammar=grammar)
+    gone = weakref.ref(grammar)
+    del grammar, drafter
+    gc.collect()
+    assert gone() is None

@@ -347,6 +347,28 @@ def test_a_store_that_holds_its_switcher_is_collected():
     assert gone() is None
 
 
+def no_room(block, graph):
+    raise MemoryError("no room")
+
+
+@pytest.mark.parametrize("keeps_report", [False, True])
+def test_a_store_that_holds_its_switcher_is_collected_after_a_failed_load(keeps_report):
+    store = TellingStore(no_room)
+    store.switcher = over(store, 1, strategy="single")
+    store.switcher.begin(1)
+    with pytest.raises(BlockLoadError):
+        store.switcher.enter(0)
+    store.switcher.cancel()
+    report = store.switcher.finish()
+    assert isinstance(report.failures[0].__cause__, MemoryError)
+    if keeps_report:
+        store.report = report
+    gone = weakref.ref(store)
+    del store, report
+    gc.collect()
+    assert gone() is None
+
+
 def test_a_store_that_calls_its_switcher_is_refused_and_the_interpreter_ends():
     code = """
 from coordgen_rs._core import BlockCost, Switcher

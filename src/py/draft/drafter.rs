@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use numpy::{PyArray1, PyArrayDyn, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::{PyTraverseError, PyVisit};
 
 use super::history::PySharedHistory;
 use super::lookup_table::PyLookupTable;
@@ -22,7 +23,7 @@ use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
 use crate::logprobs::check_num_alternatives;
-use crate::py::constraint::{PyConstraint, Raised};
+use crate::py::constraint::{Grammar, PyConstraint, Raised};
 use crate::py::convert::{integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::logprobs::{Told, told};
@@ -116,6 +117,8 @@ pub struct PyDrafter {
     earlier_requests: SharedRequests,
     step_inputs: Vec<Py<PyStepInputs>>,
     vocab_size: usize,
+    /// The request's grammar, which the core holds.
+    grammar: Grammar,
     /// By the grammar of the request.
     raised: Raised,
 }
@@ -206,7 +209,8 @@ impl PyDrafter {
         if let Some(beside) = beside {
             core.share_with(&beside.core)?;
         }
-        Ok(Self { core, earlier_requests, step_inputs, vocab_size, raised: Raised::default() })
+        let (grammar, raised) = (Grammar::new(), Raised::default());
+        Ok(Self { core, earlier_requests, step_inputs, vocab_size, grammar, raised })
     }
 
     #[doc = stub_doc!("Drafter.begin")]
@@ -241,6 +245,7 @@ impl PyDrafter {
         self.core.ignore_end_tokens(ignore_eos);
         if let Some(grammar) = grammar {
             let constraint = PyConstraint::new(grammar, self.raised.clone());
+            self.grammar = constraint.grammar();
             self.core.constrain(Box::new(constraint));
         }
         Ok(())
@@ -402,3 +407,8 @@ impl PyDrafter {
         self.core.memory_bytes()
     }
 }
+
+    /// A grammar may hold what holds the drafter.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.grammar.upgrade().map_or(Ok(()), |grammar| visit.call(&*grammar))
+    }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
+use pyo3::exceptions::PyBaseException;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
@@ -22,9 +23,9 @@ pub struct PyStore {
 #[derive(Default)]
 struct Raised {
     /// By the last load of a graph.
-    by_load: HashMap<(BlockId, Graph), PyErr>,
+    by_load: HashMap<(BlockId, Graph), Py<PyBaseException>>,
     /// By a signal's handler, while something waited.
-    by_signal: Option<PyErr>,
+    by_signal: Option<Py<PyBaseException>>,
 }
 
 impl PyStore {
@@ -37,7 +38,7 @@ impl PyStore {
     pub fn exception(&self, py: Python<'_>, error: Error) -> PyErr {
         let cause = match error {
             Error::WaitInterrupted => match self.raised().by_signal.take() {
-                Some(raised) => return raised,
+                Some(raised) => return PyErr::from_value(raised.into_bound(py).into_any()),
                 None => None,
             },
             Error::LoadFailed { block, graph, .. } => {
@@ -45,14 +46,19 @@ impl PyStore {
             }
             _ => None,
         };
+        let cause = cause.map(|raised| PyErr::from_value(raised.into_bound(py).into_any()));
         let exception = PyErr::from(error);
         exception.set_cause(py, cause);
         exception
     }
 
-    /// For the garbage collector: a store may hold what holds it.
+    /// For the garbage collector: a store may hold what holds it, and so may what it raised, by its
+    /// traceback.
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.object)
+        visit.call(&self.object)?;
+        // Where another thread is about to change them, they are seen next time.
+        let Ok(raised) = self.raised.try_lock() else { return Ok(()) };
+        raised.by_load.values().chain(&raised.by_signal).try_for_each(|raised| visit.call(raised))
     }
 
     fn raised(&self) -> MutexGuard<'_, Raised> {
@@ -66,6 +72,7 @@ impl BlockStore for PyStore {
             let loaded = self.object.call_method1(py, "load", (block.0, graph.name()));
             let raised = loaded.err();
             let reason = raised.as_ref().map(PyErr::to_string);
+            let raised = raised.map(|raised| raised.into_value(py));
             let mut all = self.raised();
             let before = match raised {
                 Some(raised) => all.by_load.insert((block, graph), raised),
@@ -92,7 +99,7 @@ impl BlockStore for PyStore {
         Python::try_attach(|py| match py.check_signals() {
             Ok(()) => true,
             Err(raised) => {
-                let before = self.raised().by_signal.replace(raised);
+                let before = self.raised().by_signal.replace(raised.into_value(py));
                 drop(before);
                 false
             }

@@ -69,6 +69,11 @@ impl PySwitchReport {
         json.set_item("failures", failures.collect::<PyResult<Vec<_>>>()?)?;
         Ok(json)
     }
+
+    /// A failure may hold, by its traceback, what holds the report.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> std::result::Result<(), PyTraverseError> {
+        self.failures.iter().try_for_each(|failure| visit.call(failure))
+    }
 }
 
 #[doc = stub_doc!("Switcher")]
