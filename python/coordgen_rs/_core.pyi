@@ -1623,7 +1623,7 @@ def memory_shares(
     Raises:
         MemoryBudgetError: One block does not fit beside all experts of the largest layer; the
             message says how much is needed.
-        OptionError: The budget is negative.
+        OptionError: The budget is negative, or the experts are more than 2^24, or of 2^64 bytes.
     """
 
 @final

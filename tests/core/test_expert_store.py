@@ -105,6 +105,11 @@ def test_a_budget_is_divided_between_graphs_and_experts() -> None:
     assert memory_shares(95, [30, 20], layers) == (35, 60)
     with pytest.raises(MemoryBudgetError, match="90 bytes are the least"):
         memory_shares(89, [30, 20], layers)
+    for huge in [(2**62, 1), (2**44, 1), (2, 2**63)]:
+        with pytest.raises(OptionError, match="at most 16777216 in all"):
+            memory_shares(10**18, [1], [huge])
+    with pytest.raises(MemoryBudgetError):
+        memory_shares(2**64 - 1, [2**64 - 1, 2**64 - 1], [(1, 1)])
 
 
 def run(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -20,7 +20,7 @@ impl Forecast for InOrder {
 /// Two layers of four experts of 10 and 20 bytes, read in pieces of 8.
 fn shape() -> Shape {
     let layer = |num_bytes| LayerShape { num_experts: 4, num_bytes };
-    Shape::new(vec![layer(10), layer(20)])
+    Shape::new(vec![layer(10), layer(20)]).unwrap()
 }
 
 fn core(budget: u64) -> Residency<InOrder> {

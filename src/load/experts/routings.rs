@@ -90,7 +90,8 @@ impl Schedule {
         let num_layers = draws.count(3, 4);
         let num_experts = 8 << draws.count(0, 1);
         let per_row = draws.count(1, num_experts / 8 + 1);
-        let shape = Shape::new(vec![LayerShape { num_experts, num_bytes: 1000 }; num_layers]);
+        let layers = vec![LayerShape { num_experts, num_bytes: 1000 }; num_layers];
+        let shape = Shape::new(layers).unwrap();
         let share = draws.between(1.2 / num_layers as f64, 0.95);
         let budget = (shape.all_bytes() as f64 * share) as u64;
         let before_us = (LAYER_US as f64 * draws.between(0.2, 0.8)) as u64;

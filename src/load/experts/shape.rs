@@ -1,6 +1,11 @@
 //! How many experts layers have, and how long they are. In: layers. Out: numbers of experts that run
 //! through all layers, and the bytes of each.
 
+use crate::error::{Error, Result};
+
+/// Most experts of all layers together.
+const MOST_EXPERTS: usize = 1 << 24;
+
 /// The experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerShape {
@@ -20,14 +25,26 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The experts of `layers`, in the order in which these run.
-    pub fn new(layers: Vec<LayerShape>) -> Self {
+    /// The experts of `layers`, in the order in which these run. Fails where they are more than 2^24, or
+    /// have 2^64 bytes together.
+    pub fn new(layers: Vec<LayerShape>) -> Result<Self> {
         let (mut first, mut layer_of) = (vec![0], Vec::new());
+        let mut all_bytes = Some(0_u64);
         for (index, layer) in layers.iter().enumerate() {
-            first.push(first[index] + layer.num_experts);
-            layer_of.resize(first[index + 1], index as u32);
+            let end: usize = layer.num_experts.saturating_add(first[index]);
+            all_bytes = layer
+                .num_bytes
+                .checked_mul(layer.num_experts as u64)
+                .and_then(|num_bytes| num_bytes.checked_add(all_bytes?));
+            if end > MOST_EXPERTS || all_bytes.is_none() {
+                let must = "at most 16777216 in all, of fewer than 2^64 bytes";
+                let got = format!("{} of {} bytes", layer.num_experts, layer.num_bytes);
+                return Err(Error::BadOption { what: "a layer's experts", got, must });
+            }
+            first.push(end);
+            layer_of.resize(end, index as u32);
         }
-        Self { layers, first, layer_of }
+        Ok(Self { layers, first, layer_of })
     }
 
     /// All layers.

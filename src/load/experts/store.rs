@@ -125,7 +125,7 @@ impl ExpertStore {
             num_experts: region.num_experts,
             num_bytes: region.stride,
         };
-        let shape = Shape::new(regions.iter().map(of_layer).collect());
+        let shape = Shape::new(regions.iter().map(of_layer).collect())?;
         let core = |budget: Budget| {
             let forecast = Expectation::new(shape.clone());
             Residency::new(shape.clone(), budget.num_bytes, PIECE_BYTES, forecast)

@@ -124,7 +124,7 @@ fn memory_shares(
     layers: Vec<(usize, u64)>,
 ) -> PyResult<(u64, u64)> {
     let layer = |(num_experts, num_bytes)| LayerShape { num_experts, num_bytes };
-    let shape = Shape::new(layers.into_iter().map(layer).collect());
+    let shape = Shape::new(layers.into_iter().map(layer).collect())?;
     let budget = non_negative("memory_budget", memory_budget)?;
     let Shares { graphs, experts } = Shares::of(budget, &graph_bytes, &shape)?;
     Ok((graphs, experts))
