@@ -356,6 +356,20 @@ def test_unusable_options_are_refused(options):
         make_drafter(**options)
 
 
+def test_a_failed_accept_keeps_what_its_step_has_read_of_experts():
+    drafter = make_drafter(
+        costs=[(1.0, 0.0, 2.0, 0.5), (2.0, 0.0, 8.0, 0.5), (3.0, 0.0, 16.0, 0.5)]
+    )
+    drafter.begin(uint32([0, 1, 2]), 9)
+    inputs = drafter.propose(2)
+    inputs.experts_read = 2.0, 3.0
+    with pytest.raises(NonFiniteLogitsError):
+        drafter.accept(np.full((inputs.rows, VOCAB_SIZE), np.nan, np.float32))
+    assert inputs.experts_read == (2.0, 3.0)
+    drafter.accept(run_target([0, 1, 2], drafter.draft, inputs.rows, 0))
+    assert inputs.experts_read is None
+
+
 def test_a_grammar_that_holds_its_drafter_is_collected():
     grammar, drafter = EvenOnly(), make_drafter()
     grammar.drafter = drafter

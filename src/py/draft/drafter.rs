@@ -323,10 +323,9 @@ impl PyDrafter {
     fn accept(&mut self, logits: &Bound<'_, PyAny>) -> PyResult<PyAccepted> {
         let py = logits.py();
         let logits = self.logits(logits)?;
-        if let Some((step, _)) = self.core.proposed_step() {
-            let counts = self.step_inputs[step].borrow_mut(py).experts_read.take();
-            self.core.experts_read(counts.map(|(first_row, all)| StepReads { first_row, all }));
-        }
+        let step = self.core.proposed_step().map(|(step, _)| self.step_inputs[step].clone_ref(py));
+        let counts = step.as_ref().and_then(|step| step.borrow(py).experts_read);
+        self.core.experts_read(counts.map(|(first_row, all)| StepReads { first_row, all }));
         let is_long = self.core.num_scores_learned_from() >= LONG;
         let core = &mut self.core;
         let mut accept = |scores: &mut [f32]| match is_long {
@@ -338,6 +337,9 @@ impl PyDrafter {
             Err(_) => accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
         };
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
+        if let Some(step) = step {
+            step.borrow_mut(py).experts_read = None;
+        }
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
@@ -347,7 +349,9 @@ impl PyDrafter {
         py: Python<'_>,
         answer: &Bound<'_, PyAny>,
     ) -> PyResult<PyAccepted> {
-        let accepted = self.core.accept_recorded(&token_ids(answer, "answer")?);
+        let answer = token_ids(answer, "answer")?;
+        self.core.experts_read(None); // nothing has run
+        let accepted = self.core.accept_recorded(&answer);
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
@@ -406,9 +410,9 @@ impl PyDrafter {
     fn memory_bytes(&self) -> usize {
         self.core.memory_bytes()
     }
-}
 
     /// A grammar may hold what holds the drafter.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         self.grammar.upgrade().map_or(Ok(()), |grammar| visit.call(&*grammar))
     }
+}

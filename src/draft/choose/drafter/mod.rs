@@ -259,12 +259,13 @@ impl Drafter {
         self.waiting().ok().map(|(proposed, _)| (proposed.step, proposed.past_len))
     }
 
-    /// Records what the step that was proposed has read of experts, where it is known. Nothing happens
-    /// where nothing was proposed, or where costs tell of no experts.
+    /// Tells what the step that was proposed has read of experts, where it is known: it is learned from
+    /// once the step's answer is accepted. Nothing happens where nothing was proposed, or where costs
+    /// tell of no experts.
     pub fn experts_read(&mut self, reads: Option<StepReads>) {
-        if let (Some(reads), true) = (reads, self.waiting().is_ok()) {
-            let num_nodes = self.draft.tree().num_nodes();
-            self.options.steps.experts_read(num_nodes, reads);
+        let proposed = self.request.as_mut().and_then(|request| request.proposed.as_mut());
+        if let Some(proposed) = proposed {
+            proposed.reads = reads;
         }
     }
 
@@ -355,6 +356,9 @@ impl Drafter {
         telling.end(decided.token_ids.len(), &mut self.told);
         if self.constraint.is_some() && !proposed.is_given {
             self.draft.count_forced(num_carried, &verified, &mut self.statistics.forced);
+        }
+        if let Some(reads) = proposed.reads {
+            self.options.steps.experts_read(tree.num_nodes(), reads);
         }
         self.draft.follow(&verified, &decided, proposed.is_given);
         self.draft.learn(&verified, &mut self.statistics);

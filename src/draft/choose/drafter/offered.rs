@@ -70,7 +70,7 @@ impl Drafter {
         }
         request.offered = None;
         request.proposed =
-            Some(Proposed { step, past_len, is_given: false, rows: num_nodes, cost });
+            Some(Proposed { step, past_len, is_given: false, rows: num_nodes, cost, reads: None });
         Ok(step)
     }
 }

@@ -40,7 +40,8 @@ impl Drafter {
         };
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let rows = steps.rows(step);
-        request.proposed = Some(Proposed { step, past_len, is_given: false, rows, cost: None });
+        let (cost, reads) = (None, None);
+        request.proposed = Some(Proposed { step, past_len, is_given: false, rows, cost, reads });
         Ok(step)
     }
 
@@ -108,7 +109,8 @@ impl Drafter {
         }
         let step = steps.narrowest(self.draft.tree().num_nodes(), past_len)?;
         let rows = steps.rows(step);
-        request.proposed = Some(Proposed { step, past_len, is_given: true, rows, cost: None });
+        let (cost, reads) = (None, None);
+        request.proposed = Some(Proposed { step, past_len, is_given: true, rows, cost, reads });
         Ok(step)
     }
 }

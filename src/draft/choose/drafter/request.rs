@@ -3,6 +3,7 @@
 
 use super::offered::Offered;
 use crate::commit::{Commit, CommitPolicy};
+use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::grow::GrowthLimits;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -51,6 +52,8 @@ pub(super) struct Proposed {
     pub rows: usize,
     /// What the request pays for them; `None` for what the step costs.
     pub cost: Option<f32>,
+    /// What the step has read of experts, where it is known.
+    pub reads: Option<StepReads>,
 }
 
 impl Request {

@@ -1,6 +1,7 @@
 //! What is refused, and that nothing changes then.
 
 use super::*;
+use crate::draft::choose::expert_reads::ExpertReads;
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::lookup_table::SharedTable;
@@ -212,4 +213,39 @@ fn a_source_of_another_vocabulary_is_refused_by_name_and_none_is_taken_in() {
     assert!(Drafter::new(sources(), options(50)).is_ok());
     assert_eq!(table.lock().vocab_size(), Some(50));
     assert_eq!(Drafter::new(sources(), options(8)).err(), Some(refused("lookup-table", 50)));
+}
+
+#[test]
+fn an_accept_that_fails_learns_nothing_of_experts() {
+    let shapes = [1, 3, 8].map(|rows| StepShape { rows, attended: ATTENDED }).to_vec();
+    let drafter = || {
+        let costs = [1.0, 2.0, 3.0].map(StepCost::from).to_vec();
+        let experts = ExpertReads::new(0.1, vec![2.0, 5.0, 9.0]).unwrap();
+        let steps = StepChoice::new(shapes.clone(), Some(costs)).unwrap();
+        let options = DrafterOptions {
+            steps: steps.with_experts(experts).unwrap(),
+            vocab_size: VOCAB_SIZE,
+            commit: CommitPolicy::Canonical,
+            end_tokens: vec![],
+            shape: TreeShape::BestFirst,
+        };
+        let mut drafter = Drafter::new(Scripted::sources(&[]), options).unwrap();
+        drafter.begin(&[TokenId(1)], 20).unwrap();
+        drafter.propose_draft(0, &[1, 2, 0].map(TokenId), &[0, 0, 1]).unwrap();
+        drafter
+    };
+    let costs = |drafter: &Drafter| [0, 1, 2].map(|step| drafter.options.steps.cost(step, 0));
+    let (mut failed, mut untouched) = (drafter(), drafter());
+    let before = costs(&failed);
+    let reads = Some(StepReads { first_row: 1.0, all: 2.0 });
+    let rows = 3 * VOCAB_SIZE;
+    failed.experts_read(reads);
+    failed.accept(&mut vec![f32::NAN; rows]).unwrap_err();
+    assert_eq!(costs(&failed), before);
+    for drafter in [&mut failed, &mut untouched] {
+        drafter.experts_read(reads);
+        drafter.accept(&mut vec![1.0; rows]).unwrap();
+    }
+    assert_eq!(costs(&failed), costs(&untouched));
+    assert_ne!(costs(&failed), before);
 }
