@@ -84,7 +84,7 @@
 //! | [`History`] | `extend` a few binary searches a token, `successors` at most 32 suffixes read a level; opening its index reads a thousandth of its bytes |
 //! | [`load::switcher`] | `begin` a plan; `enter` and `leave` a lock each, and a wake-up where there is something to load |
 //! | [`load::experts`] | for each turn of a layer a pass over its experts and the next layer's; for each expert that is read two over all |
-//! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add of bytes for each weight; products with float32 weights are ONNX Runtime's |
+//! | [`product`](kernels::product) | a pass over the weights in their blocks, and for each row a multiply-add for each weight: of bytes, or of floats where weights are floats |
 //! | [`experts`](kernels::experts) | a pass over the weights of each expert that any row takes; a [`product`](kernels::product) for each row and each of its experts |
 //! | [`attention`](kernels::attention) | `2 heads head_dim` multiply-adds for each token on a row's path; a head's keys are read once for 192 of its queries |
 //! | [`recurrent`](kernels::recurrent) | a pass over the state, in which what is pending is applied; for each row two to four multiply-adds for each number of the state, whatever the text before it |

@@ -17,6 +17,11 @@ on_processor! {
     cap = cap_on(x: &[f32], cap: f32, to: &mut [f32])
 }
 
+/// Whether numbers can be kept below it: it is positive, and its reciprocal a number.
+pub fn is_cap(cap: f32) -> bool {
+    cap.is_normal() && cap > 0.0
+}
+
 #[inline(always)]
 unsafe fn cap_on<L: Lanes>(x: &[f32], cap: f32, to: &mut [f32]) {
     // SAFETY: by contract.

@@ -10,7 +10,7 @@ use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
 use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Step};
-use crate::kernels::{Nodes, Processor, Room};
+use crate::kernels::{Nodes, Processor, Room, soft_cap};
 
 pub static OPERATOR: Operator = Operator::new(
     c"Attention",
@@ -63,6 +63,9 @@ impl Attention {
         };
         if !layer.is_right() {
             return Err(node.wrong("the heads' numbers or their size are out of range"));
+        }
+        if layer.softcap != 0.0 && !soft_cap::is_cap(layer.softcap) {
+            return Err(node.wrong("the cap is no positive number, or too small a one"));
         }
         Ok(Self { processor: Processor::best(), layer })
     }

@@ -32,7 +32,7 @@ pub struct Call<'a> {
 }
 
 /// Most dimensions of a tensor that an operator reads.
-const MOST_DIMS: usize = 4;
+const MOST_DIMS: usize = 8;
 
 /// An input.
 #[derive(Clone, Copy)]
@@ -91,7 +91,9 @@ impl<'a> Call<'a> {
             check((api.GetTensorTypeAndShape)(value, &mut shape))?;
             let read = check((api.GetDimensionsCount)(shape, &mut rank)).and_then(|()| {
                 if rank > MOST_DIMS {
-                    return Err(self.wrong_inputs());
+                    return Err(
+                        self.wrong(&format!("an input has more than {MOST_DIMS} dimensions"))
+                    );
                 }
                 check((api.GetDimensions)(shape, sizes.as_mut_ptr(), rank))
             });

@@ -99,8 +99,8 @@
 //!
 //! # SoftCap
 //!
-//! Numbers, float32 of any shape, kept below a cap: `cap * tanh(x / cap)`, each from its own alone.
-//! Attribute: `cap`, positive.
+//! Numbers, float32 of any shape of at most eight dimensions, kept below a cap: `cap * tanh(x / cap)`, each
+//! from its own alone. Attribute: `cap`, positive, at least 1.2e-38.
 //!
 //! # Recurrent layers
 //!

@@ -1,6 +1,6 @@
 //! The operator `SoftCap`; see the parent.
 //!
-//! In: numbers of any shape. Out: as many, capped.
+//! In: numbers of any shape of at most eight dimensions. Out: as many, capped.
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
@@ -24,8 +24,8 @@ struct SoftCap {
 impl SoftCap {
     fn new(node: Attributes) -> Outcome<Self> {
         let cap = node.float(c"cap")?;
-        if !(cap.is_finite() && cap > 0.0) {
-            return Err(node.wrong("the cap is no positive number"));
+        if !soft_cap::is_cap(cap) {
+            return Err(node.wrong("the cap is no positive number, or too small a one"));
         }
         Ok(Self { processor: Processor::best(), cap })
     }

@@ -234,6 +234,12 @@ def test_heads_that_cannot_be_are_refused(wrong):
         session_of(**wrong)
 
 
+@pytest.mark.parametrize("cap", [-1.0, 1e-39, float("inf"), float("nan")])
+def test_a_cap_that_is_none_is_refused(cap):
+    with pytest.raises(Exception, match="no positive number"):
+        session_of(softcap=cap)
+
+
 def test_rows_of_another_size_are_refused_before_anything_is_written():
     fed = {name: array for name, array in inputs().items() if name not in MAYBE}
     wide = fed["rows"][:2].reshape(1, -1)
