@@ -20,7 +20,8 @@
 // memory runs out, the process ends. Arrays may be NULL where their length is 0.
 //
 // Handles: numbers, 0 for none. One that was never given out, was closed, or is of the other kind is found out. They
-// belong to the process that they were made in: a fork must make its own.
+// belong to the process that they were made in. A fork makes its own: of a parent's handle every call says so and does
+// nothing, closing included, and a history that the parent has open stays in use.
 //
 // Threads: any thread may call any function at any time. Calls on one handle wait for each other; those on different
 // drafters do not, but for `coordgen_drafter_begin` over one history: the first takes in what was appended since, at
@@ -63,6 +64,8 @@ typedef enum coordgen_status {
   COORDGEN_STATUS_FULL = 9,
   // A defect of this library; the handle that it was met with can only be closed.
   COORDGEN_STATUS_BROKEN = 10,
+  // The handle is of the process that this one is a fork of, to which it belongs: make one here.
+  COORDGEN_STATUS_FORKED = 11,
 } coordgen_status;
 
 // How the engine keeps what it accepts of a tree; of chains both keep the same.

@@ -91,9 +91,9 @@ int main(int argc, char **argv) {
   for (size_t num = 1; num <= most; num++) {
     if (num_steps[num]) printf("%zu steps of %zu tokens\n", num_steps[num], num);
   }
-  printf("%zu tokens in %zu steps, %.2f a step; %zu of %zu drafted tokens accepted\n",
-         end - prompt_len, counted.num_steps, (double)(end - prompt_len) / counted.num_steps,
-         counted.num_accepted, counted.num_drafted);
+  printf("%zu tokens in %zu steps", end - prompt_len, counted.num_steps);
+  if (counted.num_steps) printf(", %.2f a step", (double)(end - prompt_len) / counted.num_steps);
+  printf("; %zu of %zu drafted tokens accepted\n", counted.num_accepted, counted.num_drafted);
   if (history) {
     CHECK(coordgen_history_append(history, text, end));
     CHECK(coordgen_history_close(history));

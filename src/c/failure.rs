@@ -34,9 +34,11 @@ pub enum Status {
     Full = 9,
     /// A defect of this library; the handle that it was met with can only be closed.
     Broken = 10,
+    /// The handle is of the process that this one is a fork of, to which it belongs: make one here.
+    Forked = 11,
 }
 
-const NAMES: [&CStr; 11] = [
+const NAMES: [&CStr; 12] = [
     c"ok",
     c"bad pointer",
     c"bad handle",
@@ -48,6 +50,7 @@ const NAMES: [&CStr; 11] = [
     c"in use",
     c"full",
     c"broken",
+    c"forked",
 ];
 
 /// Why a call failed.

@@ -3,8 +3,15 @@
 //!
 //! A number holds the kind of value, the place in the table and how often the place was used, counted from a
 //! random number on: one that is stale, of another kind or invented is found out.
+//!
+//! A table belongs to the process that made it. A fork has a copy of it, whose files are the parent's as well and
+//! whose locks may be held by threads that the fork does not have: nothing in it is used there.
 
 use std::hash::{BuildHasher, RandomState};
+use std::iter::successors;
+use std::process;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::failure::{Failure, Status};
@@ -34,24 +41,59 @@ struct Places<T> {
     vacant: Vec<u32>,
 }
 
+/// What a process has made. It stays for ever, as does a fork's copy of it.
+struct Table<T: 'static> {
+    process: u32,
+    places: Mutex<Places<T>>,
+    /// That of the process which this one is a fork of.
+    parent: Option<&'static Self>,
+}
+
 /// Values of one kind; calls on one of them wait for each other, calls on different ones do not.
-pub(super) struct Handles<T> {
+pub(super) struct Handles<T: 'static> {
     /// Not 0, so that no handle is.
     kind: u8,
     name: &'static str,
-    places: Mutex<Places<T>>,
+    /// The last one: null before the first value, and a parent's before a fork's first value.
+    table: AtomicPtr<Table<T>>,
 }
 
 impl<T: Send> Handles<T> {
     pub const fn new(kind: u8, name: &'static str) -> Self {
-        let places = Places { all: Vec::new(), vacant: Vec::new() };
-        Self { kind, name, places: Mutex::new(places) }
+        Self { kind, name, table: AtomicPtr::new(null_mut()) }
+    }
+
+    fn last_table(&self) -> Option<&'static Table<T>> {
+        // SAFETY: null, or of a box that is never freed.
+        unsafe { self.table.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// That of this process, if it has made anything.
+    fn own_table(&self) -> Option<&'static Table<T>> {
+        self.last_table().filter(|table| table.process == process::id())
+    }
+
+    fn own_table_or_new(&self) -> &'static Table<T> {
+        loop {
+            if let Some(table) = self.own_table() {
+                return table;
+            }
+            let parent = self.last_table();
+            let places = Mutex::new(Places { all: Vec::new(), vacant: Vec::new() });
+            let new = Box::into_raw(Box::new(Table { process: process::id(), places, parent }));
+            let before = parent.map_or(null_mut(), |parent| std::ptr::from_ref(parent).cast_mut());
+            let set = self.table.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
+            if set.is_err() {
+                // SAFETY: another thread was first, so nobody else has seen it.
+                drop(unsafe { Box::from_raw(new) });
+            }
+        }
     }
 
     /// Takes a value in. Fails when there are 2^24 already.
     pub fn add(&self, value: T) -> Result<u64, Failure> {
         let held = Some(Arc::new(Mutex::new(Held { value, is_broken: false, is_over: false })));
-        let mut places = waiting::lock(&self.places);
+        let mut places = waiting::lock(&self.own_table_or_new().places);
         let index = match places.vacant.pop() {
             Some(index) => index,
             None if places.all.len() >> PLACE_BITS == 0 => {
@@ -67,17 +109,17 @@ impl<T: Send> Handles<T> {
         Ok(kind | u64::from(place.round) << PLACE_BITS | u64::from(index))
     }
 
-    /// Calls `call` on the value of a handle. Fails when there is none, and when a call on it has panicked.
+    /// Calls `call` on the value of a handle. Fails when there is none, when it is a parent's, and when a call on it
+    /// has panicked.
     pub fn with<R>(
         &self,
         handle: u64,
         call: impl FnOnce(&mut T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
-        let shared = {
-            let places = waiting::lock(&self.places);
-            let index = self.place(&places, handle)?;
-            places.all[index].held.clone()
-        };
+        let shared = self.own_table().and_then(|table| {
+            let places = waiting::lock(&table.places);
+            self.place(&places, handle).and_then(|index| places.all[index].held.clone())
+        });
         let shared = shared.ok_or_else(|| self.unknown(handle))?;
         let mut held = waiting::lock(&shared);
         if held.is_over {
@@ -93,29 +135,44 @@ impl<T: Send> Handles<T> {
         result
     }
 
-    /// Takes a value out; `last` is called on it as soon as no other call has it. Fails when there is none.
+    /// Takes a value out; `last` is called on it as soon as no other call has it. Fails when there is none, and when
+    /// it is a parent's.
     pub fn remove(&self, handle: u64) -> Result<Removed<T>, Failure> {
-        let mut places = waiting::lock(&self.places);
-        let index = self.place(&places, handle)?;
-        let held = places.all[index].held.take();
-        places.all[index].round = places.all[index].round.wrapping_add(1);
-        places.vacant.push(index as u32);
+        let held = self.own_table().and_then(|table| {
+            let mut places = waiting::lock(&table.places);
+            let index = self.place(&places, handle)?;
+            let held = places.all[index].held.take();
+            places.all[index].round = places.all[index].round.wrapping_add(1);
+            places.vacant.push(index as u32);
+            held
+        });
         held.map(Removed).ok_or_else(|| self.unknown(handle))
     }
 
-    fn place(&self, places: &Places<T>, handle: u64) -> Result<usize, Failure> {
+    fn place(&self, places: &Places<T>, handle: u64) -> Option<usize> {
         let index = (handle & ((1 << PLACE_BITS) - 1)) as usize;
         let round = (handle >> PLACE_BITS) as u32;
         let kind = handle >> (PLACE_BITS + ROUND_BITS);
         let is_held = |place: &&Place<T>| place.round == round && place.held.is_some();
         let found = places.all.get(index).filter(is_held);
-        match found {
-            Some(_) if kind == u64::from(self.kind) => Ok(index),
-            _ => Err(self.unknown(handle)),
-        }
+        found.filter(|_| kind == u64::from(self.kind)).map(|_| index)
     }
 
+    /// Why a handle is of no value here.
     fn unknown(&self, handle: u64) -> Failure {
+        let all = successors(self.last_table(), |table| table.parent);
+        let mut parents = all.filter(|table| table.process != process::id());
+        // A thread that the fork lacks may have the table: no value of it can be told from others then.
+        let may_hold = |table: &Table<T>| {
+            table.places.try_lock().map_or(true, |places| self.place(&places, handle).is_some())
+        };
+        if parents.any(may_hold) {
+            let message = format!(
+                "{handle:#x} is a {} of the process that this one is a fork of: make one here",
+                self.name
+            );
+            return Failure::new(Status::Forked, message);
+        }
         Failure::new(Status::BadHandle, format!("{handle:#x} is no {}", self.name))
     }
 }
@@ -170,7 +227,8 @@ mod tests {
                 })
             });
             begun.wait();
-            let held = handles.places.lock().unwrap().all[0].held.clone().unwrap();
+            let held =
+                handles.own_table().unwrap().places.lock().unwrap().all[0].held.clone().unwrap();
             handles.remove(handle).unwrap().with(|_| ()).unwrap();
             assert!(held.lock().unwrap().is_over);
             assert!(first.join().unwrap().is_ok());

@@ -77,6 +77,23 @@ def test_random_calls_get_codes_and_never_crash(library, tmp_path, flags):
     assert int(counts["broken"]) == 0
 
 
+def test_a_fork_is_refused_its_parents_handles_and_has_its_own(library, tmp_path):
+    program = compiled("tests/c/forked.c", library, tmp_path)
+    done = run(program, 100, tmp_path / "history")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "600 tokens, 0 dropped bytes\n"
+
+
+def test_a_recorded_answer_of_no_tokens_has_no_mean(library, tmp_path):
+    program = compiled("examples/c/recorded.c", library, tmp_path)
+    prompt, answer = tmp_path / "prompt", tmp_path / "answer"
+    prompt.write_bytes(b"prompt")
+    answer.write_bytes(b"")
+    done = run(program, prompt, answer)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "0 tokens in 0 steps; 0 of 0 drafted tokens accepted\n"
+
+
 def test_a_header_for_cpp_too(library, tmp_path):
     if not shutil.which("c++"):
         pytest.skip("no C compiler for C++")

@@ -213,7 +213,8 @@ fn a_status_has_a_name() {
     // SAFETY: names end with a zero and stay.
     let name = |status: i32| unsafe { CStr::from_ptr(coordgen_status_name(status)) };
     assert_eq!(name(Status::Broken as i32), c"broken");
-    assert_eq!((name(11), name(-1)), (c"unknown", c"unknown"));
+    assert_eq!(name(Status::Forked as i32), c"forked");
+    assert_eq!((name(12), name(-1)), (c"unknown", c"unknown"));
     // SAFETY: as above.
     let version = unsafe { CStr::from_ptr(coordgen_version()) };
     assert_eq!(version.to_str().unwrap(), env!("CARGO_PKG_VERSION"));
