@@ -20,16 +20,19 @@ from coordgen_rs._core import (
     Sampling,
     StepInputs,
     draft_method,
+    draft_methods,
 )
 from coordgen_rs.drafting.options import COMMITS
 from coordgen_rs.errors import BundleError, OptionError, arguments
-from coordgen_rs.target.session import Session
+from coordgen_rs.target.session import Session, check_session
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.history.requests import History
 
+
+_METHODS = [method.name for method in draft_methods()]
 
 _OF_TOKENIZER = ("common-phrases", "respelling")
 """The sources that draw on a table which is made from the tokenizer."""
@@ -190,6 +193,7 @@ def make_drafter(
             not use the table or draft model that it is given; or the history has another
             vocabulary.
     """
+    check_session(session)
     commit = chosen_commit(session, commit)
     for name, flag in (("earlier_requests", earlier_requests), ("free_rows", free_rows)):
         arguments.of_type(name, flag, bool)
@@ -201,7 +205,7 @@ def make_drafter(
     in_gaps, weighs, most = True, True, session.step_inputs[-1].rows - 1
     tree: str | DynamicTree = "best-first"
     if isinstance(draft, str):
-        method = draft_method(arguments.text("draft", draft))
+        method = draft_method(arguments.one_of("draft", draft, _METHODS))
         in_gaps, weighs, tree = method.in_gaps, method.weighs_model, method.tree
         most = min(most, method.most_drafted or most)
         if method.takes_mtp:

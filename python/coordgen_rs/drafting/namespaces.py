@@ -11,9 +11,10 @@ from pathlib import Path
 from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
-from coordgen_rs._core import Drafter, LookupTable, draft_method
+from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method, draft_methods
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
 from coordgen_rs.drafting.options import DraftingOptions
+from coordgen_rs.errors import arguments
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import Session
 from coordgen_rs.threads.owner import Owner
@@ -89,7 +90,10 @@ class Drafters:
         self._kept: OrderedDict[str, Kept] = OrderedDict()  # the latest last
         self._dropped: list[Kept] = []  # which requests may still draft from
         self._right = RLock()  # to change the two: requests begin in several threads
-        method = draft_method(options.draft) if isinstance(options.draft, str) else None
+        method = None
+        if isinstance(options.draft, str):
+            choices = [*(method.name for method in draft_methods()), PLAIN]
+            method = draft_method(arguments.one_of("draft", options.draft, choices))
         self._closing = ExitStack()
         self._model = None if options.draft_model is None else self._opened(options.draft_model)
         takes_mtp = "draft-model" in options.draft if method is None else method.takes_mtp

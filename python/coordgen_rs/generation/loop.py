@@ -18,7 +18,7 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, read
 from coordgen_rs.generation.step_tree import tree_of
 from coordgen_rs.target.prefixes import PrefixPool, Reused, reused
-from coordgen_rs.target.session import OnRead, Session
+from coordgen_rs.target.session import OnRead, Session, check_session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -247,6 +247,7 @@ def _told(
 def _check_types(
     session: Session, sampling: Sampling | None, stats: object, on_read: object, prefixes: object
 ) -> None:
+    check_session(session)
     arguments.of_type("prefixes", prefixes, PrefixPool)
     arguments.of_type("sampling", sampling, Sampling)
     if sampling is not None:

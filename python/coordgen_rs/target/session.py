@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.errors import OptionError, arguments
 
 if TYPE_CHECKING:
     from coordgen_rs.target.snapshot import Snapshot
@@ -209,3 +210,13 @@ class StoresPrefixes(KeepsPrefixes, Protocol):
 
     def lend(self, reader: ReadsInPlace) -> None:
         """Tell a reader before tokens that are committed now are overwritten."""
+
+
+def check_session(session: object) -> None:
+    """Check that something is a session.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if not hasattr(session, "step_inputs"):
+        raise OptionError(f"session must be a session, but is {arguments.shown(session)}")
