@@ -30,6 +30,7 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     interpreter::let_go_where_a_lock_is_not_free();
+    interpreter::wait_at_exit(module.py())?;
     errors::register(module)?;
     bus_error::register(module)?;
     cache_rows::register(module)?;

@@ -29,6 +29,7 @@ from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.own_head import OwnHead
 from coordgen_rs.target.session import OnLogits, OnRead
+from coordgen_rs.threads.native import run_native
 
 _WIDTHS = (1, 4)
 """Rows of its steps, which run one by one; more are certain, and read without logits."""
@@ -243,4 +244,4 @@ class _Row:
 
     def run(self) -> None:
         """Run the graph."""
-        self._graph.run_with_iobinding(self._bound)
+        run_native(self._graph.run_with_iobinding, self._bound)

@@ -20,6 +20,7 @@ from coordgen_rs.target.experts import ExpertFiles
 from coordgen_rs.target.graph_shapes import check_block
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.onnx_runtime import cpu_session, give_small_memory_back
+from coordgen_rs.threads.native import run_native
 
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
@@ -186,7 +187,7 @@ class CpuBlocks(OrtBlocks):
         """
         session, binding = self._bound(block, graph, buffers)
         try:
-            session.run_with_iobinding(binding)
+            run_native(session.run_with_iobinding, binding)
         except Exception as error:  # ONNX Runtime raises its own unrelated classes
             self._experts.name_failure(error)
             raise

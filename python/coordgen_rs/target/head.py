@@ -16,6 +16,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import Blocks, Bound, load_graph
 from coordgen_rs.target.buffers import Buffers, ort_value
 from coordgen_rs.target.graph_shapes import check_head
+from coordgen_rs.threads.native import run_native
 
 
 class Head(Protocol):
@@ -77,7 +78,7 @@ class CpuHead:
     def step(self, rows: int) -> NDArray[np.float32]:
         """Logits `(rows, vocab_size) f32` after a decode step, valid until the next."""
         session, binding = self._bound[rows]
-        session.run_with_iobinding(binding)
+        run_native(session.run_with_iobinding, binding)
         return self._logits[:rows]
 
     def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
@@ -92,5 +93,5 @@ class CpuHead:
                 self._parts.append((start, first, self._bind(file, part, rows)))
         for start, first, binding in self._parts:
             if start < num_rows:
-                self._sessions[file].run_with_iobinding(binding)
+                run_native(self._sessions[file].run_with_iobinding, binding)
                 yield self._logits[:rows][start - first : num_rows - first]

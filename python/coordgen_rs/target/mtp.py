@@ -27,6 +27,7 @@ from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.own_head import OwnHead
 from coordgen_rs.target.session import OnLogits, OnRead
+from coordgen_rs.threads.native import run_native
 
 _FILLED = ("key_0", "value_0")
 
@@ -201,12 +202,12 @@ class _Run:
 
     def compute(self) -> None:
         """Run the layer."""
-        self._layer.run_with_iobinding(self._bound)
+        run_native(self._layer.run_with_iobinding, self._bound)
 
     def logits(self) -> NDArray[np.float32]:
         """Run the output layer over what the layer has given."""
         if self._head is not None:
             session, binding = self._head
-            session.run_with_iobinding(binding)
+            run_native(session.run_with_iobinding, binding)
         logits: NDArray[np.float32] = self._logits[0]
         return logits

@@ -19,6 +19,7 @@ use crate::load::loader::Worker;
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
 use crate::py::convert::non_negative;
+use crate::py::interpreter::detached_to_wait;
 use crate::waiting;
 
 #[doc = stub_doc!("SwitchReport")]
@@ -96,7 +97,7 @@ impl PySwitcher {
         py: Python<'_>,
         call: impl FnOnce(&Switcher) -> Result<T> + Send,
     ) -> PyResult<T> {
-        py.detach(|| call(&self.core)).map_err(|error| self.store.exception(py, error))
+        detached_to_wait(py, || call(&self.core)).map_err(|error| self.store.exception(py, error))
     }
 
     /// The name of the graph that a block was entered under. A signal that came meanwhile has its

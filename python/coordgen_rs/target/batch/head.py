@@ -14,6 +14,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.target.blocks import load_graph
 from coordgen_rs.target.buffers import ort_value
 from coordgen_rs.target.graph_shapes import check_head
+from coordgen_rs.threads.native import run_native
 
 _PART_ROWS = 32
 """Rows of a prompt whose logits are in memory at a time."""
@@ -72,7 +73,7 @@ class BatchHead:
 
     def _run(self, binding: onnxruntime.IOBinding) -> None:
         if self._session is not None:
-            self._session.run_with_iobinding(binding)
+            run_native(self._session.run_with_iobinding, binding)
 
     def _bind(
         self, hidden: NDArray[np.float32], logits: NDArray[np.float32]

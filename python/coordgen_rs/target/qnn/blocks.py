@@ -16,6 +16,7 @@ from coordgen_rs.target.onnx_runtime import cpu_session
 from coordgen_rs.target.qnn.kv_cache import IntegerCache
 from coordgen_rs.target.qnn.onnx_runtime import qnn_session
 from coordgen_rs.target.qnn.options import QnnOptions, Soc
+from coordgen_rs.threads.native import run_native
 
 _SHARED = {"ep.share_ep_contexts": "1"}
 
@@ -110,6 +111,6 @@ def run_bound(bound: Bound, what: str) -> None:
     """
     session, binding = bound
     try:
-        session.run_with_iobinding(binding)
+        run_native(session.run_with_iobinding, binding)
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
         raise DeviceLostError(f"{what}: the device failed during a run: {error}") from error
