@@ -271,7 +271,7 @@ def test_seen_tokens_refuse_what_is_of_another_vocabulary_and_stay_as_they_are()
 
 def test_a_vocabulary_that_no_model_has_is_refused_before_it_takes_memory():
     # A bit is kept for each id up to the largest that was told.
-    most, message = 2**24, "vocab_size is 16777217, but must be at most 16,777,216"
+    most, message = 2**24, "vocab_size is 16777217, but must be 1 to 16,777,216"
     for number in (most + 1, 2**32 - 1, 2**70):
         with pytest.raises(OptionError, match="vocab_size is"):
             SeenTokens(number)

@@ -73,6 +73,8 @@ __all__ = [
     "weight_types",
 ]
 
+_Integers = NDArray[np.integer[Any]] | Sequence[int]
+
 _StepCost = float | tuple[float, float] | tuple[float, float, float, float]
 
 _GraphName = Literal["prefill", "decode"]
@@ -190,9 +192,7 @@ class StepInputs:
     def mask(self) -> NDArray[np.float32] | None:
         """The array given, `(1, .., rows, attended) f32`, or None."""
 
-    def fill(
-        self, token_ids: NDArray[np.uint32], parents: NDArray[np.uint32], past_len: int
-    ) -> None:
+    def fill(self, token_ids: _Integers, parents: _Integers, past_len: int) -> None:
         """Fill the buffers with a tree.
 
         Args:
@@ -205,7 +205,7 @@ class StepInputs:
             ShapeError: The arrays differ in length, or the step reaches beyond the slots.
         """
 
-    def fill_chain(self, token_ids: NDArray[np.uint32], past_len: int) -> None:
+    def fill_chain(self, token_ids: _Integers, past_len: int) -> None:
         """Fill the buffers with a chain: plain decoding, or a part of a prompt.
 
         Args:
@@ -262,8 +262,19 @@ class Accepted:
 
 @final
 class DraftSource:
-    """An entry of the registry: something that proposes what may come next."""
+    """An entry of the registry: something that proposes what may come next.
 
+    Args:
+        name: Its name in the registry.
+
+    Raises:
+        OptionError: There is none of that name.
+    """
+
+    def __new__(cls, name: str) -> DraftSource: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getnewargs__(self) -> tuple[str]: ...
     @property
     def name(self) -> str:
         """The name in options and statistics."""
@@ -282,8 +293,19 @@ class DraftSource:
 
 @final
 class DraftMethod:
-    """A choice of sources, ours or a paper's, and how their proposals are used."""
+    """A choice of sources, ours or a paper's, and how their proposals are used.
 
+    Args:
+        name: Its name in the registry.
+
+    Raises:
+        OptionError: There is none of that name.
+    """
+
+    def __new__(cls, name: str) -> DraftMethod: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
+    def __getnewargs__(self) -> tuple[str]: ...
     @property
     def name(self) -> str:
         """The name in options and results."""
@@ -515,10 +537,10 @@ class Drafter:
     ) -> Drafter: ...
     def begin(
         self,
-        prompt_ids: NDArray[np.uint32],
+        prompt_ids: _Integers,
         max_new_tokens: int,
         sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
+        prediction: _Integers | None = None,
         *,
         ignore_eos: bool = False,
         num_reused: int = 0,
@@ -601,7 +623,7 @@ class Drafter:
         """
 
     def propose(
-        self, past_len: int, draft: tuple[NDArray[np.uint32], NDArray[np.uint32]] | None = None
+        self, past_len: int, draft: tuple[_Integers, _Integers] | None = None
     ) -> StepInputs:
         """Draft a tree, choose the step that verifies it, and fill that step's buffers.
 
@@ -677,7 +699,7 @@ class Drafter:
             GrammarError: The grammar leaves no token to say; or whatever else it raised.
         """
 
-    def accept_recorded(self, answer: NDArray[np.uint32]) -> Accepted:
+    def accept_recorded(self, answer: _Integers) -> Accepted:
         """`accept` for a target that says `answer`: a recorded answer is replayed without a model.
 
         Args:
@@ -904,7 +926,7 @@ def weight_types() -> dict[str, tuple[int, int]]:
         The weights and the bytes of a block of each.
     """
 
-def move_rows(caches: Sequence[NDArray[np.uint8]], rows: NDArray[np.uint32], past_len: int) -> None:
+def move_rows(caches: Sequence[NDArray[np.uint8]], rows: _Integers, past_len: int) -> None:
     """Move accepted rows of a step together, in place, to the slots after the committed tokens.
 
     Row `r` stands in slot `past_len + r`, and `rows[i]` goes to slot `past_len + i`. Caches are not
@@ -1031,7 +1053,7 @@ class Sampling:
         seed: Another seed, another answer; below 2**64.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option is out of range, or of a wrong type.
     """
 
     def __new__(
@@ -1048,6 +1070,7 @@ class Sampling:
         seed: int = 0,
     ) -> Sampling: ...
     def __eq__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
     @property
     def penalises(self) -> bool:
         """Whether the text before a token matters: there is a penalty."""
@@ -1092,25 +1115,25 @@ class SeenTokens:
     however long the text is. A failed call changes nothing.
 
     Args:
-        vocab_size: Number of ids in the vocabulary, at most 2^24.
+        vocab_size: Number of ids in the vocabulary, 1 to 2^24.
 
     Raises:
-        OptionError: `vocab_size` is negative or above 2^24.
+        OptionError: `vocab_size` is not 1 to 2^24.
     """
 
     def __new__(cls, vocab_size: int) -> SeenTokens: ...
-    def restart(self, prompt_ids: NDArray[np.uint32]) -> None:
+    def restart(self, prompt_ids: _Integers) -> None:
         """Forget all tokens, for an answer to the prompt `(tokens,) u32`.
 
         Raises:
             ShapeError, TokenOutOfRangeError: Same as in `extend`.
         """
 
-    def extend(self, tokens: NDArray[np.uint32]) -> None:
+    def extend(self, tokens: _Integers) -> None:
         """Add the next tokens of the answer, `(tokens,) u32`.
 
         Raises:
-            ShapeError: They have another dtype or shape, or are not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
             TokenOutOfRangeError: One is not in the vocabulary.
         """
 
@@ -1123,10 +1146,12 @@ class HostDrafter:
 
     Needs no logits: what came true of a draft is found in what the engine reports. Costs 0.2 us per
     token of prompt to begin, so an engine with many requests has a drafter for each; they share a
-    history. A failed call changes nothing.
+    history. A failed call changes nothing. Calls of several threads wait for each other.
+
+    Token ids are arrays of any integer type, or sequences.
 
     Args:
-        vocab_size: Number of ids in the engine's vocabulary, at most 2^24.
+        vocab_size: Number of ids in the engine's vocabulary, 1 to 2^24.
         rows: Numbers of tokens that a run of the engine may take, ascending: the last committed
             token and the draft tokens. 1 to 17 by default.
         costs: What a run of each costs, as in `Drafter`; drafts are only as long as pays. Without
@@ -1139,24 +1164,23 @@ class HostDrafter:
 
     Raises:
         OptionError: The method or commit is unknown; the method has nothing to draft from
-            here, or a tree of its own; rows or costs are unusable; the vocabulary is above 2^24;
-            or the history is of another.
+            here, or a tree of its own; rows or costs are unusable; the vocabulary is empty or above
+            2^24; the history is of another; or an option is of a wrong type.
+        TokenOutOfRangeError: An end token is negative, or 2^32 or more.
     """
 
     def __new__(
         cls,
         vocab_size: int,
         *,
-        rows: Sequence[int] = ...,
+        rows: _Integers | None = ...,
         costs: Sequence[_StepCost] | None = None,
         method: str = "auto",
         commit: str = "compact",
-        end_token_ids: Sequence[int] = ...,
+        end_token_ids: _Integers | None = ...,
         history: SharedHistory | None = None,
     ) -> HostDrafter: ...
-    def begin(
-        self, prompt_ids: NDArray[np.uint32], prediction: NDArray[np.uint32] | None = None
-    ) -> None:
+    def begin(self, prompt_ids: _Integers, prediction: _Integers | None = None) -> None:
         """Start a request, and drop the one before; the learned trust in the sources stays.
 
         Args:
@@ -1166,7 +1190,7 @@ class HostDrafter:
         Raises:
             EmptyPromptError: The prompt has no token.
             TokenOutOfRangeError: A token is not in the vocabulary.
-            ShapeError: An array has another dtype or shape, or is not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
         """
 
     def propose_chain(self, max_tokens: int = ...) -> NDArray[np.uint32]:
@@ -1180,6 +1204,7 @@ class HostDrafter:
 
         Raises:
             CallOrderError: No request is running.
+            OptionError: `max_tokens` is negative, or no integer.
         """
 
     def propose_tree(self, max_tokens: int = ...) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
@@ -1194,9 +1219,10 @@ class HostDrafter:
 
         Raises:
             CallOrderError: No request is running.
+            OptionError: `max_tokens` is negative, or no integer.
         """
 
-    def observe(self, token_ids: NDArray[np.uint32]) -> None:
+    def observe(self, token_ids: _Integers) -> None:
         """Learn what the engine has committed since the last call.
 
         Args:
@@ -1206,7 +1232,7 @@ class HostDrafter:
         Raises:
             CallOrderError: No request is running.
             TokenOutOfRangeError: A token is not in the vocabulary.
-            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
         """
 
     def rewind(self, num_tokens: int) -> None:
@@ -1222,9 +1248,10 @@ class HostDrafter:
             EmptyPromptError: It is 0.
             ShapeError: The request has fewer tokens.
             CallOrderError: No request is running.
+            OptionError: `num_tokens` is negative, or no integer.
         """
 
-    def follow(self, token_ids: NDArray[np.uint32]) -> bool:
+    def follow(self, token_ids: _Integers) -> bool:
         """Catch up with an engine that tells its whole text each time.
 
         Observes what is new; rewinds where the text differs behind the prompt; begins a request
@@ -1239,7 +1266,7 @@ class HostDrafter:
         Raises:
             EmptyPromptError: There is no token.
             TokenOutOfRangeError: A token is not in the vocabulary.
-            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
         """
 
     def end(self) -> None:
@@ -1280,6 +1307,9 @@ class SharedHistory:
         vocab_size: Number of ids in the vocabulary.
         fleet: Whether it stands above a fleet's index, which may be opened later, and again.
         corpus: Whether it stands above a corpus, which may be opened later, and again.
+
+    Raises:
+        OptionError: `vocab_size` is not 1 to 2^32 - 1, or an option is of a wrong type.
     """
 
     TERMINATOR: ClassVar[int]
@@ -1288,16 +1318,16 @@ class SharedHistory:
     def __new__(
         cls, vocab_size: int, *, fleet: bool = False, corpus: bool = False
     ) -> SharedHistory: ...
-    def remember(self, token_ids: NDArray[np.uint32], number: int | None = None) -> None:
+    def remember(self, token_ids: _Integers, number: int | None = None) -> None:
         """Append a finished request.
 
         Args:
-            token_ids: `(tokens,) u32`, prompt and answer together.
+            token_ids: `(tokens,)` integers, prompt and answer together.
             number: Under which a database keeps it. Numbers rise; one that the index covers
                 already is left out.
 
         Raises:
-            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
             TokenOutOfRangeError: A token is not in the vocabulary.
         """
 
@@ -1391,7 +1421,7 @@ class SharedHistory:
     @staticmethod
     def write_index(
         path: str | PathLike[str],
-        documents: NDArray[np.uint32],
+        documents: _Integers,
         vocab_size: int,
         covers: int,
         key: bytes,
@@ -1422,6 +1452,19 @@ class SharedHistory:
         Brings the file into memory: where it runs in a thread of its own, requests need not wait
         for parts of the index that are read for the first time.
         """
+
+    def warm_shared(self) -> bool:
+        """Read the next 16 MiB of the fleet's index and the corpus, without the interpreter's lock.
+
+        Each part is read once. Requests then need not wait for the disk, and damage is found.
+
+        Returns:
+            Whether there is more.
+        """
+
+    @property
+    def is_shared_cold(self) -> bool:
+        """Whether `warm_shared` has something to read."""
 
     def clear(self) -> None:
         """Forget the index and all documents; a fleet's index and a corpus stay."""
@@ -1493,6 +1536,7 @@ class BlockCost:
         decode_bytes: int,
     ) -> BlockCost: ...
     def __eq__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]: ...
     @staticmethod
     def guessed(
         num_bytes: int, prefill_rows: int, decode_rows: int, *, expert_bytes: int = 0
@@ -1946,9 +1990,9 @@ class PhraseTable:
 
     def __new__(
         cls,
-        before: NDArray[np.uint32],
-        last: NDArray[np.uint32],
-        next: NDArray[np.uint32],
+        before: _Integers,
+        last: _Integers,
+        next: _Integers,
         chances: NDArray[np.float32],
         *,
         line_ends: NDArray[np.uint32] | None = None,
@@ -2006,7 +2050,7 @@ class LookupTable:
             OptionError: `key` has not 32 bytes, or the table is of another vocabulary.
         """
 
-    def learn(self, contexts: NDArray[np.uint32], logits: NDArray[np.float32]) -> None:
+    def learn(self, contexts: _Integers, logits: NDArray[np.float32]) -> None:
         """Take in what the target holds likely after tokens.
 
         Args:
@@ -2162,7 +2206,7 @@ class DynamicTree:
         update_interval: Steps that a tree's shape is kept for.
 
     Raises:
-        OptionError: An option is out of range.
+        OptionError: An option is out of range, or of a wrong type.
     """
 
     def __new__(
@@ -2174,6 +2218,8 @@ class DynamicTree:
         threshold: float = 0.005,
         update_interval: int = 1,
     ) -> DynamicTree: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __getnewargs_ex__(self) -> tuple[tuple[int | None], dict[str, Any]]: ...
 
 @final
 class SuffixAutomaton:
@@ -2187,17 +2233,17 @@ class SuffixAutomaton:
     def __len__(self) -> int:
         """Number of tokens in the text."""
 
-    def extend(self, tokens: NDArray[np.uint32]) -> None:
+    def extend(self, tokens: _Integers) -> None:
         """Append `(n,) u32` tokens to the text.
 
         Raises:
-            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
         """
 
     def clear(self) -> None:
         """Forget the text."""
 
-    def count(self, tokens: NDArray[np.uint32]) -> int:
+    def count(self, tokens: _Integers) -> int:
         """Number of occurrences of `tokens`, `(tokens,) u32`, up to 256; 0 for none.
 
         Overlapping ones also count.
@@ -2206,7 +2252,7 @@ class SuffixAutomaton:
             ShapeError: Same as in `extend`.
         """
 
-    def last_end(self, tokens: NDArray[np.uint32]) -> int | None:
+    def last_end(self, tokens: _Integers) -> int | None:
         """Index after the last token of the latest occurrence of `tokens`, `(tokens,) u32`.
 
         None without one. Of what occurs 256 times or more, some occurrence rather than the latest.
@@ -2215,7 +2261,7 @@ class SuffixAutomaton:
             ShapeError: Same as in `extend`.
         """
 
-    def contains(self, tokens: NDArray[np.uint32]) -> bool:
+    def contains(self, tokens: _Integers) -> bool:
         """Whether `tokens`, up to 128, `(tokens,) u32`, occur in the text; no tokens always do.
 
         Raises:
@@ -2242,11 +2288,11 @@ class PromptLookup:
     """What followed the first earlier occurrence of the last three, two or one tokens."""
 
     def __new__(cls) -> PromptLookup: ...
-    def extend(self, tokens: NDArray[np.uint32]) -> None:
+    def extend(self, tokens: _Integers) -> None:
         """Append `(n,) u32` tokens to the text.
 
         Raises:
-            ShapeError: The array has another dtype or shape, or is not C-contiguous.
+            ShapeError: They are not integers, or have more than one dimension.
         """
 
     def clear(self) -> None:

@@ -41,7 +41,7 @@ impl RowCosts {
         }
         if let Some((_, bad)) = rows_and_costs.iter().find(|(_, cost)| !cost.is_usable()) {
             let (what, must) = ("a cost", "positive, and not less for more tokens");
-            return Err(Error::BadOption { what, got: format!("{bad:?}"), must });
+            return Err(Error::BadOption { what, got: bad.to_string(), must });
         }
         Ok(Self { measured: rows_and_costs.to_vec() })
     }

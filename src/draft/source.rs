@@ -133,6 +133,11 @@ pub trait Propose {
         false
     }
 
+    /// Whether asking may read a file, as things are: then others are to go on meanwhile.
+    fn reads_disk(&self) -> bool {
+        false
+    }
+
     /// How what the others say may be written otherwise, where it knows that; such a source has no
     /// place, and says nothing of its own.
     fn spellings(&self) -> Option<&Spellings> {

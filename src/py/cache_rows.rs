@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 
 use super::convert::{self, non_negative};
 use super::errors::ShapeError;
+use super::interpreter::detached;
 use crate::cache_rows::{MovedRows, copy_all};
 use crate::ids::NodeId;
 
@@ -40,7 +41,7 @@ fn move_rows(
         .collect::<PyResult<Vec<_>>>()?;
     let mut bytes =
         borrowed.iter_mut().map(|cache| cache.as_slice_mut()).collect::<Result<Vec<_>, _>>()?;
-    py.detach(|| bytes.iter_mut().for_each(|cache| moved.apply(cache, row_bytes)));
+    detached(py, || bytes.iter_mut().for_each(|cache| moved.apply(cache, row_bytes)));
     Ok(())
 }
 
@@ -69,7 +70,7 @@ fn copy_rows(
             format!("sources must have {num_rows} rows of their caches' heads, in a piece");
         ShapeError::new_err(message)
     })?;
-    py.detach(|| copy_all(pairs, NUM_COPIERS));
+    detached(py, || copy_all(pairs, NUM_COPIERS));
     Ok(())
 }
 

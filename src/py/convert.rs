@@ -1,9 +1,14 @@
-//! numpy arrays in and out: dtype, shape and order are checked here, where data enters.
+//! Values of Python in and out: type, shape and order of arrays, and the types of arguments, are checked
+//! here, where data enters.
+
+use std::convert::Infallible;
+use std::fmt::Display;
 
 use numpy::{Element, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
-use super::errors::ShapeError;
+use super::errors::{OptionError, ShapeError, TokenOutOfRangeError};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 
@@ -47,12 +52,35 @@ pub fn matrix<'a, 'py, T: Element>(
     }
 }
 
-/// A copy of a `(n,) uint32` array.
+/// A copy of `(n,)` integers from 0 on and below 2^32: an array of any integer type, or a sequence.
 pub fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u32>> {
-    let array = array::<u32>(object, what)?;
+    copied(object, what, |number| {
+        OptionError::new_err(format!(
+            "{what} holds {number}, but must be 0 or more, and below 2^32"
+        ))
+    })
+}
+
+/// The same of token ids.
+pub fn token_ids(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<TokenId>> {
+    let ids = copied(object, what, |number| {
+        TokenOutOfRangeError::new_err(format!("{what} holds the token id {number}"))
+    });
+    Ok(ids?.into_iter().map(TokenId).collect())
+}
+
+/// A copy of integers; the first one that is no `u32` is what `outside` is about.
+fn copied(
+    object: &Bound<'_, PyAny>,
+    what: &str,
+    outside: impl Fn(&dyn Display) -> PyErr,
+) -> PyResult<Vec<u32>> {
+    let array = match object.cast::<PyArrayDyn<u32>>() {
+        Ok(array) if array.is_c_contiguous() => array,
+        _ => return converted(object, what, outside),
+    };
     if array.ndim() != 1 {
-        let message = format!("{what} must have shape (n,), not {:?}", array.shape());
-        return Err(ShapeError::new_err(message));
+        return Err(not_flat(what, array.shape()));
     }
     #[expect(
         unsafe_code,
@@ -63,9 +91,156 @@ pub fn integers(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u32>> {
     Ok(unsafe { array.as_slice() }?.to_vec())
 }
 
-/// A copy of a `(n,) uint32` array of token ids.
-pub fn token_ids(object: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<TokenId>> {
-    Ok(integers(object, what)?.into_iter().map(TokenId).collect())
+fn not_flat(what: &str, shape: &[usize]) -> PyErr {
+    ShapeError::new_err(format!("{what} must have shape (n,), not {shape:?}"))
+}
+
+/// Integers of another type or order, or in a sequence.
+fn converted(
+    object: &Bound<'_, PyAny>,
+    what: &str,
+    outside: impl Fn(&dyn Display) -> PyErr,
+) -> PyResult<Vec<u32>> {
+    if let Some(integers) = of_array(object, what, &outside) {
+        return integers;
+    }
+    let wrong =
+        |found: &dyn Display| ShapeError::new_err(format!("{what} must be integers, not {found}"));
+    if object.is_instance_of::<PyString>() || object.is_instance_of::<PyBytes>() {
+        return Err(wrong(&object.get_type()));
+    }
+    let asarray = object.py().import("numpy")?.getattr("asarray")?;
+    let array = asarray.call1((object,)).map_err(|_| wrong(&object.get_type()))?;
+    if let Some(integers) = of_array(&array, what, &outside) {
+        return integers;
+    }
+    let (dtype, shape) = (array.getattr("dtype")?, array.getattr("shape")?);
+    let shape: Vec<usize> = shape.extract()?;
+    let kind: char = dtype.getattr("kind")?.extract()?;
+    // Integers without a common type become floats, or objects; an empty list has floats, too.
+    let is_array = object.hasattr("dtype")?;
+    let numbers = match (&shape[..], kind) {
+        ([0], _) if !is_array => return Ok(Vec::new()),
+        ([_], 'i' | 'u' | 'O') => array,
+        ([_], 'f') if !is_array => object.clone(),
+        (_, 'i' | 'u') => return Err(not_flat(what, &shape)),
+        _ => return Err(wrong(&dtype)),
+    };
+    let number = |number: PyResult<Bound<'_, PyAny>>| {
+        let number = number?;
+        match number.extract() {
+            Ok(number) => Ok(number),
+            Err(_) if number.hasattr("__index__")? => Err(outside(&number)),
+            Err(_) => Err(wrong(&number.get_type())),
+        }
+    };
+    numbers.try_iter()?.map(number).collect()
+}
+
+/// Integers of an array in the machine's own order of bytes; `None` where it is none. Read here and not by
+/// numpy, which lets go of the interpreter without telling its end.
+fn of_array(
+    object: &Bound<'_, PyAny>,
+    what: &str,
+    outside: &impl Fn(&dyn Display) -> PyErr,
+) -> Option<PyResult<Vec<u32>>> {
+    macro_rules! first_of {
+        ($($integer:ty)+) => {$(
+            if let Ok(array) = object.cast::<PyArrayDyn<$integer>>() {
+                return Some(narrowed(array, what, outside));
+            }
+        )+};
+    }
+    first_of!(i64 u32 i32 u64 u16 i16 u8 i8);
+    None
+}
+
+fn narrowed<T: Element + Copy + Display>(
+    array: &Bound<'_, PyArrayDyn<T>>,
+    what: &str,
+    outside: &impl Fn(&dyn Display) -> PyErr,
+) -> PyResult<Vec<u32>>
+where
+    u32: TryFrom<T>,
+{
+    if array.ndim() != 1 {
+        return Err(not_flat(what, array.shape()));
+    }
+    let array = array.try_readonly()?;
+    let numbers = array.as_array();
+    numbers.iter().map(|&number| u32::try_from(number).map_err(|_| outside(&number))).collect()
+}
+
+/// What a value is made of again, as `__getnewargs_ex__` tells it.
+pub type NewArguments<'py> = (Bound<'py, PyTuple>, Bound<'py, PyDict>);
+
+/// What an argument of some type must be, for people.
+pub trait Argument {
+    const MUST: &'static str;
+}
+
+impl Argument for u32 {
+    const MUST: &'static str = "0 or more, and below 2^32";
+}
+
+impl Argument for usize {
+    const MUST: &'static str = "0 or more, and below 2^64";
+}
+
+impl Argument for u64 {
+    const MUST: &'static str = "0 or more, and below 2^64";
+}
+
+impl Argument for f32 {
+    const MUST: &'static str = "a number";
+}
+
+impl Argument for bool {
+    const MUST: &'static str = "True or False";
+}
+
+impl Argument for String {
+    const MUST: &'static str = "a string";
+}
+
+impl<T: Argument> Argument for Option<T> {
+    const MUST: &'static str = T::MUST;
+}
+
+/// An argument as it was given: of the type that is asked for, or another value, as it is shown.
+pub enum Given<T> {
+    Fits(T),
+    Other(String),
+}
+
+impl<T: Argument> Given<T> {
+    /// The argument, whose name is `what`. Fails where it has another type, or a number is out of the
+    /// type's range.
+    pub fn named(self, what: &'static str) -> Result<T> {
+        match self {
+            Self::Fits(value) => Ok(value),
+            Self::Other(got) => Err(Error::BadOption { what, got, must: T::MUST }),
+        }
+    }
+}
+
+impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Given<T> {
+    type Error = Infallible;
+
+    fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Infallible> {
+        Ok(object.extract().map_or_else(|_| Self::Other(shown(&object)), Self::Fits))
+    }
+}
+
+/// Most characters of a wrong value in a message.
+const MOST_SHOWN: usize = 60;
+
+fn shown(object: &Bound<'_, PyAny>) -> String {
+    let shown = object.repr().map_or_else(|_| object.get_type().to_string(), |it| it.to_string());
+    match shown.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => format!("{}..", &shown[..end]),
+        None => shown,
+    }
 }
 
 /// A new `(n,) uint32` array.

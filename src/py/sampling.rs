@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use numpy::PyArrayMethods;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
-use super::convert::{array, non_negative, token_ids};
+use super::convert::{Argument, Given, NewArguments, array, token_ids};
 use super::errors::ShapeError;
 use crate::error::Error;
 use crate::ids::TokenId;
@@ -19,30 +20,55 @@ pub struct PySampling(pub Sampling);
 #[pymethods]
 impl PySampling {
     #[new]
-    #[pyo3(signature = (
-        temperature=1.0, *, top_k=0, top_p=1.0, min_p=0.0, repetition_penalty=1.0,
-        presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, seed=0
-    ))]
+    #[pyo3(
+        signature = (
+            temperature=Given::Fits(1.0), *, top_k=Given::Fits(0), top_p=Given::Fits(1.0),
+            min_p=Given::Fits(0.0), repetition_penalty=Given::Fits(1.0),
+            presence_penalty=Given::Fits(0.0), frequency_penalty=Given::Fits(0.0),
+            logit_bias=Given::Fits(None), seed=Given::Fits(0)
+        ),
+        text_signature = "(temperature=1.0, *, top_k=0, top_p=1.0, min_p=0.0, \
+            repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, \
+            seed=0)"
+    )]
     #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
-        temperature: f32,
-        top_k: i128,
-        top_p: f32,
-        min_p: f32,
-        repetition_penalty: f32,
-        presence_penalty: f32,
-        frequency_penalty: f32,
-        logit_bias: Option<BTreeMap<i128, f32>>,
-        seed: i128,
+        temperature: Given<f32>,
+        top_k: Given<usize>,
+        top_p: Given<f32>,
+        min_p: Given<f32>,
+        repetition_penalty: Given<f32>,
+        presence_penalty: Given<f32>,
+        frequency_penalty: Given<f32>,
+        logit_bias: Given<Option<BTreeMap<i128, f32>>>,
+        seed: Given<u64>,
     ) -> PyResult<Self> {
-        let (top_k, seed) = (non_negative("top_k", top_k)?, non_negative("seed", seed)?);
-        let sampling = Sampling::new(temperature, top_k, top_p, seed)?.with_min_p(min_p)?;
+        let (top_k, top_p) = (top_k.named("top_k")?, top_p.named("top_p")?);
+        let (temperature, seed) = (temperature.named("temperature")?, seed.named("seed")?);
+        let sampling = Sampling::new(temperature, top_k, top_p, seed)?;
+        let sampling = sampling.with_min_p(min_p.named("min_p")?)?;
         let sampling = sampling.with_penalties(Penalties {
-            repetition: repetition_penalty,
-            presence: presence_penalty,
-            frequency: frequency_penalty,
+            repetition: repetition_penalty.named("repetition_penalty")?,
+            presence: presence_penalty.named("presence_penalty")?,
+            frequency: frequency_penalty.named("frequency_penalty")?,
         })?;
-        Ok(Self(sampling.with_logit_bias(biases(logit_bias.unwrap_or_default())?)))
+        let logit_bias = biases(logit_bias.named("logit_bias")?.unwrap_or_default())?;
+        Ok(Self(sampling.with_logit_bias(logit_bias)))
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<NewArguments<'py>> {
+        let (core, named) = (&self.0, PyDict::new(py));
+        named.set_item("temperature", core.temperature)?;
+        named.set_item("top_k", core.top_k)?;
+        named.set_item("top_p", core.top_p)?;
+        named.set_item("min_p", core.min_p)?;
+        named.set_item("repetition_penalty", core.penalties.repetition)?;
+        named.set_item("presence_penalty", core.penalties.presence)?;
+        named.set_item("frequency_penalty", core.penalties.frequency)?;
+        let biases = core.logit_bias.iter().map(|(token, bias)| (token.0, bias));
+        named.set_item("logit_bias", biases.collect::<BTreeMap<_, _>>())?;
+        named.set_item("seed", core.seed)?;
+        Ok((PyTuple::empty(py), named))
     }
 
     #[doc = stub_doc!("Sampling.penalises")]
@@ -58,8 +84,8 @@ impl PySampling {
     }
 
     #[doc = stub_doc!("Sampling.check_tokens")]
-    fn check_tokens(&self, vocab_size: usize) -> PyResult<()> {
-        Ok(self.0.check_tokens(vocab_size)?)
+    fn check_tokens(&self, vocab_size: Given<usize>) -> PyResult<()> {
+        Ok(self.0.check_tokens(vocab_size.named("vocab_size")?)?)
     }
 
     #[doc = stub_doc!("Sampling.draw")]
@@ -67,11 +93,11 @@ impl PySampling {
     fn draw(
         &self,
         logits: &Bound<'_, PyAny>,
-        index: u64,
+        index: Given<u64>,
         seen: Option<PyRefMut<'_, PySeenTokens>>,
     ) -> PyResult<u32> {
         let logits = array::<f32>(logits, "logits")?.try_readonly()?;
-        let scores = logits.as_slice()?;
+        let (scores, index) = (logits.as_slice()?, index.named("index")?);
         self.0.check_tokens(scores.len())?;
         let drawn = match seen {
             _ if !self.0.changes_scores() => self.0.draw(scores, index),
@@ -85,9 +111,37 @@ impl PySampling {
         Ok(token)
     }
 
+    /// What differs from the defaults.
     fn __repr__(&self) -> String {
-        format!("{:?}", self.0)
+        let core = &self.0;
+        let Penalties { repetition, presence, frequency } = core.penalties;
+        let num_biases = core.logit_bias.iter().count();
+        let first = core.logit_bias.iter().take(MOST_SHOWN_BIASES);
+        let mut biases: Vec<_> =
+            first.map(|(token, bias)| format!("{}: {bias:?}", token.0)).collect();
+        if num_biases > MOST_SHOWN_BIASES {
+            biases.push(format!(".. {num_biases} in all"));
+        }
+        let parts = [
+            (core.temperature != 1.0).then(|| format!("temperature={:?}", core.temperature)),
+            (core.top_k != 0).then(|| format!("top_k={}", core.top_k)),
+            (core.top_p != 1.0).then(|| format!("top_p={:?}", core.top_p)),
+            (core.min_p != 0.0).then(|| format!("min_p={:?}", core.min_p)),
+            (repetition != 1.0).then(|| format!("repetition_penalty={repetition:?}")),
+            (presence != 0.0).then(|| format!("presence_penalty={presence:?}")),
+            (frequency != 0.0).then(|| format!("frequency_penalty={frequency:?}")),
+            (num_biases > 0).then(|| format!("logit_bias={{{}}}", biases.join(", "))),
+            (core.seed != 0).then(|| format!("seed={}", core.seed)),
+        ];
+        format!("Sampling({})", parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
     }
+}
+
+/// Most biases that are shown of a `Sampling`.
+const MOST_SHOWN_BIASES: usize = 4;
+
+impl Argument for BTreeMap<i128, f32> {
+    const MUST: &'static str = "numbers by token id";
 }
 
 /// Biases by token id. Fails when an id is none, or a bias out of range.
@@ -113,8 +167,8 @@ pub struct PySeenTokens {
 #[pymethods]
 impl PySeenTokens {
     #[new]
-    fn new(vocab_size: i128) -> PyResult<Self> {
-        let vocab_size = non_negative("vocab_size", vocab_size)?;
+    fn new(vocab_size: Given<usize>) -> PyResult<Self> {
+        let vocab_size = vocab_size.named("vocab_size")?;
         check_vocab_size(vocab_size)?;
         Ok(Self { core: SeenTokens::default(), vocab_size })
     }

@@ -53,6 +53,11 @@ impl LogitBias {
         self.biases.is_none()
     }
 
+    /// The tokens and their biases, by id.
+    pub fn iter(&self) -> impl Iterator<Item = (TokenId, f32)> {
+        self.biases.iter().flat_map(|biases| biases.iter().copied())
+    }
+
     /// Fails when a token is not in a vocabulary of so many.
     pub fn check_tokens(&self, vocab_size: usize) -> Result<()> {
         match self.biases.as_ref().and_then(|biases| biases.last()) {

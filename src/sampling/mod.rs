@@ -29,13 +29,13 @@ use crate::random::uniform_again;
 /// Hugging Face's for the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    temperature: f32,
-    top_k: usize,
-    top_p: f32,
-    min_p: f32,
-    penalties: Penalties,
-    logit_bias: LogitBias,
-    seed: u64,
+    pub(crate) temperature: f32,
+    pub(crate) top_k: usize,
+    pub(crate) top_p: f32,
+    pub(crate) min_p: f32,
+    pub(crate) penalties: Penalties,
+    pub(crate) logit_bias: LogitBias,
+    pub(crate) seed: u64,
 }
 
 impl Sampling {

@@ -36,10 +36,10 @@ pub struct Mark {
 
 /// Fails when nobody has a vocabulary of so many ids.
 pub fn check_vocab_size(vocab_size: usize) -> Result<()> {
-    if vocab_size <= MAX_VOCAB_SIZE {
+    if (1..=MAX_VOCAB_SIZE).contains(&vocab_size) {
         return Ok(());
     }
-    let must = "at most 16,777,216";
+    let must = "1 to 16,777,216";
     Err(Error::BadOption { what: "vocab_size", got: vocab_size.to_string(), must })
 }
 

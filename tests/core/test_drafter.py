@@ -326,7 +326,7 @@ def test_unusable_requests_are_refused():
     with pytest.raises(OptionError):
         drafter.begin(uint32([0]), 0)
     with pytest.raises(ShapeError):
-        drafter.begin(np.array([0]), 1)
+        drafter.begin(np.array([0.0]), 1)
     drafter.begin(uint32([0]), 5)
     for draft, error in [
         (([1], [0]), InvalidDraftError),

@@ -12,6 +12,7 @@ from coordgen_rs._core import (
     Drafter,
     HostDrafter,
     LookupTable,
+    PhraseTable,
     PromptLookup,
     SharedHistory,
     StepInputs,
@@ -118,6 +119,82 @@ def test_the_index_of_a_history(others_go_on_during, tmp_path):
     tokens = np.append(np.arange(20_000) % 50, SharedHistory.TERMINATOR).astype(np.uint32)
     path = tmp_path / "index"
     assert others_go_on_during(lambda: SharedHistory.write_index(path, tokens, 50, 1, KEY))
+
+
+@pytest.fixture
+def history(tmp_path):
+    """A history over 200,000 tokens in a file."""
+    tokens = np.random.default_rng(0).integers(0, 4, 200_000).astype(np.uint32)
+    path = tmp_path / "index"
+    SharedHistory.write_index(path, np.append(tokens, SharedHistory.TERMINATOR), 4, 1, KEY)
+    history = SharedHistory(4)
+    history.open_index(path, KEY)
+    return history
+
+
+def many_rows(sources, history=None):
+    rows = 500
+    inputs = StepInputs(
+        np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros((rows, 1_000), np.float32)
+    )
+    drafter = Drafter([inputs], 4, sources=sources, history=history)
+    drafter.begin(np.random.default_rng(1).integers(0, 4, 400), 10_000)
+    return drafter
+
+
+def test_drafting_where_a_file_is_read(others_go_on_during, history):
+    drafter, answer = many_rows([], history), np.random.default_rng(2).integers(0, 4, 300)
+    assert others_go_on_during(lambda: drafter.propose(399))
+    assert others_go_on_during(lambda: drafter.offer(399))
+    host = HostDrafter(4, rows=[1, 500], history=history)
+    host.begin(answer)
+    assert others_go_on_during(host.propose_chain)
+    assert others_go_on_during(host.propose_tree)
+    assert others_go_on_during(lambda: host.observe(answer))
+
+    def step():
+        drafter.propose(399)
+        others_before = drafter.accept_recorded
+        others_before(answer)
+
+    assert others_go_on_during(step)
+
+
+def test_drafting_where_no_file_is_read_keeps_the_interpreter(others_go_on_during):
+    drafter = many_rows(["automaton"])
+    assert not others_go_on_during(lambda: drafter.propose(399))
+    assert not others_go_on_during(lambda: drafter.offer(399))
+    host = HostDrafter(4, rows=[1, 100], history=SharedHistory(4))
+    host.begin([0, 1, 2, 3, 0, 1])
+    assert not others_go_on_during(host.propose_tree)
+    assert not others_go_on_during(lambda: host.observe([1, 2]))
+
+
+def test_what_was_shared_is_read_ahead(others_go_on_during, tmp_path):
+    tokens = np.random.default_rng(0).integers(0, 4, 3_000_000).astype(np.uint32)
+    path = tmp_path / "index"
+    SharedHistory.write_index(path, np.append(tokens, SharedHistory.TERMINATOR), 4, 1, KEY)
+    history = SharedHistory(4, fleet=True, corpus=True)
+    assert not history.is_shared_cold
+    assert not history.warm_shared()
+    history.open_fleet_index(path, KEY)
+    history.open_corpus([path], KEY)
+    assert history.is_shared_cold
+    calls = 1
+    while history.warm_shared():
+        calls += 1
+    assert calls == 4  # two files of 16 to 32 MiB
+    assert not history.is_shared_cold
+    history.open_fleet_index(path, KEY)
+    assert others_go_on_during(history.warm_shared)
+
+
+def test_a_table_of_phrases_and_many_observed_tokens(others_go_on_during):
+    tokens, chances = np.arange(100_000, dtype=np.uint32), np.full(100_000, 0.5, np.float32)
+    assert others_go_on_during(lambda: PhraseTable(tokens, tokens, tokens, chances))
+    drafter = HostDrafter(100_000)
+    drafter.begin([1])
+    assert others_go_on_during(lambda: drafter.observe(tokens))
 
 
 def test_planning(others_go_on_during):

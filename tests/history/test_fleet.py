@@ -4,6 +4,7 @@ import gzip
 import json
 import multiprocessing
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -226,6 +227,24 @@ def test_an_index_that_comes_later_or_is_damaged_is_said_once(tmp_path, bundle, 
         assert "cut off" in str(recwarn.pop(HistoryWarning).message)
         assert knows(history, record["token_ids"])  # from the one before
     assert not recwarn.list
+
+
+def test_what_others_built_is_read_ahead(tmp_path, bundle):
+    fleet, found = tmp_path / "fleet", records(12)
+    build(fleet, [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
+    with opened(fleet, bundle) as history:
+        while history.shared.is_shared_cold:
+            time.sleep(0.01)
+        assert not history.shared.is_fleet_damaged
+    path = index_path(fleet, "mail")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with opened(fleet, bundle) as history:
+        while not history.shared.is_fleet_damaged:  # which no request was needed for
+            time.sleep(0.01)
+        with pytest.warns(HistoryWarning, match="a block is damaged"):
+            history.refresh()
 
 
 def test_a_fleet_of_another_tokenizer_is_refused(tmp_path, bundle):

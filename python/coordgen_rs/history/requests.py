@@ -114,7 +114,7 @@ class History:
         self._background = Tasks()
         self._storing, self._to_write = Tasks(), list[HistoryStore]()
         self._merger = Owner(is_over=True)  # until it has looked for the last time
-        self._has_warned = False
+        self._has_warned = self._is_warming = self._is_closing = False
         self._epoch, self._seen = "", 0
         if max_tokens is not None:
             max_tokens = arguments.count("max_tokens", max_tokens)
@@ -186,6 +186,17 @@ class History:
         with self._lock:
             self._refresh_requests()
             self._refresh_corpus()
+            if self.shared.is_shared_cold and not self._is_warming:
+                self._is_warming = True
+                self._background.add(self._warm)
+
+    def _warm(self) -> None:
+        """Read ahead what others made: no step waits for the disk then, and damage is found."""
+        try:
+            while not self._is_closing and self.shared.warm_shared():
+                pass
+        finally:
+            self._is_warming = False
 
     def _refresh_requests(self) -> None:
         with self._going_on("read"):
@@ -295,6 +306,7 @@ class History:
         """Update the index if that pays, and close the database; in a fork, nothing."""
         if self._opened.is_forked:
             return
+        self._is_closing = True
         self._storing.join()
         self._background.join()
         with self._lock:

@@ -2,6 +2,8 @@
 //! what a unit of cost has brought so far. Out: the step to run. Knows nothing of where the nodes
 //! come from.
 
+use std::fmt::{self, Display, Formatter};
+
 use crate::draft::choose::chain_ahead::ChainAhead;
 use crate::draft::choose::expert_reads::{ExpertReads, StepReads};
 use crate::draft::choose::rate::Rate;
@@ -41,10 +43,27 @@ impl StepCost {
     }
 }
 
+/// As it is given: a number, or two.
+impl Display for StepCost {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        let Self { base, per_token } = self;
+        if *per_token == 0.0 {
+            write!(formatter, "{base}")
+        } else {
+            write!(formatter, "({base}, {per_token})")
+        }
+    }
+}
+
 impl From<f32> for StepCost {
     fn from(base: f32) -> Self {
         Self { base, per_token: 0.0 }
     }
+}
+
+fn listed(costs: &[StepCost]) -> String {
+    let costs: Vec<String> = costs.iter().map(ToString::to_string).collect();
+    format!("[{}]", costs.join(", "))
 }
 
 /// What is expected of a draft node.
@@ -82,7 +101,7 @@ impl StepChoice {
             && (costs.len() != steps.len() || !costs.iter().all(|cost| cost.is_usable()))
         {
             let (what, must) = ("costs", "one positive number for each step");
-            return Err(Error::BadOption { what, got: format!("{costs:?}"), must });
+            return Err(Error::BadOption { what, got: listed(costs), must });
         }
         Ok(Self { steps, costs, experts: None, rate: Rate::default() })
     }

@@ -201,16 +201,16 @@ impl HostDrafter {
     /// Forgets all but the first `len` tokens of the request, and what was learned from the others:
     /// it goes on as if the host had never committed them.
     ///
-    /// A prompt that is cut is a shorter prompt. Fails when the request has fewer tokens, or `len` is
-    /// 0; then nothing is forgotten.
+    /// A prompt that is cut is a shorter prompt. Fails without a request, when it has fewer tokens, and
+    /// when `len` is 0; then nothing is forgotten.
     pub fn rewind(&mut self, len: usize) -> Result<()> {
+        let before = self.learned.clone().ok_or(Error::NoRequest)?;
         if len > self.text.len() {
             let what = "the request to be rewound";
             return Err(Error::WrongLength { what, got: self.text.len(), expected: len });
         }
         let (text, reports) = (self.text[..len].to_vec(), std::mem::take(&mut self.reports));
         let prediction = std::mem::take(&mut self.prediction);
-        let before = self.learned.clone().ok_or(Error::NoRequest)?;
         let learned_last = self.drafter.learned();
         self.drafter.set_learned(&before);
         let prompt = &text[..len.min(self.prompt_len)];
@@ -266,6 +266,11 @@ impl HostDrafter {
     /// What came of the proposals of the request.
     pub fn statistics(&self) -> &Statistics {
         self.drafter.statistics()
+    }
+
+    /// Whether proposing and observing may read a file, see [`Drafter::reads_disk`].
+    pub fn reads_disk(&self) -> bool {
+        self.drafter.reads_disk()
     }
 
     /// The names of the sources, in the order of the statistics.

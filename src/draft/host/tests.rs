@@ -233,6 +233,7 @@ fn what_cannot_be_followed_changes_nothing() {
     let mut drafter = host(None, None);
     assert_eq!(drafter.propose_chain(4).err(), Some(Error::NoRequest));
     assert_eq!(drafter.observe(&[TokenId(0)]), Err(Error::NoRequest));
+    assert_eq!(drafter.rewind(1), Err(Error::NoRequest));
     drafter.begin(&[0, 1, 0].map(TokenId), &[]).unwrap();
     drafter.observe(&[TokenId(1)]).unwrap();
     let unknown = TokenId(VOCAB_SIZE as u32);

@@ -98,6 +98,13 @@ pub struct Source {
 }
 
 impl Source {
+    /// The one of that name. Fails when there is none.
+    pub fn named(name: &str) -> Result<&'static Self> {
+        let found = SOURCES.iter().find(|source| source.name == name);
+        let known = || SOURCES.iter().map(|source| source.name).collect::<Vec<_>>().join(", ");
+        found.ok_or_else(|| Error::UnknownSource { name: name.into(), known: known() })
+    }
+
     /// Whether its name may be given to a drafter: others come with a history or a prediction.
     pub fn can_be_asked_for(&self) -> bool {
         !matches!(self.needs, Needs::History | Needs::Prediction)

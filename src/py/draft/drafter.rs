@@ -24,8 +24,9 @@ use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
 use crate::logprobs::check_num_alternatives;
 use crate::py::constraint::{Grammar, PyConstraint, Raised};
-use crate::py::convert::{integers, matrix, to_array, token_ids};
+use crate::py::convert::{Given, integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
+use crate::py::interpreter::{detached, detached_if};
 use crate::py::logprobs::{Told, told};
 use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
@@ -223,7 +224,7 @@ impl PyDrafter {
         &mut self,
         py: Python<'_>,
         prompt_ids: &Bound<'_, PyAny>,
-        max_new_tokens: usize,
+        max_new_tokens: Given<usize>,
         sampling: Option<PySampling>,
         prediction: Option<Bound<'_, PyAny>>,
         ignore_eos: bool,
@@ -238,8 +239,9 @@ impl PyDrafter {
             sampling.check_tokens(self.vocab_size)?; // before anything is changed
         }
         check_num_alternatives(logprobs.unwrap_or_default())?;
+        let max_new_tokens = max_new_tokens.named("max_new_tokens")?;
         let limits = (max_new_tokens, &prediction[..], num_reused);
-        py.detach(|| self.core.begin_resumed(&prompt, limits.0, limits.1, limits.2))?;
+        detached(py, || self.core.begin_resumed(&prompt, limits.0, limits.1, limits.2))?;
         self.core.set_sampling(sampling)?;
         self.core.tell_logprobs(logprobs)?;
         self.core.ignore_end_tokens(ignore_eos);
@@ -263,14 +265,22 @@ impl PyDrafter {
         let logits = self.logits(logits)?.try_readonly()?;
         let scores = logits.as_slice()?;
         // A chunk of the prompt: 15 ms for 256 rows of a large vocabulary.
-        Ok(py.detach(|| self.core.prefilled(scores))?)
+        Ok(detached(py, || self.core.prefilled(scores))?)
     }
 
     #[doc = stub_doc!("Drafter.model_pays")]
     #[pyo3(signature = (past_len, *, a_token=0.0, catching_up=0.0))]
-    fn model_pays(&mut self, past_len: usize, a_token: f32, catching_up: f32) -> PyResult<bool> {
-        let price = ModelPrice { a_token, catching_up };
-        self.core.model_pays(past_len, price).map_err(|error| self.raised.error(error))
+    fn model_pays(
+        &mut self,
+        py: Python<'_>,
+        past_len: Given<usize>,
+        a_token: f32,
+        catching_up: f32,
+    ) -> PyResult<bool> {
+        let (past_len, price) = (past_len.named("past_len")?, ModelPrice { a_token, catching_up });
+        let pays =
+            detached_if(py, self.core.reads_disk(), || self.core.model_pays(past_len, price));
+        pays.map_err(|error| self.raised.error(error))
     }
 
     #[doc = stub_doc!("Drafter.model_ran")]
@@ -284,12 +294,13 @@ impl PyDrafter {
     fn propose(
         &mut self,
         py: Python<'_>,
-        past_len: usize,
+        past_len: Given<usize>,
         draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyStepInputs>> {
+        let past_len = past_len.named("past_len")?;
         self.check_writeable(py)?;
         let step = match draft {
-            None => self.core.propose(past_len),
+            None => detached_if(py, self.core.reads_disk(), || self.core.propose(past_len)),
             Some((tokens, parents)) => {
                 let tokens = token_ids(&tokens, "token_ids of the draft")?;
                 let parents = integers(&parents, "parents of the draft")?;
@@ -301,8 +312,14 @@ impl PyDrafter {
     }
 
     #[doc = stub_doc!("Drafter.offer")]
-    fn offer(&mut self, py: Python<'_>, past_len: usize) -> PyResult<(Py<PyArray1<f32>>, usize)> {
-        let offer = self.core.offer(past_len).map_err(|error| self.raised.error(error))?;
+    fn offer(
+        &mut self,
+        py: Python<'_>,
+        past_len: Given<usize>,
+    ) -> PyResult<(Py<PyArray1<f32>>, usize)> {
+        let past_len = past_len.named("past_len")?;
+        let offer = detached_if(py, self.core.reads_disk(), || self.core.offer(past_len));
+        let offer = offer.map_err(|error| self.raised.error(error))?;
         Ok((PyArray1::from_vec(py, offer.worths).unbind(), offer.least))
     }
 
@@ -311,9 +328,10 @@ impl PyDrafter {
     fn take(
         &mut self,
         py: Python<'_>,
-        num_nodes: usize,
+        num_nodes: Given<usize>,
         cost: Option<f32>,
     ) -> PyResult<Py<PyStepInputs>> {
+        let num_nodes = num_nodes.named("num_nodes")?;
         self.check_writeable(py)?;
         self.core.take(num_nodes, cost)?;
         self.filled(py)
@@ -326,12 +344,9 @@ impl PyDrafter {
         let step = self.core.proposed_step().map(|(step, _)| self.step_inputs[step].clone_ref(py));
         let counts = step.as_ref().and_then(|step| step.borrow(py).experts_read);
         self.core.experts_read(counts.map(|(first_row, all)| StepReads { first_row, all }));
-        let is_long = self.core.num_scores_learned_from() >= LONG;
+        let is_long = self.core.reads_disk() || self.core.num_scores_learned_from() >= LONG;
         let core = &mut self.core;
-        let mut accept = |scores: &mut [f32]| match is_long {
-            true => py.detach(|| core.accept(scores)),
-            false => core.accept(scores),
-        };
+        let mut accept = |scores: &mut [f32]| detached_if(py, is_long, || core.accept(scores));
         let accepted = match logits.try_readwrite() {
             Ok(mut scores) => accept(scores.as_slice_mut()?),
             Err(_) => accept(&mut logits.try_readonly()?.as_slice()?.to_vec()),
@@ -351,14 +366,15 @@ impl PyDrafter {
     ) -> PyResult<PyAccepted> {
         let answer = token_ids(answer, "answer")?;
         self.core.experts_read(None); // nothing has run
-        let accepted = self.core.accept_recorded(&answer);
+        let accepted =
+            detached_if(py, self.core.reads_disk(), || self.core.accept_recorded(&answer));
         let accepted = accepted.map_err(|error| self.raised.error(error))?;
         Ok(PyAccepted::new(py, accepted, &self.core))
     }
 
     #[doc = stub_doc!("Drafter.end")]
     fn end(&mut self, py: Python<'_>) {
-        py.detach(|| self.core.end());
+        detached(py, || self.core.end());
     }
 
     #[doc = stub_doc!("Drafter.draft_on")]

@@ -9,8 +9,9 @@ use crate::draft::sources::history::History;
 use crate::draft::sources::history::format::{Key, TERMINATOR, write_index};
 use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_index};
 use crate::draft::sources::history::index::HistoryIndex;
-use crate::py::convert::token_ids;
+use crate::py::convert::{Argument, Given, token_ids};
 use crate::py::errors::OptionError;
+use crate::py::interpreter::detached;
 
 #[doc = stub_doc!("SharedHistory")]
 #[pyclass(name = "SharedHistory", module = "coordgen_rs._core", frozen)]
@@ -37,6 +38,10 @@ impl PySharedHistory {
     }
 }
 
+impl Argument for PyRef<'_, PySharedHistory> {
+    const MUST: &'static str = "a SharedHistory";
+}
+
 fn key(bytes: &[u8]) -> PyResult<Key> {
     let wrong =
         |_| OptionError::new_err(format!("key has {} bytes, but must have 32", bytes.len()));
@@ -46,18 +51,29 @@ fn key(bytes: &[u8]) -> PyResult<Key> {
 #[pymethods]
 impl PySharedHistory {
     #[new]
-    #[pyo3(signature = (vocab_size, *, fleet=false, corpus=false))]
-    fn new(vocab_size: u32, fleet: bool, corpus: bool) -> Self {
+    #[pyo3(
+        signature = (vocab_size, *, fleet=Given::Fits(false), corpus=Given::Fits(false)),
+        text_signature = "(vocab_size, *, fleet=False, corpus=False)"
+    )]
+    fn new(vocab_size: Given<u32>, fleet: Given<bool>, corpus: Given<bool>) -> PyResult<Self> {
+        let (fleet, corpus) = (fleet.named("fleet")?, corpus.named("corpus")?);
+        let vocab_size = vocab_size.named("vocab_size")?;
+        if vocab_size == 0 {
+            return Err(OptionError::new_err("vocab_size is 0, but must be 1 or more"));
+        }
         let new = if fleet { History::above_fleet } else { History::new };
         let core = new(vocab_size);
-        Self { core: if corpus { core.above_corpus() } else { core } }
+        Ok(Self { core: if corpus { core.above_corpus() } else { core } })
     }
 
     #[doc = stub_doc!("SharedHistory.remember")]
-    #[pyo3(signature = (token_ids, number=None))]
-    fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Option<u64>) -> PyResult<()> {
+    #[pyo3(
+        signature = (token_ids, number=Given::Fits(None)),
+        text_signature = "($self, token_ids, number=None)"
+    )]
+    fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Given<Option<u64>>) -> PyResult<()> {
         let tokens = self::token_ids(token_ids, "token_ids")?;
-        Ok(match number {
+        Ok(match number.named("number")? {
             None => self.core.remember(&tokens),
             Some(number) => self.core.remember_stored(number, &tokens),
         }?)
@@ -66,19 +82,19 @@ impl PySharedHistory {
     #[doc = stub_doc!("SharedHistory.open_index")]
     fn open_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
         let key = self::key(key)?;
-        Ok(py.detach(|| self.core.open_index(&path, &key))?)
+        Ok(detached(py, || self.core.open_index(&path, &key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.open_fleet_index")]
     fn open_fleet_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
         let key = self::key(key)?;
-        Ok(py.detach(|| self.core.open_fleet_index(&path, &key))?)
+        Ok(detached(py, || self.core.open_fleet_index(&path, &key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.open_corpus")]
     fn open_corpus(&self, py: Python<'_>, paths: Vec<PathBuf>, key: &[u8]) -> PyResult<()> {
         let key = self::key(key)?;
-        Ok(py.detach(|| self.core.open_corpus(paths, &key))?)
+        Ok(detached(py, || self.core.open_corpus(paths, &key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.is_whole_index")]
@@ -86,7 +102,7 @@ impl PySharedHistory {
     fn is_whole_index(py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<bool> {
         let key = self::key(key)?;
         let is_whole = || HistoryIndex::open(&path, &key).is_ok_and(|index| index.check_all());
-        Ok(py.detach(is_whole))
+        Ok(detached(py, is_whole))
     }
 
     #[doc = stub_doc!("SharedHistory.write_gathered_index")]
@@ -104,7 +120,7 @@ impl PySharedHistory {
         let belongs = Belongs { vocab_size, key: self::key(key)?, is_private: private };
         let place = |(file, start, num_tokens)| Place { file, start, num_tokens };
         let places: Vec<Place> = places.into_iter().map(place).collect();
-        Ok(py.detach(|| write_gathered_index(&path, &files, &places, belongs))?)
+        Ok(detached(py, || write_gathered_index(&path, &files, &places, belongs))?)
     }
 
     #[doc = stub_doc!("SharedHistory.write_index")]
@@ -119,17 +135,28 @@ impl PySharedHistory {
     ) -> PyResult<u64> {
         let key = self::key(key)?;
         let tokens = token_ids(documents, "documents")?;
-        Ok(py.detach(|| write_index(&path, &tokens, vocab_size, covers, key))?)
+        Ok(detached(py, || write_index(&path, &tokens, vocab_size, covers, key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.check_index")]
     fn check_index(&self, py: Python<'_>) -> bool {
-        py.detach(|| self.core.check_index())
+        detached(py, || self.core.check_index())
+    }
+
+    #[doc = stub_doc!("SharedHistory.warm_shared")]
+    fn warm_shared(&self, py: Python<'_>) -> bool {
+        detached(py, || self.core.warm_shared())
+    }
+
+    #[doc = stub_doc!("SharedHistory.is_shared_cold")]
+    #[getter]
+    fn is_shared_cold(&self) -> bool {
+        self.core.is_shared_cold()
     }
 
     #[doc = stub_doc!("SharedHistory.clear")]
     fn clear(&self, py: Python<'_>) {
-        py.detach(|| self.core.clear());
+        detached(py, || self.core.clear());
     }
 
     #[classattr]

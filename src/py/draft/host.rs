@@ -1,6 +1,7 @@
 //! `HostDrafter` for Python: drafts for an engine that runs the model itself.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -13,115 +14,166 @@ use crate::draft::choose::step_choice::StepCost;
 use crate::draft::host::{HostDrafter, HostOptions};
 use crate::draft::methods::Method;
 use crate::ids::TokenId;
-use crate::py::convert::{to_array, token_ids};
+use crate::py::convert::{Given, integers, to_array, token_ids};
+use crate::py::interpreter::{detached, detached_if};
+use crate::waiting;
+
+/// Tokens whose observing takes as long as a thread switch.
+const MANY_TOKENS: usize = 1 << 10;
+
+/// Rows of a step where none are said.
+const MOST_ROWS: usize = 17;
 
 #[doc = stub_doc!("HostDrafter")]
-#[pyclass(name = "HostDrafter", module = "coordgen_rs._core")]
+#[pyclass(name = "HostDrafter", module = "coordgen_rs._core", frozen)]
 pub struct PyHostDrafter {
-    core: HostDrafter,
+    core: Mutex<HostDrafter>,
+}
+
+impl PyHostDrafter {
+    /// Calls what is short, unless a file may be read.
+    fn shortly<T: Send>(
+        &self,
+        py: Python<'_>,
+        is_long: bool,
+        call: impl FnOnce(&mut HostDrafter) -> T + Send,
+    ) -> T {
+        let is_long = is_long || waiting::lock(&self.core).reads_disk();
+        detached_if(py, is_long, || call(&mut waiting::lock(&self.core)))
+    }
+
+    fn detached<T: Send>(
+        &self,
+        py: Python<'_>,
+        call: impl FnOnce(&mut HostDrafter) -> T + Send,
+    ) -> T {
+        detached(py, || call(&mut waiting::lock(&self.core)))
+    }
 }
 
 #[pymethods]
 impl PyHostDrafter {
     #[new]
-    #[pyo3(signature = (
-        vocab_size, *, rows=(1..=17).collect(), costs=None, method="auto", commit="compact",
-        end_token_ids=vec![], history=None
-    ))]
+    #[pyo3(
+        signature = (
+            vocab_size, *, rows=None, costs=Given::Fits(None), method=Given::Fits("auto".into()),
+            commit=Given::Fits("compact".into()), end_token_ids=None, history=Given::Fits(None)
+        ),
+        text_signature = "(vocab_size, *, rows=..., costs=None, method='auto', commit='compact', \
+            end_token_ids=..., history=None)"
+    )]
     fn new(
-        vocab_size: usize,
-        rows: Vec<usize>,
-        costs: Option<Vec<CostOption>>,
-        method: &str,
-        commit: &str,
-        end_token_ids: Vec<u32>,
-        history: Option<PyRef<'_, PySharedHistory>>,
+        vocab_size: Given<usize>,
+        rows: Option<&Bound<'_, PyAny>>,
+        costs: Given<Option<Vec<CostOption>>>,
+        method: Given<String>,
+        commit: Given<String>,
+        end_token_ids: Option<&Bound<'_, PyAny>>,
+        history: Given<Option<PyRef<'_, PySharedHistory>>>,
     ) -> PyResult<Self> {
+        let rows = rows.map(|rows| integers(rows, "rows")).transpose()?;
+        let rows = rows.map(|rows| rows.into_iter().map(|rows| rows as usize).collect());
+        let costs = costs.named("costs")?;
+        let end_tokens = end_token_ids.map(|ids| token_ids(ids, "end_token_ids")).transpose()?;
         let options = HostOptions {
-            vocab_size,
-            rows,
+            vocab_size: vocab_size.named("vocab_size")?,
+            rows: rows.unwrap_or_else(|| (1..=MOST_ROWS).collect()),
             costs: costs.map(|costs| costs.into_iter().map(StepCost::from).collect()),
-            commit: commit.parse::<CommitPolicy>()?,
-            end_tokens: end_token_ids.into_iter().map(TokenId).collect(),
+            commit: commit.named("commit")?.parse::<CommitPolicy>()?,
+            end_tokens: end_tokens.unwrap_or_default(),
         };
+        let (method, history) = (method.named("method")?, history.named("history")?);
         let history = history.as_ref().map(|history| history.core());
-        Ok(Self { core: HostDrafter::new(Method::named(method)?, history, options)? })
+        let core = HostDrafter::new(Method::named(&method)?, history, options)?;
+        Ok(Self { core: Mutex::new(core) })
     }
 
     #[doc = stub_doc!("HostDrafter.begin")]
     #[pyo3(signature = (prompt_ids, prediction=None))]
     fn begin(
-        &mut self,
+        &self,
         py: Python<'_>,
         prompt_ids: &Bound<'_, PyAny>,
         prediction: Option<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let prompt = token_ids(prompt_ids, "prompt_ids")?;
         let prediction = prediction.map_or(Ok(vec![]), |ids| token_ids(&ids, "prediction"))?;
-        Ok(py.detach(|| self.core.begin(&prompt, &prediction))?)
+        Ok(self.detached(py, |core| core.begin(&prompt, &prediction))?)
     }
 
     #[doc = stub_doc!("HostDrafter.propose_chain")]
-    #[pyo3(signature = (max_tokens=usize::MAX))]
-    fn propose_chain(&mut self, py: Python<'_>, max_tokens: usize) -> PyResult<Py<PyArray1<u32>>> {
-        let chain = self.core.propose_chain(max_tokens)?;
+    #[pyo3(signature = (max_tokens=Given::Fits(usize::MAX)), text_signature = "($self, max_tokens=...)")]
+    fn propose_chain(
+        &self,
+        py: Python<'_>,
+        max_tokens: Given<usize>,
+    ) -> PyResult<Py<PyArray1<u32>>> {
+        let max_tokens = max_tokens.named("max_tokens")?;
+        let propose =
+            |core: &mut HostDrafter| core.propose_chain(max_tokens).map(<[TokenId]>::to_vec);
+        let chain = self.shortly(py, false, propose)?;
         Ok(to_array(py, chain.iter().map(|token| token.0)))
     }
 
     #[doc = stub_doc!("HostDrafter.propose_tree")]
-    #[pyo3(signature = (max_tokens=usize::MAX))]
-    fn propose_tree(&mut self, py: Python<'_>, max_tokens: usize) -> PyResult<TreeArrays> {
-        Ok(tree_arrays(py, self.core.propose_tree(max_tokens)?))
+    #[pyo3(signature = (max_tokens=Given::Fits(usize::MAX)), text_signature = "($self, max_tokens=...)")]
+    fn propose_tree(&self, py: Python<'_>, max_tokens: Given<usize>) -> PyResult<TreeArrays> {
+        let max_tokens = max_tokens.named("max_tokens")?;
+        let tree = self.shortly(py, false, |core| core.propose_tree(max_tokens).cloned())?;
+        Ok(tree_arrays(py, &tree))
     }
 
     #[doc = stub_doc!("HostDrafter.observe")]
-    fn observe(&mut self, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
-        Ok(self.core.observe(&self::token_ids(token_ids, "token_ids")?)?)
+    fn observe(&self, token_ids: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (py, tokens) = (token_ids.py(), self::token_ids(token_ids, "token_ids")?);
+        Ok(self.shortly(py, tokens.len() > MANY_TOKENS, |core| core.observe(&tokens))?)
     }
 
     #[doc = stub_doc!("HostDrafter.rewind")]
-    fn rewind(&mut self, py: Python<'_>, num_tokens: usize) -> PyResult<()> {
-        Ok(py.detach(|| self.core.rewind(num_tokens))?)
+    fn rewind(&self, py: Python<'_>, num_tokens: Given<usize>) -> PyResult<()> {
+        let num_tokens = num_tokens.named("num_tokens")?;
+        Ok(self.detached(py, |core| core.rewind(num_tokens))?)
     }
 
     #[doc = stub_doc!("HostDrafter.follow")]
-    fn follow(&mut self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<bool> {
+    fn follow(&self, py: Python<'_>, token_ids: &Bound<'_, PyAny>) -> PyResult<bool> {
         let text = self::token_ids(token_ids, "token_ids")?;
-        Ok(py.detach(|| self.core.follow(&text))?)
+        Ok(self.detached(py, |core| core.follow(&text))?)
     }
 
     #[doc = stub_doc!("HostDrafter.end")]
-    fn end(&mut self, py: Python<'_>) {
-        py.detach(|| self.core.end());
+    fn end(&self, py: Python<'_>) {
+        self.detached(py, HostDrafter::end);
     }
 
     #[doc = stub_doc!("HostDrafter.token_ids")]
     #[getter]
     fn token_ids(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
-        to_array(py, self.core.text().iter().map(|token| token.0))
+        to_array(py, waiting::lock(&self.core).text().iter().map(|token| token.0))
     }
 
     #[doc = stub_doc!("HostDrafter.prompt_len")]
     #[getter]
     fn prompt_len(&self) -> usize {
-        self.core.prompt_len()
+        waiting::lock(&self.core).prompt_len()
     }
 
     #[doc = stub_doc!("HostDrafter.accept_histogram")]
     #[getter]
     fn accept_histogram(&self) -> Vec<usize> {
-        self.core.statistics().accept_histogram.clone()
+        waiting::lock(&self.core).statistics().accept_histogram.clone()
     }
 
     #[doc = stub_doc!("HostDrafter.per_source")]
     #[getter]
     fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
-        let counts = self.core.statistics().sources.iter();
-        self.core.source_names().zip(counts.map(by_kind)).collect()
+        let core = waiting::lock(&self.core);
+        let counts = core.statistics().sources.iter();
+        core.source_names().zip(counts.map(by_kind)).collect()
     }
 
     #[doc = stub_doc!("HostDrafter.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        self.core.memory_bytes()
+        waiting::lock(&self.core).memory_bytes()
     }
 }

@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
 use crate::draft::sources::lookup_table::file::Owner;
 use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::py::convert::{matrix, to_array, token_ids};
+use crate::py::convert::{Given, NewArguments, matrix, to_array, token_ids};
 use crate::py::errors::{OptionError, ShapeError};
+use crate::py::interpreter::detached;
 use crate::top_k::top_k;
 
 #[doc = stub_doc!("LookupTable")]
@@ -19,6 +21,9 @@ use crate::top_k::top_k;
 pub struct PyLookupTable {
     pub(crate) core: SharedTable,
 }
+
+/// Token ids and probabilities.
+type RowArrays = (Py<PyArray1<u32>>, Py<PyArray1<f32>>);
 
 fn owner(vocab_size: u32, key: &[u8]) -> PyResult<Owner> {
     let wrong = |_| OptionError::new_err(format!("key has {} bytes, but must have 32", key.len()));
@@ -28,16 +33,19 @@ fn owner(vocab_size: u32, key: &[u8]) -> PyResult<Owner> {
 #[pymethods]
 impl PyLookupTable {
     #[new]
-    #[pyo3(signature = (k=8, keep=0.5))]
-    fn new(k: usize, keep: f32) -> PyResult<Self> {
-        Ok(Self { core: SharedTable::new(LookupTable::new(k, keep)?) })
+    #[pyo3(
+        signature = (k=Given::Fits(8), keep=Given::Fits(0.5)), text_signature = "(k=8, keep=0.5)"
+    )]
+    fn new(k: Given<usize>, keep: Given<f32>) -> PyResult<Self> {
+        let table = LookupTable::new(k.named("k")?, keep.named("keep")?)?;
+        Ok(Self { core: SharedTable::new(table) })
     }
 
     #[doc = stub_doc!("LookupTable.open")]
     #[staticmethod]
     fn open(py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<Self> {
         let owner = owner(vocab_size, key)?;
-        let table = py.detach(|| LookupTable::open(&path, &owner))?;
+        let table = detached(py, || LookupTable::open(&path, &owner))?;
         Ok(Self { core: SharedTable::new(table) })
     }
 
@@ -45,7 +53,7 @@ impl PyLookupTable {
     fn save(&self, py: Python<'_>, path: PathBuf, vocab_size: u32, key: &[u8]) -> PyResult<()> {
         let owner = owner(vocab_size, key)?;
         // A copy: drafters wait for the lock, and a disk takes its time.
-        Ok(py.detach(|| {
+        Ok(detached(py, || {
             let table = self.core.lock().clone();
             table.save(&path, &owner)
         })?)
@@ -65,7 +73,7 @@ impl PyLookupTable {
         let array = logits.try_readonly()?;
         let scores = array.as_slice()?;
         let likely: Vec<_> =
-            logits.py().detach(|| scores.chunks_exact(vocab_size).map_while(top_k).collect());
+            detached(logits.py(), || scores.chunks_exact(vocab_size).map_while(top_k).collect());
         if likely.len() < contexts.len() {
             return Err(Error::NonFiniteLogits { row: likely.len() }.into());
         }
@@ -78,11 +86,12 @@ impl PyLookupTable {
     }
 
     #[doc = stub_doc!("LookupTable.row")]
-    fn row(&self, py: Python<'_>, context: u32) -> (Py<PyArray1<u32>>, Py<PyArray1<f32>>) {
-        let row: Vec<_> = self.core.lock().row(TokenId(context)).collect();
+    fn row(&self, py: Python<'_>, context: Given<u32>) -> PyResult<RowArrays> {
+        let context = TokenId(context.named("context")?);
+        let row: Vec<_> = self.core.lock().row(context).collect();
         let probabilities = row.iter().map(|entry| entry.1).collect();
         let token_ids = to_array(py, row.iter().map(|entry| entry.0.0));
-        (token_ids, PyArray1::from_vec(py, probabilities).unbind())
+        Ok((token_ids, PyArray1::from_vec(py, probabilities).unbind()))
     }
 
     #[doc = stub_doc!("LookupTable.k")]
@@ -104,8 +113,8 @@ impl PyLookupTable {
 }
 
 #[doc = stub_doc!("DynamicTree")]
-#[pyclass(name = "DynamicTree", module = "coordgen_rs._core", frozen, from_py_object)]
-#[derive(Clone, Copy)]
+#[pyclass(name = "DynamicTree", module = "coordgen_rs._core", frozen, eq, from_py_object)]
+#[derive(Clone, Copy, PartialEq)]
 pub struct PyDynamicTree {
     pub(super) core: DynamicTreeOptions,
 }
@@ -113,22 +122,47 @@ pub struct PyDynamicTree {
 #[pymethods]
 impl PyDynamicTree {
     #[new]
-    #[pyo3(signature = (
-        budget=None, *, depth_decay=0.8, width_decay=0.7, threshold=5e-3, update_interval=1
-    ))]
+    #[pyo3(
+        signature = (
+            budget=Given::Fits(None), *, depth_decay=Given::Fits(0.8), width_decay=Given::Fits(0.7),
+            threshold=Given::Fits(5e-3), update_interval=Given::Fits(1)
+        ),
+        text_signature = "(budget=None, *, depth_decay=0.8, width_decay=0.7, threshold=0.005, \
+            update_interval=1)"
+    )]
     fn new(
-        budget: Option<usize>,
-        depth_decay: f32,
-        width_decay: f32,
-        threshold: f32,
-        update_interval: usize,
+        budget: Given<Option<usize>>,
+        depth_decay: Given<f32>,
+        width_decay: Given<f32>,
+        threshold: Given<f32>,
+        update_interval: Given<usize>,
     ) -> PyResult<Self> {
-        let options =
-            DynamicTreeOptions { budget, depth_decay, width_decay, threshold, update_interval };
+        let options = DynamicTreeOptions {
+            budget: budget.named("budget")?,
+            depth_decay: depth_decay.named("depth_decay")?,
+            width_decay: width_decay.named("width_decay")?,
+            threshold: threshold.named("threshold")?,
+            update_interval: update_interval.named("update_interval")?,
+        };
         Ok(Self { core: options.checked()? })
     }
 
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<NewArguments<'py>> {
+        let (core, named) = (&self.core, PyDict::new(py));
+        named.set_item("depth_decay", core.depth_decay)?;
+        named.set_item("width_decay", core.width_decay)?;
+        named.set_item("threshold", core.threshold)?;
+        named.set_item("update_interval", core.update_interval)?;
+        Ok((PyTuple::new(py, [core.budget])?, named))
+    }
+
     fn __repr__(&self) -> String {
-        format!("{:?}", self.core)
+        let DynamicTreeOptions { budget, depth_decay, width_decay, threshold, update_interval } =
+            self.core;
+        let budget = budget.map_or("None".into(), |budget| budget.to_string());
+        format!(
+            "DynamicTree({budget}, depth_decay={depth_decay}, width_decay={width_decay}, \
+             threshold={threshold}, update_interval={update_interval})"
+        )
     }
 }

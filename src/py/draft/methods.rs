@@ -1,11 +1,14 @@
 //! The registry of sources and methods for Python.
 
+use std::hash::{Hash, Hasher};
+
 use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::methods::{METHODS, Method, PLAIN, SOURCES, Situation, Source};
 use crate::error::Error;
+use crate::py::convert::Given;
 
 /// "best-first", "chain", "static", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
@@ -51,13 +54,34 @@ impl TreeOption {
 }
 
 #[doc = stub_doc!("DraftSource")]
-#[pyclass(name = "DraftSource", module = "coordgen_rs._core", frozen)]
+#[pyclass(name = "DraftSource", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftSource {
     core: &'static Source,
 }
 
+impl PartialEq for PyDraftSource {
+    fn eq(&self, other: &Self) -> bool {
+        self.core.name == other.core.name
+    }
+}
+
+impl Hash for PyDraftSource {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.core.name.hash(state);
+    }
+}
+
 #[pymethods]
 impl PyDraftSource {
+    #[new]
+    fn new(name: Given<String>) -> PyResult<Self> {
+        Ok(Self { core: Source::named(&name.named("name")?)? })
+    }
+
+    fn __getnewargs__(&self) -> (&'static str,) {
+        (self.core.name,)
+    }
+
     #[doc = stub_doc!("DraftSource.name")]
     #[getter]
     fn name(&self) -> &'static str {
@@ -88,13 +112,34 @@ impl PyDraftSource {
 }
 
 #[doc = stub_doc!("DraftMethod")]
-#[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen)]
+#[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftMethod {
     core: &'static Method,
 }
 
+impl PartialEq for PyDraftMethod {
+    fn eq(&self, other: &Self) -> bool {
+        self.core.name == other.core.name
+    }
+}
+
+impl Hash for PyDraftMethod {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.core.name.hash(state);
+    }
+}
+
 #[pymethods]
 impl PyDraftMethod {
+    #[new]
+    fn new(name: Given<String>) -> PyResult<Self> {
+        Ok(Self { core: Method::named(&name.named("name")?)? })
+    }
+
+    fn __getnewargs__(&self) -> (&'static str,) {
+        (self.core.name,)
+    }
+
     #[doc = stub_doc!("DraftMethod.name")]
     #[getter]
     fn name(&self) -> &'static str {

@@ -10,6 +10,7 @@ use crate::draft::spellings::Spellings;
 use crate::ids::TokenId;
 use crate::py::convert::{array, matrix, token_ids};
 use crate::py::errors::ShapeError;
+use crate::py::interpreter::detached;
 
 #[doc = stub_doc!("PhraseTable")]
 #[pyclass(name = "PhraseTable", module = "coordgen_rs._core", frozen)]
@@ -31,6 +32,7 @@ impl PyPhraseTable {
         spaced: Option<&Bound<'_, PyAny>>,
         cased: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
+        let py = before.py();
         let before = token_ids(before, "before")?;
         let (last, next) = (token_ids(last, "last")?, token_ids(next, "next")?);
         let chances = array::<f32>(chances, "chances")?;
@@ -51,7 +53,7 @@ impl PyPhraseTable {
         }
         let context = |at: usize| ((before[at] != NONE).then_some(before[at]), last[at]);
         let phrases = (0..chances.len()).map(|at| (context(at), next[at], chances[at]));
-        let core = Arc::new(PhraseTable::new(phrases)?);
+        let core = Arc::new(detached(py, || PhraseTable::new(phrases))?);
         let spellings = Spellings::new(
             pairs(line_ends, "line_ends")?,
             pairs(spaced, "spaced")?,

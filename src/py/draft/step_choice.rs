@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use crate::draft::choose::expert_reads::ExpertReads;
 use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 use crate::error::Result;
+use crate::py::convert::Argument;
 use crate::py::step_inputs::PyStepInputs;
 
 /// What a step costs: a number, or what it costs behind no committed token and for every committed
@@ -14,6 +15,10 @@ pub enum CostOption {
     WithExperts(f32, f32, f32, f32),
     Growing(f32, f32),
     Constant(f32),
+}
+
+impl Argument for Vec<CostOption> {
+    const MUST: &'static str = "numbers, or two or four in place of one, for each step";
 }
 
 impl CostOption {

@@ -1,10 +1,11 @@
 //! `BlockCost` for Python: what one block costs, with every figure by its name.
 
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::error::Result;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
-use crate::py::convert::non_negative;
+use crate::py::convert::{NewArguments, non_negative};
 
 #[doc = stub_doc!("BlockCost")]
 #[pyclass(name = "BlockCost", module = "coordgen_rs._core", frozen, eq, from_py_object)]
@@ -108,6 +109,21 @@ impl PyBlockCost {
     #[getter]
     fn decode_bytes(&self) -> u64 {
         self.core.decode.num_bytes
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<NewArguments<'py>> {
+        let named = PyDict::new(py);
+        for (name, figure) in [
+            ("prefill_load_us", self.prefill_load_us()),
+            ("prefill_compute_us", self.prefill_compute_us()),
+            ("prefill_bytes", self.prefill_bytes()),
+            ("decode_load_us", self.decode_load_us()),
+            ("decode_compute_us", self.decode_compute_us()),
+            ("decode_bytes", self.decode_bytes()),
+        ] {
+            named.set_item(name, figure)?;
+        }
+        Ok((PyTuple::empty(py), named))
     }
 
     fn __repr__(&self) -> String {

@@ -246,6 +246,11 @@ impl Drafter {
         self.sources.rows_read(num_nodes).saturating_mul(self.options.vocab_size)
     }
 
+    /// Whether proposing and accepting may read a file: an index of a history draws on one.
+    pub fn reads_disk(&self) -> bool {
+        self.sources.reads_disk()
+    }
+
     /// Takes the last proposal back: nothing waits for its answer.
     pub fn withdraw(&mut self) {
         if let Some(request) = &mut self.request {

@@ -61,6 +61,11 @@ impl SourceList {
         self.sources.iter_mut().for_each(|source| source.reused(num_tokens));
     }
 
+    /// Whether asking one, or telling it of tokens, may read a file.
+    pub fn reads_disk(&self) -> bool {
+        self.sources.iter().any(|source| source.reads_disk())
+    }
+
     /// Whether one asks for the logits of the prompt's rows.
     pub fn reads_prefill(&self) -> bool {
         self.sources.iter().any(|source| source.reads_prefill())

@@ -90,6 +90,10 @@ impl Propose for CorpusSource {
     fn leaves_out_the_unlikely(&self) -> bool {
         true
     }
+
+    fn reads_disk(&self) -> bool {
+        !self.segments.is_empty()
+    }
 }
 
 impl Learn for CorpusSource {

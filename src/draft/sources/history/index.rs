@@ -5,7 +5,7 @@
 
 use std::path::Path;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::format::{BLOCK_BYTES, FENCE_DEPTH, FENCE_DISTANCE, Header, Key, symbol};
 use super::read_file::ReadFile;
@@ -16,6 +16,9 @@ use crate::ids::TokenId;
 const MAX_CONTINUATIONS: u32 = 32;
 /// Of longer ranges this many entries are read.
 const NUM_SAMPLES: u32 = 16;
+
+/// Blocks that are read ahead of their use in one call.
+const WARMED_AT_ONCE: usize = (16 << 20) / BLOCK_BYTES;
 
 /// Some consecutive entries of the suffix array: the suffixes that share their first tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +78,8 @@ pub struct HistoryIndex {
     /// Blocks of words that were read, and whose checksum was found right.
     blocks: Box<[OnceLock<Box<[u8]>>]>,
     damaged: AtomicBool,
+    /// Blocks that [`warm`](HistoryIndex::warm) has come to.
+    num_warmed: AtomicUsize,
 }
 
 impl HistoryIndex {
@@ -96,6 +101,7 @@ impl HistoryIndex {
         Ok(Self {
             blocks: (0..header.num_blocks()).map(|_| OnceLock::new()).collect(),
             damaged: AtomicBool::new(false),
+            num_warmed: AtomicUsize::new(0),
             file,
             header,
             head,
@@ -117,6 +123,19 @@ impl HistoryIndex {
     /// Where it runs beside what draws on the index, that need not wait for the disk any more.
     pub fn check_all(&self) -> bool {
         (0..self.blocks.len()).all(|block| self.read(block).is_some())
+    }
+
+    /// Reads and checks the next 16 MiB, keeping none, so that what draws on the index need not wait for
+    /// the disk.
+    pub fn warm(&self) {
+        let start = self.num_warmed.fetch_add(WARMED_AT_ONCE, Ordering::Relaxed);
+        let end = (start + WARMED_AT_ONCE).min(self.blocks.len());
+        (start..end).all(|block| self.read(block).is_some());
+    }
+
+    /// Whether [`warm`](Self::warm) has not come to its end.
+    pub fn is_cold(&self) -> bool {
+        !self.is_damaged() && self.num_warmed.load(Ordering::Relaxed) < self.blocks.len()
     }
 
     /// All suffixes.

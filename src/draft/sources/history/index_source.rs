@@ -60,6 +60,10 @@ impl Propose for IndexSource {
     fn leaves_out_the_unlikely(&self) -> bool {
         true
     }
+
+    fn reads_disk(&self) -> bool {
+        self.follower.is_some()
+    }
 }
 
 impl Learn for IndexSource {

@@ -265,6 +265,27 @@ impl History {
         index.is_none_or(|index| index.check_all())
     }
 
+    /// Reads some of the fleet's index or of the corpus ahead of its use, see [`HistoryIndex::warm`].
+    /// Returns whether there is more.
+    pub fn warm_shared(&self) -> bool {
+        if let Some(index) = self.shared_indexes().iter().find(|index| index.is_cold()) {
+            index.warm();
+        }
+        self.is_shared_cold()
+    }
+
+    /// Whether some of them was not read ahead.
+    pub fn is_shared_cold(&self) -> bool {
+        self.shared_indexes().iter().any(|index| index.is_cold())
+    }
+
+    /// The fleet's index and the corpus.
+    fn shared_indexes(&self) -> Vec<Arc<HistoryIndex>> {
+        let shared = lock(&self.shared);
+        let corpus = shared.corpus.iter().map(|segment| &segment.index);
+        shared.fleet.iter().chain(corpus).cloned().collect()
+    }
+
     /// Whether the index was found damaged; it answers nothing any more.
     pub fn is_damaged(&self) -> bool {
         lock(&self.shared).index.as_ref().is_some_and(|index| index.is_damaged())

@@ -256,6 +256,45 @@ proptest! {
 }
 
 #[test]
+fn what_is_read_ahead_of_its_use_is_checked() {
+    let document = (0..9_000).map(|number| TokenId(number % VOCAB_SIZE)).collect();
+    let scratch = Scratch::with(&[document], VOCAB_SIZE);
+    let above = || {
+        let history = History::above_fleet(VOCAB_SIZE).above_corpus();
+        assert!(!history.is_shared_cold() && !history.warm_shared());
+        history.open_fleet_index(&scratch.0, &KEY).unwrap();
+        history.open_corpus(vec![scratch.0.clone()], &KEY).unwrap();
+        assert!(history.is_shared_cold());
+        while history.warm_shared() {}
+        history
+    };
+    let whole = above();
+    assert!(!whole.is_fleet_damaged() && !whole.is_corpus_damaged());
+    let mut bytes = fs::read(&scratch.0).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(&scratch.0, bytes).unwrap();
+    let damaged = above();
+    assert!(damaged.is_fleet_damaged() && damaged.is_corpus_damaged());
+}
+
+#[test]
+fn a_file_is_read_where_there_is_an_index_alone() {
+    let scratch = Scratch::with(&[vec![TokenId(1)]], VOCAB_SIZE);
+    let history = History::above_fleet(VOCAB_SIZE).above_corpus();
+    let readers = || -> Vec<_> {
+        let mut sources: Vec<_> = history.all_sources().collect();
+        sources.iter_mut().for_each(|source| source.clear());
+        sources.iter().filter(|source| source.reads_disk()).map(|source| source.name()).collect()
+    };
+    assert!(readers().is_empty());
+    history.open_index(&scratch.0, &KEY).unwrap();
+    assert_eq!(readers(), [History::INDEX]);
+    history.open_fleet_index(&scratch.0, &KEY).unwrap();
+    history.open_corpus(vec![scratch.0.clone()], &KEY).unwrap();
+    assert_eq!(readers(), [History::INDEX, History::FLEET, History::CORPUS]);
+}
+
+#[test]
 fn a_busy_place_answers_with_a_bounded_number() {
     // "0" is followed by 1 in half of the cases, by thousands of others in the rest.
     let likely = |other: u32| [0, 1, 0, other].map(TokenId);
