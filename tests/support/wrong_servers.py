@@ -70,6 +70,10 @@ class Answerer:
             return told
         if self.drafts(body) or self.fault == "drafts stay on":
             told["timings"] = {"draft_n": 9, "draft_n_accepted": 4}
+        if self.fault == "as openai tells":
+            num = 4 if told.pop("timings", None) else 0
+            details = {"accepted_prediction_tokens": num, "rejected_prediction_tokens": num}
+            told["usage"]["completion_tokens_details"] = details
         return told
 
     def whole(self, body):

@@ -128,7 +128,22 @@ def test_one_server_is_exact_only_if_it_shows_that_drafts_were_switched(coordgen
     drafts = {"has_drafts": fault is not None, "owner": "coordgen"}
     with answering(fault, **drafts) as url:
         printed = coordgen("verify", url, *SHORT, *options, code=3)
-    assert "no verdict on drafts" in printed.out
+    assert "no verdict on drafts: every answer was the same, but" in printed.out
+
+
+def test_what_was_never_asked_without_drafts_is_not_called_the_same(coordgen):
+    with answering(owner="someone") as url:
+        printed = coordgen("verify", url, *SHORT, code=3)
+    assert "answers with them and without were not to be had" in printed.out
+    assert "every answer was the same" not in printed.out
+
+
+def test_drafts_that_are_counted_as_openai_counts_them_are_read(report):
+    with answering("as openai tells") as url:
+        told = report(url, *SHORT, code=0)
+    drafted, plain = told["with_drafts"], told["without_drafts"]
+    assert drafted["num_drafted"] == 2 * drafted["num_accepted"] > 0
+    assert plain["num_drafted"] is None
 
 
 def test_of_two_servers_it_is_believed_that_one_has_no_drafts(coordgen):

@@ -281,12 +281,19 @@ _DRAFTS = (
 """Where servers say how many tokens were drafted, and how many of them accepted: llama.cpp and
 `coordgen serve`, vLLM, LM Studio."""
 
+_PREDICTED = ("usage", "completion_tokens_details")
+"""Where OpenAI's interface counts accepted and rejected tokens, also where there are no drafts."""
+
 
 def _drafts(told: dict[str, Any]) -> tuple[int | None, int | None]:
     for drafted, accepted in _DRAFTS:
         if (num := _count(told, *drafted)) is not None:
             return num, _count(told, *accepted)
-    return None, None
+    accepted, rejected = (
+        _count(told, *_PREDICTED, f"{name}_prediction_tokens") or 0
+        for name in ("accepted", "rejected")
+    )
+    return (accepted + rejected, accepted) if accepted + rejected else (None, None)
 
 
 def _count(told: Any, *names: str) -> int | None:

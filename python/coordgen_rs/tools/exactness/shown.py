@@ -19,6 +19,7 @@ _VERDICTS: dict[Verdict, str] = {
     "failed": "failed: the server did not answer as it should",
     "interrupted": "interrupted: this is what was found until then",
 }
+_SAME = "no verdict on drafts: every answer was the same, but {}"
 _SHOWN = 20
 """Most findings that text and Markdown show; JSON has all."""
 
@@ -46,9 +47,20 @@ def as_markdown(report: Report) -> str:
 def _headline(report: Report) -> str:
     said = _VERDICTS[report.verdict]
     num_refused = report.counts["refused"]
-    if report.verdict == "exact" and num_refused:
+    is_same = report.verdict == "not compared" and report.plain is not None
+    if is_same:
+        said = _SAME.format(_why_not_compared(report))
+    if num_refused and (is_same or report.verdict == "exact"):
         return f"{said}; {counted(num_refused, 'question')} refused"
     return said
+
+
+def _why_not_compared(report: Report) -> str:
+    if report.plain_drafted:
+        return "both sides had drafts"
+    if report.speed(drafts=True).num_drafted == 0:
+        return "none had drafts"
+    return "whether any had drafts is not known"
 
 
 def _facts(report: Report) -> list[str]:
