@@ -11,7 +11,16 @@ import pytest
 from coordgen_rs.adapters.transformers import Drafted
 from coordgen_rs.adapters.transformers.asked import ARGUMENTS, DONE, IDLE
 from coordgen_rs.errors import OptionError
-from tiny_transformers import answers, gpt2, model_of, prompt_of, tokenizer, torch, transformers
+from tiny_transformers import (
+    CACHE,
+    answers,
+    gpt2,
+    model_of,
+    prompt_of,
+    tokenizer,
+    torch,
+    transformers,
+)
 
 PROMPT = prompt_of(14)
 REFUSED_VALUES = {
@@ -193,7 +202,7 @@ class TestPreparedInputs:
             {"inputs_embeds": torch.zeros(1, 16, 32)},
             {"input_ids": PROMPT[:, 1:]},
             {"position_ids": 2 * torch.arange(14)[None]},
-            {"past_key_values": transformers.DynamicCache()},
+            {CACHE: transformers.DynamicCache()},
             {"visual": [1]},
         ],
         ids=lambda others: next(iter(others)),

@@ -3,8 +3,9 @@
 import pytest
 
 from coordgen_rs.adapters.transformers import Drafted, TransformersHost
+from coordgen_rs.adapters.transformers.layers import cache_name
 from coordgen_rs.errors import OptionError
-from tiny_transformers import answers, gpt2, model_of, prompt_of, torch, transformers
+from tiny_transformers import CACHE, answers, gpt2, model_of, prompt_of, torch, transformers
 
 HALF = {"layer_types": ["sliding_attention", "full_attention"]}
 GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 8, **HALF}
@@ -42,11 +43,24 @@ class TestWindows:
         found = []
         for asked in ({}, {"custom_generate": Drafted(costs=None)}):
             cache = transformers.DynamicCache()
-            given = {"past_key_values": cache, "do_sample": False, "max_new_tokens": 24, **asked}
+            given = {CACHE: cache, "do_sample": False, "max_new_tokens": 24, **asked}
             first = model.generate(prompt_of(21), **given)
             second = model.generate(torch.cat([first, prompt_of(21)], dim=1), **given)
             found.append((second.tolist(), cache.get_seq_length()))
         assert found[0] == found[1]
+
+
+class TestNames:
+    def test_a_cache_is_given_by_the_name_that_a_model_takes(self):
+        def older(input_ids, past_key_values=None):
+            """Code that came with a checkpoint, in any version."""
+
+        def newer(input_ids, cache=None):
+            """As in transformers 5.24."""
+
+        assert cache_name(older) == "past_key_values"
+        assert cache_name(newer) == "cache"
+        assert cache_name(model_of("Llama").forward) == CACHE
 
 
 class TestRefusals:

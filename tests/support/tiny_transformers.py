@@ -3,6 +3,7 @@
 Their scores lie far apart, so that no near tie falls by rounding.
 """
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,12 @@ torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
 VOCAB_SIZE = 64
+CACHE = (
+    "cache"
+    if "cache" in signature(transformers.LlamaForCausalLM.forward).parameters
+    else "past_key_values"
+)
+"""What the installed version calls the cache that `generate` goes on with."""
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,

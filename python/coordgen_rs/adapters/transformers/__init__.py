@@ -9,8 +9,8 @@ In: what `generate` hands to a decoding loop. Out: what it hands back. Branches 
 4-D mask and positions; logits processors, stopping criteria, streamers and sampling are
 transformers' own.
 
-Versions: transformers 5.23, torch 2.15. One sequence a call, a dynamic cache, attention to all
-tokens or to a window of them.
+Versions: transformers 5.23 and 5.24, torch 2.15. One sequence a call, a dynamic cache, attention to
+all tokens or to a window of them.
 """
 
 from coordgen_rs.adapters.transformers.drafted import Drafted

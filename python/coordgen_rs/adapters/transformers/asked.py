@@ -36,7 +36,10 @@ IDLE = frozenset(
 )
 """Fields that change nothing in a loop with one sequence, a dynamic cache and no second model."""
 
-ARGUMENTS = frozenset({"attention_mask", "logits_to_keep", "position_ids", "past_key_values"})
+CACHE_NAMES = ("past_key_values", "cache")
+"""What the cache is called up to transformers 5.23, and since."""
+
+ARGUMENTS = frozenset({"attention_mask", "logits_to_keep", "position_ids", *CACHE_NAMES})
 """Arguments of the model that the loop gives itself; others are refused."""
 
 _SET_BY_GENERATE = {
@@ -89,6 +92,12 @@ def _not_done(config: Any) -> dict[str, Any]:
     }
 
 
+def given_cache(model_kwargs: dict[str, Any]) -> Any:
+    """The cache that `generate` hands on, by whichever name; None for none."""
+    given = (model_kwargs.get(name) for name in CACHE_NAMES)
+    return next((cache for cache in given if cache is not None), None)
+
+
 def _refuse_other_text(input_ids: Any, config: Any, model_kwargs: dict[str, Any]) -> None:
     """Refuse padding, positions other than 0, 1, 2, .., and a cache of more than the prompt.
 
@@ -105,12 +114,12 @@ def _refuse_other_text(input_ids: Any, config: Any, model_kwargs: dict[str, Any]
             f"`position_ids` are not 0 to {num_tokens - 1}: {_OTHERWISE}; a prompt behind a cache "
             "holds the cache's tokens, too"
         )
-    cache = model_kwargs.get("past_key_values")
+    cache = given_cache(model_kwargs)
     num_cached = 0 if cache is None else cache.get_seq_length()
     mask_len = num_tokens if mask is None else mask.shape[1]
     if num_cached and (num_cached >= num_tokens or mask_len != num_tokens):
         raise OptionError(
-            f"`past_key_values` holds {num_cached} tokens and the prompt has {num_tokens}: it must "
+            f"the given cache holds {num_cached} tokens and the prompt has {num_tokens}: it must "
             "hold the cache's tokens, and at least one more"
         )
 
@@ -121,14 +130,14 @@ def _refuse_other_inputs(model: Any, input_ids: Any, model_kwargs: dict[str, Any
     Raises:
         OptionError: It prepares other inputs than these.
     """
-    cache = model_kwargs.get("past_key_values")
+    caches = {name: model_kwargs[name] for name in CACHE_NAMES if name in model_kwargs}
     positions = model_kwargs.get("position_ids")
     prepared = model.prepare_inputs_for_generation(
         input_ids,
-        past_key_values=cache,
         position_ids=positions,
         use_cache=True,
         is_first_iteration=True,
+        **caches,
     )
     tokens = prepared.pop("input_ids", None)
     others = [
@@ -138,8 +147,7 @@ def _refuse_other_inputs(model: Any, input_ids: Any, model_kwargs: dict[str, Any
     ]
     if tokens is None or tokens.tolist() != input_ids.tolist():
         others.append("input_ids")
-    if prepared.get("past_key_values") is not cache:
-        others.append("past_key_values")
+    others += [name for name in CACHE_NAMES if prepared.get(name) is not caches.get(name)]
     if not _are_same(prepared.get("position_ids"), positions):
         others.append("position_ids")
     if others:

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.adapters.transformers.layers import check_given_cache, new_cache
+from coordgen_rs.adapters.transformers.layers import cache_name, check_given_cache, new_cache
 from coordgen_rs.errors import OptionError
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class TransformersHost:
         self.vocab_size: int = config.vocab_size
         self.capacity: int = capacity or config.max_position_embeddings
         self._takes = frozenset(signature(model.forward).parameters)
+        self._cache_name = cache_name(model.forward)
         self._tree: tuple[list[int], list[int]] = ([], [])
         self.clear()
         if takes_trees:
@@ -167,15 +168,14 @@ class TransformersHost:
     ) -> Any:
         import torch
 
-        given = {"attention_mask": mask, "position_ids": positions}
+        given = {"attention_mask": mask, "position_ids": positions, "use_cache": True}
         if "logits_to_keep" in self._takes:
             given["logits_to_keep"] = logits_to_keep
         given["input_ids"] = torch.from_numpy(token_ids.astype(np.int64))[None]
         with torch.no_grad():
             done = self._model(
                 **{name: _on(value, self._model.device) for name, value in given.items()},
-                past_key_values=self._cache,
-                use_cache=True,
+                **{self._cache_name: self._cache},
             )
         return done.logits[0, -logits_to_keep:].float()
 

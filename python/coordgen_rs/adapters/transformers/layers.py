@@ -4,12 +4,23 @@ In: a model's configuration. Out: an empty cache, the window of each kind of lay
 tokens a draft may reach. What cannot be cut is refused here, before any token.
 """
 
+from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 from coordgen_rs.errors import OptionError
 
 _KINDS = ("full_attention", "sliding_attention")
 _OWN_LOOP = "use transformers' own loop"
+
+
+def cache_name(takes: Callable[..., Any]) -> str:
+    """What a method of a model calls its cache: `past_key_values`, or `cache` since 5.24.
+
+    Args:
+        takes: `forward`, say; code of a checkpoint may have the older name in any version.
+    """
+    return "cache" if "cache" in signature(takes).parameters else "past_key_values"
 
 
 def new_cache(config: Any) -> tuple[Any, dict[str, int | None]]:
@@ -62,6 +73,9 @@ def _kind(config: Any, number: int) -> str:
 def check_given_cache(cache: Any) -> None:
     """Refuse a cache that cannot be cut.
 
+    Args:
+        cache: What `generate` was given.
+
     Raises:
         OptionError: It is not a `DynamicCache` of layers that keep all of their tokens.
     """
@@ -73,7 +87,7 @@ def check_given_cache(cache: Any) -> None:
     if type(cache) is not DynamicCache or not kept or getattr(cache, "offloading", False):
         named = sorted({type(layer).__name__ for layer in layers})
         raise OptionError(
-            f"`past_key_values` is a {type(cache).__name__} of {', '.join(named) or 'no layers'}, "
+            f"the given cache is a {type(cache).__name__} of {', '.join(named) or 'no layers'}, "
             "which cannot be cut: give a DynamicCache() without a configuration, or none"
         )
 
