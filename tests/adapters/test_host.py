@@ -1,12 +1,14 @@
 """The loop over a host: whatever is drafted, the tokens are the host's own."""
 
 from collections.abc import Sequence
+from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from coordgen_rs._core import SharedHistory
-from coordgen_rs.adapters.host import Follower, generate, make_drafter, measured_costs
+from coordgen_rs.adapters.host import Follower, StepCosts, generate, make_drafter, measured_costs
 from coordgen_rs.errors import (
     EmptyPromptError,
     OptionError,
@@ -188,6 +190,36 @@ def test_costs_are_measured_for_each_width_and_leave_nothing_behind():
     assert costs[0] > 0
     assert {1, 2, 4} == {*host.run_lens}
     assert host.text == []
+
+
+def test_a_moment_in_which_the_machine_was_busy_counts_until_the_next_round(monkeypatch):
+    now = [0.0]
+
+    class Clocked(FakeHost):
+        us_of_row = 90.0
+
+        def run(self, token_ids, parents):
+            super().run(token_ids, parents)
+            now[0] += 1e-6 * (100 + (len(token_ids) - 1) * self.us_of_row)
+
+    monkeypatch.setattr(
+        "coordgen_rs.adapters.host.time", SimpleNamespace(perf_counter=lambda: now[0])
+    )
+    host, costs = Clocked(True, "compact"), StepCosts((1, 2, 4))
+    costs.begin(host)
+    assert costs.us == pytest.approx([100, 190, 370])
+    host.us_of_row = 5.0
+    host.read(np.array(PROMPT, np.uint32))
+    costs.measure(host, np.array([7], np.uint32), lambda row: None)
+    assert costs.us == pytest.approx([100, 105, 115])
+    assert host.text == PROMPT
+
+
+def test_measuring_goes_on_for_good_and_ever_more_rarely():
+    costs = StepCosts((1, 2))
+    due = [number for number in range(1, 1024) if costs.count_step()]
+    assert due[:4] == [32, 96, 224, 480]
+    assert {after - before for before, after in pairwise(due[3:])} == {256}
 
 
 @pytest.mark.parametrize(

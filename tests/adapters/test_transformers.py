@@ -1,6 +1,7 @@
 """Requests to transformers with its usual extras: drafts change nothing of what it says."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ from coordgen_rs.adapters.host import measured_costs
 from coordgen_rs.adapters.transformers import Drafted, TransformersHost
 from coordgen_rs.errors import OptionError
 from tiny_transformers import (
+    CACHE,
     VOCAB_SIZE,
     Recorded,
     answers,
@@ -69,7 +71,7 @@ class TestStreamers:
                 PROMPT,
                 custom_generate=drafted,
                 streamer=Failing(),
-                past_key_values=cache,
+                **{CACHE: cache},
                 do_sample=False,
                 max_new_tokens=24,
             )
@@ -111,7 +113,7 @@ class TestEnds:
                 PROMPT,
                 custom_generate=drafted,
                 stopping_criteria=[fails],
-                past_key_values=cache,
+                **{CACHE: cache},
                 do_sample=False,
                 max_new_tokens=24,
             )
@@ -184,8 +186,8 @@ class TestGivenCaches:
         for asked in ({}, {"custom_generate": Drafted(costs=None, trees=trees)}):
             cache = transformers.DynamicCache(config=llama.config)
             if num_cached:
-                llama(PROMPT[:, :num_cached], past_key_values=cache, use_cache=True)
-            given = {"past_key_values": cache, "do_sample": False, **asked}
+                llama(PROMPT[:, :num_cached], **{CACHE: cache}, use_cache=True)
+            given = {CACHE: cache, "do_sample": False, **asked}
             first = llama.generate(PROMPT, max_new_tokens=24, **given)
             lens = [cache.get_seq_length()]
             again = torch.cat([first, PROMPT], dim=1)
@@ -195,9 +197,9 @@ class TestGivenCaches:
 
     def test_a_cache_of_the_whole_prompt_is_refused(self, llama, drafted):
         cache = transformers.DynamicCache()
-        llama(PROMPT, past_key_values=cache, use_cache=True)
-        with pytest.raises(OptionError, match="past_key_values"):
-            llama.generate(PROMPT, custom_generate=drafted, past_key_values=cache, max_new_tokens=4)
+        llama(PROMPT, **{CACHE: cache}, use_cache=True)
+        with pytest.raises(OptionError, match="the given cache holds 21 tokens"):
+            llama.generate(PROMPT, custom_generate=drafted, **{CACHE: cache}, max_new_tokens=4)
 
     def test_a_cache_that_cannot_be_cut_is_refused(self, llama, drafted):
         model = model_of("Mistral", sliding_window=16)
@@ -205,9 +207,7 @@ class TestGivenCaches:
         fixed = transformers.StaticCache(config=llama.config, max_cache_len=64)
         for each, given in ((model, cache), (llama, fixed)):
             with pytest.raises(OptionError, match="cannot be cut"):
-                each.generate(
-                    PROMPT, custom_generate=drafted, past_key_values=given, max_new_tokens=4
-                )
+                each.generate(PROMPT, custom_generate=drafted, **{CACHE: given}, max_new_tokens=4)
 
 
 class TestManyModels:
@@ -263,6 +263,60 @@ class TestManyModels:
         drafter = HostDrafter(VOCAB_SIZE, history=history)
         drafter.begin(PROMPT[0, 2:5].numpy().astype("uint32"))
         assert drafter.propose_chain(2).tolist() != PROMPT[0, 5:7].tolist()
+
+
+class TestCosts:
+    @pytest.fixture
+    def clock(self, monkeypatch):
+        """A clock that runs of a model move by what a row costs; tests set that."""
+        clock = SimpleNamespace(now=0.0, us_of_row=0.0)
+        run = TransformersHost.run
+
+        def clocked(host, token_ids, parents):
+            run(host, token_ids, parents)
+            clock.now += 1e-6 * (100 + (len(token_ids) - 1) * clock.us_of_row)
+
+        monkeypatch.setattr(TransformersHost, "run", clocked)
+        clock.perf_counter = lambda: clock.now
+        monkeypatch.setattr("coordgen_rs.adapters.host.time", clock)
+        return clock
+
+    def test_a_bad_moment_at_the_first_request_does_not_turn_drafts_off_for_good(
+        self, llama, clock
+    ):
+        drafted = Drafted()
+        assert drafted.costs is None
+        clock.us_of_row = 100.0  # so that no draft pays
+        plain, ours = answers(llama, drafted, PROMPT, max_new_tokens=4)
+        assert plain == ours
+        assert drafted.costs == pytest.approx({1: 100, 2: 200, 4: 400, 8: 800, 16: 1600})
+        clock.us_of_row = 1.0
+        num_steps = []
+        for _ in range(2):
+            plain, ours = answers(llama, drafted, PROMPT, max_new_tokens=60)
+            assert plain == ours
+            num_steps.append(drafted.num_steps)
+        assert drafted.costs == pytest.approx({1: 100, 2: 101, 4: 103, 8: 107, 16: 115})
+        assert num_steps[0] == 59
+        assert num_steps[1] < 50
+
+    def test_costs_that_are_given_are_shown_and_never_measured(self, llama, clock):
+        given = [1.0, 1.5, 2.0]
+        drafted = Drafted(rows=(1, 2, 4), costs=given)
+        answers(llama, drafted, PROMPT, max_new_tokens=60)
+        assert drafted.costs == {1: 1.0, 2: 1.5, 4: 2.0}
+        assert Drafted(costs=None).costs is None
+
+    def test_what_is_measured_between_steps_draws_nothing_and_stays_in_no_cache(self, llama):
+        drafted = Drafted(rows=(1, 2, 4))
+        found = []
+        for asked in ({}, {"custom_generate": drafted}):
+            torch.manual_seed(5)
+            cache = transformers.DynamicCache()
+            given = {"do_sample": True, "max_new_tokens": 80, CACHE: cache, **asked}
+            said = llama.generate(PROMPT, **given)
+            found.append((said.tolist(), cache.get_seq_length()))
+        assert found[0] == found[1]
 
 
 class TestLongTexts:

@@ -6,7 +6,8 @@ engines stand in the files beside this one.
 """
 
 import time
-from collections.abc import Collection, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -22,6 +23,8 @@ ROWS = (1, 2, 4, 8, 16)
 """Default numbers of rows per step."""
 
 _WARM_UPS, _ROUNDS = 1, 5
+_FIRST_PAUSE, _LONGEST_PAUSE = 32, 256
+"""Steps before another round of measuring: twice as many each time."""
 
 
 class Host(Protocol):
@@ -123,8 +126,8 @@ def measured_costs(
 ) -> list[float]:
     """The time of a step with each number of rows, in microseconds, measured on this machine.
 
-    The host is cleared, reads the prompt, and runs chains behind it. The widths take turns, so that
-    a disturbance meets all of them; the least of a few runs counts.
+    The host is cleared, reads the prompt, and runs chains behind it; the least of a few runs
+    counts. Measure anew where drafts do not pay as they should: the machine may have been busy.
 
     Args:
         host: The engine.
@@ -136,30 +139,86 @@ def measured_costs(
         OptionError: The host's cache holds too few tokens, or the prompt is not integers.
         ShapeError, TokenOutOfRangeError: The prompt cannot be used.
     """
-    room = host.capacity - max(rows)
-    if room < 1:
-        raise OptionError(
-            f"the cache holds {host.capacity} tokens: too few to measure steps of {max(rows)} rows"
+    costs = StepCosts(rows)
+    costs.begin(host, prompt_ids)
+    return costs.us
+
+
+class StepCosts:
+    """What a step with each number of rows takes: the least of the last five rounds of measuring.
+
+    Measuring goes on, ever more rarely, so that no moment in which the machine was busy counts for
+    good.
+
+    Args:
+        rows: Numbers of rows, ascending.
+    """
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        self._seconds = {width: deque[float](maxlen=_ROUNDS) for width in rows}
+        self._pause = self._num_left = _FIRST_PAUSE
+
+    @property
+    def us(self) -> list[float]:
+        """Microseconds for each number of rows; more rows never take less."""
+        return list(accumulate((1e6 * min(taken) for taken in self._seconds.values()), max))
+
+    def begin(self, host: Host, prompt_ids: ArrayLike | None = None) -> None:
+        """Measure a few rounds; the host is cleared.
+
+        Args:
+            host: The engine.
+            prompt_ids: Same as in `measured_costs`.
+
+        Raises:
+            OptionError: The host's cache holds too few tokens, or the prompt is not integers.
+            ShapeError, TokenOutOfRangeError: The prompt cannot be used.
+        """
+        room = host.capacity - max(self._seconds)
+        if room < 1:
+            raise OptionError(
+                f"the cache holds {host.capacity} tokens: too few to measure steps of "
+                f"{max(self._seconds)} rows"
+            )
+        usual = np.arange(min(128, room)) * 37 % min(host.vocab_size, 1024)
+        prompt = arguments.token_ids(
+            "the prompt", usual if prompt_ids is None else prompt_ids, host.vocab_size
         )
-    usual = np.arange(min(128, room)) * 37 % min(host.vocab_size, 1024)
-    prompt = arguments.token_ids(
-        "the prompt", usual if prompt_ids is None else prompt_ids, host.vocab_size
-    )
-    seconds: dict[int, list[float]] = {width: [] for width in rows}
-    host.clear()
-    host.read(prompt)
-    for _ in range(_WARM_UPS + _ROUNDS):
-        for width, taken in seconds.items():
-            chain = np.resize(prompt, width)
+        host.clear()
+        host.read(prompt)
+        for _ in range(_WARM_UPS + _ROUNDS):
+            self.measure(host, prompt, host.choose)
+        host.clear()
+
+    def measure(
+        self, host: Host, token_ids: NDArray[np.uint32], wait: Callable[[int], object]
+    ) -> None:
+        """Run a chain of each width behind what the host holds, which is left as it is.
+
+        The widths take turns, so that a disturbance meets all of them.
+
+        Args:
+            host: The engine.
+            token_ids: `(tokens,) u32`, what the chains are made of, at least one.
+            wait: Called with 0; returns once the first row's scores are there.
+        """
+        for width, taken in self._seconds.items():
+            chain = np.resize(token_ids, width)
             parents = np.maximum(np.arange(width) - 1, 0).astype(np.uint32)
             start = time.perf_counter()
             host.run(chain, parents)
-            host.choose(0)
+            wait(0)
             taken.append(time.perf_counter() - start)
             host.keep([])
-    host.clear()
-    least = [1e6 * min(taken[_WARM_UPS:]) for taken in seconds.values()]
-    return list(accumulate(least, max))
+
+    def count_step(self) -> bool:
+        """Count a step of an answer; returns whether it is time to measure again."""
+        self._num_left -= 1
+        if self._num_left:
+            return False
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+        self._num_left = self._pause
+        return True
 
 
 def generate(
