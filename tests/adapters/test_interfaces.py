@@ -8,7 +8,7 @@ import pytest
 from coordgen_rs._core import HostDrafter, SharedHistory
 from coordgen_rs.adapters.host import make_drafter
 from coordgen_rs.adapters.llama_cpp import LlamaHost, branches
-from coordgen_rs.adapters.llama_cpp_python import CoordgenDraftModel
+from coordgen_rs.adapters.llama_cpp_python import CoordgenDraftModel, measured_costs
 from coordgen_rs.adapters.sglang import Corpus, padded
 from coordgen_rs.adapters.vllm import Proposer
 from coordgen_rs.errors import EmptyPromptError, EngineError, OptionError, TokenOutOfRangeError
@@ -92,6 +92,32 @@ class TestLlamaCppPython:
     def test_no_tokens_are_drafted_where_none_pay(self):
         model = CoordgenDraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=[1, 9, 18, 27])
         assert len(model(np.array(plain([1], 20), np.intc))) == 0
+
+    def llama(self, *, logits_all: bool) -> SimpleNamespace:
+        """As a `Llama`: `eval` appends behind `n_tokens`, whoever sets that."""
+        llama = SimpleNamespace(n_tokens=9, evaluated=[], _logits_all=logits_all)
+        llama.n_ctx, llama.n_vocab = lambda: 300, lambda: VOCAB_SIZE
+
+        def evaluate(tokens):
+            assert llama.n_tokens in (0, 128)
+            llama.evaluated.append(len(tokens))
+            llama.n_tokens += len(tokens)
+
+        llama.eval, llama.reset = evaluate, lambda: setattr(llama, "n_tokens", 0)
+        return llama
+
+    def test_costs_are_those_of_each_number_of_rows_and_nothing_stays(self):
+        llama = self.llama(logits_all=True)
+        costs = measured_costs(llama, 3)
+        assert len(costs) == 4
+        assert costs == sorted(costs)
+        assert llama.evaluated == [128, *[1, 2, 3, 4] * 6]
+        assert llama.n_tokens == 0
+        CoordgenDraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=costs)
+
+    def test_costs_of_rows_without_logits_are_not_measured(self):
+        with pytest.raises(OptionError, match="logits_all=True"):
+            measured_costs(self.llama(logits_all=False))
 
 
 class TestVllm:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from importlib import import_module
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -92,10 +93,21 @@ def test_llama_cpp_python(monkeypatch, capsys):
     """It is not installed: what the page hands it is what its loop calls."""
 
     class Llama:
-        def __init__(self, path, n_ctx, logits_all, draft_model):
-            assert draft_model(np.array([4, 5, 6, 4, 5], np.intc)).tolist()[:1] == [6]
+        def __init__(self, path, n_ctx, logits_all):
+            assert logits_all
+            self.n_ctx, self.n_vocab, self.n_tokens = lambda: n_ctx, lambda: 64, 0
+            self.draft_model = None
+
+        def reset(self):
+            self.n_tokens = 0
+
+        def eval(self, tokens):
+            self.n_tokens += len(tokens)
 
         def __call__(self, prompt, max_tokens, temperature):
+            assert self.n_tokens == 0
+            drafted = self.draft_model(np.array([4, 5, 6, 4, 5], np.intc))
+            assert drafted.dtype == np.intc
             return {"choices": [{"text": "again"}]}
 
     module = ModuleType("llama_cpp")
@@ -134,6 +146,13 @@ def test_an_engine_of_your_own():
 
     run("An engine of your own", {}, prompt_ids=[4, 5, 6, 4, 5], verify=verify)
     assert 1 < len(asked) < 24
+
+
+def test_each_adapter_of_the_table_is_there():
+    named = re.findall(r"`adapters\.(\w+)\.(\w+)`", PAGE)
+    assert len(named) >= 7
+    for module, name in named:
+        assert hasattr(import_module(f"coordgen_rs.adapters.{module}"), name)
 
 
 def test_no_example_is_left_out():
