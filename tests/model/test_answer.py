@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
 from coordgen_rs.errors import OptionError
-from coordgen_rs.model.answer import Stream
+from coordgen_rs.model.answer import Stream, whole
 from coordgen_rs.model.making import Making
 from coordgen_rs.text.stop import StopStrings
 
@@ -76,6 +76,18 @@ def test_a_piece_is_text_that_knows_its_source():
     assert json.dumps(piece) == '"ab"'
     for again in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece))):
         assert (type(again), again, again.source) == (Piece, "ab", "automaton")
+
+
+def test_an_answer_is_shown_by_how_it_begins():
+    stream = stream_of([(1, "target")] * 100)
+    text = "b" * 57
+    assert repr(whole(stream)) == f"<Answer '{text}...', 100 tokens, finish_reason='length'>"
+    assert repr(whole(stream_of([(1, "target")]))).startswith("<Answer 'b', 1 tokens, ")
+
+
+def test_a_stream_is_not_copied():
+    with pytest.raises(OptionError, match="a Stream can be neither copied nor pickled"):
+        copy.copy(stream_of([(1, "target")]))
 
 
 def test_a_character_belongs_to_the_token_that_completes_it():

@@ -1,6 +1,8 @@
 """The door for people, with the embedded model: the tokens of `generate`, and threads that wait."""
 
+import copy
 import json
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,7 +11,17 @@ import numpy as np
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs import Bundle, Model, OrtSession, Tokenizer, generate
+from coordgen_rs import (
+    Bundle,
+    DraftModel,
+    History,
+    Model,
+    OrtSession,
+    PrefixPool,
+    Tokenizer,
+    generate,
+    open_session,
+)
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import (
     BundleError,
@@ -54,6 +66,23 @@ def test_the_tokens_are_those_of_generate(session_of, answer):
     assert answer.text == tokenizer.decode(answer.token_ids)
     assert answer.finish_reason == "stop"
     assert answer.stats.new_tokens == len(answer.token_ids) == len(answer.sources)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_model_and_what_it_is_made_of_are_not_copied(bundle, tmp_path, copied):
+    session = open_session(bundle)
+    with Model(session, prefix_memory=1000) as model:
+        parts = [
+            model,
+            session,
+            History(tmp_path, vocab_size=9),
+            DraftModel(session),
+            PrefixPool(9),
+        ]
+        for one in parts:
+            with pytest.raises(OptionError, match=f"a {type(one).__name__} can be neither copied"):
+                copied(one)
+        assert model.generate("Hello", max_new_tokens=2).token_ids
 
 
 @pytest.mark.parametrize("is_allowed", [True, False])

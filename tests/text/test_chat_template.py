@@ -193,6 +193,33 @@ def test_malformed_messages_are_named(messages, named):
         rendered("{{ messages }}", messages)
 
 
+JOINED, PRINTED = "{{ '<' + messages[0].content + '>' }}", "<{{ messages[0].content }}>"
+READING = """<{% if messages[0].content is string %}{{ messages[0].content }}{% else -%}
+{% for part in messages[0].content %}{{ part.text }}{% endfor %}{% endif %}>"""
+ONLY_PARTS = "<{% for part in messages[0].content %}{{ part['text'] | upper }}{% endfor %}>"
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (JOINED, "<Be short.\nIs a lion an animal?>"),
+        (PRINTED, "<Be short.\nIs a lion an animal?>"),
+        (READING, "<Be short.Is a lion an animal?>"),
+        (ONLY_PARTS, "<BE SHORT.IS A LION AN ANIMAL?>"),
+    ],
+)
+def test_parts_of_text_are_lines_where_the_template_reads_no_parts(source, expected):
+    texts = ("Be short.", "Is a lion an animal?")
+    content = [{"type": "text", "text": text} for text in texts]
+    assert rendered(source, [{"role": "user", "content": content}]) == expected
+
+
+def test_parts_of_other_kinds_are_refused_by_name():
+    part = {"type": "input_audio", "text": "what is said"}
+    with pytest.raises(OptionError, match="input_audio"):
+        rendered(JOINED, [{"role": "user", "content": [part]}])
+
+
 def write(folder, **files):
     for name, content in files.items():
         path = folder / name.replace("__", "/").replace("_json", ".json").replace(

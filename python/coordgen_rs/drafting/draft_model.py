@@ -15,6 +15,7 @@ import numpy as np
 from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
+from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.target.assistant import AssistantSession
 from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
@@ -25,7 +26,7 @@ from coordgen_rs.target.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
 
 
-class DraftModel:
+class DraftModel(NotCopied):
     """A model that drafts for one target. What it has read stays in the cache of its session.
 
     Args:

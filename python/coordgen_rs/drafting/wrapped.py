@@ -7,9 +7,10 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.errors import CallOrderError
+from coordgen_rs.errors.process import NotCopied
 
 
-class WrappedDrafter:
+class WrappedDrafter(NotCopied):
     """A drafter whose subclasses change what it proposes.
 
     Args:

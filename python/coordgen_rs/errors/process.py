@@ -5,8 +5,24 @@ none of the threads, and locks that they held stay locked for good.
 """
 
 import os
+from typing import NoReturn, SupportsIndex
 
-from coordgen_rs.errors import ForkedError
+from coordgen_rs.errors import ForkedError, OptionError
+
+
+class NotCopied:
+    """What holds threads, files or a cache of its process, which a copy would close for both."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
+        """Refuse `copy.copy`, `copy.deepcopy` and `pickle`.
+
+        Raises:
+            OptionError: Always.
+        """
+        raise OptionError(
+            f"a {type(self).__name__} can be neither copied nor pickled: use it in both places, or "
+            "open another one"
+        )
 
 
 class OpenedHere:

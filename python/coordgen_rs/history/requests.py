@@ -29,7 +29,7 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.history.corpus.layer import CorpusLayer
 from coordgen_rs.history.fleet.layer import FleetLayer
 from coordgen_rs.history.indexes import index_name, remove_unfinished
@@ -47,7 +47,7 @@ token is sorted about eight times in all."""
 _TERMINATOR = np.array([SharedHistory.TERMINATOR], "<u4").tobytes()
 
 
-class History:
+class History(NotCopied):
     """Finished requests of one namespace: stored, and drafted from.
 
     Give it to `make_drafter` and `generate`. Requests of other namespaces are never drafted from.

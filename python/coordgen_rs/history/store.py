@@ -18,6 +18,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
+from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.history.fleet.directory import LIST_NAME
 from coordgen_rs.history.indexes import remove_indexes
 from coordgen_rs.history.rows import (
@@ -112,7 +113,7 @@ class Stored:
     evicted: dict[str, int]
 
 
-class HistoryStore:
+class HistoryStore(NotCopied):
     """The requests of a directory.
 
     Args:

@@ -20,7 +20,7 @@ from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Stream, whole
 from coordgen_rs.model.async_stream import AsyncStream, Reader
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from coordgen_rs.history.corpus.corpus import Corpus
 
 
-class Model:
+class Model(NotCopied):
     """A model that is ready to answer; `Model.open` makes one.
 
     Requests run one at a time, in the order in which they begin, or, with `parallel`, so many at a

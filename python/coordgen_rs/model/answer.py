@@ -12,13 +12,16 @@ from itertools import groupby
 from threading import RLock
 from typing import NamedTuple, Self
 
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.making import Made, Making
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.threads.bell import Bell
+
+_SHOWN = 60
+"""Most characters of an answer in its `repr`."""
 
 
 class Piece(str):
@@ -124,6 +127,12 @@ class Answer:
         """The text alone."""
         return self.text
 
+    def __repr__(self) -> str:
+        """How it begins, and how long it is; the attributes have the rest."""
+        text = self.text if len(self.text) <= _SHOWN else f"{self.text[: _SHOWN - 3]}..."
+        told = f"{text!r}, {len(self.token_ids):,} tokens, finish_reason={self.finish_reason!r}"
+        return f"<Answer {told}>"
+
 
 class Read(NamedTuple):
     """What a step has made certain, before anybody has taken it.
@@ -141,7 +150,7 @@ NOTHING_YET = Read(Gain((), (), (), WAITS), ())
 """In place of a read where the request waits for the next run of its batch."""
 
 
-class Stream(Iterator[Piece]):
+class Stream(NotCopied, Iterator[Piece]):
     """The pieces of an answer, made as they are asked for; `Model.stream` makes it.
 
     Any thread may ask for the next piece, one after the other. Close the stream, or leave its

@@ -12,7 +12,7 @@ from typing import Self
 from weakref import ref
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.model.answer import Answer, Piece, Stream
 from coordgen_rs.threads.bell import Bell
 from coordgen_rs.threads.one_thread import NoThreadError, OneThread
@@ -21,7 +21,7 @@ _News = tuple[Piece, ...] | Exception | None
 """What a step has made certain; why there is no more; None at the end."""
 
 
-class AsyncStream(AsyncIterator[Piece]):
+class AsyncStream(NotCopied, AsyncIterator[Piece]):
     """The pieces of an answer for `async for`; `Model.astream` makes it.
 
     Cancelling the task that awaits a piece abandons the answer, and so does `aclose`, leaving its

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import SwitchReport
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError, ShapeError, arguments
+from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.target.kv_cache import Cache
 from coordgen_rs.target.session import GapWork, ReadsInPlace, SavedPrefix
 from coordgen_rs.target.snapshot import Snapshot
@@ -21,7 +22,7 @@ _ANSWER_BEGINS = 16
 """Most tokens at a prompt's end that may be the template's own, which begin the answer."""
 
 
-class CachedSession(ABC):
+class CachedSession(NotCopied, ABC):
     """A session that holds the tokens of one request.
 
     Args:

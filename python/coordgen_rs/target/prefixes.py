@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
+from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.target.prefix_store.store import PrefixStore
 from coordgen_rs.target.session import (
     KeepsPrefixes,
@@ -24,7 +25,7 @@ LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""
 
 
-class PrefixPool:
+class PrefixPool(NotCopied):
     """Saved prefixes of one target; those least recently used go first.
 
     Args:

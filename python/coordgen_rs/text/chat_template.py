@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from coordgen_rs.text.jinja_sandbox import ChatSandbox
 
 Message = Mapping[str, Any]
-"""`{"role": "user", "content": "..."}`; or content as a list of parts with a `text`."""
+"""`{"role": "user", "content": "..."}`; or content as a list of `{"type": "text", "text": ".."}`.
+
+A template that reads no parts gets them as lines of one text, as from our server.
+"""
+
+_PROBE = "2718281828"
+"""A text that no template changes."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -61,14 +67,37 @@ class ChatTemplate:
             OptionError: Messages are malformed, or jinja2 is missing; the message says which.
             ChatTemplateError: The template is malformed, refuses the messages, or does not end.
         """
+        checked = checked_messages(messages)
+        if any(isinstance(each.get("content"), list) for each in checked) and not self._reads_parts:
+            checked = [_joined(each) for each in checked]
         given = {
-            "messages": checked_messages(messages),
+            "messages": checked,
             "tools": None if tools is None else _plain(_list("tools", tools), "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
         return self._render(
             self.tokens | {"documents": None} | _variables(variables, given) | given
         )
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Whether it reads a part of text as it reads the text, or takes nothing but parts.
+
+        Raises:
+            OptionError: jinja2 is missing or too old.
+            ChatTemplateError: The template is malformed.
+        """
+        self.check()
+        known = self.tokens | {"documents": None, "tools": None, "add_generation_prompt": True}
+        told: list[str | None] = []
+        for content in (_PROBE, [{"type": "text", "text": _PROBE}]):
+            try:
+                messages = [{"role": "user", "content": content}]
+                told.append(self._render(known | {"messages": messages}))
+            except ChatTemplateError:
+                told.append(None)
+        of_text, of_parts = told
+        return of_text is None or _PROBE not in of_text or of_text == of_parts
 
     @property
     def reads_tools(self) -> bool:
@@ -207,7 +236,8 @@ def _message(index: int, message: object) -> dict[str, Any]:
     content = message.get("content")
     parts = content if isinstance(content, list | tuple) else []
     for part in parts:
-        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        is_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
+        if not is_text or part.get("type", "text") != "text":
             raise OptionError(f"{what} holds a part that is not text: {arguments.shown(part)}")
     if content is not None and not parts and not isinstance(content, str):
         raise OptionError(f"{what}.content must be text, but is {arguments.shown(content)}")
@@ -216,6 +246,14 @@ def _message(index: int, message: object) -> dict[str, Any]:
     if reasoning is None:
         return plain
     return {"thinking": reasoning, **plain, "reasoning_content": reasoning}
+
+
+def _joined(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with its parts of text as lines."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "\n".join(part["text"] for part in content)}
 
 
 def _plain(value: Any, what: str) -> Any:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.target.prefix_store import block_file
 from coordgen_rs.target.prefix_store.block_file import BLOCK_SUFFIX, STATES_SUFFIX, Head
 from coordgen_rs.target.prefix_store.chosen_states import chosen_states
@@ -58,7 +58,7 @@ class TargetIdentity(NamedTuple):
     made_by: str = ""
 
 
-class PrefixStore:
+class PrefixStore(NotCopied):
     """The prefixes of one target on disk, of all its namespaces; several processes may share it.
 
     Args:

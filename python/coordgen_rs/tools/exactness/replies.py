@@ -289,11 +289,9 @@ def _drafts(told: dict[str, Any]) -> tuple[int | None, int | None]:
     for drafted, accepted in _DRAFTS:
         if (num := _count(told, *drafted)) is not None:
             return num, _count(told, *accepted)
-    accepted, rejected = (
-        _count(told, *_PREDICTED, f"{name}_prediction_tokens") or 0
-        for name in ("accepted", "rejected")
-    )
-    return (accepted + rejected, accepted) if accepted + rejected else (None, None)
+    num_accepted = _count(told, *_PREDICTED, "accepted_prediction_tokens") or 0
+    num = num_accepted + (_count(told, *_PREDICTED, "rejected_prediction_tokens") or 0)
+    return (num, num_accepted) if num else (None, None)
 
 
 def _count(told: Any, *names: str) -> int | None:
