@@ -67,6 +67,20 @@ def test_json_holds_every_promised_field(bundle):
         assert 0 <= source["accepted"] <= source["proposed"]
 
 
+def test_a_bundle_and_a_prompt_are_taken_with_letters_and_without_options(bundle):
+    few = ("--max-new-tokens", 4)
+    expected = coordgen("generate", "--model", bundle, "--prompt", "Is a lion", *few).stdout
+    assert expected.strip()
+    for words in (
+        ("-m", bundle, "-p", "Is a lion", *few),
+        (bundle, "Is a lion", *few),
+        (bundle, *few, "Is a lion"),
+        (*few, "--model", bundle, "Is a lion"),
+    ):
+        assert coordgen("generate", *words).stdout == expected
+    assert coordgen("generate", bundle, *few, "-", input="Is a lion").stdout == expected
+
+
 @pytest.mark.parametrize("draft", ["auto", "automaton", "prompt-lookup", "plain"])
 def test_text_is_the_same_from_every_draft_and_every_way_in(bundle, draft):
     text = PROMPT.read_text()

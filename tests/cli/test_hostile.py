@@ -128,7 +128,7 @@ def test_an_unknown_command_is_told(said):
     assert said("decode") == (2, "coordgen: error: no command 'decode'; see coordgen --help\n")
     assert "no command 'genrate': did you mean generate?" in said("genrate", "--model", "b")[1]
     assert "did you mean export?" in said("history", "exprot", "a")[1]
-    assert said("--version")[0] == 0
+    assert said("--version")[0] == said("-v")[0] == 0
 
 
 def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
@@ -159,11 +159,21 @@ def test_a_request_without_a_prompt_is_told_how_to_give_one(said):
     assert "no prompt: give --prompt TEXT" in said("generate", "--model", "b")[1]
 
 
-def test_a_bundle_without_its_option_is_told_where_it_belongs(said):
-    for words in (["bundle", "--prompt", "Hi"], ["--model", "bundle", "Hi"]):
+def test_a_word_too_many_and_a_bundle_that_is_missing_are_told(said):
+    given = (["b", "Hi", "again"], ["--model", "b", "Hi", "-"], ["b", "Hi", "--prompt", "Hi"])
+    for words in given:
         code, told = said("generate", *words)
         assert code == 2
-        assert "stands alone: give a bundle by --model" in told
+        assert "is a word too many: give a bundle and a prompt" in told
+    for words in (["--prompt", "Hi"], ["-"]):
+        assert "no model: give --model BUNDLE, or the bundle first" in said("generate", *words)[1]
+
+
+def test_threads_are_named_as_they_are_typed(said):
+    for command in (["generate", "b", "Hi"], ["check", "b"], ["serve", "b"]):
+        code, told = said(*command, "--threads", "100000")
+        assert code == 2
+        assert told.startswith("coordgen: error: --threads is 100000, but must be at most ")
 
 
 def test_a_mistake_in_a_command_of_the_history_names_its_own_help(said):

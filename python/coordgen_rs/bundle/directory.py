@@ -75,7 +75,7 @@ class Bundle:
 
     @property
     def shown(self) -> str:
-        """What messages call it: its path; of a checkpoint's conversion, the checkpoint first."""
+        """What messages call it: its path; of a checkpoint's conversion, the checkpoint."""
         return str(self.path)
 
     def named_in_errors(self) -> AbstractContextManager[None]:

@@ -149,7 +149,9 @@ def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
         description=USES,
         epilog=EXIT_CODES,
     )
-    parser.add_argument("--version", action="version", version=f"coordgen {package_version()}")
+    parser.add_argument(
+        "-v", "--version", action="version", version=f"coordgen {package_version()}"
+    )
     parser.add_commands({name: about for name, (_, about) in _COMMANDS.items()})
     for name in loaded:
         kind, _ = _COMMANDS[name]

@@ -15,6 +15,11 @@ if TYPE_CHECKING:  # it loads NumPy, which `coordgen --version` does without
     from coordgen_rs.cli.options.option import Option
 
 
+def is_option(word: str) -> bool:
+    """Whether a word of a command line is meant as an option: a dash, and more."""
+    return len(word) > 1 and word.startswith("-")
+
+
 class Parser(argparse.ArgumentParser):
     """The parser of `coordgen`, or of one of its commands.
 
@@ -34,6 +39,15 @@ class Parser(argparse.ArgumentParser):
         action = super().add_argument(*names, **keywords)
         self.declared.append(action)
         return action
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Same as in `argparse`; words behind the first options are added to those before them."""
+        found, unknown = super().parse_known_args(args, namespace)
+        words = getattr(found, "words", None)
+        if isinstance(words, list) and not any(is_option(each) for each in unknown):
+            words += unknown
+            unknown = []
+        return found, unknown
 
     def declare(self, *options: "Option") -> None:
         """Declare options, in the order of the help."""

@@ -61,8 +61,8 @@ class ConvertedBundle(Bundle):
 
     @property
     def shown(self) -> str:
-        """The checkpoint, and where its bundle is."""
-        return f"{self.source} (converted in {self.path})"
+        """The checkpoint: where its bundle is matters to errors about a file of it alone."""
+        return self.source
 
     @contextmanager
     def named_in_errors(self) -> Iterator[None]:

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+_MOST_ON_FEW_CORES = 64
+"""Threads that any machine may be asked for."""
 _PROC = Path("/proc")
 """The directory of process information on Linux and Android."""
 _CGROUP = Path("/sys/fs/cgroup")
@@ -25,6 +27,15 @@ def usable_cores() -> int:
     # Only Linux and Android tell which they are.
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min([cores or 1, *map(int, _quotas())]))
+
+
+def most_threads() -> int:
+    """Most threads that may be asked for: far more than cores, and a step would never end.
+
+    They wait for each other by spinning, so each that has no core of its own takes time from those
+    that compute.
+    """
+    return max(_MOST_ON_FEW_CORES, 4 * (os.cpu_count() or 1))
 
 
 def cpu_name() -> str:

@@ -11,7 +11,6 @@ Runtime in the same process must set `SessionOptions.use_per_session_threads = F
 """
 
 import ctypes
-import os
 import platform
 import threading
 from functools import cache
@@ -22,7 +21,7 @@ import onnxruntime
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs.errors import OptionError, ProviderError, arguments
 from coordgen_rs.errors.process import OpenedHere
-from coordgen_rs.target.machine import usable_cores
+from coordgen_rs.target.machine import most_threads, usable_cores
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20
@@ -30,7 +29,6 @@ _GLIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
 
 KERNEL_DOMAIN = "ai.coordgen"
 """Of the operators that graphs have from this package's extension."""
-_MOST_ON_FEW_CORES = 64
 
 _lock = threading.Lock()
 _opened = OpenedHere()
@@ -101,15 +99,6 @@ def give_small_memory_back() -> None:
     """
     if _GLIBC is not None:
         _GLIBC.malloc_trim(0)
-
-
-def most_threads() -> int:
-    """Most threads that may be asked for: far more than cores, and a step would never end.
-
-    They wait for each other by spinning, so each that has no core of its own takes time from those
-    that compute.
-    """
-    return max(_MOST_ON_FEW_CORES, 4 * (os.cpu_count() or 1))
 
 
 def shared_options() -> onnxruntime.SessionOptions:

@@ -113,7 +113,8 @@ def bundled_templates(bundle: Bundle, token: Callable[[int], str | None]) -> Cha
         return ChatTemplates({}, tokens, bundle.shown)
     paths = {name: bundle.file(file) for name, file in chat.templates.items()}
     sources = {name: read_template_file(path) for name, path in paths.items()}
-    return ChatTemplates(sources, tokens | chat.tokens, str(paths.get(DEFAULT, bundle.shown)))
+    place = f"the chat template of {bundle.shown}" if DEFAULT in sources else bundle.shown
+    return ChatTemplates(sources, tokens | chat.tokens, place)
 
 
 def _own_files(directory: Path) -> dict[str, str]:

@@ -35,8 +35,8 @@ A chat model expects its prompt in its chat template: --chat puts it there.
 examples:
   coordgen generate --model bundle --chat --user "Is a lion an animal?" --system "Be short."
   coordgen generate --model bundle --chat --prompt-file question.txt --compare
-  coordgen generate --model bundle --prompt "Once upon a time" --max-new-tokens 64
-  cat question.txt | coordgen generate --model bundle - --draft prompt-lookup --json
+  coordgen generate bundle "Once upon a time" --max-new-tokens 64
+  cat question.txt | coordgen generate bundle - --draft prompt-lookup --json
   coordgen generate --model bundle --prompt-file mail.txt --history answers --namespace mail/alice
   coordgen generate --model bundle --prompt-file mail.txt --json-schema appointment.json
   coordgen generate --model bundle --prompt "Is a lion an animal? " --regex "yes|no"
@@ -53,14 +53,18 @@ _CUT = {"length": "--max-new-tokens is reached", "capacity": "the context is ful
 
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.declare(option.path("--model BUNDLE", required=True).help(shared.BUNDLE_HELP))
+    parser.declare(
+        option.path("--model BUNDLE").also("-m").help(shared.BUNDLE_HELP),
+        option.text("words BUNDLE PROMPT", nargs="*", default=[]).help(
+            "the same without --model and --prompt; a prompt - is read from stdin"
+        ),
+    )
     parser.declare_alternatives(
-        option.text("--prompt TEXT").help("the prompt itself"),
+        option.text("--prompt TEXT").also("-p").help("the prompt itself"),
         option.path("--prompt-file FILE").help("a UTF-8 text file with the prompt"),
         option.text("--user TEXT").help(
             "the user's message; with --chat, where --prompt means the same"
         ),
-        option.Option("stdin -", _dash, {"nargs": "?"}).help("read it from stdin"),
     )
     parser.declare(
         option.flag("--chat").help(
@@ -90,6 +94,7 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         OptionError: An option would be ignored.
     """
+    _take_words(options)
     if not options.chat:
         option.refuse(options, ("user", "system", "chat_template"), "needs --chat")
     if options.draft == PLAIN:
@@ -146,18 +151,27 @@ def _has_template(model: Model) -> bool:
         return False
 
 
-def _dash(name: str, typed: str) -> str:
-    """The only word that stands alone.
+def _take_words(options: argparse.Namespace) -> None:
+    """Take the bundle and the prompt from the words that stand alone.
 
     Raises:
-        OptionError: It is another, such as a bundle or a prompt without its option.
+        OptionError: There is no bundle, or a word too many.
     """
-    if typed != "-":
+    words = options.words
+    if options.model is None:
+        if not words or words[0] == "-":
+            raise OptionError(
+                "no model: give --model BUNDLE, or the bundle first, as in chat BUNDLE"
+            )
+        options.model = arguments.path("BUNDLE", words.pop(0))
+    has_prompt = (options.prompt, options.prompt_file, options.user) != (None,) * 3
+    if len(words) > (0 if has_prompt else 1):
         raise OptionError(
-            f"{arguments.shown(typed)} stands alone: give a bundle by --model, and a prompt by "
-            "--prompt, or by - from stdin"
+            f"{arguments.shown(words[-1])} is a word too many: give a bundle and a prompt, and put "
+            "quotes around a prompt of several words"
         )
-    return typed
+    if words:
+        options.prompt = text.read_stdin() if words[0] == "-" else words[0]
 
 
 def _prompt(options: argparse.Namespace) -> str:
@@ -167,9 +181,7 @@ def _prompt(options: argparse.Namespace) -> str:
         OptionError: There is none.
     """
     prompt = options.user if options.prompt is None else options.prompt
-    if prompt is None and options.stdin:
-        prompt = text.read_stdin()
-    elif prompt is None and options.prompt_file is not None:
+    if prompt is None and options.prompt_file is not None:
         prompt = text.read_file(options.prompt_file)
     elif prompt is None:
         raise OptionError(

@@ -19,7 +19,7 @@ from coordgen_rs.errors import OptionError, arguments
 class Declaring(Protocol):
     """A parser of `argparse`, or a group of one."""
 
-    def add_argument(self, name: str, /, **keywords: Any) -> argparse.Action:
+    def add_argument(self, *names: str, **keywords: Any) -> argparse.Action:
         """Declare an option."""
 
 
@@ -31,15 +31,21 @@ class Option:
         shown: The name and what help calls the value: `--threads N`, `bundle BUNDLE`.
         parse: From the name and what was typed to the value; None keeps what was typed.
         keywords: What `argparse` is told besides, such as a default.
+        short: Its name in one letter, `-m`, if it has one.
     """
 
     shown: str
     parse: Callable[[str, str], Any] | None = None
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    short: str | None = None
 
     def help(self, text: str) -> "Option":
         """The same option with its line of help."""
         return replace(self, keywords={**self.keywords, "help": text})
+
+    def also(self, short: str) -> "Option":
+        """The same option, by one letter too."""
+        return replace(self, short=short)
 
     def add_to(self, parser: Declaring) -> argparse.Action:
         """Declare the option; a word that stands alone goes by the name of its value in errors."""
@@ -49,7 +55,8 @@ class Option:
             keywords["metavar"] = metavar
         if self.parse is not None:
             keywords["type"] = partial(self.parse, name if name.startswith("-") else metavar)
-        return parser.add_argument(name, **keywords)
+        names = [name] if self.short is None else [self.short, name]
+        return parser.add_argument(*names, **keywords)
 
 
 def flag(shown: str) -> Option:

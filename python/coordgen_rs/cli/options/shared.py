@@ -1,6 +1,7 @@
 """The options that several commands share: each is declared here alone."""
 
 from coordgen_rs.cli.options import option
+from coordgen_rs.target.machine import most_threads
 
 BUNDLE_HELP = (
     "from `coordgen export`, or a folder with genai_config.json or genie_config.json; a GGUF file, "
@@ -9,5 +10,7 @@ BUNDLE_HELP = (
 
 EXPORTED_BUNDLE = option.path("bundle BUNDLE").help("from `coordgen export`")
 BUNDLE = option.path("bundle BUNDLE").help(BUNDLE_HELP)
-THREADS = option.count("--threads N").help("compute threads; default: one per core")
+THREADS = option.count("--threads N", most=most_threads()).help(
+    "compute threads; default: one per core"
+)
 JSON = option.flag("--json").help("print one JSON object instead")
