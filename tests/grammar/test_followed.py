@@ -5,9 +5,11 @@ import decimal
 import enum
 import ipaddress
 import json
+import math
 import pathlib
 import re
 import uuid
+from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
@@ -280,6 +282,72 @@ def test_whole_numbers_of_64_bits_have_all_but_the_least():
     for bound in ({"minimum": 1 << 63}, {"maximum": -(1 << 63)}, {"minimum": 10**30}):
         with pytest.raises(UnsupportedGrammarError):
             refused_at({"type": "integer"} | bound, "0")
+
+
+NEAREST = -9223372036854774784.0
+"""A float64 that is taken for the least of 64 bits."""
+
+
+@pytest.mark.parametrize("number", [-1e300, 1e300, -9.3e18, 93 * 10**17, NEAREST])
+def test_a_number_beyond_64_bits_is_no_integer_that_could_be_written(number):
+    choices = [{"const": number}, {"const": 5}]
+    for schema in (
+        {"type": "integer", "const": number},
+        {"type": ["integer", "null"], "enum": [number, None]},
+        {"type": "integer", "anyOf": choices},
+        {"$defs": {"large": {"enum": [number]}}, "type": "integer", "$ref": "#/$defs/large"},
+        {"type": "array", "items": {"type": "integer"}, "const": [number]},
+    ):
+        with pytest.raises(UnsupportedGrammarError, match="rounded"):
+            refused_at(schema, "5")
+    written = format(Decimal(str(number)), "f")
+    assert number == NEAREST or refused_at({"const": number}, written) is None
+
+
+FRACTIONS = [0.1, 0.30000000000000004, 3.141592653589793, -2.5e-7, 1e-300]
+FRACTIONS_ROUNDED = [0.9409134798145579, 7.873971570789525e-39, 481102.33631242276]
+
+
+@pytest.mark.parametrize("number", [*FRACTIONS, *FRACTIONS_ROUNDED])
+def test_a_fraction_is_written_as_it_is_or_refused_by_name(number):
+    if number in FRACTIONS_ROUNDED:
+        with pytest.raises(UnsupportedGrammarError, match=str(number)):
+            refused_at({"const": number}, "0")
+    else:
+        assert refused_at({"enum": [number]}, format(Decimal(repr(number)), "f")) is None
+
+
+@pytest.mark.parametrize("bound", [0.9524673882682695, 185907.07998845181, 0.1, 2.5])
+def test_a_fractional_bound_lets_nothing_in_that_is_beyond_it(bound):
+    beyond = format(Decimal(repr(math.nextafter(bound, math.inf))), "f")
+    for name, sign in {"maximum": "", "minimum": "-"}.items():
+        schema = {"type": "number", name: float(f"{sign}{bound!r}")}
+        assert refused_at(schema, sign + beyond) is not None
+        assert refused_at(schema, f"{sign}0.0625") is None
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("name", ["const", "enum", "minimum", "exclusiveMaximum"])
+def test_a_number_that_no_float_is_as_large_as_is_refused(name, sign):
+    number = sign * 10**400
+    for kind in ({}, {"type": "number"}, {"type": "integer"}):
+        with pytest.raises(UnsupportedGrammarError):
+            refused_at(kind | {name: [number] if name == "enum" else number}, "0")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 1},
+        {"type": True, "minimum": 1e30},
+        {"type": [["string"]], "enum": [1]},
+        {"type": [{}], "const": 1},
+    ],
+)
+def test_a_type_that_is_none_is_refused(schema):
+    for grammar in (JsonSchema(schema), Lark(f"start: %json {json.dumps(schema)}")):
+        with pytest.raises(UnsupportedGrammarError):
+            marked_tokens().refused_at(grammar, "1")
 
 
 CLASSES = [

@@ -103,6 +103,15 @@ def test_objects_are_closed_by_the_rule_of_every_schema(name):
         assert (at is None) == is_allowed, parameters
 
 
+@pytest.mark.parametrize("name", SPELT)
+def test_what_is_no_name_of_a_required_property_is_left_aside(name):
+    parameters = {"type": "object", "properties": {"a": {"type": "boolean"}}}
+    parameters["required"] = [{"b": 1}, ["c"], "a"]
+    given = ("a", "True" if name == "lfm2" else "true")
+    assert refused_at(name, parameters, given) is None
+    assert read(name, parameters, given) == {"a": True}
+
+
 UNITS = {"type": "string", "enum": ["celsius", "5", ""]}
 OPTIONAL = {
     "or null": {"anyOf": [UNITS, {"type": "null"}]},

@@ -8,11 +8,12 @@ and is refused by name.
 
 import math
 import re
+import sys
 from decimal import Decimal
 from typing import Any
 
 from coordgen_rs.grammar.patterns import names_of, written
-from coordgen_rs.grammar.schema_checks import NAMED, VALUES
+from coordgen_rs.grammar.schema_checks import NAMED, VALUES, as_read, kinds_of
 
 LOOSE_FORMATS = frozenset(
     {
@@ -107,12 +108,16 @@ def _keyword(key: str, value: Any, root: dict[str, Any]) -> Any:
 
 
 def _say_bounds(part: dict[str, Any]) -> None:
-    """Bounds beyond what a float64 holds exactly: the nearest within that can be held to."""
-    kinds = part.get("type") or ()
+    """Bounds that would be rounded to a float64: the nearest within that can be held to."""
+    kinds = kinds_of(part)
     is_whole = "integer" in kinds and "number" not in kinds
     for name, sign in _BOUNDS.items():
         bound, is_exclusive = part.get(name), name.startswith("exclusive")
-        if not isinstance(bound, int | float) or abs(bound) <= _EXACT:
+        if not isinstance(bound, int | float) or abs(bound) >= sys.float_info.max:
+            continue  # beyond all float64 llguidance refuses it
+        if abs(bound) <= _EXACT:
+            while sign * as_read(part[name]) > sign * bound:
+                part[name] = math.nextafter(part[name], -sign * math.inf)
             continue
         if is_whole and sign > 0 and bound >= _MOST + is_exclusive:
             continue  # llguidance takes the largest of 64 bits for it

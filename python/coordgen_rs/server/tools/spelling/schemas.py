@@ -23,8 +23,11 @@ def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     whole = resolved(schema, schema)
     named = whole.get("properties")
     named = named if isinstance(named, dict) else {}
-    required = whole.get("required")
-    named = dict.fromkeys([*named, *(required if isinstance(required, list) else ())], True) | named
+    listed = whole.get("required")
+    required = (
+        [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+    )
+    named = dict.fromkeys([*named, *required], True) | named
     shared: dict[str, Any] = {
         name: schema[name] for name in ("$defs", "definitions") if name in schema
     }
