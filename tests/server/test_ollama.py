@@ -2,6 +2,7 @@
 
 import json
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,6 +59,34 @@ def test_a_text_is_generated_by_the_template_or_raw(client, model):
     assert "".join(part.response for part in parts) == TEXT
     assert last.done
     assert [prompt for prompt, _ in model.asked] == ["Be short.|hello", "hello"]
+
+
+@pytest.mark.parametrize("path", ["chat", "generate"])
+def test_how_likely_tokens_were_is_told_whole_and_streamed(client, model, path):
+    given = (MESSAGES,) if path == "chat" else ("hello",)
+
+    def asked(**options):
+        return getattr(client, path)("fake", *given, **options)
+
+    whole = asked(logprobs=True, top_logprobs=2).logprobs
+    assert "".join(one.token for one in whole) == TEXT
+    assert {one.logprob for one in whole} == {-1.0}
+    assert all(len(one.top_logprobs) == 2 for one in whole)
+    parts = [part.logprobs or () for part in asked(logprobs=True, top_logprobs=2, stream=True)]
+    assert [one for part in parts for one in part] == list(whole)
+    assert all(one.top_logprobs == [] for one in asked(logprobs=True).logprobs)
+    assert asked().logprobs is asked(logprobs=False, top_logprobs=0).logprobs is None
+    with pytest.raises(ollama.ResponseError, match="needs logprobs: true"):
+        asked(top_logprobs=2)
+
+
+def test_what_an_open_model_is_made_of_is_shown(client, model):
+    details = client.show("fake").details
+    assert (details.family, details.families) == ("llama", ["llama"])
+    assert details.quantization_level == "int8"
+    kept = [SimpleNamespace(type=name, num_tensors=num) for name, num in (("F32", 3), ("Q4_K", 9))]
+    model.manifest = SimpleNamespace(model=model.manifest.model, weights="kept", kept=kept)
+    assert client.ps().models[0].details.quantization_level == "Q4_K"
 
 
 def test_a_stream_is_the_default_and_a_line_an_object(model):

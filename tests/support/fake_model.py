@@ -5,7 +5,7 @@ computes nothing, and knows nothing of HTTP.
 """
 
 import threading
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 
@@ -104,6 +104,7 @@ class FakeModel:
     step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
     reads_tools, ends = True, "length"
 
+    manifest = SimpleNamespace(model=SimpleNamespace(family="llama"), weights="int8", kept=None)
     why_alone, runs, cache_bytes = None, None, 0
     tools_template, end_token_ids = "", ()
 

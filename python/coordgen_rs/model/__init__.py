@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import PLAIN
+from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
@@ -590,6 +591,11 @@ class Model(NotCopied):
         if session.step_costs is None:
             return None
         return dict(zip(session.widths, session.step_costs, strict=True))
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the bundle says of the model: its family, its sizes, its kind of weights."""
+        return self._session.bundle.manifest
 
     @property
     def recommended(self) -> Mapping[str, float]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
+from coordgen_rs.server.asked import logprobs
 from coordgen_rs.server.asked.completion import Asked, asked_rest, encoded, filled_in
 from coordgen_rs.server.asked.content import messages_of
 from coordgen_rs.server.asked.dialogue import AskedDialogue
@@ -199,14 +200,15 @@ def _asked(
     check_neutral(options, given["repetition_penalty"])
     given |= {"stream": fields.flag("stream", default=True)}
     schema = _schema(fields)
-    fields.only("logprobs", False, why="the server gives no probabilities here")
-    fields.only("top_logprobs", 0, why="the server gives no probabilities here")
+    num_alternatives = logprobs.of_chat(fields)
     _check_keep_alive(fields)
     fields.ignore("truncate", "shift")
     options.end()
     fields.end()
     rest = Fields({name: value for name, value in given.items() if value is not None}, "options")
-    asked = asked_rest(rest, prompt, prompt_field, limit, tools, schema)
+    asked = asked_rest(
+        rest, prompt, prompt_field, limit, tools, schema, num_alternatives=num_alternatives
+    )
     return replace(asked, splits_thinking=True)
 
 

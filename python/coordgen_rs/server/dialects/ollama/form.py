@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Literal
 
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form, as_json
+from coordgen_rs.server.answers.logprobs import entries
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
@@ -48,21 +50,28 @@ class OllamaForm(Form):
 
     def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain] = ()) -> dict[str, Any]:
         """The answer as one object."""
-        return self._line(self._found(answer), is_end=True) | self._end(answer, queued_s)
+        line, likely = self._line(self._found(answer), is_end=True), answer.logprobs or ()
+        return line | self._likely(self._of_content(likely, answer)) | self._end(answer, queued_s)
 
     def opening(self) -> list[dict[str, Any]]:
         """Nothing comes before the first text."""
         return []
 
     def step(self, gain: Gain) -> list[dict[str, Any]]:
-        """What a step adds: a line, or none where no text is certain."""
+        """What a step adds: a line, or none where no text and no token is certain."""
         found = self._calls.read("".join(piece.text for piece in gain.pieces))
-        return self._lines(found, is_whole=not self._calls.is_open)
+        lines = self._lines(found, is_whole=not self._calls.is_open)
+        if likely := self._likely(self._of_content(gain.logprobs)):
+            lines = lines or [self._line([])]
+            lines[0] |= likely
+        return lines
 
     def closing(self, answer: Answer, queued_s: float) -> list[dict[str, Any]]:
         """What comes after the last text: calls, why the answer ends, and figures."""
         lines = self._lines(self._rest(answer), is_whole=True)
-        return [*lines, self._line([], is_end=True) | self._end(answer, queued_s)]
+        lines.append(self._line([], is_end=True) | self._end(answer, queued_s))
+        lines[0] |= self._likely(self._of_content((), answer))
+        return lines
 
     def failure(self, error: RefusalError) -> dict[str, Any]:
         """An error after the first line."""
@@ -99,6 +108,12 @@ class OllamaForm(Form):
         kinds = groupby((part for part in told if part), lambda part: type(part[0]))
         joined = ([one for part in parts for one in part] for _, parts in kinds)
         return [self._line(line) for line in joined]
+
+    def _likely(self, told: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """How likely tokens were, as OpenAI's entries, which Ollama's are; nothing if none are."""
+        if self._spelling is None or not told:
+            return {}
+        return {"logprobs": entries(told, self._spelling)}
 
     def _line(self, found: Sequence[Said], *, is_end: bool = False) -> dict[str, Any]:
         return _line(self._model, self._said(found), is_end=is_end)

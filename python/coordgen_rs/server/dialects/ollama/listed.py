@@ -34,7 +34,7 @@ def running(models: Models) -> dict[str, Any]:
         model = models.open_one(one.name)
         if model is not None:
             more = {"expires_at": _NEVER, "size_vram": 0, "context_length": model.context}
-            entries.append(_entry(one) | more)
+            entries.append(_entry(one, model) | more)
     return {"models": entries}
 
 
@@ -48,7 +48,7 @@ def shown(models: Models, one: Offered) -> dict[str, Any]:
         "modelfile": "",
         "parameters": "",
         "template": "",
-        "details": _details(one),
+        "details": _details(one, model),
         "model_info": info,
         "capabilities": _capabilities(model),
         "modified_at": _modified(one),
@@ -67,7 +67,7 @@ def _capabilities(model: Model | None) -> list[str]:
     return found
 
 
-def _entry(one: Offered) -> dict[str, Any]:
+def _entry(one: Offered, model: Model | None = None) -> dict[str, Any]:
     name = one.name + LATEST
     return {
         "name": name,
@@ -75,19 +75,25 @@ def _entry(one: Offered) -> dict[str, Any]:
         "modified_at": _modified(one),
         "size": one.num_bytes,
         "digest": sha256(one.name.encode()).hexdigest(),
-        "details": _details(one),
+        "details": _details(one, model),
     }
 
 
-def _details(one: Offered) -> dict[str, Any]:
-    kind = "gguf" if one.path.suffix == ".gguf" else "onnx"
+def _details(one: Offered, model: Model | None) -> dict[str, Any]:
+    """What a model is made of, as far as it is open; nothing counts its parameters."""
+    family = weights = ""
+    if model is not None:
+        manifest = model.manifest
+        family, weights = manifest.model.family, manifest.weights
+        if manifest.kept:
+            weights = max(manifest.kept, key=lambda kept: kept.num_tensors).type
     return {
         "parent_model": "",
-        "format": kind,
-        "family": "",
-        "families": [],
+        "format": "gguf" if one.path.suffix == ".gguf" else "onnx",
+        "family": family,
+        "families": [family] if family else [],
         "parameter_size": "",
-        "quantization_level": "",
+        "quantization_level": weights,
     }
 
 
