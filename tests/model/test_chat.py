@@ -31,6 +31,7 @@ def test_a_chat_is_the_rendered_text_without_further_special_tokens(model, sessi
     tokenizer = Tokenizer.of(session_of("embedded", "fp32").bundle)
     text = model.chat_prompt([user(TEXT)])
     assert text.endswith(f"{TEXT}\n")
+    assert model.chat_prompt([user([{"type": "text", "text": TEXT}])]) == text
     answer = model.chat([user(TEXT)], max_new_tokens=16)
     prompt_len = len(tokenizer.encode(text, special_tokens=False))
     assert answer.stats.prompt_tokens == prompt_len

@@ -211,13 +211,15 @@ ONLY_PARTS = "<{% for part in messages[0].content %}{{ part['text'] | upper }}{%
 def test_parts_of_text_are_lines_where_the_template_reads_no_parts(source, expected):
     texts = ("Be short.", "Is a lion an animal?")
     content = [{"type": "text", "text": text} for text in texts]
-    assert rendered(source, [{"role": "user", "content": content}]) == expected
+    template = ChatTemplate(source)
+    assert template.render(template.readable([{"role": "user", "content": content}])) == expected
+    assert template.readable(HELLO) is HELLO
 
 
 def test_parts_of_other_kinds_are_refused_by_name():
     part = {"type": "input_audio", "text": "what is said"}
     with pytest.raises(OptionError, match="input_audio"):
-        rendered(JOINED, [{"role": "user", "content": [part]}])
+        ChatTemplate(JOINED).readable([{"role": "user", "content": [part]}])
 
 
 def write(folder, **files):

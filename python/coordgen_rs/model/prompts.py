@@ -61,7 +61,7 @@ class ChatPrompts:
             ChatTemplateError: There is no chat template, or it refuses the messages.
         """
         template = self._for_tools if tools is not None else self._plain
-        return template.render(messages, tools=tools, variables=variables)
+        return template.render(template.readable(messages), tools=tools, variables=variables)
 
     def check(self) -> None:
         """Check that there is what `render` needs.

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from coordgen_rs.text.jinja_sandbox import ChatSandbox
 
 Message = Mapping[str, Any]
-"""`{"role": "user", "content": "..."}`; or content as a list of `{"type": "text", "text": ".."}`.
-
-A template that reads no parts gets them as lines of one text, as from our server.
-"""
+"""`{"role": "user", "content": "..."}`; or content as parts, `[{"type": "text", "text": ".."}]`."""
 
 _PROBE = "2718281828"
 """A text that no template changes."""
@@ -67,17 +64,33 @@ class ChatTemplate:
             OptionError: Messages are malformed, or jinja2 is missing; the message says which.
             ChatTemplateError: The template is malformed, refuses the messages, or does not end.
         """
-        checked = checked_messages(messages)
-        if any(isinstance(each.get("content"), list) for each in checked) and not self._reads_parts:
-            checked = [_joined(each) for each in checked]
         given = {
-            "messages": checked,
+            "messages": checked_messages(messages),
             "tools": None if tools is None else _plain(_list("tools", tools), "tools"),
             "add_generation_prompt": add_generation_prompt,
         }
         return self._render(
             self.tokens | {"documents": None} | _variables(variables, given) | given
         )
+
+    def readable(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The messages, with parts of text as lines of one text where it reads no parts.
+
+        Args:
+            messages: Same as in `render`, which gives a template what it is given.
+
+        Raises:
+            OptionError: Messages are malformed, a part is of another kind, or jinja2 is missing.
+            ChatTemplateError: The template is malformed.
+        """
+        checked = checked_messages(messages)
+        parts = [part for each in checked if _has_parts(each) for part in each["content"]]
+        for part in parts:
+            if part.get("type", "text") != "text":
+                raise OptionError(f"a part of a message is not text: {arguments.shown(part)}")
+        if not parts or self._reads_parts:
+            return messages
+        return [_joined(each) if _has_parts(each) else each for each in checked]
 
     @cached_property
     def _reads_parts(self) -> bool:
@@ -236,8 +249,7 @@ def _message(index: int, message: object) -> dict[str, Any]:
     content = message.get("content")
     parts = content if isinstance(content, list | tuple) else []
     for part in parts:
-        is_text = isinstance(part, Mapping) and isinstance(part.get("text"), str)
-        if not is_text or part.get("type", "text") != "text":
+        if not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
             raise OptionError(f"{what} holds a part that is not text: {arguments.shown(part)}")
     if content is not None and not parts and not isinstance(content, str):
         raise OptionError(f"{what}.content must be text, but is {arguments.shown(content)}")
@@ -250,10 +262,11 @@ def _message(index: int, message: object) -> dict[str, Any]:
 
 def _joined(message: dict[str, Any]) -> dict[str, Any]:
     """The message with its parts of text as lines."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    return {**message, "content": "\n".join(part["text"] for part in content)}
+    return {**message, "content": "\n".join(part["text"] for part in message["content"])}
+
+
+def _has_parts(message: dict[str, Any]) -> bool:
+    return isinstance(message.get("content"), list)
 
 
 def _plain(value: Any, what: str) -> Any:
