@@ -142,7 +142,7 @@ FENCE = "```"
     [
         ("coordgen generate --model b --prompt x --drfat=sam", "unrecognized arguments: --drfat"),
         ("coordgen generate --model b --prompt x --draft guess", "invalid choice: 'guess'"),
-        ("coordgen export --weights int8", "required: checkpoint"),
+        ("coordgen export --weights int8", "required: CHECKPOINT"),
         ("cat x | coordgen decode -", "invalid choice: 'decode'"),
         ("coordgen history ls answers > a && coordgen info --all b", "unrecognized"),
         ("make demi", "No rule to make target"),
