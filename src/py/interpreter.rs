@@ -64,6 +64,7 @@ pub fn wait_at_exit(py: Python<'_>) -> PyResult<()> {
     let wait = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
         IS_ENDING.store(true, Ordering::SeqCst);
         while NUM_DETACHED.load(Ordering::SeqCst) > 0 && process::id() == own {
+            arguments.py().check_signals()?; // of somebody who does not want to wait
             arguments.py().detach(|| sleep(Duration::from_millis(1)));
         }
     };

@@ -30,13 +30,14 @@ def run_native(run: Callable[..., object], *operands: object) -> None:
         SystemExit: Another thread ends the interpreter; nothing is called.
     """
     mark = os.getpid(), object()
-    _under_way.append(mark)  # before the look: who ends the interpreter looks the other way round
     try:
+        _under_way.append(mark)  # before the look: who ends the interpreter does it after
         if _ending and _ending[0] != get_ident():
             raise SystemExit
         run(*operands)
     finally:
-        _under_way.remove(mark)
+        if mark in _under_way:  # it is not, if an interrupt came before
+            _under_way.remove(mark)
 
 
 def _wait() -> None:
