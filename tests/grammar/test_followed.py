@@ -409,3 +409,10 @@ def test_classes_of_a_pattern_hold_what_they_say_and_nothing_else(pattern):
 def test_a_pattern_that_asks_for_control_characters_is_refused(pattern):
     with pytest.raises(UnsupportedGrammarError):
         refused_at({"type": "string", "pattern": pattern}, '""')
+
+
+@pytest.mark.parametrize("begun", ["[", "[a", "[^", "\\x{", "\\p{"])
+def test_a_long_pattern_that_ends_nowhere_is_refused(begun):
+    for schema in ({"pattern": begun * 50_000}, {"patternProperties": {begun * 50_000: True}}):
+        with pytest.raises(UnsupportedGrammarError):
+            refused_at(schema, "0")

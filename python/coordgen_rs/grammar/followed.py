@@ -207,14 +207,15 @@ def _say_named(part: dict[str, Any]) -> None:
         return
     if not (isinstance(own, dict) and isinstance(required, list)):
         return
-    known = [*own, *(name for name in required if isinstance(name, str))]
+    known = dict.fromkeys([*own, *(name for name in required if isinstance(name, str))])
+    order = {name: number for number, name in enumerate(known)}
     properties, others = dict(own), dict[str, Any]()
     for pattern, schema in patterns.items():
         names = names_of(pattern)
-        if names is None or not names.issubset(known):
+        if names is None or not names <= order.keys():
             others[pattern] = schema
             continue
-        for name in dict.fromkeys(name for name in known if name in names):
+        for name in sorted(names, key=order.__getitem__):
             both = [one for one in (properties.get(name, True), schema) if one is not True]
             properties[name] = {"allOf": both} if len(both) > 1 else [*both, True][0]
     if len(others) < len(patterns):

@@ -15,9 +15,9 @@ except ImportError:
     _parser = None
 
 _PLAIN_CLASS = re.compile(r"\[[ -Z_-~]*\]")
-_HEX_DIGITS = r"(\{[^}]*\}|(?<=x)[0-9a-fA-F]{2}|(?<=u)[0-9a-fA-F]{4}|(?<=U)[0-9a-fA-F]{8})"
+_HEX_DIGITS = r"(\{[^}]{0,99}\}|(?<=x)[0-9a-fA-F]{2}|(?<=u)[0-9a-fA-F]{4}|(?<=U)[0-9a-fA-F]{8})"
 _ONE_CHARACTER = re.compile(
-    rf"\\[pP](\{{[^}}]*\}}|.)|\\[xuU]{_HEX_DIGITS}|\\[av]|[\x00-\x08\x0b\x0e-\x1f\x7f]"
+    rf"\\[pP](\{{[^}}]{{0,99}}\}}|.)|\\[xuU]{_HEX_DIGITS}|\\[av]|[\x00-\x08\x0b\x0e-\x1f\x7f]"
 )
 """Of a pattern, beside classes: what stands for one character, and may be a control character."""
 _WITHOUT_CONTROL = r"[^\x00-\x07\x0b\x0e-\x1f\x7f]"
@@ -41,7 +41,9 @@ def written(pattern: str) -> str:
     parts, at = list[str](), 0
     while at < len(pattern):
         one = _ONE_CHARACTER.match(pattern, at)
-        end = _class_end(pattern, at) if pattern[at] == "[" else one and one.end()
+        end = one and one.end()
+        if pattern[at] == "[" and not (end := _class_end(pattern, at)):
+            return pattern  # no pattern: llguidance says so
         if end and not _PLAIN_CLASS.fullmatch(pattern, at, end):
             parts.append(f"[{pattern[at:end]}&&{_WITHOUT_CONTROL}]")
         else:
@@ -70,7 +72,7 @@ def _class_end(pattern: str, at: int) -> int:
 
 def names_of(pattern: str) -> set[str] | None:
     """All names that a pattern matches; None where they are not few."""
-    if _parser is None or _SETS.search(pattern):
+    if _parser is None or len(pattern) > _MOST_NAMES * _LONGEST or _SETS.search(pattern):
         return None
     try:
         parsed = _parser.parse(pattern)
