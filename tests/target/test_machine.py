@@ -151,6 +151,19 @@ def test_what_a_group_above_allows_is_all_there_is(proc, monkeypatch):
     assert machine.usable_cores() == 2
 
 
+def test_a_group_may_be_called_anything(proc, monkeypatch):
+    monkeypatch.setattr(machine, "_CGROUP", proc / "cgroup")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    name = os.fsdecode(b"caf\xe9")  # bytes, not UTF-8
+    (proc / "self" / "cgroup").write_bytes(b"0::/" + os.fsencode(name) + b"\n")
+    try:
+        (proc / "cgroup" / name).mkdir(parents=True)
+    except OSError:
+        pytest.skip("the file system takes no such name")
+    (proc / "cgroup" / name / "cpu.max").write_text("200000 100000\n")
+    assert machine.usable_cores() == 2
+
+
 def test_android_tells_what_its_processor_can_do(proc):
     (proc / "cpuinfo").write_text(ANDROID)
     assert machine.cpu_features() == {"fp", "asimd", "asimddp", "i8mm"}

@@ -165,7 +165,7 @@ def _words(path: Path) -> list[str]:
 def _read(name: str) -> list[str]:
     """The lines of a file of `_PROC`; none where there is no such file."""
     try:
-        return (_PROC / name).read_text().splitlines()
+        return os.fsdecode((_PROC / name).read_bytes()).splitlines()
     except OSError:
         return []
 
