@@ -22,9 +22,11 @@ they do not, unless the process has set `ORT_DISABLE_TELEMETRY` or imported ONNX
 
 import os
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+
+TYPE_CHECKING = False
+"""What `typing` has by this name, which takes several times as long to load as all of this."""
 
 if TYPE_CHECKING:
     from coordgen_rs._core import (

@@ -191,9 +191,9 @@ def test_a_user_without_a_home_can_do_all_but_keep_results(bundle):
 
 
 INTERRUPTED = """
-import importlib.abc, os, signal, sys
+import os, signal, sys
 
-class Interrupting(importlib.abc.MetaPathFinder):
+class Interrupting:
     def find_spec(self, name, path, target=None):
         if name == {module!r}:
             os.kill(os.getpid(), signal.SIGINT)
@@ -218,6 +218,7 @@ def interrupted(module, start, handler="signal.default_int_handler"):
 @pytest.mark.parametrize(
     "module",
     [
+        "typing",
         "coordgen_rs.cli.terminal.streams",
         "numpy",
         "coordgen_rs._core",

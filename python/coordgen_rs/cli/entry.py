@@ -5,10 +5,15 @@ interrupts meanwhile sees one line and exit code 130, as later. It parses and ru
 """
 
 import os
-from types import FrameType
-from typing import NoReturn
 
 from coordgen_rs.cli.exit_codes import INTERRUPTED
+
+TYPE_CHECKING = False
+"""What `typing` has by this name: loading that takes longer than all else until `main` listens."""
+
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
 
 _LINE = b"coordgen: error: interrupted\n"
 
@@ -38,7 +43,7 @@ def main() -> int:
     return code
 
 
-def _leave(signal_number: int = 0, frame: FrameType | None = None) -> NoReturn:
+def _leave(signal_number: int = 0, frame: "FrameType | None" = None) -> "NoReturn":
     """End at once: a `KeyboardInterrupt` could come out of a half-loaded module as another error.
 
     Nothing has been opened or written yet.
@@ -49,6 +54,6 @@ def _leave(signal_number: int = 0, frame: FrameType | None = None) -> NoReturn:
         os._exit(INTERRUPTED)
 
 
-def _leave_silently(signal_number: int, frame: FrameType | None) -> NoReturn:
+def _leave_silently(signal_number: int, frame: "FrameType | None") -> "NoReturn":
     """End at once: all is done and written, and Python is only clearing up."""
     os._exit(INTERRUPTED)
