@@ -6,8 +6,11 @@ from importlib.util import find_spec
 
 import pytest
 
+pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 pytest.importorskip("jinja2", reason="the extra server is not installed")
+
+import httpx
 
 from chat_checkpoint import chat_checkpoint
 from checkpoints import ROOT
@@ -47,6 +50,16 @@ def test_what_a_client_is_told_to_send_is_answered(example, address, tmp_path):
     printed = run(example._replace(text=example.text.replace(ADDRESS, address)), tmp_path)
     assert printed.strip()
     assert '"error"' not in printed
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/chat/completions", "/v1/embeddings", "/v1/nowhere", "/v1/models/nobody"],
+)
+def test_every_status_of_a_refusal_is_told(address, path):
+    answered = httpx.get(address + path)
+    told = f"| {answered.status_code} | `{answered.json()['error']['type']}` |"
+    assert told in (ROOT / PAGE).read_text("utf-8")
 
 
 def test_every_example_of_a_client_is_sent():
