@@ -89,6 +89,8 @@ SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p
         {"repeat_last_n": -1, "repeat_penalty": 1.1},
         {"min_tokens": 0, "continue_final_message": False, "skip_special_tokens": True},
         {"functions": [], "function_call": "none", "verbosity": "medium", "stop_token_ids": []},
+        {"typ_p": 1, "backend_sampling": False, "min_keep": 0, "n_probs": 0, "id_slot": -1},
+        {"priority": 0},
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, RESPONSES])
@@ -106,6 +108,8 @@ def test_neutral_values_of_other_engines_change_nothing(client, model, path, fie
     ("fields", "param"),
     [
         ({"typical_p": 0.9}, "typical_p"),
+        ({"typ_p": 0.9}, "typ_p"),
+        ({"priority": 1}, "priority"),
         ({"xtc_probability": 0.5}, "xtc_probability"),
         ({"repeat_last_n": 32, "repeat_penalty": 1.1}, "repeat_last_n"),
         ({"samplers": ["temperature", *SAMPLERS]}, "samplers"),
