@@ -61,13 +61,15 @@ pub fn detached_if<T: Send>(py: Python<'_>, is_long: bool, call: impl FnOnce() -
 /// threads that it would wait for.
 pub fn wait_at_exit(py: Python<'_>) -> PyResult<()> {
     let own = process::id();
-    let wait = move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
-        IS_ENDING.store(true, Ordering::SeqCst);
-        while NUM_DETACHED.load(Ordering::SeqCst) > 0 && process::id() == own {
-            arguments.py().check_signals()?; // of somebody who does not want to wait
-            arguments.py().detach(|| sleep(Duration::from_millis(1)));
-        }
-    };
+    let wait =
+        move |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| -> PyResult<()> {
+            IS_ENDING.store(true, Ordering::SeqCst);
+            while NUM_DETACHED.load(Ordering::SeqCst) > 0 && process::id() == own {
+                arguments.py().check_signals()?; // of somebody who does not want to wait
+                arguments.py().detach(|| sleep(Duration::from_millis(1)));
+            }
+            Ok(())
+        };
     let name: Option<&CStr> = Some(c"wait_for_calls");
     let wait = PyCFunction::new_closure(py, name, None, wait)?;
     py.import("atexit")?.call_method1("register", (wait,))?;
