@@ -208,6 +208,19 @@ def test_what_is_typed_and_pasted_while_an_answer_runs_is_read_behind_it(chat, t
     assert asked(path) == ["Tell.", "second", "third\nand its row"]
 
 
+def test_ctrl_c_that_stops_an_answer_loses_nothing_that_was_typed_meanwhile(chat, tmp_path):
+    path = tmp_path / "dialogue.json"
+    slow = patched(tmp_path, SLOWLY)
+    with chat("--max-new-tokens", "60", "--ignore-eos", environment=slow) as screen:
+        screen.type("Tell.\r")
+        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+        screen.type("/set max_new_tokens 5\rsecond\rthi")
+        screen.type("\x03")
+        screen.type(f"rd\r/save {path}\r")
+        screen.until("messages saved in")
+    assert asked(path) == ["Tell.", "second", "third"]
+
+
 def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_on_a_plain_terminal(chat, tmp_path):
     plain = patched(tmp_path, SLOWLY) | {"TERM": "dumb"}
     with chat("--max-new-tokens", "60", "--ignore-eos", environment=plain) as screen:

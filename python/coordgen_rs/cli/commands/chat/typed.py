@@ -134,7 +134,7 @@ def _without_echo(*, as_keys: bool) -> Iterator[None]:
         return
     before = termios.tcgetattr(sys.stdin)
     input_flags, _, _, local_flags, *_ = quiet = termios.tcgetattr(sys.stdin)
-    quiet[3] = local_flags & ~termios.ECHO
+    quiet[3] = (local_flags & ~termios.ECHO) | termios.NOFLSH  # Ctrl-C drops nothing
     if as_keys:
         quiet[0], quiet[3] = input_flags & ~termios.ICRNL, quiet[3] & ~termios.ICANON
     termios.tcsetattr(sys.stdin, termios.TCSANOW, quiet)
