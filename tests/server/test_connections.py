@@ -268,6 +268,24 @@ def test_little_is_read_at_once_and_of_chunks_less():
     with_connection(test, answer)
 
 
+def test_chunks_that_were_refused_are_read_like_other_bytes():
+    """Else a client that sends all before it reads waits for minutes to see why."""
+
+    async def refusal(scope, receive, send):
+        headers = [(b"content-length", b"2"), (b"connection", b"close")]
+        await send({"type": "http.response.start", "status": 413, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def test(one, transport, clock, all_of_them):
+        one.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        await answered(transport)
+        assert transport.max_size == 65536
+        one.data_received(b"2\r\n{}\r\n0\r\n\r\n")
+        assert not transport.is_closed
+
+    with_connection(test, refusal)
+
+
 def test_who_does_not_read_is_cut_off():
     async def test(one, transport, clock, all_of_them):
         one.data_received(HEAD + b"Content-Length: 2\r\n\r\n{}")

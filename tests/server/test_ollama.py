@@ -232,6 +232,14 @@ def test_the_penalty_may_say_how_far_back_it_looks_where_it_does(client, model, 
 
 
 @pytest.mark.parametrize(
+    ("name", "value"), [("repeat_penalty", 0), ("temperature", -1), ("top_p", 2), ("stop", 5)]
+)
+def test_options_are_refused_by_their_own_names(client, name, value):
+    with pytest.raises(ollama.ResponseError, match=f"options.{name}"):
+        client.chat("fake", MESSAGES, options={name: value})
+
+
+@pytest.mark.parametrize(
     ("ask", "status"),
     [
         (lambda client: client.chat("gpt", MESSAGES), 404),

@@ -132,6 +132,7 @@ class _Written(asyncio.Transport):
     def close(self) -> None:
         """See asyncio."""
         if self._connection.is_sent_more:
+            self._connection.read_at_once(_READ_AT_ONCE)  # nobody looks for chunks any more
             self._transport.write_eof()
         else:
             self._transport.close()
@@ -157,7 +158,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
         super().connection_made(transport)
-        self._read_at_once(_READ_AT_ONCE)
+        self.read_at_once(_READ_AT_ONCE)
         self.address = network_of(self.client[0]) if self.client else ""
         self._all.add(self)
 
@@ -189,7 +190,7 @@ class Connection(H11Protocol):
         if self.cycle is not before:
             self._num_unasked = 0
             is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-            self._read_at_once(_CHUNKS_AT_ONCE if is_chunked else _READ_AT_ONCE)
+            self.read_at_once(_CHUNKS_AT_ONCE if is_chunked else _READ_AT_ONCE)
         elif is_idle:  # of a head, or of a body that was refused
             self._hear_out(len(data))
         is_in_head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
@@ -259,7 +260,8 @@ class Connection(H11Protocol):
         if not self.transport.is_closing():
             self.flow.resume_reading()
 
-    def _read_at_once(self, num_bytes: int) -> None:
+    def read_at_once(self, num_bytes: int) -> None:
+        """Take at most so many bytes before others have their turn."""
         self.transport.max_size = num_bytes  # type: ignore[attr-defined]  # of asyncio's
 
     def _is_idle(self) -> bool:

@@ -195,9 +195,9 @@ def _asked(
     limit = options.count("num_predict", least=_NO_LIMIT)
     limit = limit if limit is not None and limit > 0 else None
     given = {name: options.take(name) for name in _ALIKE}
-    given |= {"stop": options.take("stop"), "repetition_penalty": options.take("repeat_penalty")}
+    given |= {name: options.take(name) for name in ("stop", "repeat_penalty")}
     options.ignore(*_OF_DEVICES)
-    check_neutral(options, given["repetition_penalty"])
+    check_neutral(options, given["repeat_penalty"])
     given |= {"stream": fields.flag("stream", default=True)}
     schema = _schema(fields)
     num_alternatives = logprobs.of_chat(fields)
