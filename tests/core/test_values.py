@@ -143,7 +143,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("wrong", ["x", object(), [1], -7, 1e300, 10**400, b"x"], ids=repr)
+@pytest.mark.parametrize(
+    "wrong",
+    ["x", object(), [1], -7, 1e300, 10**400, b"x"],
+    ids=["text", "object", "list", "below", "float", "large", "bytes"],
+)
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_value_of_a_wrong_type_is_refused_by_name(name, wrong):
     with pytest.raises(OptionError, match=rf"^{name} is "):
