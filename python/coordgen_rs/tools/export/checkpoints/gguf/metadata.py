@@ -106,7 +106,7 @@ def _sizes(
 
 
 def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
-    """What a generation_config.json would hold: the tokens that end an answer, and sampling."""
+    """What a generation_config.json would hold: ends of answers, suppressed tokens, sampling."""
     values = metadata.header.metadata
     names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
     found = [values[name] for name in names if name in values]
@@ -116,10 +116,10 @@ def generation_document(metadata: GgufMetadata) -> dict[str, Any]:
     if isinstance(tokens, list):
         kinds = values.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
         found += ends(tokens, kinds) if isinstance(kinds, list) else []
-    sampling = {name: values.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
-    return {name: value for name, value in sampling.items() if value is not None} | {
-        "eos_token_id": [token for n, token in enumerate(found) if token not in found[:n]],
-        "suppress_tokens": values.get("tokenizer.ggml.suppress_tokens"),
+    told = {name: values.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    told["suppress_tokens"] = values.get("tokenizer.ggml.suppress_tokens")
+    return {name: value for name, value in told.items() if value is not None} | {
+        "eos_token_id": [token for n, token in enumerate(found) if token not in found[:n]]
     }
 
 
