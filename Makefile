@@ -60,7 +60,8 @@ explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5;
 	@for round in $$(seq $(if $(SEED),1,$(ROUNDS))); do \
 		seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
 		echo "make explore SEED=$$seed"; \
-		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) cargo test --quiet --profile emulated --lib || exit 1; \
+		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) PROPTEST_MAX_GLOBAL_REJECTS=1000000 \
+			cargo test --quiet --profile emulated --lib || exit 1; \
 		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 -m hypothesis \
 			--hypothesis-profile explore --hypothesis-seed $$seed $(TESTS) || exit 1; \
 	done
