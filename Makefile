@@ -12,7 +12,7 @@ SECONDS ?= 60
 TESTS ?= tests
 REQUESTS ?= 2000
 ROUNDS ?= 5
-# Ten times what the tests have; 25600 are a hundred times, an hour of one core.
+# Ten times what most properties have; 25600 are a hundred times.
 CASES ?= 2560
 # With AVX2, and without: neither has AVX-512, nor the second fused multiply-adds.
 PROCESSORS ?= Haswell Nehalem

@@ -1,7 +1,8 @@
 """The process that something was opened in.
 
 In: the process that asks. Out: nothing, or the refusal where that is a fork: it has the memory, but
-none of the threads, and locks that they held stay locked for good.
+none of the threads, and locks that they held stay locked for good. What is open in a process is
+refused to be copied for the same reason.
 """
 
 import os

@@ -20,7 +20,7 @@ from coordgen_rs.tools.export.checkpoints.fields import (
     recurrent_layers,
     rotations,
     sliding_window,
-    suppressed,
+    suppressed_token_ids,
     token_ids,
     unrotated_layers,
 )
@@ -108,7 +108,7 @@ class ModelConfig(ModelShape):
     """Numbers that each layer reads of a token's second embedding; 0 where there is none."""
     logits_cap: float | None = None
     """What logits are kept below, by a hyperbolic tangent; None for nothing."""
-    never_said: tuple[int, ...] = ()
+    suppressed_token_ids: tuple[int, ...] = ()
     """Tokens that no answer may hold, whatever their logits."""
     recommended: Recommended | None = None
     """How its makers recommend to draw from it; None where they say nothing."""
@@ -266,7 +266,7 @@ def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelCon
         experts=None if family.experts is None else family.experts(config, num_layers),
         unrotated_layers=unrotated,
         window_inv_freq=None if window_rope is None else window_rope.inv_freq,
-        never_said=suppressed(generation, vocab_size),
+        suppressed_token_ids=suppressed_token_ids(generation, vocab_size),
         recommended=recommended(generation),
         why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
         **options,

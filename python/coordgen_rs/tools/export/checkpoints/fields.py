@@ -133,7 +133,7 @@ def token_ids(
     return ids
 
 
-def suppressed(generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+def suppressed_token_ids(generation: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     """The ids of `suppress_tokens`, which no answer holds; those that no token has change nothing.
 
     Raises:

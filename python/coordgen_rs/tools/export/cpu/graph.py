@@ -182,8 +182,8 @@ def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
 def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits."""
     norm = Norm("norm", head.norm, model.rms_norm_eps)
-    cap, never_said = model.logits_cap, model.never_said
-    return head_product("head", model.hidden_size, head.output, norm, cap, never_said)
+    cap, suppressed_token_ids = model.logits_cap, model.suppressed_token_ids
+    return head_product("head", model.hidden_size, head.output, norm, cap, suppressed_token_ids)
 
 
 def head_product(
@@ -192,22 +192,26 @@ def head_product(
     output: StoredLinear,
     norm: Norm | None = None,
     cap: float | None = None,
-    never_said: Sequence[int] = (),
+    suppressed_token_ids: Sequence[int] = (),
 ) -> onnx.ModelProto:
     """The graph from hidden rows, which may be normed first, to logits, which may be capped.
 
-    Those of `never_said` are far below all others.
+    Those of `suppressed_token_ids` are far below all others.
     """
     graph, vocab_size = LayerGraph(), sum(output.sizes)
-    capped = "capped" if never_said else "logits"
+    capped = "capped" if suppressed_token_ids else "logits"
     product = capped if cap is None else "products"
     graph.product(product, Rows("hidden", norm), output)
     if cap is not None:
         graph.node("SoftCap", [product], capped, cap=cap)
-    if never_said:
+    if suppressed_token_ids:
         nothing = graph.node("ConstantOfShape", [graph.integers(vocab_size)], "nothing")
-        far = [graph.number(_FAR_BELOW), graph.integers(len(never_said))]
-        given = [nothing, graph.integers(*never_said), graph.node("Expand", far, "far_below")]
+        far = [graph.number(_FAR_BELOW), graph.integers(len(suppressed_token_ids))]
+        given = [
+            nothing,
+            graph.integers(*suppressed_token_ids),
+            graph.node("Expand", far, "far_below"),
+        ]
         graph.node("Add", [capped, graph.node("ScatterElements", given, "suppressed")], "logits")
     hidden = float_info("hidden", 1, ROWS, hidden_size)
     logits = float_info("logits", 1, ROWS, vocab_size)

@@ -193,7 +193,9 @@ def _refuse_switches(config: ModelConfig) -> None:
         "sinks in attention": config.has_sinks,
         "norms behind attention and feed-forward": config.output_norms,
         f"a sliding window of {config.window} tokens": config.window is not None,
-        f"{len(config.never_said)} tokens that no answer may hold": bool(config.never_said),
+        f"{len(config.suppressed_token_ids)} tokens that no answer may hold": bool(
+            config.suppressed_token_ids
+        ),
         f"queries that grow behind {scaling and scaling.period} tokens": scaling is not None,
     }
     for what, is_needed in needed.items():
