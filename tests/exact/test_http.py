@@ -1,0 +1,324 @@
+"""What the server answers, byte for byte: each request of `http_cases.py`, and how it ends.
+
+`COORDGEN_RECORD=1` writes the recordings anew.
+"""
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import time
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra server is not installed")
+pytest.importorskip("uvicorn", reason="the extra server is not installed")
+pytest.importorskip("jinja2", reason="the extra server is not installed")
+pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+
+from call_templates import TEMPLATES
+from chat_checkpoint import TEMPLATE
+from http_cases import (
+    CHANNELS,
+    COMPLETIONS,
+    FORMS,
+    GROUPS,
+    INFILL,
+    INFILL_MARKS,
+    MESSAGES,
+    OLLAMA,
+    SERVERS,
+    TALK,
+    TALK_TEMPLATE,
+    THOUGHT_TEMPLATE,
+    THOUGHTS,
+    asked,
+    got,
+    user,
+)
+from recorded_http import (
+    answer_of,
+    difference,
+    read_answer,
+    read_recording,
+    rest_of,
+    write_recording,
+)
+from scripted_bundles import scripted_bundle
+from served import served
+from steady_servers import steady_servers
+
+RECORDED = Path(__file__).parent / "recorded" / "http"
+IS_RECORDING = bool(os.environ.get("COORDGEN_RECORD"))
+ALL_CASES = [(group, case.name) for group, cases in GROUPS.items() for case in cases]
+LIFE = "life"
+
+
+@pytest.fixture(scope="module")
+def switches(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        yield steady_servers(tmp_path_factory.mktemp("steady"), patch)
+
+
+@pytest.fixture(scope="module")
+def embedded(bundle_of, switches, tmp_path_factory):
+    """The embedded model's bundle, called as it is built, and a chat template for it."""
+    folder = tmp_path_factory.mktemp("embedded")
+    shutil.copytree(bundle_of("embedded", "fp32"), folder / "embedded-fp32")
+    (folder / "chat.jinja").write_text(TEMPLATE)
+    return folder / "embedded-fp32"
+
+
+@pytest.fixture(scope="module")
+def scripted(switches, tmp_path_factory):
+    """The models that say what they are told to, the first one first, and one that is none."""
+    folder = tmp_path_factory.mktemp("scripted")
+    bundles = [
+        scripted_bundle(folder, "chat", TALK, TALK_TEMPLATE),
+        scripted_bundle(folder, "thinker", THOUGHTS, THOUGHT_TEMPLATE, ("<think>", "</think>")),
+        scripted_bundle(folder, "channels", CHANNELS, TEMPLATES["harmony"], *FORMS["harmony"][2:]),
+        scripted_bundle(folder, "infill", INFILL, "", INFILL_MARKS[:-1], INFILL_MARKS[-1:]),
+    ]
+    for name, (cue, said, marks, ends) in FORMS.items():
+        bundles.append(scripted_bundle(folder, name, {cue: said}, TEMPLATES[name], marks, ends))
+    broken = folder / "broken.gguf"
+    broken.write_bytes(b"GGUF")
+    return [*bundles, broken]
+
+
+@pytest.fixture(scope="module")
+def answers(request, embedded, tmp_path_factory):
+    """A function from a group to what its server answers, asked for all groups of it once."""
+
+    @contextmanager
+    def server(name):
+        if name == "scripted":
+            first, *others = request.getfixturevalue("scripted")
+            options = [*map(str, others), "--draft", "plain", "--prefix-memory", "0"]
+        else:
+            first, folder = embedded, tmp_path_factory.mktemp(name)
+            options = ["--chat-template", str(first.parent / "chat.jinja"), "--parallel", "1"]
+            if name == "embedded":
+                options += ["--metrics", "--history", str(folder)]
+            else:
+                (folder / "keys").write_text("# name key\nalice 5f0c\nbob 91b2\n")
+                options += ["--api-key-file", str(folder / "keys"), "--max-queue", "0"]
+                options += ["--allow-host", "chat.local", "--allow-origin", "https://chat.example"]
+        with served(first, *options) as (_, url):
+            yield url
+
+    @cache
+    def all_of(name):
+        with server(name) as url:
+            return {
+                group: {case.name: answer_of(url, case) for case in GROUPS[group]}
+                for group in SERVERS[name]
+            }
+
+    return lambda group: next(
+        all_of(name)[group] for name, groups in SERVERS.items() if group in groups
+    )
+
+
+def checked(group, name, request, found):
+    """Compare with the recording."""
+    recorded = read_recording(RECORDED / f"{group}.txt").get(name)
+    assert recorded is not None, f"{group}: {name!r} was never recorded ({request})"
+    told = difference(recorded, found)
+    assert told is None, f"{group}: {name!r} ({request}): {told}"
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_each_case_has_a_name_of_its_own_and_no_other_is_recorded(group, answers):
+    names = [case.name for case in GROUPS[group]]
+    assert sorted(names) == sorted({*names})
+    if IS_RECORDING:
+        write_recording(RECORDED / f"{group}.txt", answers(group))
+    assert [*read_recording(RECORDED / f"{group}.txt")] == names
+
+
+def test_each_recording_is_of_a_group():
+    assert {path.stem for path in RECORDED.iterdir()} <= {*GROUPS, LIFE}
+    assert sorted(group for groups in SERVERS.values() for group in groups) == sorted(GROUPS)
+
+
+@pytest.mark.parametrize(("group", "name"), ALL_CASES)
+def test_answers_are_those_that_were_recorded(group, name, answers):
+    (case,) = [case for case in GROUPS[group] if case.name == name]
+    line = case.written().split(b"\r\n")[0].decode()
+    checked(group, name, line, answers(group)[name])
+
+
+LONG = {"prompt": [5] * 396, "max_tokens": 12, "ignore_eos": True, "stream": True}
+"""Stands still, or fails, after some tokens."""
+WHOLE = LONG | {"stream": False}
+
+
+@contextmanager
+def begun(url, body):
+    """A request whose answer has begun to come: the connection, the answer, what was read of it."""
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=600) as client:
+        client.sendall(asked("", COMPLETIONS, body).written())
+        with http.client.HTTPResponse(client, method="POST") as response:
+            response.begin()
+            yield client, response, response.readline()
+
+
+@contextmanager
+def sent(url, body):
+    """A request of which nothing is read; its connection."""
+    place = urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=600) as client:
+        client.sendall(asked("", COMPLETIONS, body).written())
+        yield client
+
+
+def counts(url):
+    """What the server has counted."""
+    return answer_of(url, got("", "/metrics"))
+
+
+def until(url, line):
+    """Wait until the server counts this."""
+    while f"\ncoordgen_{line}\n" not in counts(url):
+        time.sleep(0.01)
+
+
+def seen_by(url):
+    """Return when the server has seen what was done before, such as a socket that was closed."""
+    for _ in range(2):
+        answer_of(url, got("", "/health"))
+
+
+def line_with(process, words):
+    """The next line on stderr, which holds these words."""
+    line = process.stderr.readline()
+    assert words in line
+    return line
+
+
+def end_of(process, url):
+    """What a server says at its end, and its exit code."""
+    code = process.wait(600)
+    said = process.stderr.read()
+    assert "Traceback" not in said
+    return f"{said.replace(url, '<url>')}exit code {code}\n"
+
+
+@pytest.fixture(scope="module")
+def live(embedded, switches):
+    """A function that starts a server which stands still at 400 tokens."""
+
+    @contextmanager
+    def started(*options):
+        switches.set(stands_still=True)
+        template = str(embedded.parent / "chat.jinja")
+        common = ("--metrics", "--draft", "plain", "--parallel", "1", "--chat-template", template)
+        try:
+            with served(embedded, *common, *options) as (process, url):
+                yield process, url
+        finally:
+            switches.set()
+
+    return started
+
+
+def closed_sockets(live, switches):
+    """One stream runs, another waits, a third finds no place; then both clients go away."""
+    with live("--max-queue", "1") as (_, url), begun(url, LONG) as (client, response, _):
+        with sent(url, LONG):
+            until(url, "requests_deferred 1")
+            yield answer_of(url, asked("", COMPLETIONS, WHOLE))
+            yield answer_of(url, asked("", MESSAGES, {"messages": user("x"), "max_tokens": 1}))
+            yield answer_of(url, asked("", OLLAMA, {"messages": user("x")}))
+            yield counts(url)
+        until(url, "requests_deferred 0")
+        yield counts(url)
+        response.close()
+        client.close()
+        seen_by(url)
+        switches.set()
+        until(url, "requests_processing 0")
+        yield counts(url)
+        yield answer_of(url, asked("", COMPLETIONS, WHOLE))
+
+
+def failing_steps(live, switches):
+    """A step fails: of an answer that comes whole, of streams, and what stands behind them."""
+    with live() as (_, url):
+        switches.set(fails=True)
+        yield answer_of(url, asked("", COMPLETIONS, WHOLE))
+        yield answer_of(url, asked("", COMPLETIONS, LONG))
+        yield counts(url)
+        switches.set()
+        yield answer_of(url, asked("", COMPLETIONS, WHOLE))
+
+
+def a_first_signal(live, switches):
+    """A stream runs to its end, new requests are refused."""
+    with live("--grace", "3600") as (process, url), begun(url, LONG) as (_, response, line):
+        process.send_signal(signal.SIGTERM)
+        yield line_with(process, "draining")
+        yield answer_of(url, got("", "/health"))
+        yield answer_of(url, asked("", COMPLETIONS, WHOLE))
+        yield answer_of(url, asked("", MESSAGES, {"messages": user("x"), "max_tokens": 1}))
+        yield answer_of(url, asked("", OLLAMA, {"messages": user("x")}))
+        switches.set()
+        yield rest_of(response, read=line)
+        yield end_of(process, url)
+
+
+def a_second_signal(live, switches):
+    """A stream ends with an error at once."""
+    with live("--grace", "3600") as (process, url), begun(url, LONG) as (_, response, line):
+        process.send_signal(signal.SIGINT)
+        yield line_with(process, "draining")
+        process.send_signal(signal.SIGINT)
+        yield rest_of(response, read=line)
+        yield end_of(process, url)
+
+
+def a_signal_without_grace(live, switches):
+    """An answer that would come whole is an error, one that waits, too."""
+    with live("--grace", "0") as (process, url), sent(url, WHOLE) as runs:
+        until(url, "requests_processing 1")
+        with sent(url, LONG) as waits:
+            until(url, "requests_deferred 1")
+            process.send_signal(signal.SIGTERM)
+            yield read_answer(runs)
+            yield read_answer(waits)
+        switches.set()
+        yield end_of(process, url)
+
+
+def a_signal_to_a_server_that_answers_nothing(live, switches):
+    """It ends."""
+    with live() as (process, url):
+        process.send_signal(signal.SIGINT)
+        yield end_of(process, url)
+
+
+SCENES = (
+    closed_sockets,
+    failing_steps,
+    a_first_signal,
+    a_second_signal,
+    a_signal_without_grace,
+    a_signal_to_a_server_that_answers_nothing,
+)
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_what_is_left_behind_is_what_was_recorded(scene, live, switches):
+    name = scene.__name__.replace("_", " ")
+    found = "---\n".join(scene(live, switches))
+    path = RECORDED / f"{LIFE}.txt"
+    if IS_RECORDING:
+        write_recording(path, (read_recording(path) if path.exists() else {}) | {name: found})
+    checked(LIFE, name, scene.__doc__, found)
