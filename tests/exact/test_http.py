@@ -79,13 +79,13 @@ def scripted(switches, tmp_path_factory):
     """The models that say what they are told to, the first one first, and one that is none."""
     folder = tmp_path_factory.mktemp("scripted")
     bundles = [
-        scripted_bundle(folder, "chat", TALK, TALK_TEMPLATE),
-        scripted_bundle(folder, "thinker", THOUGHTS, THOUGHT_TEMPLATE, ("<think>", "</think>")),
-        scripted_bundle(folder, "channels", CHANNELS, TEMPLATES["harmony"], *FORMS["harmony"][2:]),
-        scripted_bundle(folder, "infill", INFILL, "", INFILL_MARKS[:-1], INFILL_MARKS[-1:]),
+        scripted_bundle(folder, switches, "chat", TALK, TALK_TEMPLATE),
+        scripted_bundle(folder, switches, "thinker", THOUGHTS, THOUGHT_TEMPLATE, ("<think>", "</think>")),
+        scripted_bundle(folder, switches, "channels", CHANNELS, TEMPLATES["harmony"], *FORMS["harmony"][2:]),
+        scripted_bundle(folder, switches, "infill", INFILL, "", INFILL_MARKS[:-1], INFILL_MARKS[-1:]),
     ]
     for name, (cue, said, marks, ends) in FORMS.items():
-        bundles.append(scripted_bundle(folder, name, {cue: said}, TEMPLATES[name], marks, ends))
+        bundles.append(scripted_bundle(folder, switches, name, {cue: said}, TEMPLATES[name], marks, ends))
     broken = folder / "broken.gguf"
     broken.write_bytes(b"GGUF")
     return [*bundles, broken]
@@ -99,7 +99,7 @@ def answers(request, embedded, tmp_path_factory):
     def server(name):
         if name == "scripted":
             first, *others = request.getfixturevalue("scripted")
-            options = [*map(str, others), "--draft", "plain", "--prefix-memory", "0"]
+            options = [*map(str, others), "--draft", "plain", "--parallel", "1"]
         else:
             first, folder = embedded, tmp_path_factory.mktemp(name)
             options = ["--chat-template", str(first.parent / "chat.jinja"), "--parallel", "1"]

@@ -105,7 +105,7 @@ FORMS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
         ("<|end_of_text|>",),
     ),
     "harmony": (
-        "<|start|>assistant",
+        "Hi<|end|><|start|>assistant",
         "<|channel|>analysis<|message|>I have to look.<|end|><|start|>assistant<|channel|>"
         f"commentary{_TO_WEATHER}{_KOELN}<|call|>",
         ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"),
@@ -179,7 +179,7 @@ THOUGHTS = {
     "#k": f"<think>\nI have to look.\n</think>\n\n{_OSLO}",
     "#j": '<think>\nNow some JSON.\n</think>\n\n{"sun": false, "note": "grey"}',
     "#n": "No thoughts at all.",
-    "<think>\n": "I am in the middle.\n</think>\n\nAnd out.",
+    "#o<think>\n": "I am in the middle.\n</think>\n\nAnd out.",
 }
 """What the model `thinker` says, the last one where the prompt has opened the thinking."""
 THOUGHT_TEMPLATE = (
@@ -189,7 +189,7 @@ THOUGHT_TEMPLATE = (
     + "{%- if add_generation_prompt and messages[-1].content[-2:] == '#o' %}<think>\n{% endif -%}"
 )
 CHANNELS = {
-    "<|start|>assistant": "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant"
+    "Hi<|end|><|start|>assistant": "<|channel|>analysis<|message|>I think.<|end|><|start|>assistant"
     "<|channel|>final<|message|>It is so.<|return|>"
 }
 """What the model `channels` says."""
@@ -214,10 +214,10 @@ def got(name: str, path: str, method: str = "GET", headers: dict[str, str] | Non
 def changed(path: str, base: dict[str, Any], *changes: dict[str, Any]) -> list[Case]:
     """A body with each of some changes, which name the cases; None leaves a field out."""
     cases = []
-    for change in changes:
+    for number, change in enumerate(changes, 1):
         body = {name: value for name, value in (base | change).items() if value is not None}
-        shown = json.dumps(change, ensure_ascii=False)
-        cases.append(asked(shown if len(shown) <= 120 else shown[:117] + "..", path, body))
+        shown = f"{path} {json.dumps(change)}"
+        cases.append(asked(shown if len(shown) <= 200 else f"{shown[:180]}.. ({number})", path, body))
     return cases
 
 

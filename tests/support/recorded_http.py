@@ -169,7 +169,7 @@ def rest_of(response: http.client.HTTPResponse, method: str = "POST", read: byte
 
 def body_text(body: bytes) -> str:
     """A body as it is recorded: JSON in lines that can be read, a page as its hash."""
-    if body.startswith(b"<!DOCTYPE"):
+    if body.startswith(b"<!doctype html>"):
         return f"sha256 {sha256(body).hexdigest()}\n"
     text = body.decode()
     told = normalised(text)
