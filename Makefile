@@ -26,7 +26,7 @@ WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
 export PYTHONHASHSEED ?= 0
 
-.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint lint-rust lint-python format docs figures bench growth table peers clean
+.PHONY: help setup setup-train demo smollm2 test test-rust test-python explore test-damage-full test-interrupts-full test-real-full recordings test-faults test-lowest test-qnn-full page-shots clients families emulated arm64-packages wheel-arm64 test-arm64 c sanitize soak neighbours fuzz fuzz-again wheel lint lint-rust lint-python format docs figures bench growth table peers clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -65,6 +65,9 @@ explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5;
 		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 -m hypothesis \
 			--hypothesis-profile explore --hypothesis-seed $$seed $(TESTS) || exit 1; \
 	done
+
+recordings: build/.core ## record anew what the server answers (look at the diff: each one needs a reason)
+	COORDGEN_RECORD=1 $(BIN)/python -m pytest -q tests/exact/test_http.py
 
 test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
 	build/lowest/bin/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(TESTS) --benchmark-disable

@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -44,6 +44,7 @@ from http_cases import (
 from recorded_http import (
     answer_of,
     difference,
+    normalised,
     read_answer,
     read_recording,
     rest_of,
@@ -78,14 +79,17 @@ def embedded(bundle_of, switches, tmp_path_factory):
 def scripted(switches, tmp_path_factory):
     """The models that say what they are told to, the first one first, and one that is none."""
     folder = tmp_path_factory.mktemp("scripted")
+    of_forms = {name: "{%- set bos_token = '' -%}" + TEMPLATES[name] for name in FORMS}
+    made = partial(scripted_bundle, folder, switches)
     bundles = [
-        scripted_bundle(folder, switches, "chat", TALK, TALK_TEMPLATE),
-        scripted_bundle(folder, switches, "thinker", THOUGHTS, THOUGHT_TEMPLATE, ("<think>", "</think>")),
-        scripted_bundle(folder, switches, "channels", CHANNELS, TEMPLATES["harmony"], *FORMS["harmony"][2:]),
-        scripted_bundle(folder, switches, "infill", INFILL, "", INFILL_MARKS[:-1], INFILL_MARKS[-1:]),
+        made("chat", TALK, TALK_TEMPLATE),
+        made("thinker", THOUGHTS, THOUGHT_TEMPLATE, ("<think>", "</think>")),
+        made("channels", CHANNELS, of_forms["harmony"], *FORMS["harmony"][2:]),
+        made("infill", INFILL, TALK_TEMPLATE, INFILL_MARKS[:-1], INFILL_MARKS[-1:]),
+        made("bare", {}, ""),
     ]
     for name, (cue, said, marks, ends) in FORMS.items():
-        bundles.append(scripted_bundle(folder, switches, name, {cue: said}, TEMPLATES[name], marks, ends))
+        bundles.append(made(name, {cue: said}, of_forms[name], marks, ends))
     broken = folder / "broken.gguf"
     broken.write_bytes(b"GGUF")
     return [*bundles, broken]
@@ -102,12 +106,19 @@ def answers(request, embedded, tmp_path_factory):
             options = [*map(str, others), "--draft", "plain", "--parallel", "1"]
         else:
             first, folder = embedded, tmp_path_factory.mktemp(name)
-            options = ["--chat-template", str(first.parent / "chat.jinja"), "--parallel", "1"]
-            if name == "embedded":
-                options += ["--metrics", "--history", str(folder)]
+            options = ["--chat-template", str(first.parent / "chat.jinja")]
+            if name == "embedded":  # several answers to a request: one after the other
+                options += ["--metrics", "--history", str(folder), "--parallel", "1"]
             else:
                 (folder / "keys").write_text("# name key\nalice 5f0c\nbob 91b2\n")
-                options += ["--api-key-file", str(folder / "keys"), "--max-queue", "0"]
+                options += [
+                    "--api-key-file",
+                    str(folder / "keys"),
+                    "--max-queue",
+                    "0",
+                    "--parallel",
+                    "4",
+                ]
                 options += ["--allow-host", "chat.local", "--allow-origin", "https://chat.example"]
         with served(first, *options) as (_, url):
             yield url
@@ -152,6 +163,52 @@ def test_answers_are_those_that_were_recorded(group, name, answers):
     (case,) = [case for case in GROUPS[group] if case.name == name]
     line = case.written().split(b"\r\n")[0].decode()
     checked(group, name, line, answers(group)[name])
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('{"id":"cmpl-0123456789abcdef01234567"}', '{"id":"cmpl-<1>"}'),
+        ('{"id":"cmpl-0123456789abcdef0123456"}', None),
+        ('{"id":"call_1"}', None),
+        (
+            '["call_0123456789abcdef01234567","call_1123456789abcdef01234567",'
+            '"call_0123456789abcdef01234567"]',
+            '["call_<1>","call_<2>","call_<1>"]',
+        ),
+        ('{"created":1764000000,"n":1764000000}', '{"created":"<seconds>","n":1764000000}'),
+        ('{"created":17640000}', None),
+        ('{"created":null}', None),
+        ('{"created_at":"2026-11-29T21:30:51.123456Z"}', '{"created_at":"<time>"}'),
+        ('{"created_at":"2026-11-29 21:30:51"}', None),
+        ('{"prompt_ms":0.25,"prompt_n":3}', '{"prompt_ms":"<ms>","prompt_n":3}'),
+        ('{"prompt_ms":null,"mean_itl_ms":"1"}', None),
+        ('{"seed":7}', None),
+        ('{"seed":123456789012}', '{"seed":"<drawn>"}'),
+        ("date: Sun, 29 Nov 2026 21:30:51 GMT", "date: <date>"),
+        ("date: 2026-11-29", None),
+        ("coordgen_steps_total 4\ncoordgen_queue_seconds_total 0.5", "coordgen_steps_total 4\n"
+         "coordgen_queue_seconds_total <seconds>"),
+        ('[-0.25,-2.5e-07,0.5]', '["~-0.2500","~-0.0000",0.5]'),
+        ('{"finish_reason":"stop","prompt_tokens":12,"tokens_per_step":1.5}', None),
+    ],
+)  # fmt: skip
+def test_what_differs_from_run_to_run_is_replaced_and_nothing_else(said, told):
+    assert normalised(said) == (said if told is None else told)
+
+
+def test_a_byte_that_changes_is_seen_and_the_message_names_request_and_place():
+    group, name = "completions", "greedy, streamed"
+    recorded = read_recording(RECORDED / f"{group}.txt")[name]
+    checked(group, name, "a request", recorded)
+    for at in range(0, len(recorded), 97):
+        found = recorded[:at] + chr(ord(recorded[at]) ^ 1) + recorded[at + 1 :]
+        with pytest.raises(AssertionError, match=r"greedy, streamed.*a request.*line \d+, from"):
+            checked(group, name, "a request", found)
+    for found in (recorded + "x\n", recorded.replace("data: [DONE]\n\n", "")):
+        assert difference(recorded, found) is not None
+    assert difference('"~-1.2345"', '"~-1.2346"') is None
+    assert difference('"~-1.2345"', '"~-1.2445"') is not None
 
 
 LONG = {"prompt": [5] * 396, "max_tokens": 12, "ignore_eos": True, "stream": True}
@@ -255,6 +312,7 @@ def failing_steps(live, switches):
         switches.set(fails=True)
         yield answer_of(url, asked("", COMPLETIONS, WHOLE))
         yield answer_of(url, asked("", COMPLETIONS, LONG))
+        until(url, "requests_processing 0")
         yield counts(url)
         switches.set()
         yield answer_of(url, asked("", COMPLETIONS, WHOLE))

@@ -86,7 +86,7 @@ RULES: dict[str, tuple[str, str | Callable[[re.Match[str]], str]]] = {
         r'\1":"<seconds>"',
     ),
     "times of Ollama's": (rf'(?<=")(created_at|modified_at)":"{_ISO}"', r'\1":"<time>"'),
-    "times of documents": (rf'(?<=")added_at":"{_ISO}"', r'added_at":"<time>"'),
+    "times of documents": (r'(?<=")added_at":\d{10}\.\d+(?=[,}])', r'added_at":"<seconds>"'),
     "milliseconds and rates of llama.cpp's": (
         _times(
             *("prompt_ms", "prompt_per_token_ms", "prompt_per_second"),
@@ -140,6 +140,20 @@ def normalised(text: str) -> str:
     return _ID.sub(numbered, text)
 
 
+_HEAD = re.compile(
+    r'(?m)^data: \{"object":"[^"]*","id":"[^"]*","created":"<seconds>","model":"[^"]*",'
+    r'"system_fingerprint":"[^"]*",'
+)
+"""What the chunks of a stream begin with; where it is the same again, it is not shown again."""
+
+
+def _folded(text: str) -> str:
+    first = _HEAD.search(text)
+    if first is None:
+        return text
+    return text[: first.end()] + text[first.end() :].replace(first[0], "data: {..,")
+
+
 def answer_of(url: str, case: Case | Raw) -> str:
     """What a server answers, as it is recorded."""
     place = urlsplit(url)
@@ -177,7 +191,7 @@ def body_text(body: bytes) -> str:
         is_as_written = json.dumps(json.loads(text), **_AS_JSON) == text
     except ValueError:
         is_as_written = False
-    return (_in_lines(json.loads(told)) if is_as_written else told) + "\n"
+    return (_in_lines(json.loads(told)) if is_as_written else _folded(told)) + "\n"
 
 
 def _in_lines(value: Any, indent: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Bundles of models that say what they are told to, for servers that `steady_servers.py` makes such.
+"""Bundles of models that say what they are told to, for the servers of `steady_servers.py`.
 
 In: scripts, each a cue and what is said behind it, and a chat template. Out: a bundle, and its
 scripts where those servers look for them. Its weights are nothing: in those servers, the logits of

@@ -46,7 +46,7 @@ def step_or_wait(session, inputs):
     if not any(cue in text for cue in said):
         return logits
     told = logits.copy()
-    told[0] = np.random.default_rng(0).normal(0, 1, logits.shape[1])
+    told[0] = np.arange(logits.shape[1]) * 2654435761 % 4096 / 2048  # no two are the same
     for cue, answer in said.items():
         begun = text[text.rfind(cue) + len(cue) :]
         if cue in text and answer.startswith(begun):
@@ -88,7 +88,6 @@ class Switches:
                 (self._folder / name).touch()
             else:
                 (self._folder / name).unlink(missing_ok=True)
-
 
     def script(self, name: str, said: Mapping[str, str], tokens: Sequence[str]) -> None:
         """Let the model of a name say texts, by the end of the prompt; its tokens in hexadecimal.
