@@ -101,6 +101,20 @@ RULES: dict[str, tuple[str, str | Callable[[re.Match[str]], str]]] = {
         ),
         r'\1":"<ms>"',
     ),
+    # All of them, in their order, take one mark; where one is missing, each has its own.
+    "prompt's times together": (
+        r'"prompt_ms":"<ms>","prompt_per_token_ms":"<ms>","prompt_per_second":"<ms>"',
+        r'"prompt_..":"<3 times>"',
+    ),
+    "answer's times together": (
+        r'"predicted_ms":"<ms>","predicted_per_token_ms":"<ms>","predicted_per_second":"<ms>"',
+        r'"predicted_..":"<3 times>"',
+    ),
+    "vLLM's times together": (
+        r'"time_to_first_token_ms":"<ms>","generation_time_ms":"<ms>","queue_time_ms":"<ms>",'
+        r'"mean_itl_ms":"<ms>","tokens_per_second":"<ms>"',
+        r'"latencies":"<5 times>"',
+    ),
     "nanoseconds of Ollama's": (
         r'(?<=")(total_duration|load_duration|prompt_eval_duration|eval_duration)":\d+(?=[,}])',
         r'\1":"<ns>"',
@@ -110,6 +124,7 @@ RULES: dict[str, tuple[str, str | Callable[[re.Match[str]], str]]] = {
         r"\1 <seconds>",
     ),
     "what a process has grown by": (r'(?<=")memory_bytes":\d+(?=[,}])', r'memory_bytes":"<bytes>"'),
+    "sizes of files, which tools write": (r'(?<=")size":\d+(?=[,}])', r'size":"<bytes>"'),
     "when a client may come again": (r"(?<=try again in )\d{1,2}(?= s)", "<seconds>"),
     "a seed that was drawn": (r'(?<=")seed":\d{9,16}(?=[,}])', r'seed":"<drawn>"'),
     "the version of this package": (
@@ -147,6 +162,10 @@ _HEAD = re.compile(
 """What the chunks of a stream begin with; where it is the same again, it is not shown again."""
 
 
+_USUAL = "date: <date>\ncontent-length: <length>\ncontent-type: application/json"
+"""The headers of most answers, in their order: shown as `usual headers`."""
+
+
 def _folded(text: str) -> str:
     first = _HEAD.search(text)
     if first is None:
@@ -178,7 +197,8 @@ def rest_of(response: http.client.HTTPResponse, method: str = "POST", read: byte
         is_retry = name == "retry-after" and response.status == 429 and value.isdecimal()
         headers.append(f"{name}: {'<length>' if is_length else '<seconds>' if is_retry else value}")
     head = "\n".join([f"HTTP/1.1 {response.status} {response.reason}", *headers])
-    return f"{normalised(head)}\n\n{body_text(body)}"
+    told = normalised(head).replace(f"\n{_USUAL}", "\nusual headers")
+    return f"{told}\n\n{body_text(body)}"
 
 
 def body_text(body: bytes) -> str:
