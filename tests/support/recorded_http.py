@@ -124,6 +124,7 @@ RULES: dict[str, tuple[str, str | Callable[[re.Match[str]], str]]] = {
         r"\1 <seconds>",
     ),
     "what a process has grown by": (r'(?<=")memory_bytes":\d+(?=[,}])', r'memory_bytes":"<bytes>"'),
+    "microseconds of steps": (r'(?<=")(base|per_token)":\d+(\.\d+)?(?=[,}])', r'\1":"<us>"'),
     "sizes of files, which tools write": (r'(?<=")size":\d+(?=[,}])', r'size":"<bytes>"'),
     "when a client may come again": (r"(?<=try again in )\d{1,2}(?= s)", "<seconds>"),
     "a seed that was drawn": (r'(?<=")seed":\d{9,16}(?=[,}])', r'seed":"<drawn>"'),
