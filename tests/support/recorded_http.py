@@ -195,6 +195,8 @@ def rest_of(response: http.client.HTTPResponse, method: str = "POST", read: byte
     length, headers = str(len(body)), []
     for name, value in response.getheaders():
         is_length = name == "content-length" and value == length and method != "HEAD"
+        if name == "allow":  # of a set: its order is another in each process
+            value = ", ".join(sorted(value.split(", ")))
         is_retry = name == "retry-after" and response.status == 429 and value.isdecimal()
         headers.append(f"{name}: {'<length>' if is_length else '<seconds>' if is_retry else value}")
     head = "\n".join([f"HTTP/1.1 {response.status} {response.reason}", *headers])
