@@ -56,6 +56,10 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 tests benches --benchmark-disable
 
+recordings: build/.core $(EMBEDDED) ## record anew what tests/exact compares (each difference needs a reason)
+	$(BIN)/python models/smollm2.py build
+	COORDGEN_RECORD=1 $(BIN)/python -m pytest -q tests/exact
+
 explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5; SEED=n for the one that failed; CASES=2560 in Rust)
 	@for round in $$(seq $(if $(SEED),1,$(ROUNDS))); do \
 		seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
@@ -65,9 +69,6 @@ explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5;
 		PYTHONHASHSEED=$$seed $(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 -m hypothesis \
 			--hypothesis-profile explore --hypothesis-seed $$seed $(TESTS) || exit 1; \
 	done
-
-recordings: build/.core ## record anew what the server answers (look at the diff: each one needs a reason)
-	COORDGEN_RECORD=1 $(BIN)/python -m pytest -q tests/exact/test_http.py
 
 test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest versions that are supported (TESTS=files)
 	build/lowest/bin/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(TESTS) --benchmark-disable

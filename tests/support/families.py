@@ -555,7 +555,7 @@ _PHI_METADATA = {
     "phi3.rope.scaling.attn_factor": _ATTENTION_FACTOR,
     "phi3.rope.scaling.original_context_length": 256,
 }
-_IN_GGUF: dict[str, dict[str, Any]] = {
+IN_GGUF: dict[str, dict[str, Any]] = {
     "Llama": {},
     "Qwen2": {},
     "Qwen3": {},
@@ -608,7 +608,7 @@ query_pre_attn_scalar of Gemma, are not in it."""
 
 FORMATS: dict[str, Callable[[str, Any, Path], Path]] = {
     "safetensors": lambda name, model, path: write_safetensors(model, path),
-    "gguf": lambda name, model, path: write_gguf_file(model, path, _IN_GGUF[name]),
+    "gguf": lambda name, model, path: write_gguf_file(model, path, IN_GGUF[name]),
 }
 """Writes a model to a new path and returns what `export_checkpoint` is to be given, by format."""
 
@@ -616,7 +616,7 @@ CASES = [
     (name, file_format)
     for name in MODELS
     for file_format in FORMATS
-    if file_format == "safetensors" or name in _IN_GGUF
+    if file_format == "safetensors" or name in IN_GGUF
 ]
 """Names of models, each with a format that can hold it."""
 
