@@ -37,6 +37,7 @@ def subject_of(bundle_of, template):
             bundle_of("embedded", weights),
             lambda number: requests(*held_out(number), number, chats=True),
             {"kv_cache": kv_cache, "chat_template": template},
+            few=name != "embedded",
         )
 
     return subject
@@ -52,18 +53,19 @@ def test_plain_decoding_and_drafts_say_what_is_recorded(subject_of, name):
     subject = subject_of(name)
     subject.check_plain()
     subject.check("auto")
-    subject.check("blend", draft="blend")
+    subject.check("blend", draft="blend", few=True)
     subject.check("together", together, parallel=4)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_method_says_what_is_recorded(embedded, bundle_of, method):
     model = bundle_of("embedded-draft", "fp32") if method.needs_draft_model else None
-    embedded.check(method.name, draft=method.name, draft_model=model)
+    few = method.needs_draft_model
+    embedded.check(method.name, few=few, draft=method.name, draft_model=model)
 
 
 def test_a_draft_model_beside_lookups_says_what_is_recorded(embedded, bundle_of):
-    embedded.check("draft model", draft_model=bundle_of("embedded-draft", "fp32"))
+    embedded.check("draft model", few=True, draft_model=bundle_of("embedded-draft", "fp32"))
 
 
 def test_drafts_of_a_look_up_table_say_what_is_recorded(embedded, tmp_path):
@@ -71,23 +73,23 @@ def test_drafts_of_a_look_up_table_say_what_is_recorded(embedded, tmp_path):
     text = Tokenizer.of(session.bundle).encode(held_out(0)[0])
     table = tmp_path / "table"
     save_table(warm_up(session, [text]), table, session.bundle)
-    embedded.check("look-up table", draft="diaa", lookup_table=table)
+    embedded.check("look-up table", few=True, draft="diaa", lookup_table=table)
 
 
 def test_a_history_and_kept_prefixes_say_what_is_recorded(embedded, tmp_path):
-    embedded.check("history", rounds=2, history=tmp_path / "history")
-    embedded.check("prefixes in memory", rounds=2, prefix_memory=1 << 24)
-    embedded.check("prefixes on disk", prefix_store=tmp_path / "prefixes")
-    embedded.check("prefixes on disk again", prefix_store=tmp_path / "prefixes")
+    embedded.check("history", rounds=2, few=True, history=tmp_path / "history")
+    embedded.check("prefixes in memory", rounds=2, few=True, prefix_memory=1 << 24)
+    embedded.check("prefixes on disk", few=True, prefix_store=tmp_path / "prefixes")
+    embedded.check("prefixes on disk again", few=True, prefix_store=tmp_path / "prefixes")
 
 
 def test_rejected_side_branches_that_are_fed_again_say_what_is_recorded(embedded):
-    embedded.check("canonical", commit="canonical")
+    embedded.check("canonical", few=True, commit="canonical")
 
 
 def test_requests_of_asyncio_say_what_is_recorded(embedded):
     embedded.check("tasks", by_tasks, parallel=4)
-    embedded.check("tasks in turn", by_tasks)
+    embedded.check("tasks in turn", by_tasks, few=True)
 
 
 def test_what_differs_is_told_by_its_place(embedded):

@@ -1,14 +1,16 @@
-"""A random checkpoint of every family, most of them with the embedded model's tokenizer.
+"""A random checkpoint of every family, with the embedded model's tokenizer.
 
 In: a family's name, and a path. Out: a Hugging Face directory, or the same as a GGUF file. Neither
 needs PyTorch or transformers.
 Configurations of dense families are those that `families.py` lets transformers make.
 """
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from checkpoints import CHECKPOINTS
 from families import IN_GGUF, MODELS
 from gemma4 import write_gemma4
 from gguf_files import write_gguf
@@ -113,12 +115,20 @@ def _feed_forward(config: dict[str, Any], family: str) -> Shapes:
     return shapes | {f"mlp.{part}_proj.weight": (ffn, hidden) for part in ("gate", "up")}
 
 
+def _write_gpt_oss(path: Path, *, packed: bool) -> Path:
+    """With a tokenizer that grammars can be used with."""
+    tokens = {name: _SIZES[name] for name in ("vocab_size", "bos_token_id", "eos_token_id")}
+    write_gpt_oss(path, packed=packed, **tokens)
+    shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
+    return path
+
+
 _WRITERS: dict[str, Callable[[Path, str], object]] = {
     **dict.fromkeys(_DENSE, write_dense),
     **dict.fromkeys(("lfm2", "qwen3_5"), write_hybrid),
     **dict.fromkeys(("qwen3_moe", "granitemoehybrid", "lfm2_moe", "qwen3_5_moe"), write_mixture),
     **dict.fromkeys(("gemma4", "gemma4_unified"), write_gemma4),
-    "gpt_oss": lambda path, _: write_gpt_oss(path, packed=True),
+    "gpt_oss": lambda path, _: _write_gpt_oss(path, packed=True),
 }
 MINIATURES = tuple(_WRITERS)
 """Names of all families."""
@@ -137,6 +147,6 @@ NOT_IN_GGUF = {"mistral": "a window", "qwen3_moe": "a dense layer beside those w
 def write_miniature_gguf(path: Path, family: str, checkpoint: Path) -> Path:
     """Write what is in a family's checkpoint as a GGUF file and return its path."""
     if family == "gpt_oss":  # of floats, which are rounded as those of the checkpoint are
-        floats = write_gpt_oss(path.with_suffix(".floats"))
+        floats = _write_gpt_oss(path.with_suffix(".floats"), packed=False)
         return write_gguf(path, floats, {"_exps": "MXFP4"})
     return write_gguf(path, checkpoint, metadata=IN_GGUF.get(_DENSE.get(family, "")))
