@@ -15,8 +15,9 @@ from miniatures import MINIATURES, NOT_IN_GGUF, write_miniature, write_miniature
 from recorded_tokens import Subject, held_out, requests, together
 
 IN_INTEGERS = ("llama", "qwen2", "smollm3", "granite", "phi3", "lfm2", "qwen3_moe")
-"""Families whose products have weights of 8 bits here: all they compute has the same bits on every
-processor, and so has their rounding, of which a search of 4 bits is not sure."""
+"""Families whose weights have 8 bits here: rounding to them is the same everywhere, while a search
+of 4 bits sums floats as NumPy does. OLMo and Gemma stay in floats: some of their norms are ONNX
+Runtime's, whose last bits depend on the processor, and integers would make more of such a bit."""
 KV_CACHES = {"qwen3": "f16", "mistral": "q8"}
 MIXES = {
     "gguf-in-k-blocks": {"attn_": "Q4_K", "ffn_down": "Q6_K", "ffn_": "Q5_K", "token_embd": "Q8_0"},

@@ -70,10 +70,21 @@ FEW = (
 """Kinds of requests that are asked where all would take too long."""
 
 
-def requests(text: str, further: str, seed: int, *, chats: bool = False) -> dict[str, Asked]:
-    """Requests of every kind on a text, which goes on in another; the second reuses the first."""
-    counted = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "logit_bias": {40: 2.0, 60: -9}}
-    drawn = {"temperature": 0.9, "seed": seed}
+def requests(
+    text: str, further: str, seed: int, *, chats: bool = False, heat: float = 1.0
+) -> dict[str, Asked]:
+    """Requests of every kind on a text, which goes on in another; the second reuses the first.
+
+    Args:
+        text: The prompt.
+        further: What the second turn adds to it.
+        seed: Of what is drawn.
+        chats: Whether dialogues are among them.
+        heat: By how much more those that draw, or penalise, change what a sure model says.
+    """
+    counted: dict[str, Any] = {"presence_penalty": 0.4 * heat, "frequency_penalty": 0.3 * heat}
+    counted["logit_bias"] = {40: 2.0 * heat, 60: -9.0 * heat}
+    drawn = {"temperature": 0.9 * heat, "seed": seed}
     calls = JsonSchema(
         {
             "type": "object",
@@ -92,15 +103,15 @@ def requests(text: str, further: str, seed: int, *, chats: bool = False) -> dict
         "up to a stop string": {"stop": ["e", ". "]},
         "top_k": drawn | {"top_k": 20},
         "top_p": drawn | {"top_p": 0.7},
-        "min_p": drawn | {"temperature": 1.3, "min_p": 0.1},
-        "repetition penalty": {"repetition_penalty": 1.3},
+        "min_p": drawn | {"temperature": 1.3 * heat, "min_p": 0.1},
+        "repetition penalty": {"repetition_penalty": 1 + 0.3 * heat},
         "penalties and biases": counted,
         "penalties and biases, drawn": drawn | counted | {"top_k": 10, "repetition_penalty": 1.1},
         "regex": {"grammar": Regex("([a-f]{3} [0-9]{2};){1,3}")},
         "regex, drawn": drawn | {"grammar": Regex("([a-f]{3} [0-9]{2};){1,3}"), "top_k": 20},
         "JSON": {"grammar": calls},
         "Lark": {"grammar": Lark('start: "yes" | "no" (" no")*'), "max_new_tokens": 12},
-        "expected": {"prediction": further},
+        "expected": {"prediction": text},
     }
     asked = {
         kind: Asked(f"{text}{further}" if kind == "a further turn" else text, (), _SHORT | options)
@@ -205,7 +216,7 @@ class Subject:
 
     def check_plain(self) -> None:
         """Check what plain decoding answers, each time from nothing; or record it."""
-        if "COORDGEN_RECORD" in os.environ:
+        if os.environ.get("COORDGEN_RECORD"):
             self._record()
         self.check("plain", _from_nothing, draft="plain")
 
