@@ -148,5 +148,5 @@ def write_miniature_gguf(path: Path, family: str, checkpoint: Path) -> Path:
     """Write what is in a family's checkpoint as a GGUF file and return its path."""
     if family == "gpt_oss":  # of floats, which are rounded as those of the checkpoint are
         floats = _write_gpt_oss(path.with_suffix(".floats"), packed=False)
-        return write_gguf(path, floats, {"_exps": "MXFP4"})
+        return write_gguf(path, floats, {"_exps.weight": "MXFP4"})
     return write_gguf(path, checkpoint, metadata=IN_GGUF.get(_DENSE.get(family, "")))
