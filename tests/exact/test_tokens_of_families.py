@@ -40,8 +40,8 @@ def subject_of(name, bundle, **options):
 
 def check(subject):
     subject.check_plain()
-    subject.check("all sources", draft=ALL_SOURCES)
-    subject.check("together", together, draft="coordgen", parallel=4)
+    subject.check("all sources", few=True, draft=ALL_SOURCES)
+    subject.check("together", together, few=True, draft="coordgen", parallel=4)
 
 
 @pytest.mark.parametrize("family", MINIATURES)
@@ -56,7 +56,9 @@ def test_a_family_says_what_is_recorded_also_as_a_gguf_file(tmp_path, family):
     file = write_miniature_gguf(tmp_path / "model.gguf", family, checkpoint)
     tokenizer = checkpoint / "tokenizer.json"
     export_checkpoint(file, tmp_path / "of-gguf", weights=weights, tokenizer=tokenizer)
-    subject_of(family, tmp_path / "of-gguf", **options).check("GGUF", draft="prompt-lookup")
+    subject_of(family, tmp_path / "of-gguf", **options).check(
+        "GGUF", few=True, draft="prompt-lookup"
+    )
 
 
 @pytest.mark.parametrize("name", MIXES)
@@ -77,8 +79,8 @@ def test_drafts_of_the_models_own_head_say_what_is_recorded(tmp_path, name):
     export_checkpoint(checkpoint, tmp_path / "bundle", weights="fp32", assistant=assistant)
     subject = subject_of(name, tmp_path / "bundle")
     check(subject)
-    subject.check("auto")
-    subject.check("mtp", draft="mtp")
+    subject.check("auto", few=True)
+    subject.check("mtp", few=True, draft="mtp")
 
 
 def test_blocks_that_are_switched_or_streamed_say_what_is_recorded(tmp_path):
@@ -86,8 +88,9 @@ def test_blocks_that_are_switched_or_streamed_say_what_is_recorded(tmp_path):
     export_checkpoint(checkpoint, tmp_path / "bundle", weights="int8", blocks=2)
     subject = subject_of("llama", tmp_path / "bundle")
     size = max(path.stat().st_size for path in subject.bundle.glob("block_*.weights"))
-    subject.check("switched", switch="just_in_time")
-    subject.check("streamed", memory_budget=int(1.5 * size))
+    subject.check("switched", few=True, draft="coordgen", switch="just_in_time")
+    budget = int(1.5 * size)
+    subject.check("streamed", few=True, draft="coordgen", memory_budget=budget)
 
 
 def test_every_family_is_recorded():

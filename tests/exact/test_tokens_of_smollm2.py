@@ -21,4 +21,4 @@ def test_a_real_model_says_what_is_recorded():
     subject = Subject("smollm2", ROOT / "build" / "smollm2", asked, few=True)
     subject.check_plain()
     subject.check("auto")
-    subject.check("together", together, parallel=4)
+    subject.check("together", together, few=True, parallel=4)

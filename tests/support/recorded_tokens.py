@@ -67,7 +67,9 @@ FEW = (
     *("greedy", "a further turn", "beyond the end", "up to a stop string", "top_k"),
     *("penalties and biases, drawn", "regex, drawn", "JSON", "chat", "chat, second turn"),
 )
-"""Kinds of requests that are asked where all would take too long."""
+"""Kinds of requests that are recorded where all would take too long."""
+FEWER = ("greedy", "a further turn", "top_k", "penalties and biases, drawn", "JSON")
+"""Those that further ways of asking take."""
 
 
 def requests(
@@ -174,9 +176,9 @@ class Subject:
     options: Mapping[str, Any] = field(default_factory=dict)
     few: bool = False
 
-    def _asked(self, number: int, *, few: bool) -> dict[str, Asked]:
+    def _asked(self, number: int) -> dict[str, Asked]:
         asked = self.requests(number)
-        return {kind: asked[kind] for kind in asked if kind in FEW or not few}
+        return {kind: asked[kind] for kind in asked if kind in FEW or not self.few}
 
     @property
     def _file(self) -> Path:
@@ -197,19 +199,19 @@ class Subject:
             way: What this way of asking is called if they are not.
             answered: Asks for all of them.
             rounds: How often it does.
-            few: Whether it asks only for those of `FEW`.
+            few: Whether it asks only for those of `FEWER`.
             options: Of `Model.open`.
         """
         if not self._file.exists():
             raise AssertionError(f"{self.name}: nothing is recorded; `make recordings` does it")
         recorded = json.loads(self._file.read_text())
-        asked = self._asked(recorded["number"], few=self.few)
+        asked = self._asked(recorded["number"])
         answers = recorded["answers"]
         if asked.keys() != answers.keys():
             other = ", ".join(sorted(asked.keys() ^ answers.keys()))
             raise AssertionError(f"{self.name}: other requests are recorded than asked: {other}")
         if few:
-            asked = self._asked(recorded["number"], few=True)
+            asked = {kind: asked[kind] for kind in FEWER}
         with Model.open(self.bundle, **{**self.options, **options}) as model:
             for _ in range(rounds):
                 self._compare(way, answers, answered(model, asked))
@@ -232,7 +234,7 @@ class Subject:
     def _record(self) -> None:
         with Model.open(self.bundle, **{**self.options, "draft": "plain"}) as model:
             for number in range(_MOST_TRIED):
-                asked = self._asked(number, few=self.few)
+                asked = self._asked(number)
                 answers, close = _from_nothing(model, asked), ""
                 for seed in range(3):
                     with _shaken(seed):
