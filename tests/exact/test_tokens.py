@@ -35,7 +35,7 @@ def subject_of(bundle_of, template):
         return Subject(
             name,
             bundle_of("embedded", weights),
-            lambda number: requests(*held_out(number), number, chats=True, heat=2.5),
+            lambda number: requests(*held_out(number), number, chats=True, heat=5.0),
             {"kv_cache": kv_cache, "chat_template": template},
             few=name != "embedded",
         )
