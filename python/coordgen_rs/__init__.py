@@ -63,10 +63,11 @@ if TYPE_CHECKING:
     from coordgen_rs.history.corpus.tables import Document
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
-    from coordgen_rs.model.answer import Answer, Gain, Piece, Span, Stream
+    from coordgen_rs.model.answer import Answer, Gain, Piece, Span
     from coordgen_rs.model.async_stream import AsyncStream
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import RequestOptions
+    from coordgen_rs.model.stream import Stream
     from coordgen_rs.opening.directory import open_bundle
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session
@@ -185,7 +186,7 @@ _MODULES = {
     "Stats": "generation.stats",
     "Step": "generation.step",
     "StepInputs": "_core",
-    "Stream": "model.answer",
+    "Stream": "model.stream",
     "SuffixAutomaton": "_core",
     "TokenLogprob": "generation.logprobs",
     "Tokenizer": "text.tokenizer",

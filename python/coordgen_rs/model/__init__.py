@@ -6,11 +6,12 @@ dialogue becomes text in `prompts.py`. What is drafted, how wide and when, is le
 below.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
+from weakref import finalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,15 +24,18 @@ from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arg
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.model.answer import Answer, Stream, whole
-from coordgen_rs.model.async_stream import AsyncStream, Reader
+from coordgen_rs.generation.step import Step
+from coordgen_rs.model.answer import Answer, Read, read
+from coordgen_rs.model.async_stream import AsyncStream
 from coordgen_rs.model.async_stream import whole as awaited
+from coordgen_rs.model.engine import Engine
+from coordgen_rs.model.events import Events
 from coordgen_rs.model.many import answered
 from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
+from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
-from coordgen_rs.model.rounds import Rounds
-from coordgen_rs.model.turns import Turns
+from coordgen_rs.model.stream import Stream, whole
 from coordgen_rs.opening.options import OpeningOptions
 from coordgen_rs.opening.prefix_store import store_opened
 from coordgen_rs.opening.provider import ProviderChoice
@@ -122,15 +126,16 @@ class Model(NotCopied):
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
         self.parallel = 1 if self.why_alone else parallel or most_together(session)
         self.runs: RunCounts | None = None
-        self._turns: Turns | Rounds
-        if self.parallel == 1:
-            self._turns = Turns(session, self._prefixes, namespace, partial(_close, closing))
-        else:
+        places: OnePlace | Places = OnePlace(session, self._prefixes, namespace)
+        if self.parallel > 1:
             batch = Batch(session, self.parallel)
             closing.insert(0, batch.release)
             self.runs = batch.counts
-            self._turns = Rounds(batch, self._prefixes, namespace, partial(_close, closing))
-        self._reader, self._opened = Reader(self.parallel, self._turns.has_news), OpenedHere()
+            places = Places(batch, self._prefixes, namespace)
+        self._opened = OpenedHere()
+        self._engine = Engine(places, self._prefixes, partial(_close, closing))
+        finalize(self, self._engine.close_soon).atexit = False
+        self._engine.begin()
 
     @classmethod
     def open(
@@ -430,7 +435,7 @@ class Model(NotCopied):
             options: See `RequestOptions`.
         """
         check_names("Model.astream", options)
-        return AsyncStream(self.stream(text, **options), self._reader)
+        return AsyncStream(self.stream(text, **options))
 
     async def agenerate(self, text: str, **options: Unpack[RequestOptions]) -> Answer:
         """Answer a prompt; arguments and errors as of `generate`.
@@ -460,7 +465,7 @@ class Model(NotCopied):
         stream = self.stream_chat(
             messages, tools=tools, template_variables=template_variables, **options
         )
-        return AsyncStream(stream, self._reader)
+        return AsyncStream(stream)
 
     async def achat(
         self,
@@ -725,16 +730,19 @@ class Model(NotCopied):
             drafters=drafters,
             prediction=prediction,
         )
-        turn, decode = self._turns.turn(request), self._tokenizer.stream(shown=asked.special_tokens)
+        decode = self._tokenizer.stream(shown=asked.special_tokens)
         for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
             decode(token)
+
+        def events(steps: Generator[Step]) -> Generator[Read]:
+            return read(steps, request.stats, decode, stop_strings)
+
         return Stream(
-            turn.steps,
+            Events(partial(self._engine.submit, request, events), self._engine.look),
             request.stats,
-            decode,
-            stop_strings,
-            turn.made,
+            on_read=asked.on_read,
             tells_logprobs=asked.logprobs is not None,
+            model=self,
         )
 
     def close(self) -> None:
@@ -745,14 +753,11 @@ class Model(NotCopied):
         Raises:
             CallOrderError: The call is made within a step, as by `on_read`.
         """
-        self._turns.check_outside()
-        self._reader.close()
-        self._turns.close()
-        self._reader.join()
+        self._engine.close()
 
     def __repr__(self) -> str:
         shown = self._session.bundle.shown
-        state = "closed" if self._turns.is_closed else f"context {self.context:,}"
+        state = "closed" if self._engine.is_closing else f"context {self.context:,}"
         return f"<Model {shown!r} on {self.provider}, {state}>"
 
     def __enter__(self) -> Self:

@@ -10,8 +10,9 @@ from typing import Any, Unpack
 
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Stream
+from coordgen_rs.model.answer import Answer
 from coordgen_rs.model.options import RequestOptions, check_names
+from coordgen_rs.model.stream import Stream
 
 _IS_CUT = (None, "length", "capacity")
 

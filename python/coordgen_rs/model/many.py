@@ -1,14 +1,17 @@
 """Many prompts, answered by one thread.
 
 In: streams that have not begun. Out: their answers, in order. As many as the model has places for
-are open at a time.
+are open at a time, and one that waits, so that no place is empty.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
+from queue import SimpleQueue
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.model.answer import Answer, Stream
+from coordgen_rs.model.answer import Answer
+from coordgen_rs.model.stream import Stream
 
 
 def answered(
@@ -22,7 +25,7 @@ def answered(
 
     Args:
         begin: Make the streams, one each.
-        num_places: How many are open at a time.
+        num_places: How many are answered at a time.
         keep_errors: Put the error of a stream in its answer's place, rather than raise it.
         on_progress: Called with how many answers there are, and will be, whenever there is one
             more.
@@ -30,35 +33,50 @@ def answered(
     Raises:
         CoordgenError: Errors of a stream; all others are closed then.
     """
-    waiting = deque(enumerate(begin))
-    done: list[Answer | CoordgenError | None] = [None] * len(waiting)
-    is_open, num_done = deque[tuple[int, Stream]](), 0
-    try:
-        while waiting or is_open:
-            number = -1
-            ended: Answer | CoordgenError | None = None
-            try:
-                if waiting and len(is_open) < num_places:
-                    number, make = waiting.popleft()
-                    is_open.append((number, make()))
-                    continue
-                number, stream = is_open[0]
-                if stream.step() is None:
-                    ended = stream.answer
-                else:
-                    is_open.rotate(-1)
-            except CoordgenError as error:
-                if not keep_errors:
-                    error.add_note(f"by prompt {number + 1} of {len(done)}")
-                    raise
-                ended = error
-            if ended is not None:
-                if is_open and is_open[0][0] == number:
-                    is_open.popleft()[1].close()
-                done[number], num_done = ended, num_done + 1
-                if on_progress is not None:
-                    on_progress(num_done, len(done))
-    finally:
-        for _, stream in is_open:
-            stream.close()
-    return [it for it in done if it is not None]
+    waiting, is_open = deque(enumerate(begin)), dict[int, _Open]()
+    done, num_all = dict[int, Answer | CoordgenError](), len(waiting)
+    news = SimpleQueue[None]()
+    while len(done) < num_all:
+        while waiting and len(is_open) <= num_places:
+            number, make = waiting.popleft()
+            is_open[number] = _Open(make, partial(news.put, None))
+        ends = {number: one.end() for number, one in is_open.items()}
+        for number, end in ends.items():
+            if end is None:
+                continue
+            if isinstance(end, CoordgenError) and not keep_errors:
+                end.add_note(f"by prompt {number + 1} of {num_all}")
+                raise end
+            del is_open[number]
+            done[number] = end
+            if on_progress is not None:
+                on_progress(len(done), num_all)
+        if len(is_open) == len(ends):  # none has ended
+            news.get()
+    return [done[number] for number in range(num_all)]
+
+
+class _Open:
+    """A stream that is read; dropped, it is closed.
+
+    Args:
+        make: Makes it.
+        wake: Called when there is something to read.
+    """
+
+    def __init__(self, make: Callable[[], Stream], wake: Callable[[], object]) -> None:
+        self._make, self._wake = make, wake
+        self._stream: Stream | None = None
+
+    def end(self) -> Answer | CoordgenError | None:
+        """How it has ended; None as long as it goes on, behind what is there to read."""
+        try:
+            if self._stream is None:
+                self._stream = self._make()
+                self._stream.events.wake = self._wake
+            while self._stream.is_ready:
+                if self._stream.step() is None:
+                    return self._stream.answer
+        except CoordgenError as error:
+            return error
+        return None

@@ -1,17 +1,18 @@
-"""The places of requests that are answered together, and what each holds.
+"""The places where requests are answered: one, or several together, and what each holds.
 
-In: requests that want one. Out: a place whose session holds as much of the prompt as any of them
-has. Nothing of one namespace is seen by another.
+In: requests that want one. Out: a session that holds as much of the prompt as any of them has.
+Nothing of one namespace is seen by another.
 """
 
-from collections.abc import Sequence
 from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.batch.sequence import Sequence as Shared
+from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefixes import LEAST_TOKENS, PrefixPool, common_len
 from coordgen_rs.threads.owner import Owner
 
@@ -73,24 +74,23 @@ class Places:
     """All places of a batch.
 
     Args:
-        sessions: The sequences of the batch.
+        batch: Runs its sequences; nothing else may use it.
         prefixes: Where what is overwritten is kept; None drops it.
         namespace: The namespace whose tokens they hold at first.
     """
 
-    def __init__(
-        self, sessions: Sequence[Shared], prefixes: PrefixPool | None, namespace: str
-    ) -> None:
-        self._all = [Place(session, namespace) for session in sessions]
-        for session in sessions:
+    def __init__(self, batch: Batch, prefixes: PrefixPool | None, namespace: str) -> None:
+        self.run = batch.run
+        self._all = [Place(session, namespace) for session in batch.sequences]
+        for session in batch.sequences:
             session.is_driven = True
         self._prefixes = prefixes
 
-    def taken(self, request: ModelRequest, owner: Owner) -> Place | None:
-        """A place for a request; None while none is free.
+    def taken(self, request: ModelRequest, owner: Owner) -> Shared | None:
+        """The session that answers a request; None while none is free.
 
         Args:
-            request: Same as in `Rounds.turn`.
+            request: What is to be answered.
             owner: Who has the place until it leaves it, or is over.
         """
         free = [place for place in self._all if place.owner is None]
@@ -110,7 +110,13 @@ class Places:
                 self._keep(place)
                 place.session.take_prefix(most.session, num_held)
         place.take(owner, prompt, is_gone_on_with=request.reuse_prefix)
-        return place
+        return place.session
+
+    def begins(self, owner: Owner) -> None:
+        """Somebody begins to read the prompt."""
+        for place in self._all:
+            if place.owner is owner:
+                place.is_beginning = False
 
     def leave(self, owner: Owner) -> None:
         """Free the place that somebody has, if there is one."""
@@ -143,6 +149,48 @@ class Places:
         """Keep what a place holds, before it is overwritten."""
         if self._prefixes is not None:
             self._prefixes.of(place.namespace).hand_over(place.session, place.namespace)
+
+
+class OnePlace:
+    """The only place of a session that answers one request at a time.
+
+    Args:
+        session: The target; nothing else may use it.
+        prefixes: Same as in `Places`.
+        namespace: Same as in `Places`.
+    """
+
+    def __init__(self, session: OrtSession, prefixes: PrefixPool | None, namespace: str) -> None:
+        self._session, self._prefixes, self._held_by = session, prefixes, namespace
+        self._owner: Owner | None = None
+
+    def is_being_read(self, request: ModelRequest) -> bool:
+        """False: a request waits for the other's end."""
+        return False
+
+    def taken(self, request: ModelRequest, owner: Owner) -> OrtSession | None:
+        """The session, if nobody has it; see `Places.taken`."""
+        if self._owner is not None and not self._owner.is_over:
+            return None
+        if request.namespace != self._held_by:
+            if self._prefixes is not None:
+                self._prefixes.of(self._held_by).hand_over(self._session, self._held_by)
+            self._session.rewind(0)
+            self._held_by = request.namespace
+        self._owner = owner
+        return self._session
+
+    def begins(self, owner: Owner) -> None:
+        """Nobody waits for that."""
+
+    def leave(self, owner: Owner) -> None:
+        """Free the place, if somebody has it."""
+        if self._owner is owner:
+            self._owner = None
+
+    def run(self) -> bool:
+        """False: the session runs within each step."""
+        return False
 
 
 def _will_hold(place: Place, prompt: NDArray[np.uint32]) -> int:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Gain, Stream
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.text.token_spelling import TokenSpelling

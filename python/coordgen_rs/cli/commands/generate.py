@@ -22,8 +22,9 @@ from coordgen_rs.cli.terminal.printable import answer_text
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Piece, Stream, whole
+from coordgen_rs.model.answer import Answer, Piece
 from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.model.stream import Stream, whole
 from coordgen_rs.opening.directory import check_template
 
 EXAMPLES = """\

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.kinds import AfterThinking, Grammar, JsonSchema
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.asked import logprobs
 from coordgen_rs.server.asked.content import prediction_of, stop_strings_of
 from coordgen_rs.server.asked.dialogue import dialogue_of

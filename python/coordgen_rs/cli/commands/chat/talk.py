@@ -20,8 +20,9 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.printable import answer_text, printable
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
-from coordgen_rs.model.answer import Piece, Stream
+from coordgen_rs.model.answer import Piece
 from coordgen_rs.model.dialogue import Dialogue
+from coordgen_rs.model.stream import Stream
 
 
 class Talk:

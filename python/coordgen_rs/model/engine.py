@@ -1,0 +1,351 @@
+"""The engine of a model: one thread, which alone makes the steps of all its requests.
+
+In: requests, from any thread, by one queue. Out: the events of each, by a queue of its own. Nothing
+here knows what a request asks for (`options.py`), nor how it is answered (`generation/loop.py`).
+
+A signal's handler runs in the main thread, so nothing that is done here can be interrupted between
+two instructions. A request runs ahead of its reader by some tokens; where others wait for its
+place, it goes on to its end, and what it says waits to be read. So a stream that is held and not
+read keeps nobody waiting.
+"""
+
+import atexit
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import Thread, get_ident
+from typing import Protocol, TypeVar
+
+from coordgen_rs.errors import CallOrderError, SessionClosedError
+from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.generation.step import WAITS, Step
+from coordgen_rs.model.answer import NOTHING_YET, Read
+from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.request import Beside, ModelRequest
+from coordgen_rs.target.prefixes import PrefixPool
+from coordgen_rs.target.session import Session
+from coordgen_rs.threads.bell import Bell
+from coordgen_rs.threads.owner import Owner
+from coordgen_rs.threads.tasks import Task, Tasks
+
+_Found = TypeVar("_Found")
+
+
+class Places(Protocol):
+    """Where requests are answered, as many at a time as there are places."""
+
+    def is_being_read(self, request: ModelRequest) -> bool:
+        """Whether another request reads the beginning of this one's prompt right now."""
+
+    def taken(self, request: ModelRequest, owner: Owner) -> Session | None:
+        """The session that answers a request until its owner leaves; None while none is free."""
+
+    def begins(self, owner: Owner) -> None:
+        """The request begins to read its prompt."""
+
+    def leave(self, owner: Owner) -> None:
+        """Free the place that somebody has, if there is one."""
+
+    def run(self) -> bool:
+        """Run what all wait for; whether there was anything."""
+
+
+class _CancelledError(Exception):
+    """Nobody reads the answer any more: what is left of the prompt need not be read."""
+
+
+class _Entry(Owner):
+    """A request in the engine.
+
+    Args:
+        request: What it asks for.
+        read: What is told of its steps.
+        events: Where that goes.
+    """
+
+    def __init__(
+        self,
+        request: ModelRequest,
+        read: Callable[[Generator[Step]], Generator[Read]],
+        events: Events,
+    ) -> None:
+        super().__init__()
+        self.request, self.read, self.events = request, read, events
+        self.making: Generator[Read] | None = None
+        self.beside: Beside | None = None
+
+
+class Engine:
+    """Makes the steps of all requests of a model, in a thread of its own, until it is closed.
+
+    The thread is a daemon, as Python waits for others before it calls what is registered for its
+    end: that closes the engine, for a thread within the core when Python ends aborts the process.
+
+    Args:
+        places: Where requests are answered; nothing else may use their sessions.
+        prefixes: What is kept of earlier requests; None keeps what the places hold.
+        release: Called in the thread when it ends.
+
+    Attributes:
+        is_closing: Whether no request may begin any more.
+    """
+
+    def __init__(
+        self, places: Places, prefixes: PrefixPool | None, release: Callable[[], None]
+    ) -> None:
+        self._places, self._prefixes, self._release = places, prefixes, release
+        self._inbox = SimpleQueue[_Entry | None]()  # None: there is something new
+        self._waiting = deque[_Entry]()  # for a place, longest first
+        self._active = list[_Entry]()  # have a place, or are being stored
+        self._disk = Tasks()
+        self._ended = Bell()
+        self._closers = list[int]()  # threads that close it
+        self.is_closing = self._is_stopping = self._is_over = False
+        self._error: BaseException | None = None
+        self._opened = OpenedHere()
+        self._thread = Thread(target=self._run, name="coordgen-engine", daemon=True)
+
+    def begin(self) -> None:
+        """Begin the thread. Whoever drops the engine then must close it, also where this raises.
+
+        Raises:
+            RuntimeError: The system gives no thread.
+        """
+        self._thread.start()
+
+    def submit(
+        self,
+        request: ModelRequest,
+        read: Callable[[Generator[Step]], Generator[Read]],
+        events: Events,
+    ) -> None:
+        """Have a request answered, in its turn; waits for nothing.
+
+        Args:
+            request: What it asks for.
+            read: What is told of its steps.
+            events: Where that goes; its reader wakes the engine by `look`.
+
+        Raises:
+            SessionClosedError: The model is closed.
+            ForkedError: This process is a fork of the one that opened the model.
+        """
+        self._opened.check("model")
+        if self.is_closing:
+            raise SessionClosedError("the model is closed")
+        asked = request.asked
+
+        def on_read(num_read: int) -> None:
+            if events.is_cancelled:
+                raise _CancelledError(f"given up after {num_read} tokens of the prompt")
+            if asked.on_read is not None:
+                events.put(Progress(num_read))
+
+        request = replace(request, asked=replace(asked, on_read=on_read))
+        self._inbox.put(_Entry(request, read, events))
+        if self._is_over:  # it ended meanwhile, and may not have seen it
+            self._refuse_rest()
+
+    def look(self) -> None:
+        """Have the engine look for what is new; waits for nothing, also in a finalizer."""
+        self._inbox.put(None)
+
+    def check_outside(self) -> None:
+        """Check that this thread is not the engine's.
+
+        Raises:
+            CallOrderError: It is.
+        """
+        if get_ident() == self._thread.ident and not self._opened.is_forked:
+            raise CallOrderError("the model cannot be closed within a step of its own")
+
+    def close(self) -> None:
+        """Take no more requests, answer those that are there, release all, and end the thread.
+
+        Those that this thread was the last to read end within a step. May be called again, also
+        where it was interrupted. In a fork of the process, nothing happens.
+
+        Raises:
+            CallOrderError: This thread is the engine's.
+            Others are those of `release`.
+        """
+        if self._opened.is_forked:
+            return
+        self.check_outside()
+        self._closers.append(get_ident())
+        self.close_soon()
+        self._ended.wait_for(lambda: self._is_over or None)
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def close_soon(self) -> None:
+        """Take no more requests, and release all behind the last; waits for nothing."""
+        self.is_closing = True
+        self.look()
+
+    def _stop(self) -> None:
+        """End all requests, and wait for the thread."""
+        if not self._opened.is_forked:
+            self._is_stopping = True
+            self.close_soon()
+            self._ended.wait_for(lambda: self._is_over or None)
+
+    def _run(self) -> None:
+        atexit.register(self._stop)
+        failure: BaseException | None = None
+        try:
+            self._serve()
+        except BaseException as error:
+            failure = error
+        finally:
+            for entry in [*self._active, *self._waiting]:
+                self._end(entry, failure or SessionClosedError("the model is closed"))
+            try:
+                self._disk.join()
+                self._release()
+            except BaseException as error:
+                failure = failure or error
+            self._error = failure
+            self.is_closing = self._is_over = True
+            self._refuse_rest()
+            atexit.unregister(self._stop)
+            self._ended.ring()
+
+    def _serve(self) -> None:
+        """Make steps until the engine is closed and all requests have ended."""
+        is_idle = True
+        while not self._is_done():
+            self._take_in(waits=is_idle)
+            if self.is_closing:
+                self._cancel_closers()
+            self._end_cancelled()
+            self._admit()
+            # Where each has said what it could, they wait for the next run of all.
+            made = [self._resume(entry) for entry in [*self._active]]
+            is_idle = not (any(made) or self._places.run())
+
+    def _is_done(self) -> bool:
+        is_empty = not self._active and not self._waiting and self._inbox.empty()
+        return self.is_closing and is_empty
+
+    def _take_in(self, *, waits: bool) -> None:
+        """Take requests from the queue, waiting for something new where there is nothing to do."""
+        if not waits and self._inbox.empty():
+            return
+        with suppress(Empty):
+            entry = self._inbox.get(block=waits)
+            while True:
+                # An interrupt may have it submitted twice.
+                if entry is not None and not entry.events.is_taken:
+                    entry.events.is_taken = True
+                    self._waiting.append(entry)
+                entry = self._inbox.get_nowait()
+
+    def _cancel_closers(self) -> None:
+        for entry in [*self._active, *self._waiting]:
+            events = entry.events
+            if self._is_stopping or events.is_awaited:
+                events.cancel(SessionClosedError("the model is closed"))
+            elif events.reader in self._closers:
+                events.cancel()
+
+    def _end_cancelled(self) -> None:
+        for entry in [*self._active, *self._waiting]:
+            if entry.events.is_cancelled:
+                self._end(entry, None)
+
+    def _admit(self) -> None:
+        """Give free places to those that wait, in order.
+
+        Who waits for another request to read the same prompt lets others go first.
+        """
+        for entry in [*self._waiting]:
+            try:
+                if self._places.is_being_read(entry.request):
+                    continue
+                session = self._places.taken(entry.request, entry)
+            except Exception as error:
+                self._end(entry, error)
+                continue
+            if session is None:
+                return
+            self._waiting.remove(entry)
+            self._active.append(entry)
+            entry.beside = Beside(self.look)
+            entry.making = entry.read(self._steps(entry, session))
+
+    def _steps(self, entry: _Entry, session: Session) -> Generator[Step]:
+        """The steps of a request that has a place; `WAITS` where it waits for a disk or a run."""
+        beside, request = entry.beside or Beside(self.look), entry.request
+        try:
+            prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
+            read = partial(beside.read, replace(request, prefixes=prefixes), session)
+            ready = (yield from self._done(read)) if self._reads_files(request) else read()
+            self._places.begins(entry)
+            with closing(ready.steps(session)) as steps:
+                yield from steps
+        finally:
+            beside.owner.is_over = True
+            self._places.leave(entry)
+
+    def _reads_files(self, request: ModelRequest) -> bool:
+        """Whether a request reads from disk before it begins."""
+        keeps = request.reuse_prefix and self._prefixes is not None and self._prefixes.store
+        return bool(keeps) or (request.drafters is not None and request.drafters.reads_files)
+
+    def _done(self, call: Callable[[], _Found]) -> Generator[Step, None, _Found]:
+        """What a call returns, which another thread makes: no step waits for a disk."""
+        task = Task(call, self.look)
+        self._disk.add(task.run)
+        while not task.is_done:
+            yield WAITS
+        return task.result()
+
+    def _resume(self, entry: _Entry) -> bool:
+        """Let a request make an event; whether it did, or ended."""
+        making, events = entry.making, entry.events
+        is_wanted = self._waiting or self.is_closing
+        if making is None or (not is_wanted and events.is_far_ahead()):
+            return False
+        try:
+            event = next(making)
+        except StopIteration:
+            storing = None if entry.beside is None else entry.beside.storing
+            if storing is not None and not storing.is_done:
+                return False
+            self._end(entry, None if storing is None else storing.error)
+        except _CancelledError:
+            self._end(entry, None)
+        except BaseException as error:  # also a panic of the core
+            self._end(entry, error)
+        else:
+            if event is NOTHING_YET:
+                return False
+            events.put(event)
+        return True
+
+    def _end(self, entry: _Entry, error: BaseException | None) -> None:
+        """End a request, and free its place."""
+        if entry.making is not None:
+            try:
+                entry.making.close()
+            except BaseException as failure:
+                error = error or failure
+        entry.is_over = True
+        with suppress(ValueError):
+            self._waiting.remove(entry)
+        with suppress(ValueError):
+            self._active.remove(entry)
+        entry.events.end(error)
+
+    def _refuse_rest(self) -> None:
+        """End what came too late."""
+        with suppress(Empty):
+            while True:
+                entry = self._inbox.get_nowait()
+                if entry is not None:
+                    entry.events.end(SessionClosedError("the model is closed"))

@@ -1,0 +1,143 @@
+"""The events of one request, from the engine's thread to whoever reads them.
+
+In: what each step makes certain, and why there is no more. Out: the same, in order. An event stays
+until it is dropped, so that an interrupt of the reader loses none, and what waits for one is woken
+once for each: an interrupt that comes behind the waking finds the event all the same.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from threading import get_ident
+from typing import NamedTuple
+
+from coordgen_rs.model.answer import Read
+
+MOST_AHEAD = 256
+"""Events that wait to be read, where nobody else waits for the request's place."""
+
+_LONGEST_SLEEP_S = 1.0
+"""Then who waits looks again: not every system interrupts a thread that sleeps."""
+
+
+class Progress(NamedTuple):
+    """A chunk of the prompt was read.
+
+    Attributes:
+        num_read: How many of its tokens were computed.
+    """
+
+    num_read: int
+
+
+Event = Read | Progress
+
+
+class Events:
+    """A queue of events; one thread puts, and any may read, one after the other.
+
+    Args:
+        submit: Has the request answered; called when the first event is asked for.
+        look: Has the engine look for what is new; waits for nothing.
+
+    Attributes:
+        wake: Called, by the engine, with each event, and at the end. It waits for nothing.
+        is_awaited: Whether an event loop reads them: the loop itself may wait for the model's end.
+        is_taken: Whether the engine has the request.
+        is_cancelled: Whether the reader wants no more.
+        is_over: Whether no event is put any more.
+        reader: The thread that was the last to ask.
+    """
+
+    def __init__(self, submit: Callable[["Events"], None], look: Callable[[], None]) -> None:
+        self._submit, self._look = submit, look
+        self._queue = deque[Event]()
+        self._woken = SimpleQueue[None]()
+        self.wake: Callable[[], object] = partial(self._woken.put, None)
+        self._is_begun = self._is_held = False
+        self.is_awaited = self.is_taken = self.is_cancelled = self.is_over = False
+        self._error: BaseException | None = None
+        self.reader: int | None = None
+
+    def put(self, event: Event) -> None:
+        """Add an event."""
+        self._queue.append(event)
+        self.wake()
+
+    def end(self, error: BaseException | None) -> None:
+        """Put nothing any more; who reads on is told the error, if there is one."""
+        self._error = self._error or error
+        self.is_over = True
+        self.wake()
+
+    def is_far_ahead(self) -> bool:
+        """Whether the reader is to take some first: then it has the engine look again."""
+        if len(self._queue) < MOST_AHEAD:
+            return False
+        self._is_held = True  # before it is asked again: who takes some now sees it
+        self._is_held = len(self._queue) >= MOST_AHEAD
+        return self._is_held
+
+    def ask(self) -> None:
+        """Begin, or say that this thread reads on.
+
+        Raises:
+            SessionClosedError, ForkedError: Same as in `Engine.submit`.
+        """
+        self.reader = get_ident()
+        if not self._is_begun and not self.is_cancelled:
+            self._submit(self)
+            self._is_begun = True
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `peek` returns or raises at once."""
+        return bool(self._queue) or self.is_over or self.is_cancelled
+
+    def peek(self) -> Event:
+        """The next event, which stays until `drop`; waits until there is one.
+
+        Raises:
+            StopIteration: There are no more.
+            Others are what went wrong, again with each call.
+        """
+        while True:
+            is_over = self.is_over or self.is_cancelled  # read first: events are put before
+            with suppress(IndexError):
+                return self._queue[0]
+            if is_over:
+                self.wake()  # who waits beside, such as what an interrupt has left half-way
+                if self._error is not None:
+                    raise self._error
+                raise StopIteration
+            self._let_go_on()
+            with suppress(Empty):
+                self._woken.get(timeout=_LONGEST_SLEEP_S)
+
+    def drop(self) -> None:
+        """Have the next event be the one behind it."""
+        with suppress(IndexError):  # it was cancelled meanwhile
+            self._queue.popleft()
+        self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """Have the engine go on where it waits for this reader."""
+        if self._is_held and len(self._queue) <= MOST_AHEAD // 2:
+            self._is_held = False
+            self._look()
+
+    def cancel(self, error: Exception | None = None) -> None:
+        """Want no more; the request ends within a step. Waits for nothing, also in a finalizer.
+
+        Args:
+            error: What who reads on is told; None for the end of the events.
+        """
+        if self.is_cancelled or (self.is_over and not self._queue):
+            return
+        self._error = self._error or error
+        self.is_cancelled = True
+        self._queue.clear()
+        self.wake()
+        self._look()

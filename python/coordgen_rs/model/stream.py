@@ -1,0 +1,196 @@
+"""The stream of an answer, made by the engine and read by anybody.
+
+In: the events of a request. Out: pieces of text as they become certain, and the answer that they
+add up to. Callbacks are called here, by who reads: what they raise ends their request alone.
+"""
+
+from collections.abc import Callable, Iterator
+from threading import RLock
+from typing import Self
+
+from coordgen_rs.errors import CallOrderError
+from coordgen_rs.errors.process import NotCopied, OpenedHere
+from coordgen_rs.generation.logprobs import TokenLogprob
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.generation.step import Step
+from coordgen_rs.model.answer import Answer, Gain, Piece, Read, spans
+from coordgen_rs.model.events import Events, Progress
+
+
+class Stream(NotCopied, Iterator[Piece]):
+    """The pieces of an answer; `Model.stream` makes it.
+
+    Any thread may ask for the next piece, one after the other. Close the stream, leave its `with`
+    block, or drop it, to abandon the answer half-way. After an error, each later call raises it
+    again. In a fork of its process, ForkedError is raised, and closing does nothing.
+
+    Args:
+        events: Those of one request, which begins with the first that is asked for.
+        stats: Filled by its steps.
+        on_read: Called with how many tokens of the prompt were read, chunk by chunk.
+        tells_logprobs: Whether the steps tell how likely their tokens were.
+        model: What answers; it stays open as long as it is not closed and this is read.
+
+    Attributes:
+        events: The `events` argument.
+    """
+
+    def __init__(
+        self,
+        events: Events,
+        stats: Stats,
+        *,
+        on_read: Callable[[int], object] | None = None,
+        tells_logprobs: bool = False,
+        model: object = None,
+    ) -> None:
+        self._reading, self._opened = RLock(), OpenedHere()
+        self._stats, self._on_read, self._model = stats, on_read, model
+        self._is_whole = False
+        self._pieces: list[tuple[Piece, int]] = []  # and how many tokens belong to it
+        self._tokens: list[tuple[int, str]] = []
+        self._logprobs: list[TokenLogprob] | None = [] if tells_logprobs else None
+        # How many of the pieces and tokens are here, and were given. Ctrl-C comes between no two of
+        # what one line assigns, so a reader who goes on after it misses nothing and gets no item
+        # twice.
+        self._num_pieces = self._num_tokens = self._num_pieces_given = self._num_given = 0
+        self._stored: Read | None = None
+        self._step: Step | None = None  # the last that was taken
+        self.events = events
+
+    def __del__(self) -> None:
+        if "events" in self.__dict__:  # an interrupt may have come before
+            self.close()
+
+    @property
+    def answer(self) -> Answer:
+        """The answer as far as it has been given."""
+        tokens = self._tokens[: self._num_given]
+        pieces = [piece for piece, _ in self._pieces[: self._num_pieces_given]]
+        return Answer(
+            "".join(pieces),
+            tuple(token for token, _ in tokens),
+            tuple(source for _, source in tokens),
+            self._stats.finish_reason if self._is_whole else None,
+            self._stats,
+            tuple(spans(pieces)),
+            None if self._logprobs is None else tuple(self._logprobs[: self._num_given]),
+        )
+
+    def close(self) -> None:
+        """End the request within a step; the model is free for the next. Waits for nothing."""
+        if not self._opened.is_forked:
+            self.events.cancel()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next piece is here, or none will come: `next` waits for nothing."""
+        with self._reading:
+            self.events.ask()
+            while not self._has_pieces and self.events.is_ready:
+                try:
+                    self._take()
+                except StopIteration:
+                    return True
+            return self._has_pieces
+
+    def step(self) -> Gain | None:
+        """What the next step adds; None at the end.
+
+        For readers that act once a step, such as a server; what else they read of the stream is
+        what is left of a step. Errors are those of `next`.
+        """
+        self._opened.check("stream")  # a thread that was reading is not in the fork
+        with self._reading:
+            self.events.ask()
+            begun, first = self._num_given, self._num_pieces_given
+            while self.events.is_cancelled or not (self._has_pieces or begun < self._num_tokens):
+                try:
+                    self._take()
+                except StopIteration:
+                    return None
+            end, last = self._num_tokens, self._num_pieces
+            tokens = self._tokens[begun:end]
+            gain = Gain(
+                tuple(piece for piece, _ in self._pieces[first:last]),
+                tuple(token for token, _ in tokens),
+                tuple(source for _, source in tokens),
+                self._step,
+                tuple(self._logprobs[begun:end]) if self._logprobs else (),
+            )
+            self._num_pieces_given, self._num_given = last, end
+            return gain
+
+    def __next__(self) -> Piece:
+        self._opened.check("stream")  # a thread that was reading is not in the fork
+        with self._reading:
+            self.events.ask()
+            while not self._has_pieces or self.events.is_cancelled:
+                self._take()
+            number = self._num_pieces_given
+            piece, num_tokens = self._pieces[number]
+            self._num_pieces_given, self._num_given = number + 1, num_tokens
+            return piece
+
+    @property
+    def _has_pieces(self) -> bool:
+        """Whether there are pieces that were not given."""
+        return self._num_pieces_given < self._num_pieces
+
+    def _take(self) -> None:
+        """Take what the next step adds.
+
+        Raises:
+            StopIteration: There is none.
+        """
+        if not self.events.is_cancelled:
+            self._num_given = self._num_tokens
+        try:
+            event = self.events.peek()
+        except StopIteration:
+            self._is_whole = self._is_whole or not self.events.is_cancelled
+            raise
+        if isinstance(event, Progress):
+            self.events.drop()
+            self._tell_read(event.num_read)
+            return
+        if event is not self._stored:
+            self._store(event)
+        self.events.drop()
+
+    def _tell_read(self, num_read: int) -> None:
+        """Tell how much of the prompt was read; what is raised ends the request."""
+        try:
+            if self._on_read is not None:
+                self._on_read(num_read)
+        except Exception as error:
+            self.events.cancel(error)
+            raise
+        except BaseException:  # Ctrl-C, for which the next call is not to be told
+            self.events.cancel(CallOrderError("the answer was broken off: ask for it again"))
+            raise
+
+    def _store(self, read: Read) -> None:
+        """Append what a step adds; what an interrupted call has appended is overwritten."""
+        gain, ends = read
+        begun, first = self._num_tokens, self._num_pieces
+        self._tokens[begun:] = zip(gain.token_ids, gain.sources, strict=True)
+        if self._logprobs is not None:
+            self._logprobs[begun:] = gain.logprobs
+        self._pieces[first:] = zip(gain.pieces, (begun + end for end in ends), strict=True)
+        end, last = len(self._tokens), len(self._pieces)
+        self._step, self._num_tokens, self._num_pieces, self._stored = gain.step, end, last, read
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def whole(stream: Stream) -> Answer:
+    """The answer of a stream, which is read to its end and closed; raises what the stream does."""
+    with stream:
+        for _ in stream:
+            pass
+        return stream.answer
