@@ -239,20 +239,17 @@ print("same")
     assert run(before, in_child, after) == "same\n"
 
 
-def test_a_stream_is_refused_in_a_fork_also_while_another_thread_makes_its_step():
+def test_a_stream_is_refused_in_a_fork_also_while_another_thread_reads_it():
     before = """
-from coordgen_rs import Stats, Step
-from coordgen_rs.model.answer import Stream
-from coordgen_rs.text.stop import StopStrings
-in_step, go_on = threading.Event(), threading.Event()
-def steps():
-    in_step.set()
-    go_on.wait()
-    yield Step([65], 0, sources=("target",))
-stream = Stream(steps(), Stats(), chr, StopStrings(()))
-thread = threading.Thread(target=lambda: print("".join(stream)))
+from coordgen_rs import Stats
+from coordgen_rs.model.events import Events
+from coordgen_rs.model.stream import Stream
+is_asked = threading.Event()
+events = Events(lambda _: is_asked.set(), lambda: None)
+stream = Stream(events, Stats())
+thread = threading.Thread(target=lambda: print(list(stream)))
 thread.start()
-in_step.wait()
+is_asked.wait()
 """
     in_child = """
 refused(lambda: next(stream), stream.step)
@@ -260,10 +257,10 @@ stream.close()
 os._exit(0)
 """
     after = """
-go_on.set()
+events.end(None)
 thread.join()
 """
-    assert run(before, in_child, after) == "A\n"
+    assert run(before, in_child, after) == "[]\n"
 
 
 def test_a_drafter_and_its_look_up_table_survive_a_fork():

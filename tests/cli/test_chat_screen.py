@@ -18,7 +18,7 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
 FUNCTION = "\n".join(["def many():", *(f"    x{n} = {n}" for n in range(38)), "    return x0"])
 SLOWLY = """
 import time
-from coordgen_rs.model.answer import Stream
+from coordgen_rs.model.stream import Stream
 
 next_piece = Stream.__next__
 Stream.__next__ = lambda self: time.sleep(0.05) or next_piece(self)

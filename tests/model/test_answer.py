@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
 from coordgen_rs.errors import OptionError
-from coordgen_rs.model.answer import Stream, whole
-from coordgen_rs.model.making import Making
-from coordgen_rs.text.stop import StopStrings
+from coordgen_rs.model.stream import Stream, whole
+from pulled import Pulled, stream_of_steps
 
 TEXTS = ["Ä", "b", "", "cd", "日本"]
 """Token `i` stands for text `i`."""
@@ -38,7 +37,7 @@ def steps_of(tokens, stats, closed=None):
 
 def stream_of(tokens, stop=(), closed=None, decode=TEXTS.__getitem__):
     stats = Stats()
-    return Stream(steps_of(tokens, stats, closed), stats, decode, StopStrings(stop))
+    return stream_of_steps(steps_of(tokens, stats, closed), stats, decode, stop)
 
 
 @given(tokens, st.sampled_from(["", "b", "bb", "cdÄ", "Äb", "本c"]))
@@ -173,7 +172,7 @@ def test_a_stream_that_failed_fails_again_instead_of_ending():
         yield Step([1], 0, sources=("target",))
         raise OptionError("refused")
 
-    stream = Stream(steps(), Stats(), TEXTS.__getitem__, StopStrings())
+    stream = stream_of_steps(steps(), Stats(), TEXTS.__getitem__)
     assert str(next(stream)) == "b"
     for _ in range(2):
         with pytest.raises(OptionError, match="refused"):
@@ -206,7 +205,7 @@ def test_steps_of_a_stream_add_up_to_its_answer(tokens, stop):
 @pytest.mark.parametrize("where", ["stored", "dropped", "half-stored"])
 def test_a_reader_that_goes_on_after_an_interrupt_misses_nothing(monkeypatch, where, by_step):
     tokens = [(number % len(TEXTS), "target") for number in range(12)]
-    left, drop, store = [1, 1], Making.drop, Stream._store
+    left, drop, store = [1, 1], Pulled.drop, Stream._store
 
     def interrupt():
         if left and left.pop() and not left:
@@ -225,7 +224,7 @@ def test_a_reader_that_goes_on_after_an_interrupt_misses_nothing(monkeypatch, wh
             interrupt()
 
     if where == "dropped":
-        monkeypatch.setattr(Making, "drop", dropped)
+        monkeypatch.setattr(Pulled, "drop", dropped)
     else:
         monkeypatch.setattr(Stream, "_store", stored)
     stream, hits, got = stream_of(tokens), 0, []

@@ -34,7 +34,7 @@ from coordgen_rs.errors import (
     TokenOutOfRangeError,
 )
 from coordgen_rs.history.store import HistoryStore
-from coordgen_rs.model.answer import whole
+from coordgen_rs.model.stream import whole
 from coordgen_rs.opening import session as opening
 from coordgen_rs.opening.self_test import run_self_test
 from coordgen_rs.target.device import CpuDevice

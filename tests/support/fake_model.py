@@ -13,12 +13,11 @@ from coordgen_rs import Stats, Step
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.generation.logprobs import records
 from coordgen_rs.generation.step_tree import StepTree
-from coordgen_rs.model.answer import Stream
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.target.session import StepCost
-from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.token_bytes import TokenBound
 from coordgen_rs.text.token_spelling import TokenSpelling
+from pulled import stream_of_steps
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
 
@@ -139,8 +138,8 @@ class FakeModel:
         stats = Stats(prompt_tokens=len(prompt))
         asked = options["logprobs"]
         steps = self._steps(prompt, stats, on_read, options["trees"], asked)
-        stop = StopStrings(options["stop"])
-        return Stream(steps, stats, chr, stop, tells_logprobs=asked is not None)
+        stop = options["stop"]
+        return stream_of_steps(steps, stats, chr, stop, tells_logprobs=asked is not None)
 
     def _steps(self, prompt, stats, on_read, trees, asked):
         self.threads[prompt] = threading.current_thread().name

@@ -248,10 +248,8 @@ class Engine:
     def _cancel_closers(self) -> None:
         for entry in [*self._active, *self._waiting]:
             events = entry.events
-            if self._is_stopping or events.is_awaited:
+            if self._is_stopping or events.is_awaited or events.reader in self._closers:
                 events.cancel(SessionClosedError("the model is closed"))
-            elif events.reader in self._closers:
-                events.cancel()
 
     def _end_cancelled(self) -> None:
         for entry in [*self._active, *self._waiting]:

@@ -5,7 +5,6 @@ import gc
 import subprocess
 import sys
 import threading
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -20,10 +19,8 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
-from coordgen_rs.model.answer import Stream
-from coordgen_rs.model.async_stream import AsyncStream
+from coordgen_rs.model.events import Events, Progress
 from coordgen_rs.model.places import Places
-from coordgen_rs.model.rounds import Member, Rounds
 from coordgen_rs.target.batch import batch as batch_module
 from coordgen_rs.target.batch.batch import Batch
 from coordgen_rs.target.batch.sequence import Sequence
@@ -65,6 +62,20 @@ def shared(monkeypatch):
 
     monkeypatch.setattr(Batch, "_compute", counted)
     return taking_part
+
+
+@pytest.fixture
+def reading(monkeypatch):
+    """Set, the engine goes on behind a chunk of a prompt, of requests with `on_read`."""
+    go_on, put = threading.Event(), Events.put
+
+    def held(self, event):
+        put(self, event)
+        if isinstance(event, Progress):
+            assert go_on.wait(600)
+
+    monkeypatch.setattr(Events, "put", held)
+    return go_on
 
 
 def _said(answer):
@@ -116,7 +127,7 @@ def test_dropped_and_closed_streams_leave_their_places(model, answers):
         with model.stream(PROMPTS[2], **OPTIONS) as closed:
             next(closed)
     assert _said(model.generate(PROMPTS[4], **OPTIONS)) == answers[PROMPTS[4]]
-    assert all(place.owner is None for place in model._turns._places._all)
+    assert all(place.owner is None for place in model._engine._places._all)
 
 
 def test_sampled_and_plain_requests_beside_each_other(model, bundle):
@@ -200,71 +211,20 @@ def test_a_request_that_fails_ends_alone(model, answers, monkeypatch):
             assert _said(waiting[number].result()) == answers[PROMPTS[number]]
 
 
-def test_an_interrupt_loses_nothing(model, answers, monkeypatch):
-    streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS[:3]]
-    first = [next(stream) for stream in streams]
-    compute, left = Batch._compute, [1]
-
-    def interrupted(self, parts):
-        if left:
-            left.pop()
-            raise KeyboardInterrupt
-        compute(self, parts)
-
-    monkeypatch.setattr(Batch, "_compute", interrupted)
-    pieces = [[piece] for piece in first]
-    with pytest.raises(KeyboardInterrupt):
-        pieces[0] += streams[0]
-    for got, stream in zip(pieces, streams, strict=True):
-        got += stream
-    assert not left
-    texts = ["".join(stream.answer.text) for stream in streams]
-    assert texts == [answers[prompt][0] for prompt in PROMPTS[:3]]
-
-
-def test_reading_within_a_step_is_refused(model):
-    other = model.stream(PROMPTS[0], max_new_tokens=4, ignore_eos=True)
-    seen = []
-
-    def on_read(_):
-        try:
-            next(other)
-        except CallOrderError as error:
-            seen.append(error)
-
-    model.generate(LONG, max_new_tokens=2, on_read=on_read)
-    assert seen
-    assert "".join(other)
-
-
 @pytest.mark.parametrize("parallel", [1, 3])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_closing_within_a_step_is_refused_and_ends_nothing(bundle, answers, parallel, is_async):
-    refused = []
-
-    def on_read(_):
-        try:
-            model.close()
-        except CallOrderError as error:
-            refused.append(error)
-
+def test_closing_in_a_callback_ends_its_own_request(bundle, parallel, is_async):
     with Model.open(bundle, parallel=parallel) as model:
-        for _ in range(2):
+        options = {"on_read": lambda _: model.close(), **OPTIONS}
+
+        def ask():
             if is_async:
-                answer = asyncio.run(model.agenerate(PROMPTS[0], on_read=on_read, **OPTIONS))
-            else:
-                answer = model.generate(PROMPTS[0], on_read=on_read, **OPTIONS)
-            assert _said(answer) == answers[PROMPTS[0]]
-    assert refused
+                asyncio.run(model.agenerate(PROMPTS[0], **options))
+            model.generate(PROMPTS[0], **options)
 
-
-def test_a_reader_whose_making_is_interrupted_is_dropped_in_silence(monkeypatch):
-    told = []
-    monkeypatch.setattr(sys, "unraisablehook", told.append)
-    for kind in (Member, AsyncStream):
-        del_later = kind.__new__(kind)  # Ctrl-C came before the first line of `__init__`
-        del del_later
-    assert told == []
+        with pytest.raises(SessionClosedError):
+            ask()
+        assert "closed" in repr(model)
 
 
 def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):
@@ -348,20 +308,16 @@ def test_pieces_are_awaited(model, answers):
 
 
 def test_a_cancelled_task_leaves_its_place(model, answers):
-    begun, cancelled = threading.Event(), threading.Event()
-
-    def read(_):
-        begun.set()
-        cancelled.wait(600)
-
     async def cancel_one():
+        begun = asyncio.Event()
         task = asyncio.create_task(
-            model.agenerate(PROMPTS[1], on_read=read, max_new_tokens=100_000, ignore_eos=True)
+            model.agenerate(
+                PROMPTS[1], on_read=lambda _: begun.set(), max_new_tokens=100_000, ignore_eos=True
+            )
         )
         others = [asyncio.create_task(model.agenerate(it, **OPTIONS)) for it in PROMPTS]
-        await asyncio.to_thread(begun.wait, 600)
+        await begun.wait()
         task.cancel()
-        cancelled.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         return await asyncio.gather(*others)
@@ -423,7 +379,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
 
 
 def test_what_was_decoded_alone_is_no_gain_of_shared_steps(model, monkeypatch):
-    told, batch = [], model._turns._batch
+    told, batch = [], model._engine._places.run.__self__
 
     class Told:
         def __init__(self, batcher):
@@ -448,30 +404,11 @@ def test_what_was_decoded_alone_is_no_gain_of_shared_steps(model, monkeypatch):
     assert max(told) <= most
 
 
-def test_an_interrupt_between_two_results_loses_nothing(model, answers, monkeypatch):
-    streams = [model.stream(prompt, **OPTIONS) for prompt in (PROMPTS[0], PROMPTS[3], PROMPTS[6])]
-    pieces = [[next(stream)] for stream in streams]
-    verified, left = Sequence.has_verified, [1, 1]
-
-    def interrupted(self, inputs, logits):
-        verified(self, inputs, logits)
-        if left and left.pop() and not left:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Sequence, "has_verified", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        pieces[1] += streams[1]
-    for got, stream in zip(pieces, streams, strict=True):
-        got += stream
-    texts = [stream.answer.text for stream in streams]
-    assert texts == [answers[prompt][0] for prompt in (PROMPTS[0], PROMPTS[3], PROMPTS[6])]
-
-
 def test_a_stream_that_is_dropped_before_its_rows_are_filled(model, answers, monkeypatch):
     streams = [model.stream(prompt, **OPTIONS) for prompt in (PROMPTS[0], PROMPTS[3])]
     pieces = [[next(stream)] for stream in streams]
     held, of = [model.stream(LONG, **OPTIONS, namespace="other")], Batch._of
-    held[0].join()
+    held[0].events.ask()
 
     def dropping(self, num_rows):
         if held and any(sequence.rest for sequence in self.sequences):
@@ -486,13 +423,20 @@ def test_a_stream_that_is_dropped_before_its_rows_are_filled(model, answers, mon
 
 
 def test_nobody_waits_behind_one_who_waits_for_a_prompt(model, monkeypatch):
+    began, begins = [], Places.begins
+
+    def noted(self, owner):
+        began.append(owner.request.stats)
+        begins(self, owner)
+
+    monkeypatch.setattr(Places, "begins", noted)
     first, second = (model.stream(f"{LONG * 3}{name}", **OPTIONS) for name in ("one", "two"))
     other = model.stream("Hello there", max_new_tokens=1, ignore_eos=True, namespace="other")
     for stream in (first, second, other):
-        stream.join()
-    next(other)
-    assert second.answer.stats.prompt_tokens == 0  # it has not begun
-    assert "".join(second)
+        stream.events.ask()
+    for stream in (second, first, other):
+        assert "".join(stream)
+    assert began == [stream.answer.stats for stream in (first, other, second)]
     assert second.answer.stats.reused_tokens > 0
 
 
@@ -513,24 +457,8 @@ def test_a_model_that_is_always_asked_can_be_closed(bundle):
                 it.result(600)
 
 
-def test_interrupted_batches_leave_all_places(model, monkeypatch):
-    compute, left = Batch._compute, [1] * 6
-
-    def interrupted(self, parts):
-        left.pop()
-        if not left:
-            raise KeyboardInterrupt
-        compute(self, parts)
-
-    monkeypatch.setattr(Batch, "_compute", interrupted)
-    with pytest.raises(KeyboardInterrupt) as kept:
-        model.generate_many(PROMPTS[:3], max_new_tokens=200, ignore_eos=True)
-    assert kept.value.__traceback__ is not None
-    assert all(place.owner is None for place in model._turns._places._all)
-
-
 def _num_taken(model):
-    return sum(place.owner is not None for place in model._turns._places._all)
+    return sum(place.owner is not None for place in model._engine._places._all)
 
 
 def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
@@ -576,174 +504,40 @@ def test_a_stream_of_another_thread_that_is_dropped_within_a_round_ends_with_the
     assert _num_taken(model) == 0
 
 
-class Interrupted(deque):
-    """Items behind the first of which Ctrl-C comes, before it is here."""
-
-    def append(self, item):
-        raise KeyboardInterrupt
-
-
-def test_an_interrupt_before_an_item_is_here_leaves_the_place_free(model, answers):
-    stream = model.stream(PROMPTS[0], **OPTIONS)
-    next(stream)
-    stream._making._items.made = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        list(stream)
-    assert _num_taken(model) == 0
-    with pytest.raises(CallOrderError, match="broken off"):
-        next(stream)
-    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
-
-
-def test_who_drives_goes_on_behind_a_round_that_another_thread_has_made(model, monkeypatch):
-    begun, is_back, waited = threading.Event(), threading.Event(), []
-    compute, driven = Batch._compute, Member._driven
-    stream = model.stream(LONG * 3, **OPTIONS)
-    stream.join()
-
-    def in_turn(self, parts):
-        compute(self, parts)
-        if threading.current_thread() is thread and len(waited) < 2:
-            waited.append((is_back if waited else begun).wait(600))
-
-    def begins(self):
-        found = driven(self)
-        begun.set()
-        return found
-
-    monkeypatch.setattr(Batch, "_compute", in_turn)
-    thread = threading.Thread(target=model.generate, args=(LONG * 3 + "Hello",), kwargs=OPTIONS)
-    thread.start()
-    while model._turns.alone.thread != thread.ident:
-        pass
-    monkeypatch.setattr(Member, "_driven", begins)
-    stream.drive()
-    is_back.set()
-    thread.join()
-    assert waited == [True, True]
-
-
-def test_an_end_that_goes_wrong_leaves_others_their_reader(model, answers, monkeypatch):
-    close, left = Stream.close, [1]
-
-    def failing(self):
-        close(self)
-        if left:
-            left.pop()
-            raise OSError("the history cannot be written")
-
-    begun, cancelled = threading.Event(), threading.Event()
-
-    def read(_):
-        begun.set()
-        cancelled.wait(600)
-
-    async def cancel_one():
-        task = asyncio.create_task(
-            model.agenerate(PROMPTS[1], on_read=read, max_new_tokens=100_000, ignore_eos=True)
-        )
-        await asyncio.to_thread(begun.wait, 600)
-        monkeypatch.setattr(Stream, "close", failing)
-        task.cancel()
-        cancelled.set()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return await model.agenerate(PROMPTS[3], **OPTIONS)
-
-    assert _said(asyncio.run(cancel_one())) == answers[PROMPTS[3]]
-    assert not left
-
-
-@pytest.mark.parametrize("is_last", [False, True])
-def test_an_interrupt_behind_what_was_read_has_nobody_read_it_again(
-    bundle, model, monkeypatch, is_last
-):
-    prompts = [f"{number} {LONG * 3}" for number in range(3)]
-    with Model.open(bundle) as alone:
-        expected = [alone.generate(prompt, **OPTIONS).text for prompt in prompts]
-    commit, left = Sequence._commit, [1]
-
-    def interrupted(self, rows):
-        commit(self, rows)
-        if left and self.asked is not None and (self.rest == 0) == is_last:
-            left.pop()
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Sequence, "_commit", interrupted)
-    streams = [model.stream(prompt, **OPTIONS) for prompt in prompts]
-    with pytest.raises(KeyboardInterrupt):
-        next(streams[0])
-    assert not left
-    assert ["".join(stream) for stream in streams] == expected
-
-
-@pytest.mark.parametrize("where", ["taken", "left"])
-def test_an_interrupt_at_the_door_of_a_place_leaves_it_free(bundle, answers, monkeypatch, where):
-    taken, leave, left = Places.taken, Places.leave, [1]
-
-    def interrupted_behind(self, request, owner):
-        place = taken(self, request, owner)
-        if left and place is not None:
-            left.pop()
-            raise KeyboardInterrupt
-        return place
-
-    def interrupted_before(self, owner):
-        if left:
-            left.pop()
-            raise KeyboardInterrupt
-        leave(self, owner)
-
-    if where == "taken":
-        monkeypatch.setattr(Places, "taken", interrupted_behind)
-    else:
-        monkeypatch.setattr(Places, "leave", interrupted_before)
-    with Model.open(bundle, parallel=2) as model:
-        with pytest.raises(KeyboardInterrupt):
-            model.generate(PROMPTS[0], **OPTIONS)
-        assert not left
-        assert all(place.owner is None for place in model._turns._places._all)
-        both = model.generate_many(PROMPTS[:2], **OPTIONS)
-        assert [_said(answer) for answer in both] == [answers[prompt] for prompt in PROMPTS[:2]]
-
-
 @pytest.mark.parametrize("parallel", [1, 3])
-def test_a_task_that_is_cancelled_while_its_prompt_is_read(bundle, answers, parallel, monkeypatch):
+def test_a_task_that_is_cancelled_while_its_prompt_is_read(bundle, answers, parallel, reading):
     async def cancel():
-        read, began, cancelled = [], asyncio.Event(), threading.Event()
-        loop = asyncio.get_running_loop()
+        read, began = [], asyncio.Event()
 
         def on_read(num_tokens):
             read.append(num_tokens)
-            loop.call_soon_threadsafe(began.set)
-            cancelled.wait(600)
+            began.set()
 
         task = asyncio.create_task(model.agenerate(LONG * 3, max_new_tokens=2, on_read=on_read))
         await began.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        cancelled.set()
+        reading.set()
         answer = await model.agenerate(PROMPTS[0], **OPTIONS)
         return read, answer
 
     with Model.open(bundle, parallel=parallel) as model:
-        assert model.tokenizer.encode(LONG * 3).size > 512
+        num_tokens = model.tokenizer.encode(LONG * 3).size
         read, answer = asyncio.run(cancel())
         assert _said(answer) == answers[PROMPTS[0]]
         assert len(read) == 1
+        assert read[0] < num_tokens - 1
 
 
-def test_a_short_question_is_answered_while_a_long_prompt_is_read(model, shared):
+def test_a_short_question_is_answered_while_a_long_prompt_is_read(model, shared, reading):
     async def ask():
-        asked, options = threading.Event(), {"max_new_tokens": 2, "ignore_eos": True}
-        long = asyncio.create_task(
-            model.agenerate(LONG * 3, on_read=lambda _: asked.wait(600), **options)
-        )
+        options = {"max_new_tokens": 2, "ignore_eos": True}
+        long = asyncio.create_task(model.agenerate(LONG * 3, on_read=lambda _: None, **options))
         await asyncio.sleep(0)
         short = asyncio.create_task(model.agenerate("Hello", namespace="other", **options))
         await asyncio.sleep(0)
-        asked.set()
+        reading.set()
         done, _ = await asyncio.wait([long, short], return_when=asyncio.FIRST_COMPLETED)
         await long
         return short in done
@@ -751,13 +545,13 @@ def test_a_short_question_is_answered_while_a_long_prompt_is_read(model, shared)
     assert asyncio.run(ask())
 
 
-def test_a_callback_that_exits_ends_its_own_task_alone(model, answers):
+def test_a_callback_that_fails_ends_its_own_task_alone(model, answers):
     def leave(_):
-        raise SystemExit(3)
+        raise ZeroDivisionError
 
     async def ask():
         other = asyncio.create_task(model.agenerate(PROMPTS[0], **OPTIONS))
-        with pytest.raises(CallOrderError, match="broken off"):
+        with pytest.raises(ZeroDivisionError):
             await model.agenerate(PROMPTS[3], on_read=leave)
         return [await other, await model.agenerate(PROMPTS[6], **OPTIONS)]
 
@@ -771,11 +565,9 @@ def test_nobody_awaits_what_a_closed_loop_has_begun(model, answers):
         await stream.__anext__()
         return stream
 
-    stream = asyncio.run(begin())
-    while model._reader._thread.is_alive:
-        pass
-    assert len(stream.answer.token_ids) < 500
+    streams = [asyncio.run(begin()) for _ in range(model.parallel)]
     assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
+    assert all(len(stream.answer.token_ids) < 500 for stream in streams)
 
 
 @pytest.mark.parametrize("ends", ["sys.exit(0)", "task.cancel()", "raise ValueError"])
@@ -838,13 +630,10 @@ def test_one_task_at_a_time_reads_a_stream(model):
 
 
 def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
-    given_up = threading.Event()
-
     async def ask():
-        stream = model.astream(LONG * 3, on_read=lambda _: given_up.wait(600), **OPTIONS)
+        stream = model.astream(LONG * 3, **OPTIONS)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(stream.__anext__(), 1e-6)
-        given_up.set()
         with pytest.raises(CallOrderError, match="given up"):
             await stream.__anext__()
 
@@ -864,67 +653,3 @@ def test_a_model_that_is_closed_in_a_loop_answers_nobody_there(bundle, parallel)
 
     ended = asyncio.run(ask())
     assert all(isinstance(it, SessionClosedError) for it in ended)
-
-
-class Busy:
-    """A thread that makes one round after the other: no other ever finds none being made."""
-
-    def __init__(self, model, monkeypatch):
-        self.is_in_round, self.may_end = threading.Event(), threading.Event()
-        compute, do = Batch._compute, model._turns.alone.do
-
-        def computed(batch, parts):
-            self.is_in_round.set()
-            compute(batch, parts)
-
-        def refused(work):
-            return do(work) if threading.get_ident() == self.thread.ident else None
-
-        monkeypatch.setattr(Batch, "_compute", computed)
-        self.thread = threading.Thread(target=self._ask, args=(model,), daemon=True)
-        self.thread.start()
-        assert self.is_in_round.wait(600)
-        monkeypatch.setattr(model._turns.alone, "do", refused)
-
-    def _ask(self, model):
-        while not self.may_end.is_set():
-            model.generate(PROMPTS[0], **OPTIONS)
-
-    def end(self):
-        self.may_end.set()
-        self.thread.join()
-
-
-@pytest.mark.parametrize("is_read", [False, True])
-def test_a_stream_is_closed_by_the_next_round_of_a_thread_that_is_always_at_it(
-    model, answers, monkeypatch, is_read
-):
-    stream, closed = model.stream(PROMPTS[3], **OPTIONS), threading.Event()
-    if is_read:
-        next(stream)
-    busy = Busy(model, monkeypatch)
-    closing = threading.Thread(target=lambda: (stream.close(), closed.set()), daemon=True)
-    closing.start()
-    is_closed = closed.wait(30)
-    busy.end()
-    monkeypatch.undo()
-    assert is_closed
-    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
-
-
-def test_who_joins_while_a_round_begins_takes_part_in_the_next(model, monkeypatch):
-    first, second = (model.stream(PROMPTS[it], **OPTIONS) for it in (0, 3))
-    next(first)
-    opened, joined = Rounds._open, []
-
-    def joining(self):
-        found = opened(self)
-        if not joined:
-            joined.append(second.join())
-        return found
-
-    monkeypatch.setattr(Rounds, "_open", joining)
-    for _ in range(3):
-        first.drive()
-    assert joined
-    assert second.answer.stats.prompt_tokens > 0  # it has begun
