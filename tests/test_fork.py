@@ -219,7 +219,7 @@ refused(
     lambda: asyncio.run(model.agenerate("Once")),
     lambda: asyncio.run(first(model.astream_chat(dialogue))),
     lambda: asyncio.run(model.achat(dialogue)),
-    lambda: next(unread), lambda: next(begun), begun.step, begun.drive,
+    lambda: next(unread), lambda: next(begun), begun.step,
 )
 unread.close()
 begun.close()

@@ -212,19 +212,18 @@ def test_a_request_that_fails_ends_alone(model, answers, monkeypatch):
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
-@pytest.mark.parametrize("is_async", [False, True])
-def test_closing_in_a_callback_ends_its_own_request(bundle, parallel, is_async):
+def test_closing_in_a_callback_ends_its_own_request(bundle, parallel, reading):
     with Model.open(bundle, parallel=parallel) as model:
-        options = {"on_read": lambda _: model.close(), **OPTIONS}
 
-        def ask():
-            if is_async:
-                asyncio.run(model.agenerate(PROMPTS[0], **options))
-            model.generate(PROMPTS[0], **options)
+        def on_read(_):
+            reading.set()
+            model.close()
 
-        with pytest.raises(SessionClosedError):
-            ask()
+        answer = model.generate(PROMPTS[0], on_read=on_read, **OPTIONS)
+        assert (answer.text, answer.finish_reason) == ("", None)
         assert "closed" in repr(model)
+    with Model.open(bundle, parallel=parallel) as model, pytest.raises(SessionClosedError):
+        asyncio.run(model.agenerate(PROMPTS[0], on_read=on_read, **OPTIONS))
 
 
 def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):

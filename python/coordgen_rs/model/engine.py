@@ -27,6 +27,7 @@ from coordgen_rs.model.events import Events, Progress
 from coordgen_rs.model.request import Beside, ModelRequest
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import Session
+from coordgen_rs.threads import native
 from coordgen_rs.threads.bell import Bell
 from coordgen_rs.threads.owner import Owner
 from coordgen_rs.threads.tasks import Task, Tasks
@@ -103,7 +104,8 @@ class Engine:
         self._disk = Tasks()
         self._ended = Bell()
         self._closers = list[int]()  # threads that close it
-        self.is_closing = self._is_stopping = self._is_over = False
+        self._ending = list[int]()  # the thread that ends Python, once it does
+        self.is_closing = self._is_over = False
         self._error: BaseException | None = None
         self._opened = OpenedHere()
         self._thread = Thread(target=self._run, name="coordgen-engine", daemon=True)
@@ -132,14 +134,17 @@ class Engine:
         Raises:
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
+            SystemExit: Another thread ends Python, and this one with it.
         """
         self._opened.check("model")
+        if self._ending and self._ending[0] != get_ident():
+            raise SystemExit
         if self.is_closing:
             raise SessionClosedError("the model is closed")
         asked = request.asked
 
         def on_read(num_read: int) -> None:
-            if events.is_cancelled:
+            if events.is_cancelled or self._ending:
                 raise _CancelledError(f"given up after {num_read} tokens of the prompt")
             if asked.on_read is not None:
                 events.put(Progress(num_read))
@@ -188,14 +193,15 @@ class Engine:
         self.look()
 
     def _stop(self) -> None:
-        """End all requests, and wait for the thread."""
+        """End all requests, as Python ends, and wait for the thread."""
         if not self._opened.is_forked:
-            self._is_stopping = True
+            self._ending.append(get_ident())
             self.close_soon()
             self._ended.wait_for(lambda: self._is_over or None)
 
     def _run(self) -> None:
         atexit.register(self._stop)
+        native.waited_for.add(get_ident())
         failure: BaseException | None = None
         try:
             self._serve()
@@ -212,6 +218,7 @@ class Engine:
             self._error = failure
             self.is_closing = self._is_over = True
             self._refuse_rest()
+            native.waited_for.discard(get_ident())
             atexit.unregister(self._stop)
             self._ended.ring()
 
@@ -246,10 +253,15 @@ class Engine:
                 entry = self._inbox.get_nowait()
 
     def _cancel_closers(self) -> None:
+        """End what is read by who closes; and all, as Python ends."""
         for entry in [*self._active, *self._waiting]:
             events = entry.events
-            if self._is_stopping or events.is_awaited or events.reader in self._closers:
+            if self._ending:
+                self._end(entry, None)
+            elif events.is_awaited:
                 events.cancel(SessionClosedError("the model is closed"))
+            elif events.reader in self._closers:
+                events.cancel()
 
     def _end_cancelled(self) -> None:
         for entry in [*self._active, *self._waiting]:
@@ -338,7 +350,8 @@ class Engine:
             self._waiting.remove(entry)
         with suppress(ValueError):
             self._active.remove(entry)
-        entry.events.end(error)
+        if not self._ending:  # else threads that read end where they wait
+            entry.events.end(error)
 
     def _refuse_rest(self) -> None:
         """End what came too late."""

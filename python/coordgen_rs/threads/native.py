@@ -15,6 +15,9 @@ _UNTIL_LOOKED_S = 0.001
 _under_way: list[tuple[int, object]] = []
 """The process and a mark of each run: a fork does not have the threads of those before it."""
 
+waited_for: set[int] = set()
+"""Threads whose end is waited for by others: they need not end here."""
+
 _ending: list[int] = []
 """The thread that ends the interpreter, once it does."""
 
@@ -32,7 +35,7 @@ def run_native(run: Callable[..., object], *operands: object) -> None:
     mark = os.getpid(), object()
     try:
         _under_way.append(mark)  # before the look: who ends the interpreter does it after
-        if _ending and _ending[0] != get_ident():
+        if _ending and get_ident() not in (_ending[0], *waited_for):
             raise SystemExit
         run(*operands)
     finally:
