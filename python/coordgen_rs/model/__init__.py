@@ -1,7 +1,7 @@
 """The API for text: a `Model` takes a prompt and returns an answer.
 
 In: a bundle's path, then prompts. Out: answers, whole or in pieces. It opens what requests need,
-and keeps what was learned for the next one. How threads wait for each other is in `turns.py`, how a
+and keeps what was learned for the next one. Who makes steps, and when, is in `engine.py`, how a
 dialogue becomes text in `prompts.py`. What is drafted, how wide and when, is left to the layers
 below.
 """
@@ -63,10 +63,11 @@ class Model(NotCopied):
     """A model that is ready to answer; `Model.open` makes one.
 
     Requests run one at a time, in the order in which they begin, or, with `parallel`, so many at a
-    time. A stream ends when it is exhausted, closed or dropped, and any thread may read it on. A
-    request that finds no place makes the rest of those that have one first, unless their readers
-    do; the pieces wait until they are read. So a reader who is slow, or shares a pool of threads
-    with others, keeps nobody waiting.
+    time: a thread of the model's own makes their steps, until it is closed or dropped. A stream
+    ends when it is exhausted, closed or dropped, and any thread may read it on. Its request runs
+    ahead of who reads it, and to its end where another waits for its place; the pieces wait until
+    they are read. So a reader who is slow, or reads streams within each other, keeps nobody
+    waiting.
     What the drafter learned stays for the next request, and so does the text of earlier ones, to
     draft from (`remember`).
 
@@ -322,8 +323,6 @@ class Model(NotCopied):
             EmptyPromptError, PromptTooLongError: The prompt cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
             NonFiniteLogitsError: The model returned NaN.
-            CallOrderError: The main thread has a stream open, which it read last; or the call is
-                made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
@@ -333,10 +332,9 @@ class Model(NotCopied):
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
 
-        The request begins when the first piece is asked for. It has its turn until the stream is
-        exhausted, closed or dropped, or another request makes the rest of it. Text that may be the
-        start of a stop string is held back until that is decided. Arguments are the same as in
-        `generate`.
+        The request begins when the first piece is asked for, and goes on until it ends or the
+        stream is closed or dropped. Text that may be the start of a stop string is held back until
+        that is decided. Arguments are the same as in `generate`.
 
         Raises:
             EmptyPromptError: The prompt has no token. Other errors are the same as in `generate`;
@@ -511,8 +509,6 @@ class Model(NotCopied):
             EmptyPromptError, PromptTooLongError: The dialogue cannot be used.
             MemoryBudgetError, BlockLoadError: The blocks do not fit, or cannot be loaded.
             NonFiniteLogitsError: The model returned NaN.
-            CallOrderError: The main thread has a stream open, which it read last; or the call is
-                made within a step, as by `on_read`.
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
@@ -751,7 +747,7 @@ class Model(NotCopied):
         Another thread's request is answered first. In a fork of its process, nothing happens.
 
         Raises:
-            CallOrderError: The call is made within a step, as by `on_read`.
+            CallOrderError: The call is made within a step, as by a drafter.
         """
         self._engine.close()
 

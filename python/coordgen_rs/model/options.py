@@ -70,8 +70,8 @@ class RequestOptions(TypedDict, total=False):
     trees: bool
     """Whether each step of a stream also has its draft tree, see `Gain.step`."""
     on_read: Callable[[int], None] | None
-    """Called behind each chunk of the prompt with how many tokens of it were computed. It may end
-    the request by an exception. A thread that waits for its own turn may be the one that calls."""
+    """Called behind each chunk of the prompt with how many tokens of it were computed, by who reads
+    the answer. It may end the request by an exception, and may ask the model for other answers."""
     namespace: str | None
     """The request's namespace: nothing of it is drafted from, or reused, in others. None is
     the namespace that the model was opened with."""
