@@ -245,7 +245,7 @@ from coordgen_rs import Stats
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.stream import Stream
 is_asked = threading.Event()
-events = Events(lambda _: is_asked.set(), lambda: None)
+events = Events(lambda _: is_asked.set(), lambda _: None)
 stream = Stream(events, Stats())
 thread = threading.Thread(target=lambda: print(list(stream)))
 thread.start()

@@ -37,7 +37,7 @@ class Scripted:
     def __init__(self):
         self.released = False
         self.engine = Engine(self, None, self._release)
-        self.engine.begin()
+        self.engine.begin(self)
         self.made, self.running, self.ended, self.waiting = [], [], [], []
         self.before_step = lambda text, number: None
         self._owner = None
@@ -83,7 +83,7 @@ class Scripted:
     def stream(self, text, stop=(), on_read=None):
         request = Said(self, text, Stats(), AskedOptions(on_read=on_read))
         said = partial(read, stats=request.stats, decode=chr, stop=StopStrings(stop))
-        events = Events(partial(self.engine.submit, request, said), self.engine.look)
+        events = Events(partial(self.engine.submit, request, said), self.engine.tell)
         return Stream(events, request.stats, on_read=on_read)
 
 

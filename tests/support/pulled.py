@@ -21,6 +21,9 @@ class Pulled:
         self._reads, self._first, self._error = reads, None, None
         self.is_cancelled = False
 
+    def belong_to(self, stream):
+        """The stream holds this: with it, the steps are dropped."""
+
     def ask(self):
         """Nothing has to begin."""
 

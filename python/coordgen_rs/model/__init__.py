@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
-from weakref import finalize
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -135,8 +134,7 @@ class Model(NotCopied):
             places = Places(batch, self._prefixes, namespace)
         self._opened = OpenedHere()
         self._engine = Engine(places, self._prefixes, partial(_close, closing))
-        finalize(self, self._engine.close_soon).atexit = False
-        self._engine.begin()
+        self._engine.begin(self)
 
     @classmethod
     def open(
@@ -734,7 +732,7 @@ class Model(NotCopied):
             return read(steps, request.stats, decode, stop_strings)
 
         return Stream(
-            Events(partial(self._engine.submit, request, events), self._engine.look),
+            Events(partial(self._engine.submit, request, events), self._engine.tell),
             request.stats,
             on_read=asked.on_read,
             tells_logprobs=asked.logprobs is not None,

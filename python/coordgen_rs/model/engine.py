@@ -18,6 +18,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
 from typing import Protocol, TypeVar
+from weakref import ref
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
@@ -92,13 +93,16 @@ class Engine:
 
     Attributes:
         is_closing: Whether no request may begin any more.
+        tell: Has the engine look for what is new, whatever it is told. It is a function of C's, so
+            no interrupt keeps a finalizer from it, and waits for nothing.
     """
 
     def __init__(
         self, places: Places, prefixes: PrefixPool | None, release: Callable[[], None]
     ) -> None:
         self._places, self._prefixes, self._release = places, prefixes, release
-        self._inbox = SimpleQueue[_Entry | None]()  # None: there is something new
+        self._inbox = SimpleQueue[object]()  # what is no entry says that something is new
+        self.tell: Callable[[object], None] = self._inbox.put
         self._waiting = deque[_Entry]()  # for a place, longest first
         self._active = list[_Entry]()  # have a place, or are being stored
         self._disk = Tasks()
@@ -110,12 +114,13 @@ class Engine:
         self._opened = OpenedHere()
         self._thread = Thread(target=self._run, name="coordgen-engine", daemon=True)
 
-    def begin(self) -> None:
-        """Begin the thread. Whoever drops the engine then must close it, also where this raises.
+    def begin(self, model: object) -> None:
+        """Begin the thread, which ends when it is closed, or the model is dropped.
 
         Raises:
             RuntimeError: The system gives no thread.
         """
+        self._model = ref(model, self.tell)  # before: an interrupt may come within the next line
         self._thread.start()
 
     def submit(
@@ -129,7 +134,7 @@ class Engine:
         Args:
             request: What it asks for.
             read: What is told of its steps.
-            events: Where that goes; its reader wakes the engine by `look`.
+            events: Where that goes; its reader wakes the engine by `tell`.
 
         Raises:
             SessionClosedError: The model is closed.
@@ -144,7 +149,7 @@ class Engine:
         asked = request.asked
 
         def on_read(num_read: int) -> None:
-            if events.is_cancelled or self._ending:
+            if self._ending or not events.is_wanted:
                 raise _CancelledError(f"given up after {num_read} tokens of the prompt")
             if asked.on_read is not None:
                 events.put(Progress(num_read))
@@ -155,8 +160,8 @@ class Engine:
             self._refuse_rest()
 
     def look(self) -> None:
-        """Have the engine look for what is new; waits for nothing, also in a finalizer."""
-        self._inbox.put(None)
+        """Have the engine look for what is new; waits for nothing."""
+        self.tell(None)
 
     def check_outside(self) -> None:
         """Check that this thread is not the engine's.
@@ -181,22 +186,18 @@ class Engine:
             return
         self.check_outside()
         self._closers.append(get_ident())
-        self.close_soon()
+        self.is_closing = True
+        self.look()
         self._ended.wait_for(lambda: self._is_over or None)
         error, self._error = self._error, None
         if error is not None:
             raise error
 
-    def close_soon(self) -> None:
-        """Take no more requests, and release all behind the last; waits for nothing."""
-        self.is_closing = True
-        self.look()
-
     def _stop(self) -> None:
         """End all requests, as Python ends, and wait for the thread."""
         if not self._opened.is_forked:
             self._ending.append(get_ident())
-            self.close_soon()
+            self.look()
             self._ended.wait_for(lambda: self._is_over or None)
 
     def _run(self) -> None:
@@ -227,9 +228,10 @@ class Engine:
         is_idle = True
         while not self._is_done():
             self._take_in(waits=is_idle)
+            self.is_closing = self.is_closing or bool(self._ending) or self._model() is None
             if self.is_closing:
                 self._cancel_closers()
-            self._end_cancelled()
+            self._end_unwanted()
             self._admit()
             # Where each has said what it could, they wait for the next run of all.
             made = [self._resume(entry) for entry in [*self._active]]
@@ -247,7 +249,7 @@ class Engine:
             entry = self._inbox.get(block=waits)
             while True:
                 # An interrupt may have it submitted twice.
-                if entry is not None and not entry.events.is_taken:
+                if isinstance(entry, _Entry) and not entry.events.is_taken:
                     entry.events.is_taken = True
                     self._waiting.append(entry)
                 entry = self._inbox.get_nowait()
@@ -263,9 +265,9 @@ class Engine:
             elif events.reader in self._closers:
                 events.cancel()
 
-    def _end_cancelled(self) -> None:
+    def _end_unwanted(self) -> None:
         for entry in [*self._active, *self._waiting]:
-            if entry.events.is_cancelled:
+            if not entry.events.is_wanted:
                 self._end(entry, None)
 
     def _admit(self) -> None:
@@ -358,5 +360,5 @@ class Engine:
         with suppress(Empty):
             while True:
                 entry = self._inbox.get_nowait()
-                if entry is not None:
+                if isinstance(entry, _Entry):
                     entry.events.end(SessionClosedError("the model is closed"))

@@ -12,6 +12,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from threading import get_ident
 from typing import NamedTuple
+from weakref import ref
 
 from coordgen_rs.model.answer import Read
 
@@ -40,7 +41,8 @@ class Events:
 
     Args:
         submit: Has the request answered; called when the first event is asked for.
-        look: Has the engine look for what is new; waits for nothing.
+        tell: Has the engine look for what is new, whatever it is told. It is a function of C's, so
+            no interrupt keeps a finalizer from it, and waits for nothing.
 
     Attributes:
         wake: Called, by the engine, with each event, and at the end. It waits for nothing.
@@ -51,8 +53,9 @@ class Events:
         reader: The thread that was the last to ask.
     """
 
-    def __init__(self, submit: Callable[["Events"], None], look: Callable[[], None]) -> None:
-        self._submit, self._look = submit, look
+    def __init__(self, submit: Callable[["Events"], None], tell: Callable[[object], None]) -> None:
+        self._submit, self._tell = submit, tell
+        self._stream: ref[object] | None = None
         self._queue = deque[Event]()
         self._woken = SimpleQueue[None]()
         self.wake: Callable[[], object] = partial(self._woken.put, None)
@@ -79,6 +82,15 @@ class Events:
         self._is_held = True  # before it is asked again: who takes some now sees it
         self._is_held = len(self._queue) >= MOST_AHEAD
         return self._is_held
+
+    def belong_to(self, stream: object) -> None:
+        """Be cancelled once a stream is dropped."""
+        self._stream = ref(stream, self._tell)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is a reader, who wants more."""
+        return not (self.is_cancelled or (self._stream is not None and self._stream() is None))
 
     def ask(self) -> None:
         """Begin, or say that this thread reads on.
@@ -126,7 +138,7 @@ class Events:
         """Have the engine go on where it waits for this reader."""
         if self._is_held and len(self._queue) <= MOST_AHEAD // 2:
             self._is_held = False
-            self._look()
+            self._tell(None)
 
     def cancel(self, error: Exception | None = None) -> None:
         """Want no more; the request ends within a step. Waits for nothing, also in a finalizer.
@@ -140,4 +152,4 @@ class Events:
         self.is_cancelled = True
         self._queue.clear()
         self.wake()
-        self._look()
+        self._tell(None)

@@ -57,10 +57,7 @@ class Stream(NotCopied, Iterator[Piece]):
         self._stored: Read | None = None
         self._step: Step | None = None  # the last that was taken
         self.events = events
-
-    def __del__(self) -> None:
-        if "events" in self.__dict__:  # an interrupt may have come before
-            self.close()
+        events.belong_to(self)
 
     @property
     def answer(self) -> Answer:
