@@ -93,8 +93,18 @@ def test_threads_run_together(model, answers, shared):
     assert runs.prompt_tokens_beside > 0
 
 
-def test_streams_of_one_thread_take_turns_with_pieces(model, answers, shared):
+def test_streams_of_one_thread_take_turns_with_pieces(model, answers, shared, monkeypatch):
+    compute, are_asked = Batch._compute, threading.Event()
+
+    def held(self, parts):
+        assert are_asked.wait(600)
+        compute(self, parts)
+
+    monkeypatch.setattr(Batch, "_compute", held)
     streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS[:3]]
+    for stream in streams:
+        stream.events.ask()
+    are_asked.set()
     is_open = [*streams]
     while is_open:
         is_open = [stream for stream in is_open if stream.step() is not None]

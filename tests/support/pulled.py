@@ -15,7 +15,7 @@ class Pulled:
         reads: What the steps make certain.
     """
 
-    is_ready = True
+    is_ready, is_whole = True, False
 
     def __init__(self, reads):
         self._reads, self._first, self._error = reads, None, None

@@ -37,6 +37,10 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
         """The answer as far as it has been given: whole once all pieces were awaited."""
         return self._stream.answer
 
+    def wants_whole(self) -> None:
+        """Be woken at the answer's end only."""
+        self._stream.events.is_whole = True
+
     async def aclose(self) -> None:
         """End the request within a step."""
         self._stream.close()
@@ -82,6 +86,7 @@ def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
 
 async def whole(stream: AsyncStream) -> Answer:
     """The answer of a stream, which is read to its end; raises what the stream does."""
+    stream.wants_whole()
     async with stream:
         async for _ in stream:
             pass

@@ -46,6 +46,7 @@ class Events:
 
     Attributes:
         wake: Called, by the engine, with each event, and at the end. It waits for nothing.
+        is_whole: Whether the reader wants to be woken at the end only, and for progress.
         is_awaited: Whether an event loop reads them: the loop itself may wait for the model's end.
         is_taken: Whether the engine has the request.
         is_cancelled: Whether the reader wants no more.
@@ -60,14 +61,15 @@ class Events:
         self._woken = SimpleQueue[None]()
         self.wake: Callable[[], object] = partial(self._woken.put, None)
         self._is_begun = self._is_held = False
-        self.is_awaited = self.is_taken = self.is_cancelled = self.is_over = False
+        self.is_whole = self.is_awaited = self.is_taken = self.is_cancelled = self.is_over = False
         self._error: BaseException | None = None
         self.reader: int | None = None
 
     def put(self, event: Event) -> None:
         """Add an event."""
         self._queue.append(event)
-        self.wake()
+        if not self.is_whole or isinstance(event, Progress):
+            self.wake()
 
     def end(self, error: BaseException | None) -> None:
         """Put nothing any more; who reads on is told the error, if there is one."""
@@ -77,7 +79,7 @@ class Events:
 
     def is_far_ahead(self) -> bool:
         """Whether the reader is to take some first: then it has the engine look again."""
-        if len(self._queue) < MOST_AHEAD:
+        if len(self._queue) < MOST_AHEAD or self.is_whole:
             return False
         self._is_held = True  # before it is asked again: who takes some now sees it
         self._is_held = len(self._queue) >= MOST_AHEAD

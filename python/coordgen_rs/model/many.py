@@ -73,7 +73,7 @@ class _Open:
         try:
             if self._stream is None:
                 self._stream = self._make()
-                self._stream.events.wake = self._wake
+                self._stream.events.wake, self._stream.events.is_whole = self._wake, True
             while self._stream.is_ready:
                 if self._stream.step() is None:
                     return self._stream.answer

@@ -187,6 +187,7 @@ class Stream(NotCopied, Iterator[Piece]):
 
 def whole(stream: Stream) -> Answer:
     """The answer of a stream, which is read to its end and closed; raises what the stream does."""
+    stream.events.is_whole = True
     with stream:
         for _ in stream:
             pass
