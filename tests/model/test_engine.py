@@ -38,21 +38,21 @@ class Scripted:
         self.released = False
         self.engine = Engine(self, None, self._release)
         self.engine.begin(self)
-        self.made, self.running, self.ended, self.waiting = [], [], [], []
+        self.made, self.running, self.ended = [], [], []
         self.before_step = lambda text, number: None
         self._owner = None
 
     def _release(self):
         self.released = True
 
+    @property
+    def is_full(self):
+        return self._owner is not None
+
     def is_being_read(self, request):
         return False
 
     def taken(self, request, owner):
-        if self._owner is not None:
-            if request.text not in self.waiting:
-                self.waiting.append(request.text)
-            return None
         self._owner = owner
         return self
 
@@ -391,6 +391,8 @@ def test_an_engine_that_fails_tells_all_its_readers(scripted):
         time.sleep(0)
     with pytest.raises(MemoryError):
         list(stream)
+    with pytest.raises(SessionClosedError, match="has failed: MemoryError"):
+        next(scripted.stream("late"))
     with pytest.raises(MemoryError):
         scripted.engine.close()
 

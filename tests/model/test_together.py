@@ -5,6 +5,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -68,10 +69,12 @@ def shared(monkeypatch):
 def reading(monkeypatch):
     """Set, the engine goes on behind a chunk of a prompt, of requests with `on_read`."""
     go_on, put = threading.Event(), Events.put
+    go_on.num_chunks = 0
 
     def held(self, event):
         put(self, event)
         if isinstance(event, Progress):
+            go_on.num_chunks += 1
             assert go_on.wait(600)
 
     monkeypatch.setattr(Events, "put", held)
@@ -234,6 +237,27 @@ def test_closing_in_a_callback_ends_its_own_request(bundle, parallel, reading):
         assert "closed" in repr(model)
     with Model.open(bundle, parallel=parallel) as model, pytest.raises(SessionClosedError):
         asyncio.run(model.agenerate(PROMPTS[0], on_read=on_read, **OPTIONS))
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_closing_reads_no_more_of_ones_own_prompt(bundle, parallel, reading):
+    with Model.open(bundle, parallel=parallel) as model:
+        stream = model.stream(LONG * 3, on_read=lambda _: None)
+        stream.events.ask()
+        while not reading.num_chunks:
+            time.sleep(0)
+
+        def closed():
+            stream.events.ask()
+            model.close()
+
+        closing = threading.Thread(target=closed)
+        closing.start()
+        while not model._engine.is_closing:
+            time.sleep(0)
+        reading.set()
+        closing.join()
+    assert reading.num_chunks == 1
 
 
 def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):

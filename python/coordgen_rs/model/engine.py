@@ -39,11 +39,15 @@ _Found = TypeVar("_Found")
 class Places(Protocol):
     """Where requests are answered, as many at a time as there are places."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether none is free."""
+
     def is_being_read(self, request: ModelRequest) -> bool:
         """Whether another request reads the beginning of this one's prompt right now."""
 
-    def taken(self, request: ModelRequest, owner: Owner) -> Session | None:
-        """The session that answers a request until its owner leaves; None while none is free."""
+    def taken(self, request: ModelRequest, owner: Owner) -> Session:
+        """The session that answers a request until its owner leaves; one is free."""
 
     def begins(self, owner: Owner) -> None:
         """The request begins to read its prompt."""
@@ -109,8 +113,8 @@ class Engine:
         self._ended = Bell()
         self._closers = list[int]()  # threads that close it
         self._ending = list[int]()  # the thread that ends Python, once it does
-        self.is_closing = self._is_over = False
-        self._error: BaseException | None = None
+        self.is_closing = self._is_over = self._is_told = False
+        self._failure: BaseException | None = None
         self._opened = OpenedHere()
         self._thread = Thread(target=self._run, name="coordgen-engine", daemon=True)
 
@@ -145,11 +149,11 @@ class Engine:
         if self._ending and self._ending[0] != get_ident():
             raise SystemExit
         if self.is_closing:
-            raise SessionClosedError("the model is closed")
+            raise self._closed()
         asked = request.asked
 
         def on_read(num_read: int) -> None:
-            if self._ending or not events.is_wanted:
+            if not self._is_wanted(events):
                 raise _CancelledError(f"given up after {num_read} tokens of the prompt")
             if asked.on_read is not None:
                 events.put(Progress(num_read))
@@ -189,9 +193,9 @@ class Engine:
         self.is_closing = True
         self.look()
         self._ended.wait_for(lambda: self._is_over or None)
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
+        if self._failure is not None and not self._is_told:
+            self._is_told = True
+            raise self._failure
 
     def _stop(self) -> None:
         """End all requests, as Python ends, and wait for the thread."""
@@ -203,20 +207,18 @@ class Engine:
     def _run(self) -> None:
         atexit.register(self._stop)
         native.waited_for.add(get_ident())
-        failure: BaseException | None = None
         try:
             self._serve()
         except BaseException as error:
-            failure = error
+            self._failure = error
         finally:
             for entry in [*self._active, *self._waiting]:
-                self._end(entry, failure or SessionClosedError("the model is closed"))
+                self._end(entry, self._failure or self._closed())
             try:
                 self._disk.join()
                 self._release()
             except BaseException as error:
-                failure = failure or error
-            self._error = failure
+                self._failure = self._failure or error
             self.is_closing = self._is_over = True
             self._refuse_rest()
             native.waited_for.discard(get_ident())
@@ -254,6 +256,11 @@ class Engine:
                     self._waiting.append(entry)
                 entry = self._inbox.get_nowait()
 
+    def _is_wanted(self, events: Events) -> bool:
+        """Whether what is left of a prompt is to be read."""
+        is_closed = self.is_closing and (events.is_awaited or events.reader in self._closers)
+        return events.is_wanted and not is_closed and not self._ending
+
     def _cancel_closers(self) -> None:
         """End what is read by who closes; and all, as Python ends."""
         for entry in [*self._active, *self._waiting]:
@@ -261,7 +268,7 @@ class Engine:
             if self._ending:
                 self._end(entry, None)
             elif events.is_awaited:
-                events.cancel(SessionClosedError("the model is closed"))
+                events.cancel(self._closed())
             elif events.reader in self._closers:
                 events.cancel()
 
@@ -276,6 +283,8 @@ class Engine:
         Who waits for another request to read the same prompt lets others go first.
         """
         for entry in [*self._waiting]:
+            if self._places.is_full:
+                return
             try:
                 if self._places.is_being_read(entry.request):
                     continue
@@ -283,8 +292,6 @@ class Engine:
             except Exception as error:
                 self._end(entry, error)
                 continue
-            if session is None:
-                return
             self._waiting.remove(entry)
             self._active.append(entry)
             entry.beside = Beside(self.look)
@@ -355,10 +362,17 @@ class Engine:
         if not self._ending:  # else threads that read end where they wait
             entry.events.end(error)
 
+    def _closed(self) -> SessionClosedError:
+        """What requests are told that come too late."""
+        failure = self._failure
+        return SessionClosedError(
+            "the model is closed" if failure is None else f"the model has failed: {failure!r}"
+        )
+
     def _refuse_rest(self) -> None:
         """End what came too late."""
         with suppress(Empty):
             while True:
                 entry = self._inbox.get_nowait()
                 if isinstance(entry, _Entry):
-                    entry.events.end(SessionClosedError("the model is closed"))
+                    entry.events.end(self._closed())

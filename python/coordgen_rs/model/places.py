@@ -86,16 +86,19 @@ class Places:
             session.is_driven = True
         self._prefixes = prefixes
 
-    def taken(self, request: ModelRequest, owner: Owner) -> Shared | None:
-        """The session that answers a request; None while none is free.
+    @property
+    def is_full(self) -> bool:
+        """Whether none is free."""
+        return all(place.owner is not None for place in self._all)
+
+    def taken(self, request: ModelRequest, owner: Owner) -> Shared:
+        """The session that answers a request; one is free.
 
         Args:
             request: What is to be answered.
             owner: Who has the place until it leaves it, or is over.
         """
         free = [place for place in self._all if place.owner is None]
-        if not free:
-            return None
         prompt, namespace = request.prompt_ids, request.namespace
         most = max(self._mine(request), key=lambda it: it.gives(prompt), default=None)
         num_held = 0 if most is None else most.gives(prompt)
@@ -164,14 +167,17 @@ class OnePlace:
         self._session, self._prefixes, self._held_by = session, prefixes, namespace
         self._owner: Owner | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether somebody has it."""
+        return self._owner is not None and not self._owner.is_over
+
     def is_being_read(self, request: ModelRequest) -> bool:
         """False: a request waits for the other's end."""
         return False
 
-    def taken(self, request: ModelRequest, owner: Owner) -> OrtSession | None:
-        """The session, if nobody has it; see `Places.taken`."""
-        if self._owner is not None and not self._owner.is_over:
-            return None
+    def taken(self, request: ModelRequest, owner: Owner) -> OrtSession:
+        """The session, which nobody has; see `Places.taken`."""
         if request.namespace != self._held_by:
             if self._prefixes is not None:
                 self._prefixes.of(self._held_by).hand_over(self._session, self._held_by)
