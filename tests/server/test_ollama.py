@@ -13,6 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import ollama
 
 from coordgen_rs import JsonSchema
+from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.dialects.ollama.asked import asked_chat
 from coordgen_rs.server.dialects.ollama.form import ChatForm
@@ -221,6 +222,26 @@ def test_a_text_is_filled_in_before_a_suffix_where_the_model_can(client, model, 
     prompt, options = model.asked[0]
     assert prompt == f"[SUFFIX])b[PREFIX]{before}"
     assert {"[PREFIX]", "[SUFFIX]"} <= {*options["stop"]}
+
+
+class Untemplated(FakeModel):
+    @property
+    def template_facts(self):
+        raise ChatTemplateError("/home/somebody/model has no chat template, or a malformed one")
+
+
+@pytest.mark.parametrize("has_template", [False, True])
+def test_a_raw_text_needs_no_template_and_tells_no_path(has_template):
+    model = Untemplated()
+    model.has_chat_template = has_template
+    with listening(model) as url:
+        client = ollama.Client(host=url)
+        if has_template:
+            with pytest.raises(ollama.ResponseError, match="the server's log says why") as refused:
+                client.generate("fake", "hello", raw=True)
+            assert refused.value.status_code == 500
+        else:
+            assert client.generate("fake", "hello", raw=True).response == TEXT
 
 
 @pytest.mark.parametrize("last_n", [64, -1])

@@ -101,7 +101,7 @@ class FakeModel:
 
     recommended = MappingProxyType({"temperature": 0.6})
     step_costs = {1: StepCost(1000.0, 0.5), 4: StepCost(1500.0, 0.5)}  # noqa: RUF012
-    reads_tools, ends = True, "length"
+    reads_tools, has_chat_template, ends = True, True, "length"
 
     manifest = SimpleNamespace(model=SimpleNamespace(family="llama"), weights="int8", kept=None)
     why_alone, runs, cache_bytes = None, None, 0

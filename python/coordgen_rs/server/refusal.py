@@ -80,10 +80,11 @@ def refusal(error: Exception) -> RefusalError:
         return error
     if isinstance(error, PromptTooLongError):
         return RefusalError(str(error), code="context_length_exceeded", param="messages")
-    if isinstance(error, _OF_REQUEST):
-        return RefusalError(str(error))
+    said = str(error)
+    is_of_server = isinstance(error, ChatTemplateError) and names_path(said)
+    if isinstance(error, _OF_REQUEST) and not is_of_server:
+        return RefusalError(said)
     if isinstance(error, CoordgenError):
-        said = str(error)
         if names_path(said):
             said = f"the request failed ({type(error).__name__}): the server's log says why"
         return RefusalError(said, status=500, kind="server_error")

@@ -137,7 +137,7 @@ class Asked:
                 self.tools, model, options["grammar"], self.grammar_field
             )
             options["special_tokens"] = calling.form.marks
-        if self.splits_thinking:
+        if self.splits_thinking and model.has_chat_template:
             marks = model.template_facts.thinking
             thinking = thinking_of(marks, tokenizer, ids.tolist())
         if thinking is not None:
