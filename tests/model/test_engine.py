@@ -268,6 +268,13 @@ def test_a_callback_that_fails_ends_its_own_request(scripted, error):
     assert [text for text, _ in scripted.made].count("mine") <= 1
 
 
+def test_a_callback_that_finds_nothing_is_no_end(scripted):
+    stream = scripted.stream("mine", on_read=lambda _: next(iter(())))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            next(stream)
+
+
 def test_a_callback_may_ask_the_model(scripted):
     said = []
     stream = scripted.stream("outer", on_read=lambda _: said.append(whole(inner).text))
@@ -333,10 +340,11 @@ def test_streams_are_read_within_each_other(scripted):
     assert read == "aceadebcebde"
 
 
-def test_the_engine_cannot_be_closed_by_its_own_step(scripted):
+@pytest.mark.parametrize("what", ["close", "ask"])
+def test_a_step_cannot_wait_for_its_own_engine(scripted, what):
     def before_step(text, number):
         if text == "first":
-            scripted.engine.close()
+            scripted.engine.close() if what == "close" else next(scripted.stream("inner"))
 
     scripted.before_step = before_step
     with pytest.raises(CallOrderError, match="within a step"):
@@ -367,6 +375,12 @@ def test_closing_ends_the_own_stream_and_makes_that_of_another_thread_to_its_end
         assert pool.submit("".join, others).result(600) == "thers"
     assert list(mine) == []
     assert scripted.ended == ["others"]
+
+
+def test_any_thread_may_close_it_again(scripted):
+    scripted.engine.close()
+    with ThreadPoolExecutor(1) as pool:  # whose thread may get the number of the engine's
+        pool.submit(scripted.engine.close).result(600)
 
 
 def test_what_is_released_badly_is_told_by_closing(scripted):

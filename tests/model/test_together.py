@@ -310,6 +310,15 @@ def test_errors_of_many_are_raised_or_kept(model, answers):
         model.generate_many(["a"], max_new_tokens=-1, keep_errors=True)
 
 
+def test_an_error_of_many_ends_the_others(model):
+    prompts = [PROMPTS[0], "word " * 3000]
+    with pytest.raises(PromptTooLongError) as raised:  # it is kept, and what it was raised in
+        model.generate_many(prompts, max_new_tokens=900, ignore_eos=True)
+    model.generate(PROMPTS[3], max_new_tokens=1)
+    assert raised.value.__traceback__ is not None
+    assert _num_taken(model) == 0
+
+
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_tasks_await_answers(bundle, answers, parallel):
     async def ask():
@@ -669,6 +678,31 @@ def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
             await asyncio.wait_for(stream.__anext__(), 1e-6)
         with pytest.raises(CallOrderError, match="given up"):
             await stream.__anext__()
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_task_is_told_that_the_model_was_closed_while_its_prompt_was_read(
+    bundle, parallel, reading
+):
+    def go_on(model):
+        while not model._engine.is_closing:
+            time.sleep(0)
+        reading.set()
+
+    async def ask():
+        with Model.open(bundle, parallel=parallel) as model:
+            began = asyncio.Event()
+            task = asyncio.create_task(
+                model.agenerate(LONG * 3, on_read=lambda _: began.set(), **OPTIONS)
+            )
+            await began.wait()
+            thread = threading.Thread(target=go_on, args=(model,))
+            thread.start()
+        thread.join()
+        with pytest.raises(SessionClosedError):
+            await task
 
     asyncio.run(ask())
 

@@ -37,7 +37,7 @@ class Stats:
         drafting_us: Microseconds of `propose` and `accept` together, one entry per step.
         finish_reason: "stop" (end token or stop string), "grammar" (the grammar is complete),
             "length" (token limit) or "capacity" (cache full); None while running, and if the
-            consumer stopped early.
+            request was ended before. A `Model`'s may be ahead of its reader.
         cut_at: How many tokens the answer has where a stop string ended it, less than `new_tokens`
             if its last step went on; None if none did.
         stop_string: The stop string that ended it; None if none did.

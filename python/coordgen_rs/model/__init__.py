@@ -66,7 +66,7 @@ class Model(NotCopied):
     ends when it is exhausted, closed or dropped, and any thread may read it on. Its request runs
     ahead of who reads it, and to its end where another waits for its place; the pieces wait until
     they are read. So a reader who is slow, or reads streams within each other, keeps nobody
-    waiting.
+    waiting for longer than its answer takes.
     What the drafter learned stays for the next request, and so does the text of earlier ones, to
     draft from (`remember`).
 
@@ -706,7 +706,7 @@ class Model(NotCopied):
             UnsupportedGrammarError: The grammar cannot be followed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        self._opened.check("model")  # whoever was at work in a round is not in the fork
+        self._opened.check("model")  # its engine is not in the fork
         seed = asked.chosen_seed()
         stop_strings = StopStrings(() if asked.stop is None else asked.stop)
         drafters, prediction = self._drafters if asked.drafts else None, None
@@ -742,7 +742,8 @@ class Model(NotCopied):
     def close(self) -> None:
         """Release the target and what drafts for it. A stream that this thread read last ends.
 
-        Another thread's request is answered first. In a fork of its process, nothing happens.
+        So does one that an event loop reads; another thread's request is answered first. In a fork
+        of its process, nothing happens.
 
         Raises:
             CallOrderError: The call is made within a step, as by a drafter.

@@ -100,7 +100,7 @@ class Answer:
             "length" (token limit) or "capacity" (cache full); None while the answer is incomplete,
             also if it was abandoned.
         stats: Counts and times. They count whole steps, so `new_tokens` may include a few tokens
-            that a step yielded after the stop string.
+            that a step yielded after the stop string, and all that were made ahead of a reader.
         spans: Where `text` came from, part by part, without gaps; neighbours differ in source.
         logprobs: How likely the model held each of `token_ids`, and others in its place; None where
             that was not asked for.

@@ -55,6 +55,8 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
         self._is_awaited = True
         try:
             self._news.clear()
+            if self._stream.is_ready:
+                await asyncio.sleep(0)  # other tasks go on, too, where the answer is ahead
             while not self._stream.is_ready:
                 await self._news.wait()
                 self._news.clear()

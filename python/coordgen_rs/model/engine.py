@@ -142,12 +142,14 @@ class Engine:
 
         Raises:
             SessionClosedError: The model is closed.
+            CallOrderError: This thread is the engine's.
             ForkedError: This process is a fork of the one that opened the model.
             SystemExit: Another thread ends Python, and this one with it.
         """
         self._opened.check("model")
         if self._ending and self._ending[0] != get_ident():
             raise SystemExit
+        self.check_outside()
         if self.is_closing:
             raise self._closed()
         asked = request.asked
@@ -173,14 +175,15 @@ class Engine:
         Raises:
             CallOrderError: It is.
         """
-        if get_ident() == self._thread.ident and not self._opened.is_forked:
-            raise CallOrderError("the model cannot be closed within a step of its own")
+        is_there = not self._is_over and not self._opened.is_forked  # else another has its number
+        if is_there and get_ident() == self._thread.ident:
+            raise CallOrderError("the model cannot be used within a step of its own")
 
     def close(self) -> None:
         """Take no more requests, answer those that are there, release all, and end the thread.
 
-        Those that this thread was the last to read end within a step. May be called again, also
-        where it was interrupted. In a fork of the process, nothing happens.
+        Those that this thread was the last to read, or an event loop reads, end within a step. May
+        be called again, also where it was interrupted. In a fork of the process, nothing happens.
 
         Raises:
             CallOrderError: This thread is the engine's.
@@ -202,7 +205,10 @@ class Engine:
         if not self._opened.is_forked:
             self._ending.append(get_ident())
             self.look()
-            self._ended.wait_for(lambda: self._is_over or None)
+            try:
+                self._ended.wait_for(lambda: self._is_over or None)
+            finally:  # interrupted: it ends by itself when it is next to run something
+                native.waited_for.discard(self._thread.ident or 0)
 
     def _run(self) -> None:
         atexit.register(self._stop)
@@ -214,11 +220,11 @@ class Engine:
         finally:
             for entry in [*self._active, *self._waiting]:
                 self._end(entry, self._failure or self._closed())
-            try:
-                self._disk.join()
-                self._release()
-            except BaseException as error:
-                self._failure = self._failure or error
+            for end in (self._disk.join, self._release):
+                try:
+                    end()
+                except BaseException as error:
+                    self._failure = self._failure or error
             self.is_closing = self._is_over = True
             self._refuse_rest()
             native.waited_for.discard(get_ident())
@@ -302,7 +308,8 @@ class Engine:
         beside, request = entry.beside or Beside(self.look), entry.request
         try:
             prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
-            read = partial(beside.read, replace(request, prefixes=prefixes), session)
+            held = 0 if prefixes is None else prefixes.held(session, request.prompt_ids)
+            read = partial(beside.read, replace(request, prefixes=prefixes), session, held)
             ready = (yield from self._done(read)) if self._reads_files(request) else read()
             self._places.begins(entry)
             with closing(ready.steps(session)) as steps:
@@ -338,7 +345,8 @@ class Engine:
                 return False
             self._end(entry, None if storing is None else storing.error)
         except _CancelledError:
-            self._end(entry, None)
+            is_told = self.is_closing and events.is_awaited
+            self._end(entry, self._closed() if is_told else None)
         except BaseException as error:  # also a panic of the core
             self._end(entry, error)
         else:
@@ -359,8 +367,10 @@ class Engine:
             self._waiting.remove(entry)
         with suppress(ValueError):
             self._active.remove(entry)
-        if not self._ending:  # else threads that read end where they wait
+        if not self._ending:
             entry.events.end(error)
+        elif entry.events.reader in self._ending:  # other threads end where they wait
+            entry.events.end(error or self._closed())
 
     def _closed(self) -> SessionClosedError:
         """What requests are told that come too late."""

@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import get_ident
+from types import TracebackType
 from typing import NamedTuple
 from weakref import ref
 
@@ -19,7 +20,7 @@ from coordgen_rs.model.answer import Read
 MOST_AHEAD = 256
 """Events that wait to be read, where nobody else waits for the request's place."""
 
-_LONGEST_SLEEP_S = 1.0
+LONGEST_SLEEP_S = 1.0
 """Then who waits looks again: not every system interrupts a thread that sleeps."""
 
 
@@ -63,23 +64,30 @@ class Events:
         self._is_begun = self._is_held = False
         self.is_whole = self.is_awaited = self.is_taken = self.is_cancelled = self.is_over = False
         self._error: BaseException | None = None
+        self._raised: TracebackType | None = None
         self.reader: int | None = None
 
     def put(self, event: Event) -> None:
         """Add an event."""
         self._queue.append(event)
         if not self.is_whole or isinstance(event, Progress):
-            self.wake()
+            self._wake()
 
     def end(self, error: BaseException | None) -> None:
         """Put nothing any more; who reads on is told the error, if there is one."""
-        self._error = self._error or error
+        if self._error is None and error is not None:
+            self._error, self._raised = error, error.__traceback__
         self.is_over = True
-        self.wake()
+        self._wake()
+
+    def _wake(self) -> None:
+        with suppress(Exception):  # of an event loop, whose tasks end with it
+            self.wake()
 
     def is_far_ahead(self) -> bool:
         """Whether the reader is to take some first: then it has the engine look again."""
         if len(self._queue) < MOST_AHEAD or self.is_whole:
+            self._is_held = False
             return False
         self._is_held = True  # before it is asked again: who takes some now sees it
         self._is_held = len(self._queue) >= MOST_AHEAD
@@ -122,13 +130,13 @@ class Events:
             with suppress(IndexError):
                 return self._queue[0]
             if is_over:
-                self.wake()  # who waits beside, such as what an interrupt has left half-way
-                if self._error is not None:
-                    raise self._error
+                self._wake()  # who waits beside, such as what an interrupt has left half-way
+                if self._error is not None:  # told again, without the traceback of the last time
+                    raise self._error.with_traceback(self._raised)
                 raise StopIteration
             self._let_go_on()
             with suppress(Empty):
-                self._woken.get(timeout=_LONGEST_SLEEP_S)
+                self._woken.get(timeout=LONGEST_SLEEP_S)
 
     def drop(self) -> None:
         """Have the next event be the one behind it."""
@@ -139,7 +147,6 @@ class Events:
     def _let_go_on(self) -> None:
         """Have the engine go on where it waits for this reader."""
         if self._is_held and len(self._queue) <= MOST_AHEAD // 2:
-            self._is_held = False
             self._tell(None)
 
     def cancel(self, error: Exception | None = None) -> None:
@@ -148,10 +155,8 @@ class Events:
         Args:
             error: What who reads on is told; None for the end of the events.
         """
-        if self.is_cancelled or (self.is_over and not self._queue):
-            return
         self._error = self._error or error
         self.is_cancelled = True
         self._queue.clear()
-        self.wake()
+        self._wake()
         self._tell(None)

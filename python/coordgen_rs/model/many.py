@@ -6,11 +6,13 @@ are open at a time, and one that waits, so that no place is empty.
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.model.answer import Answer
+from coordgen_rs.model.events import LONGEST_SLEEP_S
 from coordgen_rs.model.stream import Stream
 
 
@@ -36,28 +38,33 @@ def answered(
     waiting, is_open = deque(enumerate(begin)), dict[int, _Open]()
     done, num_all = dict[int, Answer | CoordgenError](), len(waiting)
     news = SimpleQueue[None]()
-    while len(done) < num_all:
-        while waiting and len(is_open) <= num_places:
-            number, make = waiting.popleft()
-            is_open[number] = _Open(make, partial(news.put, None))
-        ends = {number: one.end() for number, one in is_open.items()}
-        for number, end in ends.items():
-            if end is None:
-                continue
-            if isinstance(end, CoordgenError) and not keep_errors:
-                end.add_note(f"by prompt {number + 1} of {num_all}")
-                raise end
-            del is_open[number]
-            done[number] = end
-            if on_progress is not None:
-                on_progress(len(done), num_all)
-        if len(is_open) == len(ends):  # none has ended
-            news.get()
+    try:
+        while len(done) < num_all:
+            while waiting and len(is_open) <= num_places:
+                number, make = waiting.popleft()
+                is_open[number] = _Open(make, partial(news.put, None))
+            ends = {number: one.end() for number, one in is_open.items()}
+            for number, end in ends.items():
+                if end is None:
+                    continue
+                if isinstance(end, CoordgenError) and not keep_errors:
+                    end.add_note(f"by prompt {number + 1} of {num_all}")
+                    raise end
+                del is_open[number]
+                done[number] = end
+                if on_progress is not None:
+                    on_progress(len(done), num_all)
+            if len(is_open) == len(ends):  # none has ended
+                with suppress(Empty):
+                    news.get(timeout=LONGEST_SLEEP_S)
+    finally:
+        for one in is_open.values():
+            one.close()
     return [done[number] for number in range(num_all)]
 
 
 class _Open:
-    """A stream that is read; dropped, it is closed.
+    """A stream that is read.
 
     Args:
         make: Makes it.
@@ -67,6 +74,11 @@ class _Open:
     def __init__(self, make: Callable[[], Stream], wake: Callable[[], object]) -> None:
         self._make, self._wake = make, wake
         self._stream: Stream | None = None
+
+    def close(self) -> None:
+        """End its request, if it has begun."""
+        if self._stream is not None:
+            self._stream.close()
 
     def end(self) -> Answer | CoordgenError | None:
         """How it has ended; None as long as it goes on, behind what is there to read."""

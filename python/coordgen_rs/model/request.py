@@ -1,7 +1,7 @@
 """A request to a model, ready to run: what it asks for, and what answers it.
 
 In: a session that is this request's until it ends. Out: its steps. When its turn comes is not known
-here (`turns.py`, `rounds.py`).
+here (`engine.py`).
 """
 
 from collections.abc import Callable, Generator
@@ -126,8 +126,13 @@ class Beside:
         self.kept: Kept | None = None
         self.storing: Task[None] | None = None
 
-    def read(self, request: ModelRequest, session: Session) -> ModelRequest:
+    def read(self, request: ModelRequest, session: Session, held: int) -> ModelRequest:
         """Read what a request needs; gives the request that needs to read nothing any more.
+
+        Args:
+            request: It may end meanwhile, and another may have its session: that is not touched.
+            session: Same as in `PrefixPool.looked_up`.
+            held: Same as in `PrefixPool.looked_up`.
 
         Raises:
             HistoryError, HistoryMismatchError, LookupTableError: Same as in `Drafters.of`.
@@ -138,7 +143,7 @@ class Beside:
                 self.kept.history.refresh()
         prefixes = request.prefixes
         if prefixes is not None and request.reuse_prefix:
-            prefixes = prefixes.looked_up(session, request.prompt_ids)
+            prefixes = prefixes.looked_up(session, request.prompt_ids, held)
         return replace(request, prefixes=prefixes, beside=self)
 
     def refresh(self) -> None:

@@ -51,8 +51,8 @@ class Stream(NotCopied, Iterator[Piece]):
         self._tokens: list[tuple[int, str]] = []
         self._logprobs: list[TokenLogprob] | None = [] if tells_logprobs else None
         # How many of the pieces and tokens are here, and were given. Ctrl-C comes between no two of
-        # what one line assigns, so a reader who goes on after it misses nothing and gets no item
-        # twice.
+        # what one line assigns, so a reader who goes on after it misses nothing in `answer`, and
+        # gets no item twice.
         self._num_pieces = self._num_tokens = self._num_pieces_given = self._num_given = 0
         self._stored: Read | None = None
         self._step: Step | None = None  # the last that was taken
@@ -82,6 +82,7 @@ class Stream(NotCopied, Iterator[Piece]):
     @property
     def is_ready(self) -> bool:
         """Whether the next piece is here, or none will come: `next` waits for nothing."""
+        self._opened.check("stream")
         with self._reading:
             self.events.ask()
             while not self._has_pieces and self.events.is_ready:
@@ -160,6 +161,10 @@ class Stream(NotCopied, Iterator[Piece]):
         try:
             if self._on_read is not None:
                 self._on_read(num_read)
+        except StopIteration as error:  # else it would be taken for the answer's end
+            failure = RuntimeError("on_read raised StopIteration")
+            self.events.cancel(failure)
+            raise failure from error
         except Exception as error:
             self.events.cancel(error)
             raise

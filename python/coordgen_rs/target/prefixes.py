@@ -55,18 +55,29 @@ class PrefixPool(NotCopied):
         pool._kept = self._kept
         return pool
 
-    def looked_up(self, session: Session, prompt: NDArray[np.uint32]) -> "PrefixPool":
+    def held(self, session: Session, prompt: NDArray[np.uint32]) -> int:
+        """How many of a prompt's first tokens a session holds, or could be given from memory.
+
+        Args:
+            session: The one that is to read the prompt, of the thread that asks.
+            prompt: Same as in `switch`.
+        """
+        if not isinstance(session, StoresPrefixes):
+            return 0
+        held = session.reachable(common_len(session.reusable_ids, prompt))
+        mine = (kept for kept in self._kept if kept.namespace == self._namespace)
+        return max(held, max((kept.reachable(prompt) for kept in mine), default=0))
+
+    def looked_up(self, session: Session, prompt: NDArray[np.uint32], held: int) -> "PrefixPool":
         """The same pool, which has read what is on disk of a prompt: `switch` reads nothing.
 
         Args:
-            session: The one that is to read the prompt; it is not changed.
+            session: Tells the shapes of what is kept; another thread may use it meanwhile.
             prompt: Same as in `switch`.
+            held: Same as `held` tells.
         """
         pool = self.of(self._namespace)
         if isinstance(session, StoresPrefixes):
-            held = session.reachable(common_len(session.reusable_ids, prompt))
-            mine = (kept for kept in [*self._kept] if kept.namespace == self._namespace)
-            held = max(held, max((kept.reachable(prompt) for kept in mine), default=0))
             pool._looked_up = [self._found(session, prompt, held)]
         return pool
 
