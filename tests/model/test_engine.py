@@ -83,7 +83,8 @@ class Scripted:
     def stream(self, text, stop=(), on_read=None):
         request = Said(self, text, Stats(), AskedOptions(on_read=on_read))
         said = partial(read, stats=request.stats, decode=chr, stop=StopStrings(stop))
-        events = Events(partial(self.engine.submit, request, said), self.engine.tell)
+        submit = partial(self.engine.submit, request, said)
+        events = Events(submit, self.engine.tell, self.engine.check)
         return Stream(events, request.stats, on_read=on_read)
 
 
@@ -375,6 +376,16 @@ def test_closing_ends_the_own_stream_and_makes_that_of_another_thread_to_its_end
         assert pool.submit("".join, others).result(600) == "thers"
     assert list(mine) == []
     assert scripted.ended == ["others"]
+
+
+def test_closing_ends_the_own_stream_also_where_all_of_it_was_made(scripted):
+    stream = scripted.stream("first")
+    assert next(stream) == "f"
+    while len(scripted.made) < len("first"):
+        time.sleep(0)
+    scripted.engine.close()
+    assert list(stream) == []
+    assert stream.answer.finish_reason is None
 
 
 def test_any_thread_may_close_it_again(scripted):

@@ -732,7 +732,11 @@ class Model(NotCopied):
             return read(steps, request.stats, decode, stop_strings)
 
         return Stream(
-            Events(partial(self._engine.submit, request, events), self._engine.tell),
+            Events(
+                partial(self._engine.submit, request, events),
+                self._engine.tell,
+                self._engine.check,
+            ),
             request.stats,
             on_read=asked.on_read,
             tells_logprobs=asked.logprobs is not None,

@@ -238,7 +238,7 @@ class Engine:
             self._take_in(waits=is_idle)
             self.is_closing = self.is_closing or bool(self._ending) or self._model() is None
             if self.is_closing:
-                self._cancel_closers()
+                self._check_all()
             self._end_unwanted()
             self._admit()
             # Where each has said what it could, they wait for the next run of all.
@@ -262,21 +262,26 @@ class Engine:
                     self._waiting.append(entry)
                 entry = self._inbox.get_nowait()
 
-    def _is_wanted(self, events: Events) -> bool:
-        """Whether what is left of a prompt is to be read."""
-        is_closed = self.is_closing and (events.is_awaited or events.reader in self._closers)
-        return events.is_wanted and not is_closed and not self._ending
-
-    def _cancel_closers(self) -> None:
-        """End what is read by who closes; and all, as Python ends."""
-        for entry in [*self._active, *self._waiting]:
-            events = entry.events
-            if self._ending:
-                self._end(entry, None)
-            elif events.is_awaited:
+    def check(self, events: Events) -> None:
+        """Cancel events that were read by who closes the engine, or by an event loop."""
+        if self.is_closing and events.is_taken and not events.is_cancelled:
+            if events.is_awaited:
                 events.cancel(self._closed())
             elif events.reader in self._closers:
                 events.cancel()
+
+    def _is_wanted(self, events: Events) -> bool:
+        """Whether what is left of a prompt is to be read."""
+        self.check(events)
+        return events.is_wanted and not self._ending
+
+    def _check_all(self) -> None:
+        """End what nobody is to read any more: all, as Python ends."""
+        for entry in [*self._active, *self._waiting]:
+            if self._ending:
+                self._end(entry, None)
+            else:
+                self.check(entry.events)
 
     def _end_unwanted(self) -> None:
         for entry in [*self._active, *self._waiting]:
@@ -345,8 +350,7 @@ class Engine:
                 return False
             self._end(entry, None if storing is None else storing.error)
         except _CancelledError:
-            is_told = self.is_closing and events.is_awaited
-            self._end(entry, self._closed() if is_told else None)
+            self._end(entry, None)
         except BaseException as error:  # also a panic of the core
             self._end(entry, error)
         else:

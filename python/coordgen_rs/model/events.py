@@ -44,6 +44,7 @@ class Events:
         submit: Has the request answered; called when the first event is asked for.
         tell: Has the engine look for what is new, whatever it is told. It is a function of C's, so
             no interrupt keeps a finalizer from it, and waits for nothing.
+        check: Cancels them where what is left is not to be read any more.
 
     Attributes:
         wake: Called, by the engine, with each event, and at the end. It waits for nothing.
@@ -55,8 +56,13 @@ class Events:
         reader: The thread that was the last to ask.
     """
 
-    def __init__(self, submit: Callable[["Events"], None], tell: Callable[[object], None]) -> None:
-        self._submit, self._tell = submit, tell
+    def __init__(
+        self,
+        submit: Callable[["Events"], None],
+        tell: Callable[[object], None],
+        check: Callable[["Events"], None] = lambda _: None,
+    ) -> None:
+        self._submit, self._tell, self._check = submit, tell, check
         self._stream: ref[object] | None = None
         self._queue = deque[Event]()
         self._woken = SimpleQueue[None]()
@@ -108,6 +114,7 @@ class Events:
         Raises:
             SessionClosedError, ForkedError: Same as in `Engine.submit`.
         """
+        self._check(self)
         self.reader = get_ident()
         if not self._is_begun and not self.is_cancelled:
             self._submit(self)
