@@ -25,21 +25,19 @@ Stream.__next__ = lambda self: time.sleep(0.05) or next_piece(self)
 """
 READ_SLOWLY = """
 import time
-from coordgen_rs.model import Model
+from coordgen_rs.model.events import Events, Progress
 
-stream_tokens = Model.stream_tokens
+put = Events.put
 
 
-def told(model, token_ids, *, on_read, **options):
-    def tell(num_read):
-        print(f"{num_read} read", flush=True)
+def slowly(self, event):
+    put(self, event)
+    if isinstance(event, Progress):
+        print(f"{event.num_read} read", flush=True)
         time.sleep(2)
-        on_read(num_read)
-
-    return stream_tokens(model, token_ids, on_read=tell, **options)
 
 
-Model.stream_tokens = told
+Events.put = slowly
 """
 SHORT = ("--max-new-tokens", "6", "--threads", "1")
 

@@ -35,7 +35,7 @@ from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
-from coordgen_rs.errors import CallOrderError, OptionError, PromptTooLongError, SessionClosedError
+from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
 from coordgen_rs.target.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
@@ -209,9 +209,11 @@ class House:
     def fail(self, model: Model) -> None:
         _refuses(PromptTooLongError, lambda: model.generate("word " * 20_000))
         _refuses(OptionError, lambda: model.generate("a", temperature=1, top_p=-1))
+        with model.stream(_prompt(0), on_read=_fail, reuse_prefix=False) as stream:
+            _refuses(ZeroDivisionError, lambda: next(stream))
         with model.stream(_prompt(0)) as stream:
             next(stream)
-            _refuses(CallOrderError, lambda: model.generate("a"))
+            assert model.generate("a", max_new_tokens=1).token_ids
 
     def two_at_once(self, model: Model) -> None:
         drawn = [self._drawn() for _ in range(2)]
@@ -274,6 +276,10 @@ def _with_history(bundle: Path, directory: Path) -> Model:
 @cache
 def _prompt(index: int) -> str:
     return example(TASKS[index % len(TASKS)], HELD_OUT_SEEDS[index]).prompt
+
+
+def _fail(_: int) -> None:
+    raise ZeroDivisionError
 
 
 def _refuses(error: type[Exception], call: Callable[[], object]) -> None:
