@@ -392,6 +392,7 @@ def test_any_thread_may_close_it_again(scripted):
     scripted.engine.close()
     with ThreadPoolExecutor(1) as pool:  # whose thread may get the number of the engine's
         pool.submit(scripted.engine.close).result(600)
+    assert scripted.released
 
 
 def test_what_is_released_badly_is_told_by_closing(scripted):

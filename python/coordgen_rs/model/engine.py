@@ -4,9 +4,9 @@ In: requests, from any thread, by one queue. Out: the events of each, by a queue
 here knows what a request asks for (`options.py`), nor how it is answered (`generation/loop.py`).
 
 A signal's handler runs in the main thread, so nothing that is done here can be interrupted between
-two instructions. A request runs ahead of its reader by some tokens; where others wait for its
+two instructions. A request runs ahead of its reader by some events; where others wait for its
 place, it goes on to its end, and what it says waits to be read. So a stream that is held and not
-read keeps nobody waiting.
+read keeps nobody waiting for longer than its answer takes.
 """
 
 import atexit
@@ -70,6 +70,7 @@ class _Entry(Owner):
         request: What it asks for.
         read: What is told of its steps.
         events: Where that goes.
+        beside: What it reads and writes on disk.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class _Entry(Owner):
         request: ModelRequest,
         read: Callable[[Generator[Step]], Generator[Read]],
         events: Events,
+        beside: Beside,
     ) -> None:
         super().__init__()
-        self.request, self.read, self.events = request, read, events
+        self.request, self.read, self.events, self.beside = request, read, events, beside
         self.making: Generator[Read] | None = None
-        self.beside: Beside | None = None
 
 
 class Engine:
@@ -161,7 +162,7 @@ class Engine:
                 events.put(Progress(num_read))
 
         request = replace(request, asked=replace(asked, on_read=on_read))
-        self._inbox.put(_Entry(request, read, events))
+        self._inbox.put(_Entry(request, read, events, Beside(self.look)))
         if self._is_over:  # it ended meanwhile, and may not have seen it
             self._refuse_rest()
 
@@ -305,12 +306,11 @@ class Engine:
                 continue
             self._waiting.remove(entry)
             self._active.append(entry)
-            entry.beside = Beside(self.look)
             entry.making = entry.read(self._steps(entry, session))
 
     def _steps(self, entry: _Entry, session: Session) -> Generator[Step]:
         """The steps of a request that has a place; `WAITS` where it waits for a disk or a run."""
-        beside, request = entry.beside or Beside(self.look), entry.request
+        beside, request = entry.beside, entry.request
         try:
             prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
             held = 0 if prefixes is None else prefixes.held(session, request.prompt_ids)
@@ -345,7 +345,7 @@ class Engine:
         try:
             event = next(making)
         except StopIteration:
-            storing = None if entry.beside is None else entry.beside.storing
+            storing = entry.beside.storing
             if storing is not None and not storing.is_done:
                 return False
             self._end(entry, None if storing is None else storing.error)
