@@ -12,10 +12,10 @@ import anthropic
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.dialects.anthropic.asked import asked_message
 from coordgen_rs.server.dialects.anthropic.form import MessageForm
 from coordgen_rs.server.network.keys import api_key
+from coordgen_rs.server.requests.anthropic import parse_message
+from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from fake_model import STEPS, FakeModel
 from fake_served import listening, serving
@@ -98,7 +98,7 @@ def test_events_come_in_anthropics_order():
 
 
 def test_thoughts_and_the_parts_of_a_call_are_blocks():
-    asked = asked_message(Fields(dict(HELLO) | {"tools": [TOOL]}))
+    asked = parse_message(Fields(dict(HELLO) | {"tools": [TOOL]}), FakeModel())
     form = MessageForm(asked, "fake", chr)
     assert isinstance(form, Form)
     said = [

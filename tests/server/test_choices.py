@@ -25,7 +25,7 @@ from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError
-from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_model import STEPS, FakeModel
 from fake_served import refused, serving
 from with_worker import all_news, asked, in_thread, job, with_worker
 
@@ -213,8 +213,7 @@ def test_other_clients_come_between_the_answers_of_one():
         first = job("first", "a")
         worker.submit(first)
         await in_thread(model.at_step.acquire)
-        ids = FakeTokenizer().encode("three")
-        jobs = Jobs(asked("three", n=3, **SAMPLED), ids, Client("", "b"))
+        jobs = Jobs(asked("three", n=3, **SAMPLED), Client("", "b"))
         for one in jobs.all:
             worker.submit(one)
         other = job("other", "c")
@@ -232,7 +231,7 @@ def test_a_client_that_goes_away_ends_all_its_answers():
 
     async def test(worker):
         request = asked("gone", n=3, stream=True, **SAMPLED)
-        jobs = Jobs(request, FakeTokenizer().encode("gone"), Client("", "a"))
+        jobs = Jobs(request, Client("", "a"))
         forms = [Form(request.choice(number), "fake", chr, None, number) for number in range(3)]
         places = Places(9, lambda _: 1)
         for one in jobs.all:

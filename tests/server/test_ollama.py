@@ -14,10 +14,10 @@ import ollama
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.dialects.ollama.asked import asked_chat
 from coordgen_rs.server.dialects.ollama.form import ChatForm
 from coordgen_rs.server.network.keys import api_key
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.ollama import parse_chat
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel, MarkedTokenizer
@@ -126,7 +126,8 @@ def test_text_and_calls_are_streamed_in_their_order(size):
 
 
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
-    form = ChatForm(asked_chat(Fields({"messages": MESSAGES, "tools": [TOOL]})), "fake", chr)
+    fields = Fields({"messages": MESSAGES, "tools": [TOOL]})
+    form = ChatForm(parse_chat(fields, FakeModel()), "fake", chr)
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
     message = form._line(said)["message"]
     [call] = message["tool_calls"]

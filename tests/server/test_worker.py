@@ -2,7 +2,6 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +48,7 @@ def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
 
     async def test():
         for key, network in asked_for:
-            turns.add(Job(asked("?"), np.zeros(1, np.uint32), Client(key, network)))
+            turns.add(Job(asked("?"), Client(key, network)))
         assert len(turns) == len(asked_for)
         took = ["".join(turns.take().client) for _ in asked_for]
         assert took == ["a1", "b1", "a2", "b1", "a1", "b1", "a2", "a1"]
@@ -71,7 +70,7 @@ def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
                 elif waiting:
                     waiting.remove(turns.take())
             else:
-                waiting.append(Job(asked("?"), np.zeros(1, np.uint32), Client(key, network)))
+                waiting.append(Job(asked("?"), Client(key, network)))
                 turns.add(waiting[-1])
             assert set(turns) == set(waiting)
         assert set(turns.clear()) == set(waiting)

@@ -3,21 +3,20 @@
 import asyncio
 
 from coordgen_rs.model.answer import Gain
-from coordgen_rs.server.asked.completion import asked_completion
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.job import Job
 from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.openai import parse_completion
 from coordgen_rs.server.worker import Worker
-from fake_model import FakeTokenizer
+from fake_model import FakeModel
 
 
 def asked(prompt, **fields):
-    return asked_completion(Fields({"prompt": prompt, **fields}))
+    return parse_completion(Fields({"prompt": prompt, **fields}), FakeModel())
 
 
 def job(prompt, client="one", **fields):
-    ids = FakeTokenizer().encode(prompt)
-    return Job(asked(prompt, **({"stream": True} | fields)), ids, Client("", client))
+    return Job(asked(prompt, **({"stream": True} | fields)), Client("", client))
 
 
 async def all_news(job):

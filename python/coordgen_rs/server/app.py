@@ -1,7 +1,7 @@
 """The routes: from a request to what answers it, or to a refusal in OpenAI's form.
 
 In: the models, and what the server is to allow. Out: an ASGI application. Bodies are checked in
-`asked/completion.py`, answers sent in `answers/answering.py`.
+`requests/`, answers sent in `answers/answering.py`.
 """
 
 import asyncio
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -31,14 +29,8 @@ from coordgen_rs.model import Model
 from coordgen_rs.server import documents
 from coordgen_rs.server.answers.answering import Answering, refused
 from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.answers.later import AnsweringLater
 from coordgen_rs.server.answers.response_form import ResponseForm
 from coordgen_rs.server.answers.several import AnsweringSeveral
-from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, most_body_bytes, read
-from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_completion, asked_prompt
-from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.asked.response import asked_response
-from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
 from coordgen_rs.server.dialects import routes
 from coordgen_rs.server.dialects.anthropic import listed
 from coordgen_rs.server.dialects.errors import OF_ANTHROPIC
@@ -54,6 +46,12 @@ from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.openai import apply_template, parse_chat, parse_completion
+from coordgen_rs.server.requests.record import Request as ParsedRequest
+from coordgen_rs.server.requests.responses import parse_response
+from coordgen_rs.server.requests.tokens import detokenize, tokenize
 from coordgen_rs.server.worker import Worker
 
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
@@ -101,19 +99,19 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
         Route(
-            "/v1/chat/completions", partial(endpoints.answer, asked_chat, Form), methods=["POST"]
+            "/v1/chat/completions", partial(endpoints.answer, parse_chat, Form), methods=["POST"]
         ),
         Route(
-            "/v1/completions", partial(endpoints.answer, asked_completion, Form), methods=["POST"]
+            "/v1/completions", partial(endpoints.answer, parse_completion, Form), methods=["POST"]
         ),
         Route(
             "/v1/responses",
-            partial(endpoints.answer, asked_response, ResponseForm),
+            partial(endpoints.answer, parse_response, ResponseForm),
             methods=["POST"],
         ),
-        Route("/tokenize", endpoints.tokenize, methods=["POST"]),
-        Route("/detokenize", endpoints.detokenize, methods=["POST"]),
-        Route("/apply-template", endpoints.apply_template, methods=["POST"]),
+        Route("/tokenize", partial(endpoints.tell, tokenize), methods=["POST"]),
+        Route("/detokenize", partial(endpoints.tell, detokenize), methods=["POST"]),
+        Route("/apply-template", partial(endpoints.tell, apply_template), methods=["POST"]),
         Route(documents.PATH, endpoints.documents.list),
         Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
         Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
@@ -192,25 +190,32 @@ class Endpoints:
         return JSONResponse(self._described(found))
 
     async def answer(
-        self, asked_by: Callable[[Fields], Asked], kind: type[Form], request: Request
+        self,
+        parse: Callable[[Fields, Model], ParsedRequest],
+        kind: type[Form],
+        request: Request,
     ) -> Response:
         """Answer a prompt.
 
         Raises:
             RefusalError: It does not fit, or the queue is full.
         """
-        name, asked = await self.read(request, asked_by)
-        return await self.answered(request, name, asked, kind)
+        name, fields = await self.read(request)
+        return await self.answered(request, name, partial(parse, fields), kind)
 
     async def answered(
-        self, request: Request, name: str | None, asked: Asked, kind: type[Form]
+        self,
+        request: Request,
+        name: str | None,
+        parse: Callable[[Model], ParsedRequest],
+        kind: type[Form],
     ) -> Response:
         """The answer to what was asked.
 
         Args:
             request: Its body has been read.
             name: The model; None for the first.
-            asked: What the body asks for.
+            parse: Parses the body for the model.
             kind: The shapes of the answer.
 
         Raises:
@@ -218,35 +223,16 @@ class Endpoints:
         """
         client, worker = client_of(request.scope), self._held(request, name)
         namespace, shown = self._namespace(client), self._models.found(name).name
-        if worker.state == "loading" and (asked.num_choices > 1 or asked.has_grammar):
-
-            async def once_open() -> Response:
-                await self.opened(request, name)
-                return await self.answered(request, name, asked, kind)
-
-            if asked.is_streamed:
-                return AnsweringLater(once_open, kind(asked, shown, worker.text_of))
-            return await once_open()
-        if worker.state != "ready":  # what depends on the model is made when it is open
-            job = Job(asked, None, client, namespace)
-
-            def made() -> Form:
-                return kind(job.asked, shown, worker.text_of, job.spelling)
-
-            worker.submit(job)
-            return Answering(job, worker, made(), made=made)
-        model, given = worker.model, asked
-        asked, prompt_ids, spelling = await self._while_wanted(
-            request, worker, lambda: (*given.ready(model), given.spelling(model))
-        )
+        model = await self.opened(request, name)
+        asked = await self._while_wanted(request, worker, lambda: parse(model))
         if asked.num_choices > 1:
 
             def form_of(number: int) -> Form:
-                return Form(asked.choice(number), shown, worker.text_of, spelling, number)
+                return Form(asked.choice(number), shown, worker.text_of, asked.spelling, number)
 
-            return self._answering_several(worker, asked, prompt_ids, client, namespace, form_of)
-        job = Job(asked, prompt_ids, client, namespace)
-        form = kind(asked, shown, worker.text_of, spelling)
+            return self._answering_several(worker, asked, client, namespace, form_of)
+        job = Job(asked, client, namespace)
+        form = kind(asked, shown, worker.text_of, asked.spelling)
         worker.submit(job)
         return Answering(job, worker, form)
 
@@ -276,8 +262,7 @@ class Endpoints:
     def _answering_several(
         self,
         worker: Worker,
-        asked: Asked,
-        prompt_ids: NDArray[np.uint32],
+        asked: ParsedRequest,
         client: Client,
         namespace: str | None,
         form_of: Callable[[int], Form],
@@ -287,7 +272,7 @@ class Endpoints:
         Raises:
             RefusalError: The client has too few places, now or ever.
         """
-        jobs = Jobs(asked, prompt_ids, client, namespace)
+        jobs = Jobs(asked, client, namespace)
         num_jobs, places = len(jobs.all), self._models.places
         if num_jobs > places.most:
             raise RefusalError(
@@ -305,39 +290,13 @@ class Endpoints:
             with_usage = asked.with_usage
             return AnsweringSeveral(jobs, worker, forms, held.pop_all(), with_usage=with_usage)
 
-    async def tokenize(self, request: Request) -> Response:
-        """Answer with the tokens of a text, as llama.cpp's server does."""
-        name, (content, special, with_pieces) = await self.read(request, asked_tokens)
-        tokenizer = (await self.opened(request, name)).tokenizer
-
-        def told() -> Response:
-            ids = tokenizer.encode(content, special_tokens=special).tolist()
-            if not with_pieces:
-                return JSONResponse({"tokens": ids})
-            spelt = [(token, tokenizer.spelling.bytes_of(token)) for token in ids]
-            return JSONResponse(
-                {"tokens": [{"id": token, "piece": _piece(of)} for token, of in spelt]}
-            )
-
-        return await self._lanes.run(client_of(request.scope), told)
-
-    async def detokenize(self, request: Request) -> Response:
-        """The text of tokens."""
-        name, ids_for = await self.read(request, asked_text)
+    async def tell(
+        self, told: Callable[[Fields, Model], dict[str, Any]], request: Request
+    ) -> Response:
+        """Answer with what a model's tokenizer or template makes of a body."""
+        name, fields = await self.read(request)
         model = await self.opened(request, name)
-        ids = ids_for(model.vocab_size)
-        return await self._lanes.run(
-            client_of(request.scope),
-            lambda: JSONResponse({"content": model.tokenizer.decode(ids)}),
-        )
-
-    async def apply_template(self, request: Request) -> Response:
-        """The text that the model reads for a dialogue."""
-        name, render = await self.read(request, asked_prompt)
-        model = await self.opened(request, name)
-        return await self._lanes.run(
-            client_of(request.scope), lambda: JSONResponse({"prompt": render(model)})
-        )
+        return JSONResponse(await self.in_lane(request, partial(told, fields, model)))
 
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
@@ -364,23 +323,20 @@ class Endpoints:
         model = await self.opened(request, request.query_params.get("model"))
         return lambda: model.corpus(self._namespace(client_of(request.scope)))
 
-    async def read(self, request: Request, check: Callable[[Fields], _T]) -> tuple[str | None, _T]:
-        """The name of the model that a body asks, and what `check` makes of the rest.
+    async def read(self, request: Request) -> tuple[str | None, Fields]:
+        """The name of the model that a body asks, and its other fields.
 
         Raises:
             RefusalError: The body cannot be used, or there is no such model.
         """
-
-        def checked(fields: Fields) -> tuple[str | None, _T]:
-            name = fields.text("model")
-            self._models.found(name)
-            return name, check(fields)
-
         in_thread = partial(self._lanes.run, client_of(request.scope))
         open_ones = self._models.open_ones()
         bounds = [most_body_bytes(model.tokenizer, model.context) for model in open_ones]
         is_known = len(bounds) == len(self._models.offered)
-        return await read(request, checked, max(bounds) if is_known else MOST_BODY_BYTES, in_thread)
+        fields = await read(request, max(bounds) if is_known else MOST_BODY_BYTES, in_thread)
+        name = fields.text("model")
+        self._models.found(name)
+        return name, fields
 
     def _held(self, request: Request, name: str | None) -> Worker:
         """The worker of a model, which stays until the request has ended.
@@ -449,11 +405,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
     return refused(told, request.scope)
-
-
-def _piece(spelt: bytes) -> str | list[int]:
-    """A token's text; its bytes where they are none alone, as llama.cpp's server tells it."""
-    try:
-        return spelt.decode()
-    except UnicodeDecodeError:
-        return list(spelt)

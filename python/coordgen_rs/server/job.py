@@ -9,15 +9,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-import numpy as np
-from numpy.typing import NDArray
-
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.network.client import Client
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.server.requests.record import Request
 
 News = Gain | Answer | Exception | None
 """A step of a stream, the whole answer at its end, why there is none, or None: nobody listens any
@@ -33,15 +29,12 @@ class Job:
 
     Args:
         asked: What it asks for.
-        prompt_ids: `(tokens,) u32`, made of it; None where the model is not open yet: then they are
-            made when its turn comes.
         client: The client whose turn it takes.
         namespace: Same as in `RequestOptions`.
         put: Takes its news, in the event loop; None keeps them for `news`.
 
     Attributes:
-        asked: The `asked` argument, with what depends on the model once its turn has come.
-        spelling: How tokens are spelt, where the model was not open yet and this is asked for.
+        asked: The `asked` argument.
         client: The `client` argument.
         is_ended: Whether it is to stop: read by the worker between steps.
         queued_s: Seconds that it waited for its turn.
@@ -49,15 +42,13 @@ class Job:
 
     def __init__(
         self,
-        asked: Asked,
-        prompt_ids: NDArray[np.uint32] | None,
+        asked: Request,
         client: Client,
         namespace: str | None = None,
         put: Callable[[News], None] | None = None,
     ) -> None:
         self.asked, self.client = asked, client
-        self._prompt_ids, self._namespace = prompt_ids, namespace
-        self.spelling: TokenSpelling | None = None
+        self._namespace = namespace
         self.is_ended = False
         self.queued_s = 0.0
         self._since = time.monotonic()
@@ -67,22 +58,13 @@ class Job:
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt; 0 until they are made."""
-        return 0 if self._prompt_ids is None else len(self._prompt_ids)
+        """Tokens of the prompt."""
+        return len(self.asked.prompt_ids)
 
     def begin(self, model: Model) -> Stream:
-        """Begin the answer: its turn has come.
-
-        Raises:
-            RefusalError: The prompt cannot be made, or does not fit.
-        """
+        """Begin the answer: its turn has come."""
         self.queued_s = time.monotonic() - self._since
-        if self._prompt_ids is None:
-            self.asked, self._prompt_ids = self.asked.ready(model)
-            self.spelling = self.asked.spelling(model)
-        return self.asked.begin(
-            model, self._prompt_ids, namespace=self._namespace, on_read=self._check
-        )
+        return self.asked.begin(model, namespace=self._namespace, on_read=self._check)
 
     def _check(self, num_read: int) -> None:
         """Check between two chunks of the prompt whether to go on.

@@ -8,12 +8,9 @@ nothing is sampled all answers are the same, and one job makes it.
 import asyncio
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
-
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.job import Job, News
 from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.requests.record import Request
 
 
 class Jobs:
@@ -21,7 +18,6 @@ class Jobs:
 
     Args:
         asked: What it asks for.
-        prompt_ids: Same as in `Job`; of all.
         client: Same as in `Job`.
         namespace: Same as in `Job`.
 
@@ -32,8 +28,7 @@ class Jobs:
 
     def __init__(
         self,
-        asked: Asked,
-        prompt_ids: NDArray[np.uint32],
+        asked: Request,
         client: Client,
         namespace: str | None = None,
     ) -> None:
@@ -41,7 +36,7 @@ class Jobs:
         self.choices = [[*numbers]] if asked.seed is None else [[number] for number in numbers]
         self._news = asyncio.Queue[tuple[int, News]]()
         self.all = [
-            Job(asked.choice(number), prompt_ids, client, namespace, partial(self._put, number))
+            Job(asked.choice(number), client, namespace, partial(self._put, number))
             for number in range(len(self.choices))
         ]
 

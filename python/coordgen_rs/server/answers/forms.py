@@ -19,8 +19,8 @@ from coordgen_rs.server.answers.content_tokens import ContentTokens
 from coordgen_rs.server.answers.logprobs import CompletionLogprobs, entries
 from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.answers.timings import metrics, timings, usage
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said, Thought
 from coordgen_rs.text.token_spelling import TokenSpelling
 
@@ -54,7 +54,7 @@ class Form:
 
     def __init__(
         self,
-        asked: Asked,
+        asked: Request,
         model: str,
         text_of: Callable[[int], str],
         spelling: TokenSpelling | None = None,

@@ -13,8 +13,8 @@ from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.answers.output_items import OutputItems
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.text.token_spelling import TokenSpelling
 
@@ -26,7 +26,7 @@ class ResponseForm(Form):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: Request,
         model: str,
         text_of: Callable[[int], str],
         spelling: TokenSpelling | None = None,

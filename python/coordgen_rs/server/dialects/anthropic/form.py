@@ -11,9 +11,9 @@ from typing import Any
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.dialects.errors import anthropic_error
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.tools.calls import Call, Content, Said
 from coordgen_rs.server.tools.spelling.plain_json import is_object
 from coordgen_rs.text.token_spelling import TokenSpelling
@@ -28,7 +28,7 @@ class MessageForm(Form):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: Request,
         model: str,
         text_of: Callable[[int], str],
         spelling: TokenSpelling | None = None,

@@ -14,8 +14,8 @@ from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.forms import Form, as_json
 from coordgen_rs.server.answers.logprobs import entries
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
 from coordgen_rs.server.tools.spelling.plain_json import is_object
 from coordgen_rs.text.token_spelling import TokenSpelling
@@ -29,7 +29,7 @@ class OllamaForm(Form):
 
     def __init__(
         self,
-        asked: Asked,
+        asked: Request,
         model: str,
         text_of: Callable[[int], str],
         spelling: TokenSpelling | None = None,
