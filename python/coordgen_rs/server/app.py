@@ -48,10 +48,15 @@ from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, refusal
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
 from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.openai import apply_template, parse_chat, parse_completion
+from coordgen_rs.server.requests.openai import (
+    apply_template,
+    detokenize,
+    parse_chat,
+    parse_completion,
+    tokenize,
+)
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
-from coordgen_rs.server.requests.tokens import detokenize, tokenize
 from coordgen_rs.server.worker import Worker
 
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
