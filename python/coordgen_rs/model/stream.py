@@ -92,6 +92,19 @@ class Stream(NotCopied, Iterator[Piece]):
                     return True
             return self._has_pieces
 
+    @property
+    def is_step_ready(self) -> bool:
+        """Whether `step` waits for nothing: the next step is here, or none will come."""
+        self._opened.check("stream")
+        with self._reading:
+            self.events.ask()
+            while not self._has_step and self.events.is_ready:
+                try:
+                    self._take()
+                except StopIteration:
+                    return True
+            return self._has_step
+
     def step(self) -> Gain | None:
         """What the next step adds; None at the end.
 
@@ -101,12 +114,12 @@ class Stream(NotCopied, Iterator[Piece]):
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self.events.ask()
-            begun, first = self._num_given, self._num_pieces_given
-            while self.events.is_cancelled or not (self._has_pieces or begun < self._num_tokens):
+            while self.events.is_cancelled or not self._has_step:
                 try:
                     self._take()
                 except StopIteration:
                     return None
+            begun, first = self._num_given, self._num_pieces_given
             end, last = self._num_tokens, self._num_pieces
             tokens = self._tokens[begun:end]
             gain = Gain(
@@ -134,6 +147,11 @@ class Stream(NotCopied, Iterator[Piece]):
     def _has_pieces(self) -> bool:
         """Whether there are pieces that were not given."""
         return self._num_pieces_given < self._num_pieces
+
+    @property
+    def _has_step(self) -> bool:
+        """Whether there are pieces or tokens that were not given."""
+        return self._has_pieces or self._num_given < self._num_tokens
 
     def _take(self) -> None:
         """Take what the next step adds.

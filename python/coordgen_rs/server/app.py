@@ -5,15 +5,14 @@ In: the models, and what the server is to allow. Out: an ASGI application. Bodie
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -28,12 +27,12 @@ from coordgen_rs.files.version import package_version
 from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.model import Model
+from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents
-from coordgen_rs.server.answers.answering import Answering, refused
-from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.answers.later import AnsweringLater
-from coordgen_rs.server.answers.response_form import ResponseForm
-from coordgen_rs.server.answers.several import AnsweringSeveral
+from coordgen_rs.server.answers.answering import Answering, Prepared, refused
+from coordgen_rs.server.answers.dialect import Answered, Dialect
+from coordgen_rs.server.answers.openai import OPENAI
+from coordgen_rs.server.answers.responses import RESPONSES
 from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, most_body_bytes, read
 from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_completion, asked_prompt
 from coordgen_rs.server.asked.fields import Fields
@@ -43,8 +42,6 @@ from coordgen_rs.server.dialects import routes
 from coordgen_rs.server.dialects.anthropic import listed
 from coordgen_rs.server.dialects.errors import OF_ANTHROPIC
 from coordgen_rs.server.figures import CONTENT_TYPE
-from coordgen_rs.server.job import Job
-from coordgen_rs.server.jobs import Jobs
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client, client_of
@@ -53,7 +50,7 @@ from coordgen_rs.server.network.keys import ApiKey
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
-from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
 from coordgen_rs.server.worker import Worker
 
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
@@ -101,14 +98,14 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
         Route(
-            "/v1/chat/completions", partial(endpoints.answer, asked_chat, Form), methods=["POST"]
+            "/v1/chat/completions", partial(endpoints.answer, asked_chat, OPENAI), methods=["POST"]
         ),
         Route(
-            "/v1/completions", partial(endpoints.answer, asked_completion, Form), methods=["POST"]
+            "/v1/completions", partial(endpoints.answer, asked_completion, OPENAI), methods=["POST"]
         ),
         Route(
             "/v1/responses",
-            partial(endpoints.answer, asked_response, ResponseForm),
+            partial(endpoints.answer, asked_response, RESPONSES),
             methods=["POST"],
         ),
         Route("/tokenize", endpoints.tokenize, methods=["POST"]),
@@ -192,7 +189,7 @@ class Endpoints:
         return JSONResponse(self._described(found))
 
     async def answer(
-        self, asked_by: Callable[[Fields], Asked], kind: type[Form], request: Request
+        self, asked_by: Callable[[Fields], Asked], dialect: Dialect, request: Request
     ) -> Response:
         """Answer a prompt.
 
@@ -200,10 +197,10 @@ class Endpoints:
             RefusalError: It does not fit, or the queue is full.
         """
         name, asked = await self.read(request, asked_by)
-        return await self.answered(request, name, asked, kind)
+        return self.answered(request, name, asked, dialect)
 
-    async def answered(
-        self, request: Request, name: str | None, asked: Asked, kind: type[Form]
+    def answered(
+        self, request: Request, name: str | None, asked: Asked, dialect: Dialect
     ) -> Response:
         """The answer to what was asked.
 
@@ -211,99 +208,82 @@ class Endpoints:
             request: Its body has been read.
             name: The model; None for the first.
             asked: What the body asks for.
-            kind: The shapes of the answer.
+            dialect: Writes the answer.
+        """
+        shown = self._models.found(name).name
+        prepare = partial(self._prepared, request, name, asked)
+        return Answering(dialect, shown, prepare, is_streamed=asked.is_streamed)
+
+    async def _prepared(self, request: Request, name: str | None, given: Asked) -> Prepared:
+        """A request that only waits for its turn.
 
         Raises:
-            RefusalError: It does not fit, or the queue is full.
+            RefusalError: It does not fit, there are too few places, or the model cannot be opened.
         """
         client, worker = client_of(request.scope), self._held(request, name)
-        namespace, shown = self._namespace(client), self._models.found(name).name
-        if worker.state == "loading" and (asked.num_choices > 1 or asked.has_grammar):
+        model = await _opened(worker)
 
-            async def once_open() -> Response:
-                await self.opened(request, name)
-                return await self.answered(request, name, asked, kind)
+        def ready() -> tuple[list[Answered], list[Stream]]:
+            asked = given.ready(model)
+            each = [asked.choice(number) for number in range(asked.num_choices)]
+            begun = each[: 1 if asked.seed is None else None]
+            shown, namespace = self._models.found(name).name, self._namespace(client)
+            return (
+                [Answered(one, shown, worker.text_of) for one in each],
+                [one.begin(model, namespace) for one in begun],
+            )
 
-            if asked.is_streamed:
-                return AnsweringLater(once_open, kind(asked, shown, worker.text_of))
-            return await once_open()
-        if worker.state != "ready":  # what depends on the model is made when it is open
-            job = Job(asked, None, client, namespace)
+        answered, streams = await self._while_wanted(client, worker, ready)
+        self._hold_places(request, client, len(streams))
+        return Prepared(worker, client, answered, streams)
 
-            def made() -> Form:
-                return kind(job.asked, shown, worker.text_of, job.spelling)
-
-            worker.submit(job)
-            return Answering(job, worker, made(), made=made)
-        model, given = worker.model, asked
-        asked, prompt_ids, spelling = await self._while_wanted(
-            request, worker, lambda: (*given.ready(model), given.spelling(model))
-        )
-        if asked.num_choices > 1:
-
-            def form_of(number: int) -> Form:
-                return Form(asked.choice(number), shown, worker.text_of, spelling, number)
-
-            return self._answering_several(worker, asked, prompt_ids, client, namespace, form_of)
-        job = Job(asked, prompt_ids, client, namespace)
-        form = kind(asked, shown, worker.text_of, spelling)
-        worker.submit(job)
-        return Answering(job, worker, form)
-
-    async def _while_wanted(
-        self, request: Request, worker: Worker, function: Callable[[], _T]
-    ) -> _T:
-        """Run what may compile a grammar as `in_lane`, until the client leaves or the server ends.
+    def _hold_places(self, request: Request, client: Client, num: int) -> None:
+        """Hold a place for each answer of a request; it has one already.
 
         Raises:
-            RefusalError: The function says so, or the server is going down.
+            RefusalError: The client has too few, now or ever.
         """
-        gone = asyncio.create_task(_gone(request))
-        compiling = is_wanted.set(lambda: worker.state == "ready" and not gone.done())
-        try:
-            return await self.in_lane(request, function)
-        except GivenUpError as error:
-            _ = worker.model  # if it is going down, that is why
-            raise RefusalError("the client has left", status=400) from error
-        finally:
-            is_wanted.reset(compiling)
-            gone.cancel()
-
-    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
-        """Run what takes long in a thread, in turn with others of the client."""
-        return self._lanes.run(client_of(request.scope), function)
-
-    def _answering_several(
-        self,
-        worker: Worker,
-        asked: Asked,
-        prompt_ids: NDArray[np.uint32],
-        client: Client,
-        namespace: str | None,
-        form_of: Callable[[int], Form],
-    ) -> Response:
-        """The response of a request for several answers, each of which takes a place of the client.
-
-        Raises:
-            RefusalError: The client has too few places, now or ever.
-        """
-        jobs = Jobs(asked, prompt_ids, client, namespace)
-        num_jobs, places = len(jobs.all), self._models.places
-        if num_jobs > places.most:
+        places = self._models.places
+        if num > places.most:
             raise RefusalError(
-                f"n is {num_jobs}, but a client may have {places.most} answers at a time here: "
+                f"n is {num}, but a client may have {places.most} answers at a time here: "
                 "ask for fewer, or start the server with a greater --max-queue",
                 param="n",
                 code="invalid_value",
             )
-        forms = [form_of(number) for number in range(asked.num_choices)]
-        with ExitStack() as held:
-            held.enter_context(places.more(client, num_jobs - 1))
-            for job in jobs.all:
-                held.callback(worker.withdraw, job)
-                worker.submit(job)
-            with_usage = asked.with_usage
-            return AnsweringSeveral(jobs, worker, forms, held.pop_all(), with_usage=with_usage)
+        held(request.scope).enter_context(places.more(client, num - 1))
+
+    async def _while_wanted(self, client: Client, worker: Worker, function: Callable[[], _T]) -> _T:
+        """Run what may compile a grammar in a lane, until the client leaves or the server ends.
+
+        Raises:
+            RefusalError: The function says so, or the server is going down.
+        """
+        left = threading.Event()
+
+        def in_lane() -> _T:
+            if left.is_set():
+                raise GivenUpError
+            return function()
+
+        compiling = is_wanted.set(lambda: worker.state == "ready" and not left.is_set())
+        running = asyncio.ensure_future(self._lanes.run(client, in_lane))
+        try:
+            return await asyncio.shield(running)
+        except GivenUpError as error:
+            _ = worker.model  # if it is going down, that is why
+            raise RefusalError("the client has left", status=400) from error
+        except Exception as error:
+            log_unexpected(error)
+            raise
+        finally:
+            left.set()
+            is_wanted.reset(compiling)
+            await asyncio.wait([running])  # it has its lane until it ends
+
+    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
+        """Run what takes long in a thread, in turn with others of the client."""
+        return self._lanes.run(client_of(request.scope), function)
 
     async def tokenize(self, request: Request) -> Response:
         """Answer with the tokens of a text, as llama.cpp's server does."""
@@ -396,10 +376,7 @@ class Endpoints:
         Raises:
             RefusalError: There is no model of that name, or it cannot be opened.
         """
-        worker = self._held(request, name)
-        if worker.state == "loading":
-            await asyncio.shield(asyncio.wrap_future(worker.opening))
-        return worker.model
+        return await _opened(self._held(request, name))
 
     def _described(self, offered: Offered) -> dict[str, Any]:
         name = offered.name
@@ -427,10 +404,15 @@ class Endpoints:
         return described
 
 
-async def _gone(request: Request) -> None:
-    """Return when the client has gone; all of the request was read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _opened(worker: Worker) -> Model:
+    """A worker's model, once it is open.
+
+    Raises:
+        RefusalError: It cannot be opened, or not be asked any more.
+    """
+    if worker.state == "loading":
+        await asyncio.shield(asyncio.wrap_future(worker.opening))
+    return worker.model
 
 
 async def _refused(request: Request, error: Exception) -> Response:

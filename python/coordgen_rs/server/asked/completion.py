@@ -6,7 +6,7 @@ field at fault. Every field is honoured, or refused by name, or says what happen
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -92,6 +92,9 @@ class Asked:
         calling: How its calls are told; known once the model is.
         grammar_field: The field that holds the answer to a grammar; None where none does.
         matcher: Keeps the grammar compiled until the answer begins; known once the model is.
+        prompt_ids: `(tokens,) u32`; known once the model is.
+        spelling: How tokens are spelt, where the answer tells how likely they were; known once the
+            model is.
     """
 
     prompt: Callable[[Model], NDArray[np.uint32]]
@@ -117,20 +120,22 @@ class Asked:
     calling: Calling | None = None
     grammar_field: str | None = None
     matcher: "Matcher | None" = None
+    prompt_ids: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
+    spelling: TokenSpelling | None = None
 
     @property
     def has_grammar(self) -> bool:
         """Whether a grammar has to be compiled, which may take seconds."""
         return self.tools is not None or self.options["grammar"] is not None
 
-    def ready(self, model: Model) -> "tuple[Asked, NDArray[np.uint32]]":
-        """The same with what depends on the model, and the prompt's tokens, `(tokens,) u32`.
+    def ready(self, model: Model) -> "Asked":
+        """The same with what depends on the model.
 
         Raises:
             RefusalError: The prompt, or the answer that the client expects, does not fit, a
                 function cannot be held to, or the model cannot do this.
         """
-        ids, options = self.prompt_ids(model), self.options.copy()
+        ids, options = self._encoded(model), self.options.copy()
         thinking, tokenizer, calling = None, model.tokenizer, None
         if self.tools is not None:
             calling, options["grammar"] = held(
@@ -158,7 +163,9 @@ class Asked:
             thinking=thinking,
             num_thinking=partial(num_thinking, thinking, tokenizer),
             calling=calling,
-        ), ids
+            prompt_ids=ids,
+            spelling=None if self.options["logprobs"] is None else tokenizer.spelling,
+        )
 
     def _compiled(self, grammar: Grammar | None, model: Model) -> "Matcher | None":
         """What follows a grammar: compiled here, for who answers waits for nothing else.
@@ -180,7 +187,7 @@ class Asked:
         options["seed"] = seed
         return replace(self, options=options, seed=seed)
 
-    def prompt_ids(self, model: Model) -> NDArray[np.uint32]:
+    def _encoded(self, model: Model) -> NDArray[np.uint32]:
         """The prompt's tokens, `(tokens,) u32`.
 
         Raises:
@@ -193,29 +200,18 @@ class Asked:
             check_fits(model, expected, "prediction")
         return self.prompt(model)
 
-    def spelling(self, model: Model) -> TokenSpelling | None:
-        """How tokens are spelt, where the answer tells how likely they were."""
-        return None if self.options["logprobs"] is None else model.tokenizer.spelling
-
     @property
     def wants_steps(self) -> bool:
         """Whether the steps are told, too, and not the whole answer alone."""
         return self.is_streamed or self.with_trees
 
-    def begin(
-        self,
-        model: Model,
-        prompt_ids: NDArray[np.uint32],
-        *,
-        namespace: str | None = None,
-        on_read: Callable[[int], None] | None = None,
-    ) -> Stream:
-        """Begin the answer; the arguments are those of `RequestOptions`."""
+    def begin(self, model: Model, namespace: str | None) -> Stream:
+        """The answer, which begins when it is read; `namespace` as in `RequestOptions`."""
         options = self.options.copy()
         options["max_new_tokens"] = self.limit or model.context
-        options["namespace"], options["on_read"] = namespace, on_read
+        options["namespace"] = namespace
         options["logit_bias"] = None if self.logit_bias is None else self.logit_bias.by_id(model)
-        return model.stream_tokens(prompt_ids, **options)
+        return model.stream_tokens(self.prompt_ids, **options)
 
 
 def asked_chat(fields: Fields) -> Asked:

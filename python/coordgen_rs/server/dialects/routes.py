@@ -12,14 +12,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from coordgen_rs.model import Model
-from coordgen_rs.server.answers.forms import Form
+from coordgen_rs.server.answers.dialect import Dialect
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.dialects.anthropic.answers import MESSAGES
 from coordgen_rs.server.dialects.anthropic.asked import asked_count, asked_message
-from coordgen_rs.server.dialects.anthropic.form import MessageForm
 from coordgen_rs.server.dialects.ollama import listed
+from coordgen_rs.server.dialects.ollama.answers import CHAT, GENERATE, loaded
 from coordgen_rs.server.dialects.ollama.asked import asked_chat, asked_generate, asked_of_model
-from coordgen_rs.server.dialects.ollama.form import ChatForm, GenerateForm, OllamaForm
 from coordgen_rs.server.dialects.refused import refused_routes
 from coordgen_rs.server.models.models import Models
 
@@ -38,8 +38,8 @@ class Answers(Protocol):
     async def opened(self, request: Request, name: str | None) -> Model:
         """A model, once it is open."""
 
-    async def answered(
-        self, request: Request, name: str | None, asked: Asked, kind: type[Form]
+    def answered(
+        self, request: Request, name: str | None, asked: Asked, dialect: Dialect
     ) -> Response:
         """The answer to what was asked."""
 
@@ -63,8 +63,8 @@ class Dialects:
         post: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/messages": self._message,
             "/v1/messages/count_tokens": self._count,
-            "/api/chat": partial(self._ollama, asked_chat, ChatForm),
-            "/api/generate": partial(self._ollama, asked_generate, GenerateForm),
+            "/api/chat": partial(self._ollama, asked_chat, CHAT),
+            "/api/generate": partial(self._ollama, asked_generate, GENERATE),
             "/api/show": self._show,
         }
         return [
@@ -77,7 +77,7 @@ class Dialects:
 
     async def _message(self, request: Request) -> Response:
         name, asked = await self._answers.read(request, asked_message)
-        return await self._answers.answered(request, name, asked, MessageForm)
+        return self._answers.answered(request, name, asked, MESSAGES)
 
     async def _count(self, request: Request) -> Response:
         name, count = await self._answers.read(request, asked_count)
@@ -85,16 +85,16 @@ class Dialects:
         return JSONResponse(await self._answers.in_lane(request, partial(count, model)))
 
     async def _ollama(
-        self, asked_by: Callable[[Fields], Asked], kind: type[OllamaForm], request: Request
+        self, asked_by: Callable[[Fields], Asked], dialect: Dialect, request: Request
     ) -> Response:
         name, (what, asked) = await self._answers.read(
             request, lambda fields: (asked_of_model(fields), asked_by(fields))
         )
         if what is None:
-            return await self._answers.answered(request, name, asked, kind)
+            return self._answers.answered(request, name, asked, dialect)
         if what == "load":
             await self._answers.opened(request, name)
-        return JSONResponse(kind.loaded(self._models.found(name).name, what))
+        return JSONResponse(loaded(dialect, self._models.found(name).name, what))
 
     async def _show(self, request: Request) -> Response:
         def check(fields: Fields) -> str | None:
