@@ -14,9 +14,12 @@ import ollama
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.model.answer import Gain
+from coordgen_rs.server.answers.dialect import Answered
+from coordgen_rs.server.answers.reader import Delta
 from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.dialects.ollama.answers import CHAT
 from coordgen_rs.server.dialects.ollama.asked import asked_chat
-from coordgen_rs.server.dialects.ollama.form import ChatForm
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from coordgen_rs.text.thinking import marks_of
@@ -126,11 +129,14 @@ def test_text_and_calls_are_streamed_in_their_order(size):
 
 
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
-    form = ChatForm(asked_chat(Fields({"messages": MESSAGES, "tools": [TOOL]})), "fake", chr)
+    asked = asked_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}))
+    writing = CHAT.stream(Answered(asked, "fake", chr))
+    assert next(writing) == []
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
-    message = form._line(said)["message"]
-    [call] = message["tool_calls"]
-    assert (message["thinking"], message["content"]) == ("hm", "So")
+    lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))
+    thought, text, called = (line["message"] for line in lines)
+    [call] = called["tool_calls"]
+    assert (thought["thinking"], text["content"]) == ("hm", "So")
     assert call["function"] == {"index": 0, "name": "f", "arguments": {"x": 1}}
 
 

@@ -221,7 +221,8 @@ class Endpoints:
             RefusalError: It does not fit, there are too few places, or the model cannot be opened.
         """
         client, worker = client_of(request.scope), self._held(request, name)
-        model = await _opened(worker)
+        admitted = held(request.scope).enter_context(worker.admitted())
+        model = await worker.opened()
 
         def ready() -> tuple[list[Answered], list[Stream]]:
             asked = given.ready(model)
@@ -235,7 +236,7 @@ class Endpoints:
 
         answered, streams = await self._while_wanted(client, worker, ready)
         self._hold_places(request, client, len(streams))
-        return Prepared(worker, client, answered, streams)
+        return Prepared(worker, admitted, client, answered, streams)
 
     def _hold_places(self, request: Request, client: Client, num: int) -> None:
         """Hold a place for each answer of a request; it has one already.
@@ -266,12 +267,12 @@ class Endpoints:
                 raise GivenUpError
             return function()
 
-        compiling = is_wanted.set(lambda: worker.state == "ready" and not left.is_set())
+        compiling = is_wanted.set(lambda: worker.is_wanted and not left.is_set())
         running = asyncio.ensure_future(self._lanes.run(client, in_lane))
         try:
             return await asyncio.shield(running)
         except GivenUpError as error:
-            _ = worker.model  # if it is going down, that is why
+            await worker.opened()  # if nothing is answered any more, that is why
             raise RefusalError("the client has left", status=400) from error
         except Exception as error:
             log_unexpected(error)
@@ -376,7 +377,9 @@ class Endpoints:
         Raises:
             RefusalError: There is no model of that name, or it cannot be opened.
         """
-        return await _opened(self._held(request, name))
+        worker = self._held(request, name)
+        await worker.opened()
+        return worker.model
 
     def _described(self, offered: Offered) -> dict[str, Any]:
         name = offered.name
@@ -402,17 +405,6 @@ class Endpoints:
                 for rows, cost in costs.items()
             }
         return described
-
-
-async def _opened(worker: Worker) -> Model:
-    """A worker's model, once it is open.
-
-    Raises:
-        RefusalError: It cannot be opened, or not be asked any more.
-    """
-    if worker.state == "loading":
-        await asyncio.shield(asyncio.wrap_future(worker.opening))
-    return worker.model
 
 
 async def _refused(request: Request, error: Exception) -> Response:

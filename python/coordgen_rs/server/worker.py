@@ -6,8 +6,7 @@ server is bounded above (`models/models.py`); steps are made by the model's own 
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
-from concurrent.futures import Future
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Literal
@@ -41,7 +40,6 @@ class Worker:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
         figures: Counts of what was answered.
-        opening: The model once it is open, or why it is not.
         mean_s: Seconds that an answer took lately.
     """
 
@@ -56,10 +54,12 @@ class Worker:
         self.state: State = "loading"
         self.failure: BaseException | None = None
         self.figures = Figures() if figures is None else figures
-        self.opening = Future[Model]()
         self._model: Model | None = None
         self._right, self._may_end = Lock(), Event()
+        self._early = set[object]()  # requests that have not asked for a turn yet
+        self._openers = list[Waiter]()  # those that wait for the model to be open
         self._waiting, self._num_running = FairQueue(), 0
+        self._stopped: Exception | None = None  # why nothing is answered any more
         self._streams = set[Stream]()  # those of the requests that run
         self.mean_s = 1.0
         self._thread = Thread(target=self._run, name="coordgen-worker")
@@ -95,10 +95,20 @@ class Worker:
         return tokenizer.decode([token]) or tokenizer.token(token) or ""
 
     @property
+    def is_opening(self) -> bool:
+        """Whether the model is still being opened."""
+        return self._model is None and self.state != "failed"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether requests that were admitted are still to be answered."""
+        return self._stopped is None
+
+    @property
     def num_waiting(self) -> int:
-        """Requests that wait for their turn."""
+        """Requests that wait for the model, or for their turn."""
         with self._right:
-            return len(self._waiting)
+            return len(self._early) + len(self._waiting)
 
     @property
     def num_running(self) -> int:
@@ -121,8 +131,56 @@ class Worker:
         store = None if self._model is None else self._model.prefix_store
         return None if store is None else store.counts
 
+    @contextmanager
+    def admitted(self) -> Iterator[object]:
+        """Admit a request for an answer, also while the model is being opened, or closed later.
+
+        Yields:
+            The request, as `answer` takes it.
+
+        Raises:
+            UnavailableError: The model cannot be used any more.
+        """
+        request = object()
+        with self._right:
+            if self.state not in ("loading", "ready"):
+                raise self._why_not()
+            self._early.add(request)
+        try:
+            yield request
+        finally:
+            with self._right:
+                self._early.discard(request)
+                self._call()
+
+    async def opened(self) -> Model:
+        """The model, once it is open; also where it is about to be closed.
+
+        Raises:
+            UnavailableError: It cannot be opened, or nothing is answered any more.
+        """
+        waiter = Waiter(Client("", ""))
+        with self._right:
+            if self.is_opening and self.is_wanted:
+                self._openers.append(waiter)
+            else:
+                waiter.called.set()
+        try:
+            await waiter.called.wait()
+        finally:
+            with self._right, suppress(ValueError):
+                self._openers.remove(waiter)
+        if self._model is None or self._stopped is not None:
+            raise self._stopped or self._why_not()
+        return self._model
+
     async def answer(
-        self, asked: Asked, stream: Stream, client: Client, sign: Sign | None = None
+        self,
+        asked: Asked,
+        stream: Stream,
+        client: Client,
+        sign: Sign | None = None,
+        request: object = None,
     ) -> AsyncGenerator[Gain | tuple[Answer, float]]:
         """Answer a request in its turn.
 
@@ -131,6 +189,7 @@ class Worker:
             stream: The answer, which was not read yet.
             client: Whose turn it takes.
             sign: Same as in `heard`.
+            request: The request that was admitted.
 
         Yields:
             Its steps, where it wants them, and last the answer, with the seconds that it waited.
@@ -140,7 +199,7 @@ class Worker:
             CoordgenError: There is no answer.
         """
         since = monotonic()
-        await self._turn(client, sign)
+        await self._turn(client, sign, request)
         queued_s = monotonic() - since
         stream.events.is_whole = not asked.wants_steps
         with self._running(asked, stream, queued_s):
@@ -152,7 +211,7 @@ class Worker:
             self.figures.add(answer, queued_s, is_given_up=False)
         yield answer, queued_s
 
-    async def _turn(self, client: Client, sign: Sign | None) -> None:
+    async def _turn(self, client: Client, sign: Sign | None, request: object) -> None:
         """Wait for a turn, which ends by `_leave`.
 
         Raises:
@@ -160,9 +219,10 @@ class Worker:
         """
         waiter = Waiter(client)
         with self._right:
-            if self.state != "ready":
-                raise self._why_not()
+            if self._stopped is not None:
+                raise self._stopped
             self._waiting.add(waiter)
+            self._early.discard(request)
             self._call()
         try:
             await heard(waiter.called, sign)
@@ -171,10 +231,9 @@ class Worker:
         except BaseException:
             with self._right:
                 was_waiting = self._waiting.remove(waiter)
-            if was_waiting:
+            if was_waiting or waiter.error is None:
                 self.figures.ended("given_up")
-            elif waiter.error is None:  # its turn came as its client left
-                self.figures.ended("given_up")
+            if not was_waiting and waiter.error is None:  # its turn came as its client left
                 self._leave()
             raise
 
@@ -183,7 +242,8 @@ class Worker:
         while self._waiting and self._num_running < self.num_places:
             self._num_running += 1
             self._waiting.take().call()
-        if self.state in ("closing", "failed") and not self._waiting and not self._num_running:
+        is_idle = not (self._early or self._waiting or self._num_running)
+        if self.state in ("closing", "failed") and is_idle:
             self._may_end.set()
 
     def _leave(self) -> None:
@@ -235,7 +295,8 @@ class Worker:
     def stop_all(self, why: Exception) -> None:
         """End what runs, within a step, and what waits."""
         with self._right:
-            waiting = self._waiting.clear()
+            self._stopped = self._stopped or why
+            waiting = [*self._waiting.clear(), *self._openers]
             self._call()
         for waiter in waiting:
             waiter.call(why)
@@ -258,11 +319,14 @@ class Worker:
     def _run(self) -> None:
         try:
             with self._open() as model:
-                self._model = model
                 with self._right:
+                    self._model = model
                     if self.state == "loading":
                         self.state = "ready"
-                self.opening.set_result(model)
+                    openers = [*self._openers]
+                    self._call()
+                for waiter in openers:
+                    waiter.call()
                 self._on_change()
                 self._may_end.wait()
         except BaseException as error:
@@ -273,10 +337,7 @@ class Worker:
     def _fail(self, error: BaseException) -> None:
         with self._right:
             self.state, self.failure = "failed", self.failure or error
-        why = _told(self.failure)
-        if not self.opening.done():
-            self.opening.set_exception(why)
-        self.stop_all(why)
+        self.stop_all(_told(self.failure))
         self._on_change()
 
 

@@ -39,12 +39,14 @@ class Prepared(NamedTuple):
 
     Attributes:
         worker: Answers it.
+        request: The request, as the worker has admitted it.
         client: Whose turn it takes.
         answered: What is answered, for each choice.
         streams: The answers, none of them begun; one alone where all choices are the same.
     """
 
     worker: Worker
+    request: object
     client: Client
     answered: Sequence[Answered]
     streams: Sequence[Stream]
@@ -199,7 +201,7 @@ async def _news(
     """
     choices = range(len(prepared.answered))
     answers = [
-        prepared.worker.answer(one.asked, stream, prepared.client, sign)
+        prepared.worker.answer(one.asked, stream, prepared.client, sign, prepared.request)
         for one, stream in zip(prepared.answered, prepared.streams, strict=False)
     ]
     if len(answers) == 1:
