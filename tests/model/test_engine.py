@@ -15,7 +15,7 @@ from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
 from coordgen_rs.model.answer import read
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import MOST_AHEAD, Events
-from coordgen_rs.model.options import AskedOptions
+from coordgen_rs.model.options import RequestOptions, asked
 from coordgen_rs.model.stream import Stream, whole
 from coordgen_rs.text.stop import StopStrings
 
@@ -81,7 +81,7 @@ class Scripted:
             self.ended.append(text)
 
     def stream(self, text, stop=(), on_read=None):
-        request = Said(self, text, Stats(), AskedOptions(on_read=on_read))
+        request = Said(self, text, Stats(), asked("stream", RequestOptions, {"on_read": on_read}))
         said = partial(read, stats=request.stats, decode=chr, stop=StopStrings(stop))
         submit = partial(self.engine.submit, request, said)
         events = Events(submit, self.engine.tell, self.engine.check)
@@ -95,7 +95,7 @@ class Said:
     scripted: Scripted
     text: str
     stats: Stats
-    asked: AskedOptions
+    asked: RequestOptions
     namespace: str = "default"
     drafters: None = None
     prefixes: None = None
@@ -103,7 +103,7 @@ class Said:
     beside: object = None
 
     def steps(self, session):
-        return session.steps(self.text, self.stats, self.asked.on_read)
+        return session.steps(self.text, self.stats, self.asked["on_read"])
 
 
 class Gate:

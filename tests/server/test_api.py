@@ -15,9 +15,9 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import BundleError, ChatTemplateError, NonFiniteLogitsError
-from coordgen_rs.server.asked import bodies
 from coordgen_rs.server.figures import merged
 from coordgen_rs.server.network.keys import api_key
+from coordgen_rs.server.requests import body as bodies
 from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
 from fake_served import listening, refused, serving
 

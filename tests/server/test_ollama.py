@@ -17,10 +17,10 @@ from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.model.answer import Gain
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.reader import Delta
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.dialects.ollama.answers import CHAT
-from coordgen_rs.server.dialects.ollama.asked import asked_chat
 from coordgen_rs.server.network.keys import api_key
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.ollama import parse_chat
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel, MarkedTokenizer
@@ -129,8 +129,8 @@ def test_text_and_calls_are_streamed_in_their_order(size):
 
 
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
-    asked = asked_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}))
-    writing = CHAT.stream(Answered(asked, "fake", chr))
+    request = parse_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}), FakeModel())
+    writing = CHAT.stream(Answered(request, "fake", chr))
     assert next(writing) == []
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
     lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))

@@ -10,9 +10,9 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.kinds import Lark
-from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.asked.items import messages_of_items
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.responses import messages_of_items
 from fake_model import FakeModel
 from fake_served import refused, serving
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
-from coordgen_rs.server.asked.content import messages_of
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.messages import messages_of
 from coordgen_rs.server.tools.calls import Calling, CallReader, Content
 from coordgen_rs.server.tools.forms import hermes
 from coordgen_rs.server.tools.functions import tools_of

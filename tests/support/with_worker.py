@@ -5,14 +5,14 @@ import asyncio
 from coordgen_rs.server.answers.answering import Answering, Prepared
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.openai import OPENAI
-from coordgen_rs.server.asked.completion import asked_completion
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.openai import parse_completion
 from coordgen_rs.server.worker import Worker
 
 
 def asked(prompt, model, **fields):
-    return asked_completion(Fields({"prompt": prompt, **fields})).ready(model)
+    return parse_completion(Fields({"prompt": prompt, **fields}), model)
 
 
 class Job:
@@ -37,8 +37,8 @@ class Job:
             with worker.admitted() as admitted:
                 model = await worker.opened()
                 request = asked(self._prompt, model, **self._fields)
-                stream = request.begin(model, None)
-                async for one in worker.answer(request, stream, self._client, request=admitted):
+                stream = request.begin(model)
+                async for one in worker.answer(request, stream, self._client, admission=admitted):
                     self.news.append(one)
         except Exception as error:
             self.news.append(error)
@@ -62,7 +62,7 @@ def response_to(worker, prompt, *, num=1, **fields):
         request = asked(prompt, worker.model, n=num, **fields)
         each = [request.choice(number) for number in range(num)]
         answered = [Answered(one, "fake", chr) for one in each]
-        streams = [one.begin(worker.model, None) for one in each]
+        streams = [one.begin(worker.model) for one in each]
         return Prepared(worker, None, Client("", "one"), answered, streams)
 
     return Answering(OPENAI, "fake", prepare, is_streamed=fields["stream"])

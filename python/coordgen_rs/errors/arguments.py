@@ -125,8 +125,15 @@ def count(name: str, value: object, *, least: int = 1, most: int | None = None) 
     return number
 
 
-def number(name: str, value: object, *, least: float = -math.inf, most: float = math.inf) -> float:
-    """A finite number within bounds, both inclusive.
+def number(
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+) -> float:
+    """A finite number within bounds: `least` and `most` inclusive, `above` exclusive.
 
     Raises:
         OptionError: It is not a number, not finite, or out of bounds.
@@ -139,6 +146,8 @@ def number(name: str, value: object, *, least: float = -math.inf, most: float = 
         raise OptionError(f"{name} must be a number, but is {shown(value)}") from error
     if not math.isfinite(found):
         raise OptionError(f"{name} is {found}, but must be finite")
+    if above != -math.inf and not above < found <= most:
+        raise OptionError(f"{name} is {found:g}, but must be above {above:g} and at most {most:g}")
     if found < least:
         raise OptionError(f"{name} is {found:g}, but must be at least {least:g}")
     if found > most:

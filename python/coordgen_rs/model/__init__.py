@@ -6,7 +6,7 @@ dialogue becomes text in `prompts.py`. What is drafted, how wide and when, is le
 below.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,14 +23,13 @@ from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arg
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step import Step
-from coordgen_rs.model.answer import Answer, Read, read
+from coordgen_rs.model.answer import Answer, read
 from coordgen_rs.model.async_stream import AsyncStream
 from coordgen_rs.model.async_stream import whole as awaited
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.many import answered
-from coordgen_rs.model.options import AskedOptions, RequestOptions, check_names
+from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen_seed, sampling
 from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
@@ -324,8 +323,7 @@ class Model(NotCopied):
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        check_names("Model.generate", options)
-        return whole(self.stream(text, **options))
+        return whole(self._stream("Model.generate", text, options))
 
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
@@ -338,14 +336,7 @@ class Model(NotCopied):
             EmptyPromptError: The prompt has no token. Other errors are the same as in `generate`;
                 some are raised with the first piece.
         """
-        check_names("Model.stream", options)
-        prompt_ids = self._tokenizer.encode(arguments.text("the prompt", text))
-        if len(prompt_ids) == 0:
-            raise EmptyPromptError(
-                "the prompt is empty, and this model's tokenizer puts no token before it: give "
-                "some text to continue"
-            )
-        return self._answered(prompt_ids, AskedOptions(**options))
+        return self._stream("Model.stream", text, options)
 
     def stream_tokens(
         self, token_ids: ArrayLike, *, num_said: int = 0, **options: Unpack[RequestOptions]
@@ -364,10 +355,10 @@ class Model(NotCopied):
             ShapeError: They have more than one dimension.
             TokenOutOfRangeError: One is not in the vocabulary.
         """
-        check_names("Model.stream_tokens", options)
+        request = asked("Model.stream_tokens", RequestOptions, options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
         num_said = arguments.count("num_said", num_said, least=0, most=len(checked))
-        return self._answered(checked, AskedOptions(**options), num_said)
+        return self._answered(checked, request, num_said)
 
     @overload
     def generate_many(
@@ -413,11 +404,10 @@ class Model(NotCopied):
             OptionError: Same as in `generate`; or `texts` are no texts.
             Others are those of `generate`.
         """
-        check_names("Model.generate_many", options)
+        asked("Model.generate_many", RequestOptions, options)  # what is wrong is wrong for all
         if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
             raise OptionError(f"texts must be a list of texts, but is {arguments.shown(texts)}")
         every = [arguments.text(f"texts[{number}]", text) for number, text in enumerate(texts)]
-        AskedOptions(**options)  # what is wrong with them is wrong for all
         arguments.flag("keep_errors", keep_errors)
         arguments.function("on_progress", on_progress)
         begin = [partial(self.stream, text, **options) for text in every]
@@ -430,65 +420,34 @@ class Model(NotCopied):
             text: The prompt, used as is.
             options: See `RequestOptions`.
         """
-        check_names("Model.astream", options)
-        return AsyncStream(self.stream(text, **options))
+        return AsyncStream(self._stream("Model.astream", text, options))
 
     async def agenerate(self, text: str, **options: Unpack[RequestOptions]) -> Answer:
         """Answer a prompt; arguments and errors as of `generate`.
 
         Cancelling the task ends the request within a step.
         """
-        check_names("Model.agenerate", options)
-        return await awaited(self.astream(text, **options))
+        return await awaited(AsyncStream(self._stream("Model.agenerate", text, options)))
 
     def astream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_variables: Mapping[str, Any] | None = None,
-        **options: Unpack[RequestOptions],
+        self, messages: Sequence[Message], **options: Unpack[ChatOptions]
     ) -> AsyncStream:
         """Answer the last message of a dialogue, for `async for`; errors as of `stream_chat`.
 
         Args:
             messages: Same as in `chat`.
-            tools: Same as in `chat`.
-            template_variables: Same as in `chat`.
-            options: See `RequestOptions`.
+            options: See `ChatOptions`.
         """
-        check_names("Model.astream_chat", options)
-        stream = self.stream_chat(
-            messages, tools=tools, template_variables=template_variables, **options
-        )
-        return AsyncStream(stream)
+        return AsyncStream(self._stream_chat("Model.astream_chat", messages, options))
 
-    async def achat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_variables: Mapping[str, Any] | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Answer:
+    async def achat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Answer:
         """Answer the last message of a dialogue; all is as of `chat`.
 
         Cancelling the task ends the request within a step.
         """
-        check_names("Model.achat", options)
-        stream = self.astream_chat(
-            messages, tools=tools, template_variables=template_variables, **options
-        )
-        return await awaited(stream)
+        return await awaited(AsyncStream(self._stream_chat("Model.achat", messages, options)))
 
-    def chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_variables: Mapping[str, Any] | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Answer:
+    def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Answer:
         """Answer the last message of a dialogue, by the model's chat template.
 
         A dialogue that begins as the one before computes only what is new in it.
@@ -496,9 +455,7 @@ class Model(NotCopied):
         Args:
             messages: `{"role": "user", "content": "..."}` and so on, oldest first; roles are
                 "system", "user", "assistant", and whatever else the template knows.
-            tools: Functions that the model may call, as JSON schemas, for the template.
-            template_variables: What else the template reads, such as `{"enable_thinking": False}`.
-            options: See `RequestOptions`.
+            options: See `ChatOptions`.
 
         Raises:
             OptionError: Same as in `generate`; a message is malformed, or jinja2 is missing.
@@ -510,28 +467,14 @@ class Model(NotCopied):
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        check_names("Model.chat", options)
-        stream = self.stream_chat(
-            messages, tools=tools, template_variables=template_variables, **options
-        )
-        return whole(stream)
+        return whole(self._stream_chat("Model.chat", messages, options))
 
-    def stream_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        template_variables: Mapping[str, Any] | None = None,
-        **options: Unpack[RequestOptions],
-    ) -> Stream:
+    def stream_chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Stream:
         """Answer the last message of a dialogue piece by piece.
 
         Arguments are the same as in `chat`, and the rest as in `stream`.
         """
-        check_names("Model.stream_chat", options)
-        text = self.chat_prompt(messages, tools=tools, template_variables=template_variables)
-        prompt_ids = self._tokenizer.encode(text, special_tokens=False)
-        return self._answered(prompt_ids, AskedOptions(**options))
+        return self._stream_chat("Model.stream_chat", messages, options)
 
     def chat_prompt(
         self,
@@ -696,8 +639,31 @@ class Model(NotCopied):
         session = self._session
         return Vocabulary(self._tokenizer, session.vocab_size, session.end_token_ids)
 
+    def _stream(self, function: str, text: str, options: RequestOptions) -> Stream:
+        """The answer to a text; `function` was called.
+
+        Raises:
+            EmptyPromptError: The prompt has no token; other errors are those of `_answered`.
+        """
+        request = asked(function, RequestOptions, options)
+        prompt_ids = self._tokenizer.encode(arguments.text("the prompt", text))
+        if len(prompt_ids) == 0:
+            raise EmptyPromptError(
+                "the prompt is empty, and this model's tokenizer puts no token before it: give "
+                "some text to continue"
+            )
+        return self._answered(prompt_ids, request)
+
+    def _stream_chat(
+        self, function: str, messages: Sequence[Message], options: ChatOptions
+    ) -> Stream:
+        """The answer to a dialogue; `function` was called."""
+        request = asked(function, ChatOptions, options)
+        text = self._prompts.render(messages, request["tools"], request["template_variables"])
+        return self._answered(self._tokenizer.encode(text, special_tokens=False), request)
+
     def _answered(
-        self, prompt_ids: NDArray[np.uint32], asked: AskedOptions, num_said: int = 0
+        self, prompt_ids: NDArray[np.uint32], asked: RequestOptions, num_said: int = 0
     ) -> Stream:
         """The answer to a prompt, `(tokens,) u32`, of which the last are the answer's own.
 
@@ -707,39 +673,33 @@ class Model(NotCopied):
             ForkedError: This process is a fork of the one that opened the model.
         """
         self._opened.check("model")  # its engine is not in the fork
-        seed = asked.chosen_seed()
-        stop_strings = StopStrings(() if asked.stop is None else asked.stop)
-        drafters, prediction = self._drafters if asked.drafts else None, None
-        if drafters is not None and asked.prediction is not None:
-            prediction = self._tokenizer.encode(asked.prediction, special_tokens=False)
+        seed, grammar, prediction = chosen_seed(asked), asked["grammar"], asked["prediction"]
+        drafters = self._drafters if asked["drafts"] else None
+        stop_strings = StopStrings(() if asked["stop"] is None else asked["stop"])
         request = ModelRequest(
             asked,
             prompt_ids,
-            namespace=asked.namespace or self._namespace,
+            namespace=asked["namespace"] or self._namespace,
             stats=Stats(seed=seed),
-            sampling=asked.sampling(seed or 0),
-            reuse_prefix=asked.reuse_prefix and self._remember,
+            sampling=sampling(asked, seed or 0),
+            reuse_prefix=asked["reuse_prefix"] and self._remember,
             prefixes=self._prefixes,
-            grammar=None if asked.grammar is None else self._vocabulary.matcher(asked.grammar),
+            grammar=None if grammar is None else self._vocabulary.matcher(grammar),
             drafters=drafters,
-            prediction=prediction,
+            prediction=None
+            if drafters is None or prediction is None
+            else self._tokenizer.encode(prediction, special_tokens=False),
         )
-        decode = self._tokenizer.stream(shown=asked.special_tokens)
+        decode = self._tokenizer.stream(shown=asked["special_tokens"])
         for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
             decode(token)
-
-        def events(steps: Generator[Step]) -> Generator[Read]:
-            return read(steps, request.stats, decode, stop_strings)
-
+        read_steps = partial(read, stats=request.stats, decode=decode, stop=stop_strings)
+        submit = partial(self._engine.submit, request, read_steps)
         return Stream(
-            Events(
-                partial(self._engine.submit, request, events),
-                self._engine.tell,
-                self._engine.check,
-            ),
+            Events(submit, self._engine.tell, self._engine.check),
             request.stats,
-            on_read=asked.on_read,
-            tells_logprobs=asked.logprobs is not None,
+            on_read=asked["on_read"],
+            tells_logprobs=asked["logprobs"] is not None,
             model=self,
         )
 

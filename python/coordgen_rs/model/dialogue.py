@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.model.options import RequestOptions, check_names
+from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
 
 _IS_CUT = (None, "length", "capacity")
@@ -41,7 +41,7 @@ class Dialogue:
         template_variables: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
     ) -> None:
-        check_names("Dialogue", options)
+        arguments.known("Dialogue", options, REQUEST)
         arguments.of_type("template_variables", template_variables, Mapping)
         self._model, self.options = model, options
         self._variables = template_variables

@@ -153,15 +153,17 @@ class Engine:
         self.check_outside()
         if self.is_closing:
             raise self._closed()
-        asked = request.asked
+        asked = request.asked.copy()
+        tells_read = asked["on_read"] is not None
 
         def on_read(num_read: int) -> None:
             if not self._is_wanted(events):
                 raise _CancelledError(f"given up after {num_read} tokens of the prompt")
-            if asked.on_read is not None:
+            if tells_read:
                 events.put(Progress(num_read))
 
-        request = replace(request, asked=replace(asked, on_read=on_read))
+        asked["on_read"] = on_read
+        request = replace(request, asked=asked)
         self._inbox.put(_Entry(request, read, events, Beside(self.look)))
         if self._is_over:  # it ended meanwhile, and may not have seen it
             self._refuse_rest()

@@ -18,7 +18,7 @@ from coordgen_rs.drafting.namespaces import Drafters, Kept
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
-from coordgen_rs.model.options import AskedOptions
+from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import KeepsPrefixes, OnRead, Session
 from coordgen_rs.threads.owner import Owner
@@ -39,7 +39,7 @@ class ModelRequest:
         beside: What is read and written on disk beside its steps; None does so within them.
     """
 
-    asked: AskedOptions
+    asked: RequestOptions
     prompt_ids: NDArray[np.uint32]
     namespace: str
     drafters: Drafters | None
@@ -70,7 +70,7 @@ class ModelRequest:
                 prefixes = None
             if prefixes is not None:
                 prefixes.wait_beside(owner)
-            keeping = _Keeping(session, prefixes, self.asked.on_read, self.stats)
+            keeping = _Keeping(session, prefixes, self.asked["on_read"], self.stats)
             used.callback(keeping.ends)
             grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())
             begin: Callable[..., Generator[Step]] = plain
@@ -86,7 +86,7 @@ class ModelRequest:
                     drafter=memory.drafter,
                     history=history,
                     prediction=self.prediction,
-                    trees=self.asked.trees,
+                    trees=self.asked["trees"],
                 )
             yield from self._begun(partial(begin, on_read=keeping.has_read), session, grammar)
 
@@ -96,13 +96,13 @@ class ModelRequest:
         return begin(
             session,
             self.prompt_ids,
-            max_new_tokens=self.asked.max_new_tokens,
+            max_new_tokens=self.asked["max_new_tokens"],
             sampling=self.sampling,
-            ignore_eos=self.asked.ignore_eos,
+            ignore_eos=self.asked["ignore_eos"],
             reuse_prefix=self.reuse_prefix,
             prefixes=self.prefixes,
             grammar=grammar,
-            logprobs=self.asked.logprobs,
+            logprobs=self.asked["logprobs"],
             stats=self.stats,
         )
 

@@ -1,7 +1,7 @@
 """The routes: from a request to what answers it, or to a refusal in OpenAI's form.
 
 In: the models, and what the server is to allow. Out: an ASGI application. Bodies are checked in
-`asked/completion.py`, answers sent in `answers/answering.py`.
+`requests/`, answers sent in `answers/answering.py`.
 """
 
 import asyncio
@@ -33,11 +33,6 @@ from coordgen_rs.server.answers.answering import Answering, Prepared, refused
 from coordgen_rs.server.answers.dialect import Answered, Dialect
 from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.answers.responses import RESPONSES
-from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, most_body_bytes, read
-from coordgen_rs.server.asked.completion import Asked, asked_chat, asked_completion, asked_prompt
-from coordgen_rs.server.asked.fields import Fields
-from coordgen_rs.server.asked.response import asked_response
-from coordgen_rs.server.asked.tokens import asked_text, asked_tokens
 from coordgen_rs.server.dialects import routes
 from coordgen_rs.server.dialects.anthropic import listed
 from coordgen_rs.server.dialects.errors import OF_ANTHROPIC
@@ -51,6 +46,12 @@ from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.openai import apply_template, parse_chat, parse_completion
+from coordgen_rs.server.requests.record import Request as ParsedRequest
+from coordgen_rs.server.requests.responses import parse_response
+from coordgen_rs.server.requests.tokens import detokenize, tokenize
 from coordgen_rs.server.worker import Worker
 
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
@@ -98,19 +99,19 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         Route("/v1/models", endpoints.models),
         Route("/v1/models/{name:path}", endpoints.model),
         Route(
-            "/v1/chat/completions", partial(endpoints.answer, asked_chat, OPENAI), methods=["POST"]
+            "/v1/chat/completions", partial(endpoints.answer, parse_chat, OPENAI), methods=["POST"]
         ),
         Route(
-            "/v1/completions", partial(endpoints.answer, asked_completion, OPENAI), methods=["POST"]
+            "/v1/completions", partial(endpoints.answer, parse_completion, OPENAI), methods=["POST"]
         ),
         Route(
             "/v1/responses",
-            partial(endpoints.answer, asked_response, RESPONSES),
+            partial(endpoints.answer, parse_response, RESPONSES),
             methods=["POST"],
         ),
-        Route("/tokenize", endpoints.tokenize, methods=["POST"]),
-        Route("/detokenize", endpoints.detokenize, methods=["POST"]),
-        Route("/apply-template", endpoints.apply_template, methods=["POST"]),
+        Route("/tokenize", partial(endpoints.tell, tokenize), methods=["POST"]),
+        Route("/detokenize", partial(endpoints.tell, detokenize), methods=["POST"]),
+        Route("/apply-template", partial(endpoints.tell, apply_template), methods=["POST"]),
         Route(documents.PATH, endpoints.documents.list),
         Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
         Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
@@ -189,32 +190,45 @@ class Endpoints:
         return JSONResponse(self._described(found))
 
     async def answer(
-        self, asked_by: Callable[[Fields], Asked], dialect: Dialect, request: Request
+        self,
+        parse: Callable[[Fields, Model], ParsedRequest],
+        dialect: Dialect,
+        request: Request,
     ) -> Response:
         """Answer a prompt.
 
         Raises:
             RefusalError: It does not fit, or the queue is full.
         """
-        name, asked = await self.read(request, asked_by)
-        return self.answered(request, name, asked, dialect)
+        name, fields = await self.read(request)
+        return self.answered(request, name, fields, parse, dialect)
 
     def answered(
-        self, request: Request, name: str | None, asked: Asked, dialect: Dialect
+        self,
+        request: Request,
+        name: str | None,
+        fields: Fields,
+        parse: Callable[[Fields, Model], ParsedRequest],
+        dialect: Dialect,
     ) -> Response:
         """The answer to what was asked.
 
         Args:
             request: Its body has been read.
             name: The model; None for the first.
-            asked: What the body asks for.
+            fields: The body's other fields.
+            parse: Parses them, for the open model.
             dialect: Writes the answer.
         """
+        given = fields.peek("stream")
+        is_streamed = dialect.streams_by_default if given is None else given is True
         shown = self._models.found(name).name
-        prepare = partial(self._prepared, request, name, asked)
-        return Answering(dialect, shown, prepare, is_streamed=asked.is_streamed)
+        prepare = partial(self._prepared, request, shown, partial(parse, fields))
+        return Answering(dialect, shown, prepare, is_streamed=is_streamed)
 
-    async def _prepared(self, request: Request, name: str | None, given: Asked) -> Prepared:
+    async def _prepared(
+        self, request: Request, name: str, parse: Callable[[Model], ParsedRequest]
+    ) -> Prepared:
         """A request that only waits for its turn.
 
         Raises:
@@ -225,13 +239,12 @@ class Endpoints:
         model = await worker.opened()
 
         def ready() -> tuple[list[Answered], list[Stream]]:
-            asked = given.ready(model)
-            each = [asked.choice(number) for number in range(asked.num_choices)]
-            begun = each[: 1 if asked.seed is None else None]
-            shown, namespace = self._models.found(name).name, self._namespace(client)
+            parsed, namespace = parse(model), self._namespace(client)
+            each = [parsed.choice(number) for number in range(parsed.num_choices)]
+            begun = each[: 1 if parsed.seed is None else None]
             return (
-                [Answered(one, shown, worker.text_of) for one in each],
-                [one.begin(model, namespace) for one in begun],
+                [Answered(one, name, worker.text_of) for one in each],
+                [one.begin(model, namespace=namespace) for one in begun],
             )
 
         answered, streams = await self._while_wanted(client, worker, ready)
@@ -286,39 +299,13 @@ class Endpoints:
         """Run what takes long in a thread, in turn with others of the client."""
         return self._lanes.run(client_of(request.scope), function)
 
-    async def tokenize(self, request: Request) -> Response:
-        """Answer with the tokens of a text, as llama.cpp's server does."""
-        name, (content, special, with_pieces) = await self.read(request, asked_tokens)
-        tokenizer = (await self.opened(request, name)).tokenizer
-
-        def told() -> Response:
-            ids = tokenizer.encode(content, special_tokens=special).tolist()
-            if not with_pieces:
-                return JSONResponse({"tokens": ids})
-            spelt = [(token, tokenizer.spelling.bytes_of(token)) for token in ids]
-            return JSONResponse(
-                {"tokens": [{"id": token, "piece": _piece(of)} for token, of in spelt]}
-            )
-
-        return await self._lanes.run(client_of(request.scope), told)
-
-    async def detokenize(self, request: Request) -> Response:
-        """The text of tokens."""
-        name, ids_for = await self.read(request, asked_text)
+    async def tell(
+        self, told: Callable[[Fields, Model], dict[str, Any]], request: Request
+    ) -> Response:
+        """Answer with what a model's tokenizer or template makes of a body."""
+        name, fields = await self.read(request)
         model = await self.opened(request, name)
-        ids = ids_for(model.vocab_size)
-        return await self._lanes.run(
-            client_of(request.scope),
-            lambda: JSONResponse({"content": model.tokenizer.decode(ids)}),
-        )
-
-    async def apply_template(self, request: Request) -> Response:
-        """The text that the model reads for a dialogue."""
-        name, render = await self.read(request, asked_prompt)
-        model = await self.opened(request, name)
-        return await self._lanes.run(
-            client_of(request.scope), lambda: JSONResponse({"prompt": render(model)})
-        )
+        return JSONResponse(await self.in_lane(request, partial(told, fields, model)))
 
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
@@ -345,23 +332,20 @@ class Endpoints:
         model = await self.opened(request, request.query_params.get("model"))
         return lambda: model.corpus(self._namespace(client_of(request.scope)))
 
-    async def read(self, request: Request, check: Callable[[Fields], _T]) -> tuple[str | None, _T]:
-        """The name of the model that a body asks, and what `check` makes of the rest.
+    async def read(self, request: Request) -> tuple[str | None, Fields]:
+        """The name of the model that a body asks, and its other fields.
 
         Raises:
             RefusalError: The body cannot be used, or there is no such model.
         """
-
-        def checked(fields: Fields) -> tuple[str | None, _T]:
-            name = fields.text("model")
-            self._models.found(name)
-            return name, check(fields)
-
         in_thread = partial(self._lanes.run, client_of(request.scope))
         open_ones = self._models.open_ones()
         bounds = [most_body_bytes(model.tokenizer, model.context) for model in open_ones]
         is_known = len(bounds) == len(self._models.offered)
-        return await read(request, checked, max(bounds) if is_known else MOST_BODY_BYTES, in_thread)
+        fields = await read(request, max(bounds) if is_known else MOST_BODY_BYTES, in_thread)
+        name = fields.text("model")
+        self._models.found(name)
+        return name, fields
 
     def _held(self, request: Request, name: str | None) -> Worker:
         """The worker of a model, which stays until the request has ended.
@@ -423,11 +407,3 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
     return refused(told, request.scope)
-
-
-def _piece(spelt: bytes) -> str | list[int]:
-    """A token's text; its bytes where they are none alone, as llama.cpp's server tells it."""
-    try:
-        return spelt.decode()
-    except UnicodeDecodeError:
-        return list(spelt)

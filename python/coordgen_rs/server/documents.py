@@ -17,11 +17,11 @@ from starlette.responses import JSONResponse, Response
 
 from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError, OptionError
 from coordgen_rs.history.corpus.corpus import Corpus
-from coordgen_rs.server.asked.bodies import MOST_BODY_BYTES, read
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.network.client import Client, client_of
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, read
+from coordgen_rs.server.requests.fields import Fields
 
 PATH = "/v1/documents"
 
@@ -64,7 +64,8 @@ class Documents:
     async def add(self, request: Request) -> Response:
         """Add the documents of the body."""
         run = partial(self._lanes.run, client_of(request.scope))
-        texts = await read(request, _asked_texts, MOST_BODY_BYTES, run)
+        fields = await read(request, MOST_BODY_BYTES, run)
+        texts = await run(partial(_texts_of, fields))
         async with self._turn():
             return await self._done(request, partial(_added, texts))
 
@@ -130,29 +131,26 @@ class Documents:
         return await asyncio.to_thread(told)
 
 
-def _asked_texts(fields: Fields) -> dict[str, str]:
+def _texts_of(fields: Fields) -> dict[str, str]:
     """The body of a request to add documents.
 
     Raises:
         RefusalError: It is malformed.
     """
-    given = fields.take("documents")
+    documents = fields.objects("documents", "must be a list of documents", least=1)
     fields.end()
-    if not isinstance(given, list) or not given:
-        raise fields.wrong("documents", "must be a list of documents")
     texts: dict[str, str] = {}
-    for number, one in enumerate(given):
-        asked = Fields(one, f"documents[{number}]")
-        name, text = asked.text("name"), asked.text("text")
-        asked.end()
+    for document in documents:
+        name, text = document.text("name"), document.text("text")
+        document.end()
         if not name or len(name) > _MOST_NAME:
-            raise asked.wrong("name", f"must be a name of 1 to {_MOST_NAME} characters")
+            raise document.wrong("name", f"must be a name of 1 to {_MOST_NAME} characters")
         if text is None:
-            raise asked.wrong("text", "must be the text of the document")
+            raise document.wrong("text", "must be the text of the document")
         if "\0" in text:
-            raise asked.wrong("text", "holds a zero byte")
+            raise document.wrong("text", "holds a zero byte")
         if name in texts:
-            raise asked.wrong("name", "is that of another document, too")
+            raise document.wrong("name", "is that of another document, too")
         texts[name] = text
     return texts
 

@@ -16,10 +16,10 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.answers.awaiting import Sign, heard, steps
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError, UnfollowedError, log_unexpected
+from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.turns import FairQueue, Waiter
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
@@ -136,21 +136,21 @@ class Worker:
         """Admit a request for an answer, also while the model is being opened, or closed later.
 
         Yields:
-            The request, as `answer` takes it.
+            What `answer` takes, which gives the request its turn.
 
         Raises:
             UnavailableError: The model cannot be used any more.
         """
-        request = object()
+        admission = object()
         with self._right:
             if self.state not in ("loading", "ready"):
                 raise self._why_not()
-            self._early.add(request)
+            self._early.add(admission)
         try:
-            yield request
+            yield admission
         finally:
             with self._right:
-                self._early.discard(request)
+                self._early.discard(admission)
                 self._call()
 
     async def opened(self) -> Model:
@@ -176,20 +176,20 @@ class Worker:
 
     async def answer(
         self,
-        asked: Asked,
+        request: Request,
         stream: Stream,
         client: Client,
         sign: Sign | None = None,
-        request: object = None,
+        admission: object = None,
     ) -> AsyncGenerator[Gain | tuple[Answer, float]]:
         """Answer a request in its turn.
 
         Args:
-            asked: What it asks for.
+            request: What it asks for.
             stream: The answer, which was not read yet.
             client: Whose turn it takes.
             sign: Same as in `heard`.
-            request: The request that was admitted.
+            admission: What `admitted` has given.
 
         Yields:
             Its steps, where it wants them, and last the answer, with the seconds that it waited.
@@ -199,19 +199,19 @@ class Worker:
             CoordgenError: There is no answer.
         """
         since = monotonic()
-        await self._turn(client, sign, request)
+        await self._turn(client, sign, admission)
         queued_s = monotonic() - since
-        stream.events.is_whole = not asked.wants_steps
-        with self._running(asked, stream, queued_s):
+        stream.events.is_whole = not request.wants_steps
+        with self._running(request, stream, queued_s):
             async with aclosing(steps(stream, sign)) as gains:
                 async for gain in gains:
-                    if asked.wants_steps:
+                    if request.wants_steps:
                         yield gain
             answer = stream.answer
             self.figures.add(answer, queued_s, is_given_up=False)
         yield answer, queued_s
 
-    async def _turn(self, client: Client, sign: Sign | None, request: object) -> None:
+    async def _turn(self, client: Client, sign: Sign | None, admission: object) -> None:
         """Wait for a turn, which ends by `_leave`.
 
         Raises:
@@ -222,7 +222,7 @@ class Worker:
             if self._stopped is not None:
                 raise self._stopped
             self._waiting.add(waiter)
-            self._early.discard(request)
+            self._early.discard(admission)
             self._call()
         try:
             await heard(waiter.called, sign)
@@ -253,14 +253,14 @@ class Worker:
             self._call()
 
     @contextmanager
-    def _running(self, asked: Asked, stream: Stream, queued_s: float) -> Iterator[None]:
+    def _running(self, request: Request, stream: Stream, queued_s: float) -> Iterator[None]:
         """A turn, in which an answer is read; what goes wrong is counted."""
         begun = monotonic()
         self._streams.add(stream)
         try:
             yield
         except BaseException as error:
-            told = self._failed(error, asked, stream, queued_s)
+            told = self._failed(error, request, stream, queued_s)
             raise told from (None if told is error else error)
         finally:
             self._streams.discard(stream)
@@ -268,7 +268,7 @@ class Worker:
             self.mean_s += 0.2 * (monotonic() - begun - self.mean_s)
 
     def _failed(
-        self, error: BaseException, asked: Asked, stream: Stream, queued_s: float
+        self, error: BaseException, request: Request, stream: Stream, queued_s: float
     ) -> BaseException:
         """Count a request that ends by an error; what is told of it."""
         if isinstance(error, UnavailableError | asyncio.CancelledError | GeneratorExit):
@@ -279,7 +279,7 @@ class Worker:
             self.figures.ended("failed")
             log_unexpected(error)
             if isinstance(error, GrammarError):
-                return UnfollowedError(error, asked.grammar_field)
+                return UnfollowedError(error, request.grammar_field)
         else:  # such as a panic of the core
             self._fail(error)
             return UnavailableError("the model has failed")

@@ -39,14 +39,14 @@ class Prepared(NamedTuple):
 
     Attributes:
         worker: Answers it.
-        request: The request, as the worker has admitted it.
+        admission: What the worker has given for it.
         client: Whose turn it takes.
         answered: What is answered, for each choice.
         streams: The answers, none of them begun; one alone where all choices are the same.
     """
 
     worker: Worker
-    request: object
+    admission: object
     client: Client
     answered: Sequence[Answered]
     streams: Sequence[Stream]
@@ -102,7 +102,7 @@ class Answering(Response):
 
     async def _stream(self, sent: "_Sent") -> None:
         prepared = await awaiting.done(self._prepare(), sent.sign)
-        readers = [AnswerReader(one.asked) for one in prepared.answered]
+        readers = [AnswerReader(one.request) for one in prepared.answered]
         writing = _writing(self._dialect, prepared.answered)
         opening = next(writing)
         async with aclosing(_news(prepared, sent.sign)) as news:
@@ -129,7 +129,7 @@ class Answering(Response):
 
         def written() -> Response:
             ends = [
-                AnswerReader(one.asked).whole(*answers[choice], gains[choice])
+                AnswerReader(one.request).whole(*answers[choice], gains[choice])
                 for choice, one in enumerate(prepared.answered)
             ]
             if len(ends) > 1:
@@ -201,7 +201,7 @@ async def _news(
     """
     choices = range(len(prepared.answered))
     answers = [
-        prepared.worker.answer(one.asked, stream, prepared.client, sign, prepared.request)
+        prepared.worker.answer(one.request, stream, prepared.client, sign, prepared.admission)
         for one, stream in zip(prepared.answered, prepared.streams, strict=False)
     ]
     if len(answers) == 1:

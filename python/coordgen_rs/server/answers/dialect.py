@@ -5,8 +5,8 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.record import Request
 
 Event = dict[str, Any]
 """An object of a stream."""
@@ -22,12 +22,12 @@ class Answered(NamedTuple):
     """What is answered, and by whom.
 
     Attributes:
-        asked: What was asked for.
+        request: What was asked for.
         model: The model's name.
         text_of: The text of a token, for trees.
     """
 
-    asked: Asked
+    request: Request
     model: str
     text_of: Callable[[int], str]
 
@@ -50,6 +50,7 @@ class Dialect(NamedTuple):
         encoded: An event as it is sent.
         content_type: That of a stream.
         last: What a stream ends with.
+        streams_by_default: Whether an answer is streamed where the request says nothing.
     """
 
     stream: Callable[[Answered], Writing]
@@ -59,3 +60,4 @@ class Dialect(NamedTuple):
     encoded: Callable[[Event], str] = server_sent
     content_type: str = "text/event-stream; charset=utf-8"
     last: str = ""
+    streams_by_default: bool = False

@@ -26,10 +26,10 @@ class _Objects:
     """What the objects of one answer have in common, whole or streamed."""
 
     def __init__(self, answered: Answered, index: int = 0) -> None:
-        asked = answered.asked
-        self._asked, self._index = asked, index
-        self.is_chat, self.head = asked.kind == "chat", _head(answered)
-        self._lists = None if asked.spelling is None else CompletionLogprobs(asked.spelling)
+        request = answered.request
+        self._request, self._index = request, index
+        self.is_chat, self.head = request.kind == "chat", _head(answered)
+        self._lists = None if request.spelling is None else CompletionLogprobs(request.spelling)
 
     def chunk(
         self,
@@ -41,7 +41,7 @@ class _Objects:
         choices = [] if said is None else [self.choice(said, reason, likely)]
         kind = "chat.completion.chunk" if self.is_chat else "text_completion"
         chunk = {"object": kind} | self.head | {"choices": choices}
-        return chunk | {"usage": None} if self._asked.with_usage else chunk
+        return chunk | {"usage": None} if self._request.with_usage else chunk
 
     def choice(self, said: Event, reason: str | None, likely: Sequence[TokenLogprob]) -> Event:
         """A choice, with how likely its tokens were."""
@@ -52,11 +52,11 @@ class _Objects:
         )
 
     def _told(self, likely: Sequence[TokenLogprob]) -> Event | None:
-        if self._asked.spelling is None or self._lists is None or not likely:
+        if self._request.spelling is None or self._lists is None or not likely:
             return None
         if not self.is_chat:
             return self._lists.told(likely)
-        return {"content": entries(likely, self._asked.spelling), "refusal": None}
+        return {"content": entries(likely, self._request.spelling), "refusal": None}
 
     @property
     def nothing(self) -> Event:
@@ -78,14 +78,14 @@ class _Objects:
 
 def _stream(answered: Answered, index: int = 0, head: Event | None = None) -> Writing:
     """The chunks of an answer, usage excepted."""
-    asked, objects = answered.asked, _Objects(answered, index)
+    request, objects = answered.request, _Objects(answered, index)
     objects.head = head or objects.head
     own = StepFigures(answered)
     opening: Event | None = (
         {"delta": {"role": "assistant", "content": ""}} if objects.is_chat else None
     )
-    if opening is None and asked.echoed:
-        opening = {"text": asked.echoed}
+    if opening is None and request.echoed:
+        opening = {"text": request.echoed}
     told = yield [] if opening is None else [objects.chunk(opening)]
     while isinstance(told, Delta):
         said, gain = objects.delta(told.said), told.gain
@@ -93,7 +93,7 @@ def _stream(answered: Answered, index: int = 0, head: Event | None = None) -> Wr
             told = yield []
             continue
         chunk = objects.chunk(said or objects.nothing, None, told.logprobs)
-        if asked.with_token_ids:
+        if request.with_token_ids:
             chunk["choices"][0]["token_ids"] = gain.token_ids
         if mine := own.of(gain):
             chunk["coordgen"] = mine
@@ -108,19 +108,19 @@ def _stream(answered: Answered, index: int = 0, head: Event | None = None) -> Wr
 
 def _whole(answered: Answered, end: Ended, index: int = 0) -> Event:
     """An answer as one object."""
-    asked, objects, answer = answered.asked, _Objects(answered, index), end.answer
+    request, objects, answer = answered.request, _Objects(answered, index), end.answer
     if objects.is_chat:
         said: Event = {"message": _message(end.said)}
     else:
-        said = {"text": asked.echoed + answer.text}
+        said = {"text": request.echoed + answer.text}
     choice = objects.choice(said, end.reason, end.logprobs)
-    if asked.with_token_ids:
+    if request.with_token_ids:
         choice["token_ids"] = answer.token_ids
     kind = "chat.completion" if objects.is_chat else "text_completion"
     return (
         {"object": kind}
         | objects.head
-        | {"choices": [choice], "usage": usage(asked, answer)}
+        | {"choices": [choice], "usage": usage(request, answer)}
         | figures(answered, end, is_whole=True)
     )
 
@@ -132,8 +132,8 @@ def stream(answered: Answered) -> Writing:
     while isinstance(told, Delta):
         told = yield writing.send(told)
     chunks = writing.send(told)
-    if answered.asked.with_usage:
-        chunks.append(_used(chunks[0], usage(answered.asked, told.answer)))
+    if answered.request.with_usage:
+        chunks.append(_used(chunks[0], usage(answered.request, told.answer)))
     yield chunks
 
 
@@ -147,10 +147,10 @@ def stream_of_several(
     while True:
         choice, told = yield chunks
         chunks = [_beside_text(chunk) for chunk in writings[choice].send(told)]
-        asked = answered[choice].asked
+        request = answered[choice].request
         if isinstance(told, Ended):
-            usages[choice] = usage(asked, told.answer)
-            if asked.with_usage and len(usages) == len(answered):
+            usages[choice] = usage(request, told.answer)
+            if request.with_usage and len(usages) == len(answered):
                 all_used = summed([usages[number] for number in sorted(usages)])
                 chunks.append(_used(chunks[0], all_used))
 
@@ -170,7 +170,7 @@ OPENAI = Dialect(stream, _whole, last="data: [DONE]\n\n")
 
 def _head(answered: Answered) -> Event:
     """What all chunks of a stream have in common."""
-    prefix = "chatcmpl" if answered.asked.kind == "chat" else "cmpl"
+    prefix = "chatcmpl" if answered.request.kind == "chat" else "cmpl"
     return {
         "id": f"{prefix}-{secrets.token_hex(12)}",
         "created": int(time.time()),

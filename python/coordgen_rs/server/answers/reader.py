@@ -11,7 +11,7 @@ from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.content_tokens import ContentTokens
 from coordgen_rs.server.answers.thinking import ThinkingReader
-from coordgen_rs.server.asked.completion import Asked
+from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.tools.calls import CallReader, Said
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
@@ -57,17 +57,17 @@ class AnswerReader:
     """Reads one answer.
 
     Args:
-        asked: What was asked for.
+        request: What was asked for.
     """
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, request: Request) -> None:
         def reader() -> ThinkingReader:
-            return ThinkingReader(asked.thinking, CallReader(asked.calling))
+            return ThinkingReader(request.thinking, CallReader(request.calling))
 
         self._said, self._content = reader(), None
-        if asked.spelling is not None and (asked.thinking or asked.calling):
-            shown = asked.options.get("special_tokens", ())
-            self._content = ContentTokens(reader(), asked.spelling, shown)
+        if request.spelling is not None and (request.thinking or request.calling):
+            shown = request.options.get("special_tokens", ())
+            self._content = ContentTokens(reader(), request.spelling, shown)
 
     def read(self, gain: Gain) -> Delta:
         """What is certain with a step."""

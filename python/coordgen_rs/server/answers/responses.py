@@ -188,7 +188,7 @@ class _Response:
 
     def entries(self, likely: Sequence[TokenLogprob]) -> list[Event]:
         """How likely tokens were, as OpenAI tells it."""
-        spelling = self._answered.asked.spelling
+        spelling = self._answered.request.spelling
         return [] if spelling is None else entries(likely, spelling)
 
     def ended(self, end: Ended) -> list[Event]:
@@ -198,9 +198,9 @@ class _Response:
 
     def whole(self, end: Ended) -> Event:
         """The whole response; its output has been said."""
-        asked, answer, status = self._answered.asked, end.answer, _status(end)
-        told, mine = usage(asked, answer), figures(self._answered, end, is_whole=True)
-        if asked.with_token_ids:
+        request, answer, status = self._answered.request, end.answer, _status(end)
+        told, mine = usage(request, answer), figures(self._answered, end, is_whole=True)
+        if request.with_token_ids:
             mine["coordgen"]["token_ids"] = answer.token_ids
         is_cut = status == "incomplete"
         return self.base | {
@@ -221,7 +221,7 @@ class _Response:
 
 
 def _stream(answered: Answered) -> Writing:
-    asked, response, own = answered.asked, _Response(answered), StepFigures(answered)
+    request, response, own = answered.request, _Response(answered), StepFigures(answered)
     event, items, beside = response.event, response.items, _Beside()
     told = yield [
         event("response.created", response=response.base),
@@ -231,10 +231,10 @@ def _stream(answered: Answered) -> Writing:
         events = items.say(told.said, response.entries(told.logprobs))
         if told.gain.token_ids and (own.is_wanted or told.logprobs):
             # Where nothing is certain yet, thinking or a call may be what comes first.
-            is_certain = items.listed or asked.thinking is None
-            if not events and asked.tools is None and is_certain:
+            is_certain = items.listed or request.thinking is None
+            if not events and request.tools is None and is_certain:
                 events = items.text("")
-            beside.add(own.of(told.gain), told.gain.token_ids if asked.with_token_ids else None)
+            beside.add(own.of(told.gain), told.gain.token_ids if request.with_token_ids else None)
             if events:
                 events[-1] |= beside.taken()
         told = yield events
@@ -288,7 +288,7 @@ def _status(end: Ended) -> str:
 
 def _base(answered: Answered) -> Event:
     """A response before it is answered."""
-    asked, tools = answered.asked, answered.asked.tools
+    request, tools = answered.request, answered.request.tools
     return {
         "id": f"resp_{secrets.token_hex(12)}",
         "object": "response",
@@ -299,13 +299,13 @@ def _base(answered: Answered) -> Event:
         "error": None,
         "incomplete_details": None,
         "instructions": None,
-        "max_output_tokens": asked.limit,
+        "max_output_tokens": request.limit,
         "output": [],
         "parallel_tool_calls": tools is None or tools.is_parallel,
         "previous_response_id": None,
         "store": False,
-        "temperature": asked.options["temperature"],
-        "top_p": asked.options["top_p"],
+        "temperature": request.options["temperature"],
+        "top_p": request.options["top_p"],
         "tool_choice": "auto" if tools is None else _choice(tools),
         "tools": [] if tools is None else _listed(tools),
         "truncation": "disabled",

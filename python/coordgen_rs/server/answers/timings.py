@@ -13,7 +13,7 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.reader import Ended
-from coordgen_rs.server.asked.completion import Asked
+from coordgen_rs.server.requests.record import Request
 
 
 class StepFigures:
@@ -27,19 +27,19 @@ class StepFigures:
     """
 
     def __init__(self, answered: Answered) -> None:
-        asked = answered.asked
+        request = answered.request
         self._answered = answered
-        self.is_wanted = asked.with_spans or asked.with_trees or asked.with_token_ids
+        self.is_wanted = request.with_spans or request.with_trees or request.with_token_ids
         self._num_chars = self._num_tokens = 0
 
     def of(self, gain: Gain) -> dict[str, Any]:
         """The next step's; nothing where none are asked for."""
-        asked, own = self._answered.asked, dict[str, Any]()
-        if asked.with_spans:
+        request, own = self._answered.request, dict[str, Any]()
+        if request.with_spans:
             by_char = [piece.source for piece in gain.pieces for _ in piece.text]
             own["spans"] = _runs(by_char, self._num_chars)
             own["token_spans"] = _runs(gain.sources, self._num_tokens)
-        if (asked.with_spans or asked.with_trees) and gain.step is not None:
+        if (request.with_spans or request.with_trees) and gain.step is not None:
             own["step"] = _step(self._answered, gain)
         self._num_chars += sum(len(piece.text) for piece in gain.pieces)
         self._num_tokens += len(gain.token_ids)
@@ -48,7 +48,7 @@ class StepFigures:
 
 def figures(answered: Answered, end: Ended, *, is_whole: bool) -> dict[str, Any]:
     """Those of an answer; with `is_whole` also what a stream tells step by step."""
-    asked, answer, stats = answered.asked, end.answer, end.answer.stats
+    request, answer, stats = answered.request, end.answer, end.answer.stats
     own: dict[str, Any] = {
         "per_source": stats.per_source,
         "token_sources": Counter(answer.sources),
@@ -56,12 +56,12 @@ def figures(answered: Answered, end: Ended, *, is_whole: bool) -> dict[str, Any]
         "tokens_per_step": round(stats.tokens_per_step, 4),
         "accept_histogram": stats.accept_histogram,
         "finish_reason": answer.finish_reason,
-        "seed": asked.seed,
+        "seed": request.seed,
     }
-    if asked.with_spans and is_whole:
+    if request.with_spans and is_whole:
         own["spans"] = [[*span] for span in answer.spans]
         own["token_spans"] = _runs(answer.sources, 0)
-    if asked.with_trees and is_whole:
+    if request.with_trees and is_whole:
         own["steps"] = [_step(answered, gain) for gain in end.gains if gain.step]
     return {"timings": timings(answer), "metrics": metrics(answer, end.queued_s), "coordgen": own}
 
@@ -75,7 +75,7 @@ def _step(answered: Answered, gain: Gain) -> dict[str, Any]:
         "drafted": step.num_drafted,
         "accepted": step.accept_len,
     }
-    if answered.asked.with_trees and step.tree is not None:
+    if answered.request.with_trees and step.tree is not None:
         tree, path = step.tree, step.tree.path(step.token_ids)
         own = step.token_ids[len(path) : len(path) + 1]
         told["tree"] = {
@@ -99,10 +99,10 @@ def _runs(sources: Iterable[str], start: int) -> list[list[Any]]:
     return runs
 
 
-def usage(asked: Asked, answer: Answer) -> dict[str, Any]:
+def usage(request: Request, answer: Answer) -> dict[str, Any]:
     """Tokens, as OpenAI counts them."""
     stats, num_new = answer.stats, len(answer.token_ids)
-    num_thinking = asked.num_thinking(answer.token_ids)
+    num_thinking = request.num_thinking(answer.token_ids)
     predicted = stats.per_source.get("prediction", {"proposed": 0, "accepted": 0})
     return {
         "prompt_tokens": stats.prompt_tokens,

@@ -13,15 +13,15 @@ from starlette.routing import Route
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.answers.dialect import Dialect
-from coordgen_rs.server.asked.completion import Asked
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.dialects.anthropic.answers import MESSAGES
-from coordgen_rs.server.dialects.anthropic.asked import asked_count, asked_message
 from coordgen_rs.server.dialects.ollama import listed
 from coordgen_rs.server.dialects.ollama.answers import CHAT, GENERATE, loaded
-from coordgen_rs.server.dialects.ollama.asked import asked_chat, asked_generate, asked_of_model
 from coordgen_rs.server.dialects.refused import refused_routes
 from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.requests.anthropic import count_tokens, parse_message
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.ollama import asked_of_model, parse_chat, parse_generate
+from coordgen_rs.server.requests.record import Request as ParsedRequest
 
 _T = TypeVar("_T")
 
@@ -32,16 +32,21 @@ ANSWERING = ("/v1/messages", "/api/chat", "/api/generate")
 class Answers(Protocol):
     """What the endpoints of the server do for a dialect."""
 
-    async def read(self, request: Request, check: Callable[[Fields], _T]) -> tuple[str | None, _T]:
-        """The name of the model that a body asks, and what `check` makes of the rest."""
+    async def read(self, request: Request) -> tuple[str | None, Fields]:
+        """The name of the model that a body asks, and its other fields."""
 
     async def opened(self, request: Request, name: str | None) -> Model:
         """A model, once it is open."""
 
     def answered(
-        self, request: Request, name: str | None, asked: Asked, dialect: Dialect
+        self,
+        request: Request,
+        name: str | None,
+        fields: Fields,
+        parse: Callable[[Fields, Model], ParsedRequest],
+        dialect: Dialect,
     ) -> Response:
-        """The answer to what was asked."""
+        """The answer to a request, which is parsed once its model is open."""
 
     def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
         """Run what takes long in a thread."""
@@ -63,8 +68,8 @@ class Dialects:
         post: dict[str, Callable[[Request], Awaitable[Response]]] = {
             "/v1/messages": self._message,
             "/v1/messages/count_tokens": self._count,
-            "/api/chat": partial(self._ollama, asked_chat, CHAT),
-            "/api/generate": partial(self._ollama, asked_generate, GENERATE),
+            "/api/chat": partial(self._ollama, parse_chat, CHAT),
+            "/api/generate": partial(self._ollama, parse_generate, GENERATE),
             "/api/show": self._show,
         }
         return [
@@ -76,35 +81,35 @@ class Dialects:
         ]
 
     async def _message(self, request: Request) -> Response:
-        name, asked = await self._answers.read(request, asked_message)
-        return self._answers.answered(request, name, asked, MESSAGES)
+        name, fields = await self._answers.read(request)
+        return self._answers.answered(request, name, fields, parse_message, MESSAGES)
 
     async def _count(self, request: Request) -> Response:
-        name, count = await self._answers.read(request, asked_count)
+        name, fields = await self._answers.read(request)
         model = await self._answers.opened(request, name)
-        return JSONResponse(await self._answers.in_lane(request, partial(count, model)))
+        count = partial(count_tokens, fields, model)
+        return JSONResponse(await self._answers.in_lane(request, count))
 
     async def _ollama(
-        self, asked_by: Callable[[Fields], Asked], dialect: Dialect, request: Request
+        self,
+        parse: Callable[[Fields, Model], ParsedRequest],
+        dialect: Dialect,
+        request: Request,
     ) -> Response:
-        name, (what, asked) = await self._answers.read(
-            request, lambda fields: (asked_of_model(fields), asked_by(fields))
-        )
+        name, fields = await self._answers.read(request)
+        what = asked_of_model(fields)
         if what is None:
-            return self._answers.answered(request, name, asked, dialect)
+            return self._answers.answered(request, name, fields, parse, dialect)
         if what == "load":
             await self._answers.opened(request, name)
         return JSONResponse(loaded(dialect, self._models.found(name).name, what))
 
     async def _show(self, request: Request) -> Response:
-        def check(fields: Fields) -> str | None:
-            other = fields.text("name")  # as it was called before
-            fields.ignore("verbose", "system", "template", "options")
-            fields.end()
-            self._models.found(other)
-            return other
-
-        name, other = await self._answers.read(request, check)
+        name, fields = await self._answers.read(request)
+        other = fields.text("name")  # as it was called before
+        fields.ignore("verbose", "system", "template", "options")
+        fields.end()
+        self._models.found(other)
         return _told(listed.shown(self._models, self._models.found(name or other)))
 
     async def _version(self, request: Request) -> Response:

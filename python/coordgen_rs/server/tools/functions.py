@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.tools.spelling.schemas import choices_of, kind_of
 
 MOST_TOOLS = 128

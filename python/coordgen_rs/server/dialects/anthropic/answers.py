@@ -56,7 +56,7 @@ class _Blocks:
 
 def _stream(answered: Answered) -> Writing:
     blocks = _Blocks()
-    used = {"input_tokens": len(answered.asked.prompt_ids), "output_tokens": 0}
+    used = {"input_tokens": len(answered.request.prompt_ids), "output_tokens": 0}
     used |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     told = yield [{"type": "message_start", "message": _message(answered) | {"usage": used}}]
     while isinstance(told, Delta):

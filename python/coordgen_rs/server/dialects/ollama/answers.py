@@ -79,6 +79,7 @@ def _dialect(saying: _Saying) -> Dialect:
         lambda model: _encoded(_line(model, saying([]))),
         _encoded,
         "application/x-ndjson",
+        streams_by_default=True,
     )
 
 
@@ -121,7 +122,7 @@ class _Calls:
 
 def _likely(answered: Answered, told: Sequence[TokenLogprob]) -> Event:
     """How likely tokens were, as OpenAI's entries, which Ollama's are; nothing if none are."""
-    spelling = answered.asked.spelling
+    spelling = answered.request.spelling
     return {} if spelling is None or not told else {"logprobs": entries(told, spelling)}
 
 

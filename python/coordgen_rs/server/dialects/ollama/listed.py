@@ -11,10 +11,9 @@ from typing import Any
 
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.model import Model
-from coordgen_rs.server.asked.infill import infill_marks
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import LATEST, Offered
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.infill import infill_marks
 
 VERSION = "0.12.0"
 """The version of Ollama whose API this follows: clients ask for it before they use what is new."""
@@ -61,9 +60,7 @@ def _capabilities(model: Model | None) -> list[str]:
     if model is not None:
         with suppress(CoordgenError):  # it has no chat template, or a malformed one
             found += ["thinking"] if model.template_facts.thinking is not None else []
-        with suppress(RefusalError):  # it has no tokens to fill in with
-            infill_marks(model.tokenizer)
-            found.append("insert")
+        found += ["insert"] if infill_marks(model.tokenizer) is not None else []
     return found
 
 

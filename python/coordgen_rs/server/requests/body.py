@@ -1,20 +1,19 @@
-"""The bodies of requests: read within bounds, parsed, and checked.
+"""The body of a request: read within bounds, and parsed.
 
-In: a request. Out: what a check makes of its fields, or a refusal. What is longer than any prompt
-that fits is refused by its head. Long bodies are parsed in another thread, so that the streams of
-other clients do not wait for them.
+In: a request. Out: its fields, or a refusal. What is longer than any prompt that fits is refused by
+its head. Long bodies are parsed in another thread, so that the streams of other clients do not wait
+for them.
 """
 
 import asyncio
 import re
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
 from coordgen_rs.files.json_text import JsonTextError, parse_json
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.text.tokenizer import Tokenizer
 
 MOST_BODY_BYTES = 8 << 20
@@ -37,8 +36,6 @@ one of `\\u00e4`, and some more for an expected answer beside it."""
 
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
-_T = TypeVar("_T")
-
 
 def most_body_bytes(tokenizer: Tokenizer, context: int) -> int:
     """How long a body may be for a model of so many tokens."""
@@ -50,21 +47,18 @@ def most_body_bytes(tokenizer: Tokenizer, context: int) -> int:
 
 async def read(
     request: Request,
-    check: Callable[[Fields], _T],
     most_bytes: int,
-    in_thread: Callable[[Callable[[], _T]], Awaitable[_T]],
-) -> _T:
-    """What `check` makes of a request's body.
+    in_thread: Callable[[Callable[[], Fields]], Awaitable[Fields]],
+) -> Fields:
+    """The fields of a request's body.
 
     Args:
         request: Nothing of its body has been read.
-        check: Checks its fields.
         most_bytes: A longer body is refused.
         in_thread: Runs what takes long.
 
     Raises:
-        RefusalError: The body is compressed, too long, too slow, cut short, no JSON object, or
-            `check` says so.
+        RefusalError: The body is compressed, too long, too slow, cut short, or no JSON object.
     """
     coding = request.headers.get("content-encoding", "identity")
     if coding.strip().lower() not in ("", "identity"):
@@ -87,14 +81,17 @@ async def read(
             headers={"Connection": "close"},
         ) from error
 
-    def checked() -> _T:
-        _check_num_values(body)
-        try:
-            return check(Fields(parse_json(body, "the body")))
-        except JsonTextError as error:
-            raise RefusalError(str(error), code="invalid_json") from error
+    if len(body) > LONG_BODY_BYTES:
+        return await in_thread(lambda: _parsed(body))
+    return _parsed(body)
 
-    return await in_thread(checked) if len(body) > LONG_BODY_BYTES else checked()
+
+def _parsed(body: bytes) -> Fields:
+    _check_num_values(body)
+    try:
+        return Fields(parse_json(body, "the body"))
+    except JsonTextError as error:
+        raise RefusalError(str(error), code="invalid_json") from error
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:

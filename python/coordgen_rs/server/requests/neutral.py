@@ -4,7 +4,7 @@ In: a body as `Fields`. Out: nothing, or a refusal that names the field that wou
 answer. Clients send such fields at their neutral values, as they have them in their own settings.
 """
 
-from coordgen_rs.server.asked.fields import Fields
+from coordgen_rs.server.requests.fields import Fields
 
 _LAST_N = 64
 """How far back llama.cpp and Ollama look for the penalty, where nothing else is said."""
@@ -58,12 +58,12 @@ _SETTINGS = (
 """Settings of samplers that are off; and when figures are told, which is at the end here."""
 
 
-def check_neutral(fields: Fields, penalty: object) -> None:
+def check_neutral(fields: Fields, *, has_penalty: bool) -> None:
     """Check that fields which cannot be had change nothing.
 
     Args:
         fields: The fields of the body, or of Ollama's options.
-        penalty: The repetition penalty; None for none.
+        has_penalty: Whether repetitions are made less likely.
 
     Raises:
         RefusalError: One would.
@@ -71,7 +71,7 @@ def check_neutral(fields: Fields, penalty: object) -> None:
     for name, (values, why) in _NEUTRAL.items():
         fields.only(name, *values, why=why)
     fields.ignore(*_SETTINGS)
-    if penalty in (None, 1):
+    if not has_penalty:
         fields.ignore("repeat_last_n")
     fields.only("repeat_last_n", -1, _LAST_N, why="the penalty looks at the whole text")
     given = fields.take("samplers")

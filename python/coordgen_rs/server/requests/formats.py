@@ -7,22 +7,23 @@ found out where it meets the model.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
-from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
 
 MOST_CHOICES = 1024
 """Texts among which an answer may have to choose."""
 
 _META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")
+_FORMATS = ("text", "json_object", "json_schema")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
-class HeldTo(NamedTuple):
+class Constraint(NamedTuple):
     """What an answer is held to.
 
     Attributes:
@@ -34,7 +35,9 @@ class HeldTo(NamedTuple):
     grammar: Grammar
 
 
-def grammar_of(fields: Fields, own: Fields, given: HeldTo | None = None) -> HeldTo | None:
+def constraint_of(
+    fields: Fields, own: Fields, given: Constraint | None = None
+) -> Constraint | None:
     """What the answer is held to; None for anything.
 
     Args:
@@ -57,37 +60,23 @@ def grammar_of(fields: Fields, own: Fields, given: HeldTo | None = None) -> Held
     return found[0] if found else None
 
 
-def format_of_text(text: Fields) -> HeldTo | None:
-    """What `text.format` of the Responses API holds the answer to; None for text.
-
-    Raises:
-        RefusalError: It is malformed, or there is something else in `text`.
-    """
-    asked = text.nested("format")
-    text.only("verbosity", "medium", why="the model has no such setting")
-    text.end()
-    schema = _format_of(asked, is_flat=True)
-    return None if schema is None else HeldTo("text.format", schema)
-
-
-def _named(fields: Fields) -> Iterator[HeldTo]:
+def _named(fields: Fields) -> Iterator[Constraint]:
     """Each grammar of the body."""
-    schema = _format_of(fields.nested("response_format"))
-    if schema is not None:
-        yield HeldTo("response_format", schema)
+    if (asked := format_of(fields, "response_format")) is not None:
+        yield asked
     yield from _of(fields, "json_schema", kind="json")
     yield from _of(fields, "grammar")
     for kind in ("json", "regex", "choice", "grammar"):
         yield from _of(fields, f"guided_{kind}", kind=kind)
     outputs = fields.nested("structured_outputs")
     if outputs.flag("json_object"):
-        yield HeldTo(outputs.name("json_object"), JsonSchema(_ANY_OBJECT))
+        yield Constraint(outputs.name("json_object"), JsonSchema(_ANY_OBJECT))
     for kind in ("json", "regex", "choice", "grammar"):
         yield from _of(outputs, kind)
     outputs.end()
 
 
-def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[HeldTo]:
+def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[Constraint]:
     """The grammar in a field; none where that is absent, or an empty `grammar`.
 
     Args:
@@ -102,11 +91,11 @@ def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[HeldTo]:
     if not fields.has(name):
         return
     if kind == "json":
-        yield HeldTo(fields.name(name), _schema(fields, name, fields.take(name)))
+        yield Constraint(fields.name(name), _schema(fields, name, may_be_text=True))
     elif kind == "choice":
-        yield HeldTo(fields.name(name), _choice(fields, name))
+        yield Constraint(fields.name(name), _choice(fields, name))
     elif (text := fields.text(name)) or kind != "grammar":
-        yield HeldTo(fields.name(name), _written(kind, text or ""))
+        yield Constraint(fields.name(name), _written(kind, text or ""))
 
 
 def _written(kind: str, text: str) -> Grammar:
@@ -127,8 +116,14 @@ def _choice(fields: Fields, name: str) -> Regex:
     return Regex("|".join(_META.sub(r"\\\g<0>", choice) for choice in choices))
 
 
-def _schema(fields: Fields, name: str, schema: object) -> JsonSchema:
-    if not isinstance(schema, dict | str):
+def _schema(fields: Fields, name: str, *, may_be_text: bool = False) -> JsonSchema:
+    """The JSON schema in a field.
+
+    Raises:
+        RefusalError: It is none.
+    """
+    schema = fields.take(name)
+    if not isinstance(schema, dict | str if may_be_text else dict):
         raise fields.wrong(name, "must be a JSON schema, an object")
     try:
         return JsonSchema(schema)
@@ -136,31 +131,32 @@ def _schema(fields: Fields, name: str, schema: object) -> JsonSchema:
         raise fields.wrong(name, f"cannot be used: {error}") from error
 
 
-def _format_of(asked: Fields, *, is_flat: bool = False) -> JsonSchema | None:
-    """The schema of a `response_format`; None for text.
+def format_of(
+    fields: Fields, name: str, kinds: Sequence[str] = _FORMATS, *, is_flat: bool = False
+) -> Constraint | None:
+    """What a field such as `response_format` holds the answer to; None for text.
 
     Args:
-        asked: The format.
+        fields: Whose field it is.
+        name: The field.
+        kinds: What its type may be.
         is_flat: Whether the schema stands in it, and not in its `json_schema`.
 
     Raises:
         RefusalError: It is malformed.
     """
-    kind = asked.text("type")
-    schema: object = _ANY_OBJECT
+    asked = fields.nested(name)
+    kind, schema = asked.text("type"), JsonSchema(_ANY_OBJECT)
+    if kind not in kinds and (kind is not None or asked.has("schema")):
+        *others, last = (f'"{one}"' for one in kinds)
+        raise asked.wrong("type", f"must be {', '.join(others)}{' or ' if others else ''}{last}")
     if kind == "json_object" and asked.has("schema"):
-        schema = asked.take("schema")
-        if not isinstance(schema, dict):
-            raise asked.wrong("schema", "must be a JSON schema, an object")
+        schema = _schema(asked, "schema")
     elif kind == "json_schema":
         is_flat = is_flat or (asked.has("schema") and not asked.has("json_schema"))
         named = asked if is_flat else asked.nested("json_schema")
         named.ignore("name", "description", "strict")  # it is always held to
-        schema = named.take("schema")
+        schema = _schema(named, "schema")
         named.end()
-        if not isinstance(schema, dict):
-            raise named.wrong("schema", "must be a JSON schema, an object")
-    elif kind not in (None, "text", "json_object"):
-        raise asked.wrong("type", 'must be "text", "json_object" or "json_schema"')
     asked.end()
-    return None if kind in (None, "text") else _schema(asked, "json_schema", schema)
+    return None if kind in (None, "text") else Constraint(fields.name(name), schema)

@@ -69,7 +69,7 @@ class Fields:
         Raises:
             RefusalError: It is something else.
         """
-        return self._checked(name, lambda n, v: arguments.count(n, v, least=least, most=most))
+        return self.checked(name, lambda n, v: arguments.count(n, v, least=least, most=most))
 
     def number(self, name: str, *, least: float, most: float) -> float | None:
         """A number within bounds, both inclusive.
@@ -77,7 +77,7 @@ class Fields:
         Raises:
             RefusalError: It is something else.
         """
-        return self._checked(name, lambda n, v: arguments.number(n, v, least=least, most=most))
+        return self.checked(name, lambda n, v: arguments.number(n, v, least=least, most=most))
 
     def text(self, name: str) -> str | None:
         """Text.
@@ -85,7 +85,51 @@ class Fields:
         Raises:
             RefusalError: It is something else.
         """
-        return self._checked(name, arguments.text)
+        return self.checked(name, arguments.text)
+
+    def one_of(self, name: str, choices: Sequence[str], default: str | None = None) -> str:
+        """One of some words; `default` where it is absent.
+
+        Raises:
+            RefusalError: It is none of them, or absent without a default.
+        """
+        word = self.text(name) or default
+        if word is None or word not in choices:
+            raise self.wrong(name, f"must be one of {', '.join(choices)}")
+        return word
+
+    def alias(self, *names: str, read: Callable[[str], _T | None]) -> _T | None:
+        """A value that has several names.
+
+        Args:
+            names: The names.
+            read: Reads the field of a name; None where it is absent.
+
+        Raises:
+            RefusalError: `read` says so, or two names disagree.
+        """
+        found = [(name, value) for name in names if (value := read(name)) is not None]
+        for name, value in found[1:]:
+            first, other = found[0]
+            if value != other:
+                raise self.wrong(name, f"is {value}, but {self.name(first)} is {other}")
+        return found[0][1] if found else None
+
+    def objects(self, name: str, how: str, *, least: int = 0) -> list["Fields"]:
+        """The fields of each object in a list.
+
+        Args:
+            name: The field.
+            how: What the message says where it is no list, or a shorter one.
+            least: How many there must be.
+
+        Raises:
+            RefusalError: It is something else.
+        """
+        given = self.take(name)
+        if not isinstance(given, list) or len(given) < least:
+            raise self.wrong(name, how)
+        return [Fields(one, f"{self.name(name)}[{index}]") for index, one in enumerate(given)]
 
     def nested(self, name: str) -> "Fields":
         """The fields of an object, of an empty one if it is absent.
@@ -109,11 +153,7 @@ class Fields:
         """
         value = self.take(name)
         if value is not None and not any(_is_same(value, item) for item in allowed):
-            raise RefusalError(
-                f"{self.name(name)} is not supported: {why}",
-                param=self.name(name),
-                code="unsupported_value",
-            )
+            raise self.unsupported(name, f"is not supported: {why}")
 
     def ignore(self, *names: str) -> None:
         """Read fields that say nothing about the answer."""
@@ -141,7 +181,21 @@ class Fields:
         """The refusal of a field's value."""
         return RefusalError(f"{self.name(name)} {how}", param=self.name(name), code="invalid_value")
 
-    def _checked(self, name: str, check: Callable[[str, object], _T]) -> _T | None:
+    def unsupported(self, name: str, how: str) -> RefusalError:
+        """The refusal of a value that means something, but not here."""
+        param = self.name(name)
+        return RefusalError(f"{param} {how}", param=param, code="unsupported_value")
+
+    def checked(self, name: str, check: Callable[[str, Any], _T]) -> _T | None:
+        """A value as a check gives it; None if it is absent.
+
+        Args:
+            name: The field.
+            check: Takes its name in messages, and its value; may raise an OptionError.
+
+        Raises:
+            RefusalError: It does.
+        """
         value = self.take(name)
         if value is None:
             return None

@@ -1,1 +1,0 @@
-"""What a client asks for, checked and turned into a request."""

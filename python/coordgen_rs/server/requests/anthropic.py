@@ -1,0 +1,300 @@
+"""The bodies of Anthropic's Messages API, translated.
+
+In: a body as `Fields`, `model` excepted, and the model. Out: a `Request`, or a refusal that names
+the field or the block at fault. What coding agents send about accounts, caches and betas is
+accepted by name, and says nothing about the answer: prefixes are always kept.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from coordgen_rs.errors import arguments
+from coordgen_rs.model import Model
+from coordgen_rs.model.options import REQUEST
+from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.formats import Constraint, format_of
+from coordgen_rs.server.requests.messages import arguments_of, call_of
+from coordgen_rs.server.requests.options import options_of
+from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
+from coordgen_rs.server.requests.record import Request, complete
+from coordgen_rs.server.tools import functions
+
+_IGNORED = (
+    *("betas", "cache_control", "container", "context_management", "diagnostics", "inference_geo"),
+    *("metadata", "service_tier", "speed", "user_profile_id", "workspace_id"),
+)
+"""Fields that are about the account, the bill, or what the service does with a long dialogue."""
+
+_OF_TOOLS = (
+    *("allowed_callers", "cache_control", "defer_loading", "eager_input_streaming"),
+    "input_examples",
+)
+"""What of a tool says nothing about its calls."""
+
+_THINKING = ("enabled", "adaptive", "disabled")
+_ROLES = ("user", "assistant", "system")
+
+
+def parse_message(fields: Fields, model: Model) -> Request:
+    """The body of `/v1/messages`.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    dialogue, constraint = _dialogue(fields)
+    limit, is_streamed = fields.count("max_tokens", least=1), fields.flag("stream")
+    if limit is None:
+        raise fields.wrong("max_tokens", "must be the most tokens of the answer")
+    options = options_of(fields, "anthropic")
+    _end(fields)
+    return complete(
+        model,
+        "chat",
+        chat_ids(model, dialogue),
+        options,
+        limit,
+        tools=dialogue.tools,
+        constraint=constraint,
+        is_streamed=is_streamed,
+    )
+
+
+def count_tokens(fields: Fields, model: Model) -> dict[str, Any]:
+    """The answer of `/v1/messages/count_tokens`: how many tokens the prompt has.
+
+    Raises:
+        RefusalError: The body is malformed.
+    """
+    dialogue, _ = _dialogue(fields)
+    for option in REQUEST.values():
+        fields.ignore(*option.names.get("anthropic", ()))
+    fields.ignore("stream")
+    _end(fields)
+    return {"input_tokens": len(chat_ids(model, dialogue))}
+
+
+def _dialogue(fields: Fields) -> tuple[Dialogue, Constraint | None]:
+    """The dialogue of a body, and what the answer is held to where nothing is called.
+
+    Raises:
+        RefusalError: One of them is malformed.
+    """
+    _check_thread(fields)
+    messages = _messages(fields)
+    tools = functions.tools_of(Fields(_tools(fields)))
+    if tools is not None:
+        tools = replace(tools, parameters_field="tools[{}].input_schema")
+    config = fields.nested("output_config")
+    dialogue = Dialogue(messages, tools, effort_of(config, "effort"), _thinks(fields))
+    return dialogue, _constraint(fields, config)
+
+
+def _check_thread(fields: Fields) -> None:
+    """No dialogue is kept, and clients that are told so send theirs whole.
+
+    Raises:
+        RefusalError: A thread is to be gone on with, or something else is asked.
+    """
+    thread = fields.peek("thread")
+    if isinstance(thread, dict) and thread.get("type") == "continue":
+        raise RefusalError(
+            'no thread is kept: send the whole dialogue, with a thread of type "create"',
+            status=404,
+            param="thread",
+            code="thread_not_found",
+        )
+    fields.only("thread", {"type": "create"}, why="it can only be created")
+
+
+def _thinks(fields: Fields) -> bool:
+    """Whether the template is told that the model is to think: where that is asked for."""
+    thinking = fields.nested("thinking")
+    kind = thinking.one_of("type", _THINKING, "disabled")
+    thinking.count("budget_tokens")
+    thinking.ignore("display")
+    thinking.end()
+    return kind != "disabled"
+
+
+def _constraint(fields: Fields, config: Fields) -> Constraint | None:
+    """What `output_format`, or `format` of `output_config`, holds the answer to.
+
+    Raises:
+        RefusalError: It is malformed, or both are there.
+    """
+    config.ignore("task_budget")
+    old, new = (
+        format_of(asked, name, ("json_schema",), is_flat=True)
+        for asked, name in ((fields, "output_format"), (config, "format"))
+    )
+    config.end()
+    if old is not None and new is not None:
+        raise fields.wrong("output_format", "and output_config.format exclude each other")
+    return old or new
+
+
+def _end(fields: Fields) -> None:
+    fields.only("mcp_servers", [], why="the server calls no other servers")
+    fields.ignore(*_IGNORED)
+    fields.end()
+
+
+def _messages(fields: Fields) -> list[dict[str, Any]]:
+    """The dialogue, oldest message first, what the system says in front.
+
+    Raises:
+        RefusalError: It is malformed, holds something else than text, or ends with the assistant.
+    """
+    found = list[dict[str, Any]]()
+    if fields.has("system"):
+        found.append({"role": "system", "content": _texts(fields, "system")})
+    for message in fields.objects("messages", "must be a list of one message or more", least=1):
+        found += _message(message)
+    if found[-1]["role"] == "assistant":
+        raise fields.wrong("messages", "must not end with the assistant: no text is gone on with")
+    return found
+
+
+def _message(message: Fields) -> list[dict[str, Any]]:
+    """The messages that a message is: results of tools are messages of their own.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    role = message.one_of("role", _ROLES)
+    blocks = _blocks(message, "content")
+    message.end()
+    if role == "assistant":
+        return [_said(blocks)]
+    found, texts = list[dict[str, Any]](), list[str]()
+    for kind, block in blocks:
+        if kind == "tool_result" and role == "user":
+            found.append(_result(block))
+        else:
+            texts.append(_text(kind, block))
+    if texts or not found:
+        found.append({"role": role, "content": "\n".join(texts)})
+    return found
+
+
+def _said(blocks: list[tuple[str | None, Fields]]) -> dict[str, Any]:
+    """What the model said before: text, thoughts and calls.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    texts, thoughts, calls = list[str](), list[str](), list[dict[str, Any]]()
+    for kind, block in blocks:
+        if kind == "thinking":
+            thoughts.append(block.text("thinking") or "")
+            block.ignore("signature")
+            block.end()
+        elif kind == "redacted_thinking":
+            block.ignore("data")
+            block.end()
+        elif kind == "tool_use":
+            calls.append(_call(block))
+        else:
+            texts.append(_text(kind, block))
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    if any(thoughts):
+        message["reasoning_content"] = "\n".join(thoughts)
+    return message | {"tool_calls": calls} if calls else message
+
+
+def _call(block: Fields) -> dict[str, Any]:
+    identity, name = block.text("id"), block.text("name")
+    given = arguments_of(block, "input")
+    block.ignore("caller")
+    block.end()
+    if identity is None or name is None:
+        raise block.wrong("name", "must name the function, and id the call")
+    return call_of(identity, name, given)
+
+
+def _result(block: Fields) -> dict[str, Any]:
+    identity, is_error = block.text("tool_use_id"), block.flag("is_error")
+    text = _texts(block, "content") if block.has("content") else ""
+    block.end()
+    if identity is None:
+        raise block.wrong("tool_use_id", "must name the call")
+    told = f"Error: {text}" if is_error else text
+    return {"role": "tool", "tool_call_id": identity, "content": told}
+
+
+def _blocks(fields: Fields, name: str) -> list[tuple[str | None, Fields]]:
+    """The blocks of content, each with its kind; a text is one block.
+
+    Raises:
+        RefusalError: It is something else.
+    """
+    content = fields.peek(name)
+    if isinstance(content, str):
+        fields.ignore(name)
+        return [("text", Fields({"text": content}))]
+    how = f"must be a string or a list of blocks, but is {arguments.shown(content)}"
+    blocks = fields.objects(name, how)
+    for block in blocks:
+        block.ignore("cache_control", "citations")
+    return [(block.text("type"), block) for block in blocks]
+
+
+def _texts(fields: Fields, name: str) -> str:
+    return "\n".join(_text(kind, block) for kind, block in _blocks(fields, name))
+
+
+def _text(kind: str | None, block: Fields) -> str:
+    """The text of a block.
+
+    Raises:
+        RefusalError: It is of another kind.
+    """
+    if kind != "text":
+        how = "which is not supported here: the model reads text only"
+        raise block.unsupported("type", f"is {arguments.shown(kind)}, {how}")
+    text = block.text("text")
+    block.end()
+    if text is None:
+        raise block.wrong("text", "must be text")
+    return text
+
+
+def _tools(fields: Fields) -> dict[str, Any]:
+    """`tools` and `tool_choice` as OpenAI's requests have them.
+
+    Raises:
+        RefusalError: They are malformed, or tools that the service itself would run.
+    """
+    found = dict[str, Any]()
+    if fields.has("tools"):
+        found["tools"] = [
+            _tool(one) for one in fields.objects("tools", "must be a list of objects")
+        ]
+    if fields.has("tool_choice"):
+        choice = fields.nested("tool_choice")
+        kind, name = choice.text("type"), choice.text("name")
+        found["parallel_tool_calls"] = not choice.flag("disable_parallel_tool_use")
+        choice.end()
+        if kind == "tool" and name is None:
+            raise choice.wrong("name", "must name the tool")
+        choices: dict[str | None, Any] = {"auto": "auto", "any": "required", "none": "none"}
+        choices["tool"] = {"type": "function", "function": {"name": name}}
+        if kind not in choices:
+            raise choice.wrong("type", f"must be one of {', '.join(map(str, choices))}")
+        found["tool_choice"] = choices[kind]
+    return found
+
+
+def _tool(tool: Fields) -> dict[str, Any]:
+    why = "only tools that the client runs can be had, with a name and an input_schema"
+    tool.only("type", "custom", why=why)
+    function = {
+        "name": tool.text("name"),
+        "description": tool.text("description"),
+        "parameters": tool.take("input_schema"),
+        "strict": tool.take("strict"),
+    }
+    tool.ignore(*_OF_TOOLS)
+    tool.end()
+    return {"type": "function", "function": function}

@@ -1,0 +1,204 @@
+"""The bodies of Ollama's `/api/chat` and `/api/generate`, translated.
+
+In: a body as `Fields`, `model` excepted, and the model. Out: a `Request`, or a refusal that names
+the field. Options about memory and devices are accepted by name: they are the server's own to set.
+"""
+
+import re
+from typing import Any, Literal
+
+from coordgen_rs.grammar.kinds import JsonSchema
+from coordgen_rs.model import Model
+from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.formats import Constraint
+from coordgen_rs.server.requests.infill import infilled
+from coordgen_rs.server.requests.messages import call_of, messages_of
+from coordgen_rs.server.requests.options import num_alternatives_of, options_of
+from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, encode
+from coordgen_rs.server.requests.record import Request, complete
+from coordgen_rs.server.tools.functions import tools_of
+
+_OF_DEVICES = (
+    *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx"),
+    *("num_gpu", "num_keep", "num_thread", "numa", "penalize_newline", "use_mlock", "use_mmap"),
+    "vocab_only",
+)
+"""Options that the server decides for all requests, such as the context."""
+
+_NO_LIMIT = -2
+"""The least `num_predict`: Ollama generates without limit for all that are not above 0."""
+_DURATION = re.compile(
+    r"-?(\d+(\.\d*)?|(\d+(\.\d*)?(ns|us|\u00b5s|ms|s|m|h))+)",
+    re.ASCII,
+)
+_NOT_ZERO = re.compile("[1-9]")
+_NO_IMAGES = "the model reads text only"
+_EFFORTS = ("low", "medium", "high")
+_OF_ANSWER = (
+    *("stream", "think", "format", "options", "logprobs", "top_logprobs", "tools", "truncate"),
+    *("shift", "system", "raw", "template", "context", "images", "width", "height", "steps"),
+)
+"""What says nothing where there is no answer."""
+
+
+def asked_of_model(fields: Fields) -> Literal["load", "unload"] | None:
+    """What a body without messages and text asks of the model; None if it has either.
+
+    Raises:
+        RefusalError: It has neither, and is malformed.
+    """
+    if any(fields.peek(name) for name in ("messages", "prompt", "suffix")):
+        return None
+    keep_alive = fields.peek("keep_alive")
+    is_zero = keep_alive is not None and not _NOT_ZERO.search(str(keep_alive))
+    _check_keep_alive(fields)
+    fields.only("messages", [], why="it must be a list of messages")
+    fields.ignore("prompt", "suffix", *_OF_ANSWER)
+    fields.end()
+    return "unload" if is_zero else "load"
+
+
+def parse_chat(fields: Fields, model: Model) -> Request:
+    """The body of `/api/chat`.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    given = fields.objects("messages", "must be a list of one message or more", least=1)
+    messages = messages_of(Fields({"messages": [_message(message) for message in given]}))
+    tools = tools_of(Fields({"tools": fields.take("tools")}))
+    dialogue = Dialogue(messages, tools, *_thinking(fields))
+    options, limit, constraint, is_streamed = _rest(fields)
+    return complete(
+        model,
+        "chat",
+        chat_ids(model, dialogue),
+        options,
+        limit,
+        tools=tools,
+        constraint=constraint,
+        is_streamed=is_streamed,
+    )
+
+
+def parse_generate(fields: Fields, model: Model) -> Request:
+    """The body of `/api/generate`.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    text, system = fields.text("prompt") or "", fields.text("system")
+    suffix, is_raw, ends = fields.text("suffix"), fields.flag("raw"), list[str]()
+    fields.only("template", "", why="give the server one by --chat-template")
+    fields.only("context", [], why="send the whole dialogue to /api/chat")
+    fields.only("images", [], why=_NO_IMAGES)
+    fields.ignore("width", "height", "steps")
+    if suffix and system:
+        raise fields.wrong("system", "and suffix exclude each other: a text is filled in raw")
+    thinking = _thinking(fields)
+    options, limit, constraint, is_streamed = _rest(fields)
+    if suffix:
+        prompt_ids, ends = infilled(model, encode(model, text, "prompt"), suffix)
+    elif is_raw:
+        prompt_ids = encode(model, text, "prompt", special_tokens=True)
+    else:
+        messages = [{"role": "system", "content": system}] if system else []
+        messages.append({"role": "user", "content": text})
+        prompt_ids = chat_ids(model, Dialogue(messages, None, *thinking))
+    return complete(
+        model,
+        "completion",
+        prompt_ids,
+        options,
+        limit,
+        constraint=constraint,
+        ends=ends,
+        is_streamed=is_streamed,
+    )
+
+
+def _message(message: Fields) -> dict[str, Any]:
+    message.only("images", [], why=_NO_IMAGES)
+    found: dict[str, Any] = {"role": message.text("role")}
+    found["content"] = message.text("content") or ""
+    thought, tool = message.text("thinking"), message.text("tool_name")
+    if thought:
+        found["reasoning_content"] = thought
+    if tool is not None:
+        found["name"] = tool
+    if (identity := message.text("tool_call_id")) is not None:
+        found["tool_call_id"] = identity
+    if message.has("tool_calls"):
+        calls = message.objects("tool_calls", "must be a list of calls")
+        found["tool_calls"] = [_call(call) for call in calls]
+    message.end()
+    return found
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    call.ignore("type", "index")
+    identity, function = call.text("id"), call.nested("function")
+    name, arguments = function.text("name"), function.take("arguments")
+    function.ignore("index", "description")
+    function.end()
+    call.end()
+    return call_of(identity, name, arguments)
+
+
+def _thinking(fields: Fields) -> tuple[str | None, bool | None]:
+    """How much, and whether, the model is to think; None where nothing was asked for."""
+    think = fields.take("think")
+    if think is None or isinstance(think, bool):
+        return None, think
+    if think not in _EFFORTS:
+        raise fields.wrong("think", f"must be true, false, or one of {', '.join(_EFFORTS)}")
+    return think, None
+
+
+def _rest(fields: Fields) -> tuple[RequestOptions, int | None, Constraint | None, bool]:
+    """Options, the most tokens, what the answer is held to, and whether it is streamed.
+
+    Raises:
+        RefusalError: One of them cannot be had, or a field is left over.
+    """
+    given = fields.nested("options")
+    limit = given.count("num_predict", least=_NO_LIMIT)
+    options = options_of(given, "ollama")
+    given.ignore(*_OF_DEVICES)
+    given.end()
+    is_asked, is_streamed = fields.flag("logprobs"), fields.flag("stream", default=True)
+    options["logprobs"] = num_alternatives_of(fields, is_asked, "logprobs: true")
+    constraint = _constraint(fields)
+    _check_keep_alive(fields)
+    fields.ignore("truncate", "shift")
+    fields.end()
+    return options, limit if limit is not None and limit > 0 else None, constraint, is_streamed
+
+
+def _check_keep_alive(fields: Fields) -> None:
+    """Check how long the model is to stay open, which is the server's own to decide.
+
+    Raises:
+        RefusalError: It is no duration.
+    """
+    given = fields.take("keep_alive")
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if given is None or is_number or (isinstance(given, str) and _DURATION.fullmatch(given)):
+        return
+    raise fields.wrong("keep_alive", 'must be seconds, or a duration such as "5m"')
+
+
+def _constraint(fields: Fields) -> Constraint | None:
+    """What `format` holds the answer to.
+
+    Raises:
+        RefusalError: It is no format.
+    """
+    given = fields.take("format")
+    if given in (None, ""):
+        return None
+    schema = {"type": "object"} if given == "json" else given
+    if not isinstance(schema, dict):
+        raise fields.wrong("format", 'must be "json" or a JSON schema')
+    return Constraint("format", JsonSchema(schema))

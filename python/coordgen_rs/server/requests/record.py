@@ -1,0 +1,190 @@
+"""A request for an answer, complete: what a worker begins, and what a writer of answers reads.
+
+In: an open model, the prompt's tokens, and what the fields of a body ask for. Out: a `Request`, or
+a refusal that names the field.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import GrammarError
+from coordgen_rs.grammar.kinds import AfterThinking
+from coordgen_rs.model import Model
+from coordgen_rs.model.options import REQUEST, RequestOptions
+from coordgen_rs.model.stream import Stream
+from coordgen_rs.server.refusal import UnfollowedError
+from coordgen_rs.server.requests.formats import Constraint
+from coordgen_rs.server.tools.calls import Calling
+from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.holding import held
+from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
+from coordgen_rs.text.token_spelling import TokenSpelling
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
+
+Kind = Literal["chat", "completion", "response"]
+"""The endpoint of OpenAI's that a request came by, or that another dialect's corresponds to."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request for an answer.
+
+    Attributes:
+        kind: The endpoint.
+        prompt_ids: The prompt's tokens, `(tokens,) u32`.
+        options: How the answer is made.
+        limit: Most tokens of the answer; None for as many as fit.
+        seed: The seed of sampling; None where nothing is sampled.
+        tools: What the model may call.
+        calling: How its calls are told.
+        thinking: How the answer may think.
+        num_thinking: Counts thinking among tokens.
+        grammar_field: The field that holds the answer to a grammar; None where none does.
+        matcher: Keeps the grammar compiled until the answer begins.
+        spelling: How tokens are spelt, where the answer tells how likely they were.
+        num_choices: How many answers to give.
+        echoed: The text that the answer begins with.
+        is_streamed: Whether the answer is sent as it is made.
+        with_usage: Whether a stream ends with a chunk of usage.
+        with_spans: Whether to tell the source of each part of the answer.
+        with_trees: Whether to show the draft tree of each step.
+        with_token_ids: Whether to give the answer's tokens, too.
+    """
+
+    kind: Kind
+    prompt_ids: NDArray[np.uint32]
+    options: RequestOptions
+    limit: int | None
+    seed: int | None
+    tools: Tools | None
+    calling: Calling | None
+    thinking: Thinking | None
+    num_thinking: Callable[[Sequence[int]], int]
+    grammar_field: str | None
+    matcher: "Matcher | None"
+    spelling: TokenSpelling | None
+    num_choices: int = 1
+    echoed: str = ""
+    is_streamed: bool = False
+    with_usage: bool = False
+    with_spans: bool = False
+    with_trees: bool = False
+    with_token_ids: bool = False
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the steps are told, too, and not the whole answer alone."""
+        return self.is_streamed or self.with_trees
+
+    def choice(self, number: int) -> "Request":
+        """The request for one of the answers alone: the one whose seed is greater by its number."""
+        if not number or self.seed is None:
+            return self
+        seed = (self.seed + number) & REQUEST["seed"].most
+        options = self.options.copy()
+        options["seed"] = seed
+        return replace(self, options=options, seed=seed)
+
+    def begin(
+        self,
+        model: Model,
+        *,
+        namespace: str | None = None,
+        on_read: Callable[[int], None] | None = None,
+    ) -> Stream:
+        """Begin the answer of the model that the request was parsed for.
+
+        Args:
+            model: The model.
+            namespace: Same as in `RequestOptions`.
+            on_read: Same as in `RequestOptions`.
+        """
+        options = self.options.copy()
+        options["namespace"], options["on_read"] = namespace, on_read
+        return model.stream_tokens(self.prompt_ids, **options)
+
+
+class Shown(TypedDict, total=False):
+    """How the answer is sent, and what beside it; same as in `Request`."""
+
+    num_choices: int
+    echoed: str
+    is_streamed: bool
+    with_usage: bool
+    with_spans: bool
+    with_trees: bool
+    with_token_ids: bool
+
+
+def complete(
+    model: Model,
+    kind: Kind,
+    prompt_ids: NDArray[np.uint32],
+    options: RequestOptions,
+    limit: int | None,
+    *,
+    tools: Tools | None = None,
+    constraint: Constraint | None = None,
+    splits_thinking: bool = True,
+    ends: Sequence[str] = (),
+    **shown: Unpack[Shown],
+) -> Request:
+    """The request of a body whose fields have all been read.
+
+    Args:
+        model: Who is to answer.
+        kind: Same as in `Request`.
+        prompt_ids: Same as in `Request`.
+        options: How the answer is made, as far as fields say.
+        limit: Same as in `Request`.
+        tools: Same as in `Request`.
+        constraint: What the answer is held to where nothing is called.
+        splits_thinking: Whether thinking is told apart from the answer.
+        ends: Special tokens that end the answer.
+        shown: See `Shown`.
+
+    Raises:
+        UnfollowedError: The answer cannot be held to the constraint, or to a function.
+    """
+    tokenizer, has_template = model.tokenizer, model.has_chat_template
+    field, grammar = constraint or (None, None)
+    marks, calling, thinking = [*ends], None, None
+    if tools is not None:
+        calling, grammar = held(tools, model, grammar, field)
+        marks += calling.form.marks
+    if splits_thinking and has_template:
+        thinking = thinking_of(model.template_facts.thinking, tokenizer, prompt_ids.tolist())
+    if thinking is not None:
+        marks += thinking.marks.tokens
+        # Where functions may be called, the channels of thinking are among the grammar's.
+        if grammar is not None and not (tools is not None and thinking.marks.header):
+            grammar = AfterThinking(grammar, thinking)
+    try:  # compiled here, for who answers waits for nothing else
+        matcher = None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
+    except GrammarError as error:
+        raise UnfollowedError(error, field) from error
+    options["max_new_tokens"] = limit or model.context
+    options["grammar"], options["special_tokens"] = grammar, marks
+    options["stop"] = [*(options["stop"] or ()), *ends]
+    return Request(
+        kind=kind,
+        prompt_ids=prompt_ids,
+        options=options,
+        limit=limit,
+        seed=options["seed"] if options["temperature"] else None,
+        tools=tools,
+        calling=calling,
+        thinking=thinking,
+        num_thinking=partial(num_thinking, thinking, tokenizer),
+        grammar_field=field,
+        matcher=matcher,
+        spelling=None if options["logprobs"] is None else tokenizer.spelling,
+        **shown,
+    )

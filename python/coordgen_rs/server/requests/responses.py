@@ -1,0 +1,213 @@
+"""The body of OpenAI's Responses API, as far as it is text and functions.
+
+In: a body as `Fields`, `model` excepted, and the model. Out: a `Request`, or a refusal that names
+the field. Nothing is stored, so no response can be gone on with by its id: a dialogue is sent
+whole, as items of `input`. What the model said in one turn, text and calls, is one message of it;
+so templates expect it.
+"""
+
+from typing import Any
+
+from coordgen_rs.model import Model
+from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.formats import format_of
+from coordgen_rs.server.requests.messages import ROLES, arguments_of, call_of, text_of
+from coordgen_rs.server.requests.openai import rest_of
+from coordgen_rs.server.requests.options import limit_of, num_alternatives_of
+from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
+from coordgen_rs.server.requests.record import Request, complete
+from coordgen_rs.server.tools.functions import tools_of
+
+_NOT_STORED = "the server stores no responses: send the whole dialogue as input"
+_LOGPROBS = "message.output_text.logprobs"
+_OF_OTHER_ITEMS = (
+    *("reasoning.encrypted_content", "message.input_image.image_url"),
+    *("web_search_call.action.sources", "web_search_call.results", "file_search_call.results"),
+    *("code_interpreter_call.outputs", "computer_call_output.output.image_url"),
+)
+"""What may be included of items of which there are none here, such as encrypted thinking."""
+_KINDS = "its type must be message, function_call, function_call_output or reasoning"
+
+
+def parse_response(fields: Fields, model: Model) -> Request:
+    """The body of `/v1/responses`.
+
+    Raises:
+        RefusalError: It cannot be answered.
+    """
+    messages = messages_of_items(fields)
+    limit = limit_of(fields, "max_output_tokens")
+    for name in ("previous_response_id", "conversation", "prompt"):
+        fields.only(name, why=_NOT_STORED)
+    fields.only("store", False, why=_NOT_STORED)
+    fields.only("background", False, why=_NOT_STORED)
+    fields.only("truncation", "disabled", why="a dialogue that is too long is refused")
+    fields.ignore("max_tool_calls")
+    num_alternatives = _num_alternatives(fields)
+    tools = tools_of(fields, is_flat=True)
+    effort = _effort(fields)
+    text = fields.nested("text")
+    constraint = format_of(text, "format", is_flat=True)
+    text.only("verbosity", "medium", why="the model has no such setting")
+    text.end()
+    for name in ("n", "best_of"):
+        fields.only(name, 1, why="a response is one answer")
+    options, constraint, shown = rest_of(fields, model, num_alternatives, constraint, tools)
+    prompt_ids = chat_ids(model, Dialogue(messages, tools, effort), "input")
+    return complete(
+        model, "response", prompt_ids, options, limit, tools=tools, constraint=constraint, **shown
+    )
+
+
+def _num_alternatives(fields: Fields) -> int | None:
+    """How many alternatives are told of each token; None where nothing is told.
+
+    Raises:
+        RefusalError: `include` is malformed, or asks for what cannot be included.
+    """
+    given = fields.take("include")
+    included = [] if given is None else given
+    known = (_LOGPROBS, *_OF_OTHER_ITEMS)
+    if not isinstance(included, list) or any(name not in known for name in included):
+        raise fields.wrong("include", f'must be a list, in which only "{_LOGPROBS}" may be')
+    return num_alternatives_of(fields, _LOGPROBS in included, f'include: ["{_LOGPROBS}"]')
+
+
+def _effort(fields: Fields) -> str | None:
+    """The effort in `reasoning`; None if it says nothing.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    reasoning = fields.nested("reasoning")
+    effort = effort_of(reasoning, "effort")
+    for name in ("summary", "generate_summary"):  # "auto" is the best that there is
+        reasoning.only(name, "auto", why="thinking is given as it is, without a summary")
+    reasoning.end()
+    return effort
+
+
+def messages_of_items(fields: Fields) -> list[dict[str, Any]]:
+    """The dialogue of `input`, `instructions` first.
+
+    Raises:
+        RefusalError: It is malformed, or holds something else than text and calls.
+    """
+    instructions = fields.text("instructions")
+    if isinstance(text := fields.peek("input"), str):
+        fields.ignore("input")
+        dialogue = [{"role": "user", "content": text}]
+    else:
+        how = "must be a text, or a list of one item or more"
+        dialogue = _Dialogue(fields.objects("input", how, least=1)).messages
+    if not dialogue:
+        raise fields.wrong("input", "must hold a message")
+    return (
+        dialogue
+        if instructions is None
+        else [{"role": "system", "content": instructions}, *dialogue]
+    )
+
+
+class _Dialogue:
+    """Items as messages.
+
+    Args:
+        items: The items, oldest first.
+
+    Attributes:
+        messages: The messages.
+
+    Raises:
+        RefusalError: One is malformed, or of another kind.
+    """
+
+    def __init__(self, items: list[Fields]) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._turn: dict[str, Any] | None = None  # the model's, to which its next items belong
+        self._names: dict[str, str] = {}  # functions by the ids of calls
+        self._thought = ""  # said before the items of a turn that is still to come
+        adders = {
+            "message": self._add_message,
+            "function_call": self._add_call,
+            "function_call_output": self._add_output,
+            "reasoning": self._add_thought,
+        }
+        for item in items:
+            add = adders.get(item.text("type") or "message")
+            if add is None:
+                raise item.unsupported("type", f"is not supported: {_KINDS}")
+            add(item)
+            item.ignore("id", "status")
+            item.end()
+
+    def _add_message(self, item: Fields) -> None:
+        item.ignore("phase")
+        message = {"role": item.one_of("role", ROLES), "content": _text(item, "content")}
+        thoughts, self._turn = self._thoughts(), None
+        if message["role"] == "assistant":
+            message |= thoughts
+            self._turn = message
+        self.messages.append(message)
+
+    def _add_call(self, item: Fields) -> None:
+        name, identity = item.text("name"), item.text("call_id")
+        item.only("namespace", why="functions have no namespaces")
+        item.ignore("caller")
+        if name is None:
+            raise item.wrong("name", "must be the function's name")
+        call = call_of(identity, name, arguments_of(item))
+        if identity is not None:
+            self._names[identity] = name
+        if self._turn is None:
+            self._turn = dict[str, Any](role="assistant", content="") | self._thoughts()
+            self.messages.append(self._turn)
+        self._turn.setdefault("tool_calls", []).append(call)
+
+    def _add_output(self, item: Fields) -> None:
+        identity = item.text("call_id")
+        item.ignore("caller")
+        if identity is None:
+            raise item.wrong("call_id", "must be the id of a call")
+        message = {"role": "tool", "tool_call_id": identity}
+        if identity in self._names:
+            message["name"] = self._names[identity]
+        self.messages.append(message | {"content": _text(item, "output")})
+        self._turn, self._thought = None, ""
+
+    def _add_thought(self, item: Fields) -> None:
+        """Thoughts go to templates that write them; what is encrypted or summed up does not."""
+        item.ignore("summary", "encrypted_content")
+        if item.peek("content"):
+            self._thought += _text(item, "content")
+            self._turn = None
+        item.ignore("content")
+
+    def _thoughts(self) -> dict[str, str]:
+        """What was thought right before this; it belongs to nothing that comes later."""
+        thought, self._thought = self._thought, ""
+        return {"reasoning_content": thought} if thought else {}
+
+
+def _text(item: Fields, name: str) -> str:
+    return text_of(item, name, _part, "text")
+
+
+def _part(part: object, where: str) -> str:
+    """The text of a part.
+
+    Raises:
+        RefusalError: It has none.
+    """
+    if isinstance(part, str):
+        return part
+    fields = Fields(part, where)
+    kinds = ("input_text", "output_text", "reasoning_text", "text")
+    fields.only("type", *kinds, why="the model reads text only")
+    text = fields.text("text")
+    fields.ignore("annotations", "logprobs")
+    fields.end()
+    if text is None:
+        raise RefusalError(f"{fields.name('text')} must be text", param=fields.name("text"))
+    return text
