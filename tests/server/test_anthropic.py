@@ -12,9 +12,9 @@ import anthropic
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.model.answer import Gain
+from coordgen_rs.server.answers.anthropic import MESSAGES
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.reader import Delta
-from coordgen_rs.server.dialects.anthropic.answers import MESSAGES
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.requests.anthropic import parse_message
 from coordgen_rs.server.requests.fields import Fields

@@ -16,8 +16,8 @@ from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.model.answer import Gain
 from coordgen_rs.server.answers.dialect import Answered
+from coordgen_rs.server.answers.ollama import CHAT
 from coordgen_rs.server.answers.reader import Delta
-from coordgen_rs.server.dialects.ollama.answers import CHAT
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.ollama import parse_chat

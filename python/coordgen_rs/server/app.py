@@ -23,39 +23,76 @@ from starlette.types import ASGIApp
 
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.files.version import package_version
 from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.model import Model
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents
-from coordgen_rs.server.answers.answering import Answering, Prepared, refused
+from coordgen_rs.server.answers.answering import Answering, Prepared
+from coordgen_rs.server.answers.anthropic import MESSAGES
 from coordgen_rs.server.answers.dialect import Answered, Dialect
+from coordgen_rs.server.answers.ollama import CHAT, GENERATE, loaded
 from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.answers.responses import RESPONSES
-from coordgen_rs.server.dialects import routes
-from coordgen_rs.server.dialects.anthropic import listed
-from coordgen_rs.server.dialects.errors import OF_ANTHROPIC
 from coordgen_rs.server.figures import CONTENT_TYPE
+from coordgen_rs.server.models import listed
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client, client_of
 from coordgen_rs.server.network.guard import Guard, held
 from coordgen_rs.server.network.keys import ApiKey
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
-from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal
+from coordgen_rs.server.refusal import (
+    OF_ANTHROPIC,
+    RefusalError,
+    log_unexpected,
+    refusal,
+    refused,
+)
+from coordgen_rs.server.requests import anthropic, ollama, openai
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
 from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.openai import apply_template, parse_chat, parse_completion
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
 from coordgen_rs.server.requests.tokens import detokenize, tokenize
 from coordgen_rs.server.worker import Worker
 
-ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
-"""Paths whose requests wait for the model."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_ANSWERED: dict[str, tuple[Callable[[Fields, Model], ParsedRequest], Dialect]] = {
+    "/v1/chat/completions": (openai.parse_chat, OPENAI),
+    "/v1/completions": (openai.parse_completion, OPENAI),
+    "/v1/responses": (parse_response, RESPONSES),
+    "/v1/messages": (anthropic.parse_message, MESSAGES),
+    "/api/chat": (ollama.parse_chat, CHAT),
+    "/api/generate": (ollama.parse_generate, GENERATE),
+}
+"""Paths whose requests wait for the model's answer: what parses one, and how it is written."""
+
+_TOLD = {
+    "/tokenize": tokenize,
+    "/detokenize": detokenize,
+    "/apply-template": openai.apply_template,
+    "/v1/messages/count_tokens": anthropic.count_tokens,
+}
+"""Paths that are told what a model's tokenizer or template makes of a body."""
+
+_NO_EMBEDDINGS = "the server gives no embeddings: its models answer with text"
+_NO_FILES = "the server does not change its models: give others on its command line"
+_UNSUPPORTED = {
+    "/v1/embeddings": _NO_EMBEDDINGS,
+    "/api/embed": _NO_EMBEDDINGS,
+    "/api/embeddings": _NO_EMBEDDINGS,
+    "/api/pull": _NO_FILES,
+    "/api/push": _NO_FILES,
+    "/api/create": _NO_FILES,
+    "/api/copy": _NO_FILES,
+    "/api/delete": _NO_FILES,
+    "/api/blobs/{digest}": _NO_FILES,
+    "/v1/messages/batches": "the server takes requests one by one, not in batches",
+}
+"""Paths of other servers that this one does not have, and why."""
 
 _MOST_TEXTS = 16
 """Most simultaneous requests of a client for tokens and templates."""
@@ -92,30 +129,29 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         access: Who may ask, and for what.
     """
     endpoints = Endpoints(models, access)
+    own = endpoints.documents
+    got: dict[str, Endpoint] = {
+        "/": endpoints.page,
+        "/health": endpoints.health,
+        "/v1/health": endpoints.health,
+        "/v1/models": endpoints.models,
+        "/v1/models/{name:path}": endpoints.model,
+        documents.PATH: own.list,
+        "/api/version": endpoints.told_of(lambda _: {"version": listed.VERSION}),
+        "/api/tags": endpoints.told_of(listed.tags),
+        "/api/ps": endpoints.told_of(listed.running),
+    }
+    posted: dict[str, Endpoint] = {
+        **{path: partial(endpoints.answer, *how) for path, how in _ANSWERED.items()},
+        **{path: partial(endpoints.tell, told) for path, told in _TOLD.items()},
+        "/api/show": endpoints.show,
+        documents.PATH: own.add,
+    }
     paths = [
-        Route("/", endpoints.page),
-        Route("/health", endpoints.health),
-        Route("/v1/health", endpoints.health),
-        Route("/v1/models", endpoints.models),
-        Route("/v1/models/{name:path}", endpoints.model),
-        Route(
-            "/v1/chat/completions", partial(endpoints.answer, parse_chat, OPENAI), methods=["POST"]
-        ),
-        Route(
-            "/v1/completions", partial(endpoints.answer, parse_completion, OPENAI), methods=["POST"]
-        ),
-        Route(
-            "/v1/responses",
-            partial(endpoints.answer, parse_response, RESPONSES),
-            methods=["POST"],
-        ),
-        Route("/tokenize", partial(endpoints.tell, tokenize), methods=["POST"]),
-        Route("/detokenize", partial(endpoints.tell, detokenize), methods=["POST"]),
-        Route("/apply-template", partial(endpoints.tell, apply_template), methods=["POST"]),
-        Route(documents.PATH, endpoints.documents.list),
-        Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
-        Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
-        *routes.Dialects(endpoints, models).routes(),
+        *(Route(path, endpoint) for path, endpoint in got.items()),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),
+        Route(documents.PATH + "/{name:path}", own.remove, methods=["DELETE"]),
+        *(Route(path, _unsupported, methods=["GET", "POST", "DELETE"]) for path in _UNSUPPORTED),
     ]
     if access.with_metrics:
         paths.append(Route("/metrics", endpoints.metrics))
@@ -177,17 +213,34 @@ class Endpoints:
     async def models(self, request: Request) -> Response:
         """All models."""
         if OF_ANTHROPIC in request.headers:
-            names = [one.name for one in self._models.offered]
-            return JSONResponse(listed.listed(names, self._created))
-        described = [self._described(one) for one in self._models.offered]
-        return JSONResponse({"object": "list", "data": described})
+            return JSONResponse(listed.listed_to_anthropic(self._models, self._created))
+        each = self._models.offered
+        found = [listed.described(self._models, one, self._created) for one in each]
+        return JSONResponse({"object": "list", "data": found})
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
         found = self._models.found(request.path_params["name"])
         if OF_ANTHROPIC in request.headers:
-            return JSONResponse(listed.described(found.name, self._created))
-        return JSONResponse(self._described(found))
+            return JSONResponse(listed.described_to_anthropic(found.name, self._created))
+        return JSONResponse(listed.described(self._models, found, self._created))
+
+    async def show(self, request: Request) -> Response:
+        """What a model is and can do, for Ollama's clients."""
+        name, fields = await self.read(request)
+        other = fields.text("name")  # as it was called before
+        fields.ignore("verbose", "system", "template", "options")
+        fields.end()
+        self._models.found(other)
+        return JSONResponse(listed.shown(self._models, self._models.found(name or other)))
+
+    def told_of(self, told: Callable[[Models], dict[str, Any]]) -> Endpoint:
+        """An endpoint that tells of the models."""
+
+        async def tell(request: Request) -> Response:
+            return JSONResponse(told(self._models))
+
+        return tell
 
     async def answer(
         self,
@@ -195,34 +248,24 @@ class Endpoints:
         dialect: Dialect,
         request: Request,
     ) -> Response:
-        """Answer a prompt.
-
-        Raises:
-            RefusalError: It does not fit, or the queue is full.
-        """
-        name, fields = await self.read(request)
-        return self.answered(request, name, fields, parse, dialect)
-
-    def answered(
-        self,
-        request: Request,
-        name: str | None,
-        fields: Fields,
-        parse: Callable[[Fields, Model], ParsedRequest],
-        dialect: Dialect,
-    ) -> Response:
-        """The answer to what was asked.
+        """Answer a prompt, or only open a model where Ollama's clients ask for no more.
 
         Args:
-            request: Its body has been read.
-            name: The model; None for the first.
-            fields: The body's other fields.
-            parse: Parses them, for the open model.
+            parse: Parses the body, for the open model.
             dialect: Writes the answer.
+            request: Its body has not been read.
+
+        Raises:
+            RefusalError: The body cannot be used.
         """
+        name, fields = await self.read(request)
+        shown = self._models.found(name).name
+        if dialect in (CHAT, GENERATE) and (what := ollama.asked_of_model(fields)) is not None:
+            if what == "load":
+                await self.opened(request, name)
+            return JSONResponse(loaded(dialect, shown, what))
         given = fields.peek("stream")
         is_streamed = dialect.streams_by_default if given is None else given is True
-        shown = self._models.found(name).name
         prepare = partial(self._prepared, request, shown, partial(parse, fields))
         return Answering(dialect, shown, prepare, is_streamed=is_streamed)
 
@@ -315,7 +358,7 @@ class Endpoints:
         """A place for a request to a path; see `Guard`."""
         if path == documents.PATH:
             return self._adding.one(client)
-        return (self._models.places if path in ANSWERING else self._places).one(client)
+        return (self._models.places if path in _ANSWERED else self._places).one(client)
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""
@@ -365,30 +408,11 @@ class Endpoints:
         await worker.opened()
         return worker.model
 
-    def _described(self, offered: Offered) -> dict[str, Any]:
-        name = offered.name
-        described: dict[str, Any] = {
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "coordgen",
-            "version": package_version(),
-            "state": self._models.state(name),
-        }
-        model = self._models.open_one(name)
-        if model is None:
-            return described
-        described |= {"context_length": model.context, "provider": model.provider}
-        described |= {"parallel": model.parallel, "memory_bytes": self._models.taken(name)}
-        if model.why_alone is not None:
-            described["why_alone"] = model.why_alone
-        described["recommended"] = dict(model.recommended)
-        if (costs := model.step_costs) is not None:
-            described["step_us"] = {
-                rows: {"base": cost.base, "per_token": cost.per_token}
-                for rows, cost in costs.items()
-            }
-        return described
+
+async def _unsupported(request: Request) -> Response:
+    path = request.scope["path"]
+    why = _UNSUPPORTED.get(path, _NO_FILES)
+    raise RefusalError(f"{path} is not supported: {why}", status=501, code="unsupported_path")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -6,9 +6,9 @@ it, it is an event.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
@@ -20,9 +20,8 @@ from coordgen_rs.server.answers.awaiting import Sign
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
 from coordgen_rs.server.answers.openai import stream_of_several, whole_of_several
 from coordgen_rs.server.answers.reader import AnswerReader, Delta, Ended
-from coordgen_rs.server.dialects.errors import error_json
 from coordgen_rs.server.network.client import Client
-from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.refusal import RefusalError, refusal, refused
 from coordgen_rs.server.worker import Worker
 
 _LONG_ANSWER = 200
@@ -238,8 +237,3 @@ async def _gone(receive: Receive) -> None:
     """Return when the client has gone; all of the request was read."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def refused(error: RefusalError, scope: Mapping[str, Any]) -> JSONResponse:
-    """The response that tells an error to who has sent a request of this scope."""
-    return JSONResponse(error_json(error, scope), status_code=error.status, headers=error.headers)

@@ -1,7 +1,7 @@
-"""What Ollama's API tells of models: which there are, which are open, and what one can do.
+"""What clients are told of models: which there are, which are open, and what one can do.
 
-In: the models of a server. Out: objects for JSON. Of a model that is not open, only its file is
-known: nothing is opened for a list.
+In: the models of a server. Out: objects for JSON, as OpenAI, Anthropic and Ollama list them. Of a
+model that is not open, only its file is known: nothing is opened for a list.
 """
 
 from contextlib import suppress
@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.files.version import package_version
 from coordgen_rs.model import Model
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import LATEST, Offered
@@ -21,13 +22,61 @@ VERSION = "0.12.0"
 _NEVER = "9999-12-31T23:59:59Z"
 
 
+def described(models: Models, one: Offered, created: int) -> dict[str, Any]:
+    """A model as OpenAI describes it, with what is known of it while it is open.
+
+    Args:
+        models: The models of the server.
+        one: The model.
+        created: Since when it is served, in seconds since 1970.
+    """
+    told: dict[str, Any] = {
+        "id": one.name,
+        "object": "model",
+        "created": created,
+        "owned_by": "coordgen",
+        "version": package_version(),
+        "state": models.state(one.name),
+    }
+    model = models.open_one(one.name)
+    if model is None:
+        return told
+    told |= {"context_length": model.context, "provider": model.provider}
+    told |= {"parallel": model.parallel, "memory_bytes": models.taken(one.name)}
+    if model.why_alone is not None:
+        told["why_alone"] = model.why_alone
+    told["recommended"] = dict(model.recommended)
+    if (costs := model.step_costs) is not None:
+        told["step_us"] = {
+            rows: {"base": cost.base, "per_token": cost.per_token} for rows, cost in costs.items()
+        }
+    return told
+
+
+def described_to_anthropic(name: str, created: int) -> dict[str, Any]:
+    """A model as Anthropic describes it; arguments are those of `described`."""
+    since = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
+    return {"type": "model", "id": name, "display_name": name, "created_at": since}
+
+
+def listed_to_anthropic(models: Models, created: int) -> dict[str, Any]:
+    """All models as Anthropic lists them."""
+    names = [one.name for one in models.offered]
+    return {
+        "data": [described_to_anthropic(name, created) for name in names],
+        "has_more": False,
+        "first_id": names[0],
+        "last_id": names[-1],
+    }
+
+
 def tags(models: Models) -> dict[str, Any]:
-    """All models."""
+    """All models as Ollama lists them."""
     return {"models": [_entry(one) for one in models.offered]}
 
 
 def running(models: Models) -> dict[str, Any]:
-    """The models that are open."""
+    """The models that are open, as Ollama lists them."""
     entries = []
     for one in models.offered:
         model = models.open_one(one.name)
@@ -38,7 +87,7 @@ def running(models: Models) -> dict[str, Any]:
 
 
 def shown(models: Models, one: Offered) -> dict[str, Any]:
-    """What a model is and can do."""
+    """What a model is and can do, as Ollama shows it."""
     model = models.open_one(one.name)
     info: dict[str, Any] = {"general.architecture": "coordgen", "general.basename": one.name}
     if model is not None:

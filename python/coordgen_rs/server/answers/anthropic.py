@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing, server_sent
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.dialects.errors import anthropic_error
+from coordgen_rs.server.refusal import anthropic_error
 from coordgen_rs.server.tools.calls import Call, Content, Said
 from coordgen_rs.server.tools.spelling.plain_json import is_object
 
