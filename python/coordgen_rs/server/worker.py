@@ -171,7 +171,7 @@ class Worker:
             with self._right, suppress(ValueError):
                 self._openers.remove(waiter)
         if self._model is None or self._stopped is not None:
-            raise self._stopped or self._why_not()
+            raise self._why_not() if self._stopped is None else _told(self._stopped)
         return self._model
 
     async def answer(
@@ -220,14 +220,14 @@ class Worker:
         waiter = Waiter(client)
         with self._right:
             if self._stopped is not None:
-                raise self._stopped
+                raise _told(self._stopped)
             self._waiting.add(waiter)
             self._early.discard(admission)
             self._call()
         try:
             await heard(waiter.called, sign)
             if waiter.error is not None:
-                raise waiter.error
+                raise _told(waiter.error)
         except BaseException:
             with self._right:
                 was_waiting = self._waiting.remove(waiter)
@@ -342,7 +342,7 @@ class Worker:
 
 
 def _told(failure: BaseException | None) -> UnavailableError:
-    """What requests are told of a failure; each gets an error of its own to raise."""
+    """What a request is told of a failure; each gets an error of its own to raise."""
     if isinstance(failure, UnavailableError):
         return UnavailableError(str(failure), code=failure.code)
     return UnavailableError("the model has failed")
