@@ -72,9 +72,7 @@ class RequestOptions(TypedDict, total=False):
     ]
     """The answer ends before the first of these strings."""
     ignore_eos: Annotated[
-        bool,
-        Option(default=False, names=_OPENAI),
-        ": go on behind end tokens, to the limit",
+        bool, Option(default=False, names=_OPENAI), ": go on behind end tokens, to the limit"
     ]
     """End tokens do not end the answer."""
     temperature: Annotated[

@@ -2,8 +2,8 @@
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.options.option import Option
-from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.history.store import DEFAULT_MAX_TOKENS
+from coordgen_rs.opening.options import OPENING
 
 
 def max_tokens(shown: str) -> Option:
@@ -15,18 +15,9 @@ def max_tokens(shown: str) -> Option:
 
 
 OPTIONS = (
-    option.path("--history DIR").help(
-        "also draft from earlier requests kept here, and keep this one; created if missing"
-    ),
-    option.text("--namespace NAME", may_be_empty=False).help(
-        "e.g. task and user; requests of other namespaces are not drafted from; "
-        f"default: {DEFAULT_NAMESPACE}"
-    ),
+    option.of(OPENING, "history"),
+    option.of(OPENING, "namespace"),
     max_tokens("--history-max-tokens N"),
-    option.path("--fleet-history DIR").help(
-        "also draft from a directory written by `coordgen history build`; only read"
-    ),
-    option.text("--fleet-namespace NAME", may_be_empty=False).help(
-        "the namespace of --fleet-history; default: that of --namespace"
-    ),
+    option.of(OPENING, "fleet_history"),
+    option.of(OPENING, "fleet_namespace"),
 )
