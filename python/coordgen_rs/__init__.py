@@ -64,10 +64,9 @@ if TYPE_CHECKING:
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span
-    from coordgen_rs.model.async_stream import AsyncStream
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import ChatOptions, RequestOptions
-    from coordgen_rs.model.stream import Stream
+    from coordgen_rs.model.stream import AsyncStream, Stream
     from coordgen_rs.opening.directory import open_bundle
     from coordgen_rs.opening.options import OpenOptions, SessionOptions
     from coordgen_rs.opening.profile import Profile
@@ -150,7 +149,7 @@ _MODULES = {
     "Added": "history.corpus.reading",
     "Alternative": "generation.logprobs",
     "Answer": "model.answer",
-    "AsyncStream": "model.async_stream",
+    "AsyncStream": "model.stream",
     "Bundle": "bundle.directory",
     "ChatOptions": "model.options",
     "CoordgenError": "errors",

@@ -23,8 +23,6 @@ from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, read
-from coordgen_rs.model.async_stream import AsyncStream
-from coordgen_rs.model.async_stream import whole as awaited
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.many import answered
@@ -32,7 +30,7 @@ from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen
 from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
-from coordgen_rs.model.stream import Stream, whole
+from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
 from coordgen_rs.opening.options import OpenOptions, opening
 from coordgen_rs.opening.prefix_store import store_opened
 from coordgen_rs.opening.session import session_opened
@@ -42,7 +40,7 @@ from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefix_store.store import PrefixStore
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import StepCost
-from coordgen_rs.text.chat_files import ChatTemplates
+from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
 from coordgen_rs.text.chat_template import Message
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -108,9 +106,9 @@ class Model(NotCopied):
         self._tokenizer = Tokenizer.of(session.bundle)
         self._prompts = ChatPrompts(session.bundle, self._tokenizer, chat)
         self._remember, self._namespace = remember, namespace
-        self.prefix_store, self._prefixes = prefix_store, None
+        self.prefix_store, prefixes = prefix_store, None
         if prefix_memory or prefix_store is not None:
-            self._prefixes = PrefixPool(prefix_memory, namespace, prefix_store)
+            prefixes = PrefixPool(prefix_memory, namespace, prefix_store)
         # In order, and each as often as the model is closed: an interrupt may keep one from it.
         closing = [session.close, session.bundle.release]
         if drafters is not None:
@@ -122,14 +120,14 @@ class Model(NotCopied):
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
         self.parallel = 1 if self.why_alone else parallel or most_together(session)
         self.runs: RunCounts | None = None
-        places: OnePlace | Places = OnePlace(session, self._prefixes, namespace)
+        places: OnePlace | Places = OnePlace(session, prefixes, namespace)
         if self.parallel > 1:
             batch = Batch(session, self.parallel)
             closing.insert(0, batch.release)
             self.runs = batch.counts
-            places = Places(batch, self._prefixes, namespace)
+            places = Places(batch, prefixes, namespace)
         self._opened = OpenedHere()
-        self._engine = Engine(places, self._prefixes, partial(_close, closing))
+        self._engine = Engine(places, prefixes, partial(_close, closing))
         self._engine.begin(self)
 
     @classmethod
@@ -155,28 +153,28 @@ class Model(NotCopied):
             ChatTemplateError: The chat template cannot be read.
             OSError: The directory of the prefix store cannot be created.
         """
-        asked = opening("Model.open", options)
-        chat = given_template(asked["chat_template"])
-        namespace = asked["namespace"] or DEFAULT_NAMESPACE
-        session = session_opened(path, asked)
+        chosen = opening("Model.open", options)
+        chat = given_template(chosen["chat_template"])
+        namespace = chosen["namespace"] or DEFAULT_NAMESPACE
+        session = session_opened(path, chosen)
         with ExitStack() as opened:  # closes what was opened, should something fail
             opened.callback(session.close)
-            if asked["context"] is not None:
-                session.limit(asked["context"])
+            if chosen["context"] is not None:
+                session.limit(chosen["context"])
             drafters = None
-            if asked["draft"] != PLAIN:
-                drafters = Drafters(session, asked)
+            if chosen["draft"] != PLAIN:
+                drafters = Drafters(session, chosen)
                 opened.callback(drafters.close)
                 drafters.of(namespace)  # what is wrong with a file is said now
             model = cls(
                 session,
                 drafters,
                 chat,
-                prefix_memory=asked["prefix_memory"],
-                prefix_store=store_opened(session, asked),
+                prefix_memory=chosen["prefix_memory"],
+                prefix_store=store_opened(session, chosen),
                 namespace=namespace,
-                remember=asked["remember"],
-                parallel=asked["parallel"],
+                remember=chosen["remember"],
+                parallel=chosen["parallel"],
             )
             opened.pop_all()
         return model
@@ -448,7 +446,7 @@ class Model(NotCopied):
             OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
-        self._prompts.check()
+        self._prompts.plain.check()
 
     @property
     def has_chat_template(self) -> bool:
@@ -457,7 +455,7 @@ class Model(NotCopied):
         Raises:
             ChatTemplateError: The chat template cannot be read.
         """
-        return self._prompts.has_template
+        return DEFAULT in self._prompts.templates.sources
 
     @property
     def reads_tools(self) -> bool:
@@ -467,7 +465,7 @@ class Model(NotCopied):
             OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
-        return self._prompts.reads_tools
+        return self._prompts.for_tools.reads_tools
 
     @property
     def template_facts(self) -> TemplateFacts:
@@ -486,7 +484,7 @@ class Model(NotCopied):
         Raises:
             ChatTemplateError: There is no chat template, or it cannot be read.
         """
-        return self._prompts.tools_template
+        return self._prompts.for_tools.source
 
     @property
     def end_token_ids(self) -> Sequence[int]:
@@ -560,7 +558,6 @@ class Model(NotCopied):
             stats=Stats(seed=seed),
             sampling=sampling(asked, seed or 0),
             reuse_prefix=asked["reuse_prefix"] and self._remember,
-            prefixes=self._prefixes,
             grammar=None if grammar is None else self._vocabulary.matcher(grammar),
             drafters=drafters,
             prediction=None
