@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
-from coordgen_rs.cli.options import history as history_options
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import prefixes as prefix_options
 from coordgen_rs.cli.options import provider as provider_options
+from coordgen_rs.cli.options.history import max_tokens
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError, arguments
@@ -32,6 +31,13 @@ _DRAFTING = (
     _of("lookup_table"),
     option.count("--budget N").help("verify at most N draft tokens per step"),
     _of("commit"),
+    _of("history"),
+    _of("namespace"),
+    max_tokens("--history-max-tokens N"),
+    _of("fleet_history"),
+    _of("fleet_namespace"),
+    _of("prefix_store"),
+    _of("prefix_store_size", parse=option.parse_size),
 )
 _OPENING = (
     _of("context"),
@@ -46,7 +52,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options of opening a model: what `opened` reads."""
     parser.declare(_of("chat_template"))
     parser.declare_alternatives(*_METHODS)
-    parser.declare(*_DRAFTING, *history_options.OPTIONS, *prefix_options.OPTIONS, *_OPENING)
+    parser.declare(*_DRAFTING, *_OPENING)
     parser.declare(*provider_options.OPTIONS, shared.THREADS)
 
 
