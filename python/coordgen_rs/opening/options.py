@@ -142,14 +142,11 @@ class OpenOptions(SessionOptions, total=False):
     compact where side branches were exact when the bundle was tested."""
     draft_model: Annotated[
         Path | str | None,
-        Option(),
         "BUNDLE: a smaller model with the same tokenizer that also drafts; edgellm needs it",
     ]
     """The directory of a smaller bundle with the same tokenizer, which also drafts."""
     lookup_table: Annotated[
-        Path | str | None,
-        Option(),
-        "FILE: a table written by `coordgen warm-up`, for --draft diaa and blend",
+        Path | str | None, "FILE: a table written by `coordgen warm-up`, for --draft diaa and blend"
     ]
     """A file written by `coordgen warm-up`."""
     remember: Annotated[bool, Option(default=True)]
@@ -159,7 +156,6 @@ class OpenOptions(SessionOptions, total=False):
     fast they come tells nothing of others."""
     history: Annotated[
         Path | str | None,
-        Option(),
         "DIR: also draft from earlier requests kept here, and keep this one; created if missing",
     ]
     """A directory of finished requests to draft from, and to keep these in."""
@@ -175,7 +171,6 @@ class OpenOptions(SessionOptions, total=False):
     """Most tokens that the history keeps; see `History`."""
     fleet_history: Annotated[
         Path | str | None,
-        Option(),
         "DIR: also draft from a directory written by `coordgen history build`; only read",
     ]
     """A directory written by `coordgen history build`, or a copy, to draft from as well. An index
@@ -191,7 +186,6 @@ class OpenOptions(SessionOptions, total=False):
     are not read again; 0 keeps only the last request's."""
     prefix_store: Annotated[
         Path | str | None,
-        Option(),
         "DIR: keep tokens of prompts and answers, and what was computed of them, in this "
         "directory, unencrypted, so that they are not computed again after a restart: what users "
         "say is then on disk; created if missing; default: nothing is kept there",
