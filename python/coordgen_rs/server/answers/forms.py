@@ -21,7 +21,8 @@ from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.answers.timings import metrics, timings, usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import Call, CallReader, Content, Said, Thought
+from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.formats import call_reader
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
@@ -73,10 +74,10 @@ class Form:
             "system_fingerprint": _FINGERPRINT,
         }
         self._num_chars = self._num_tokens = 0
-        self._calls = ThinkingReader(asked.thinking, CallReader(asked.calling))
+        self._calls = ThinkingReader(asked.thinking, call_reader(asked.calling))
         self._content: ContentTokens | None = None  # where not all tokens are content
         if spelling is not None and (asked.thinking or asked.calling):
-            reader = ThinkingReader(asked.thinking, CallReader(asked.calling))
+            reader = ThinkingReader(asked.thinking, call_reader(asked.calling))
             shown = asked.options.get("special_tokens", ())
             self._content = ContentTokens(reader, spelling, shown)
 

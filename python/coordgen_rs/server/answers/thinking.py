@@ -8,6 +8,7 @@ gpt-oss says each thing in a channel of its own (`_Channels`).
 from collections.abc import Sequence
 
 from coordgen_rs.server.tools.calls import CallReader, Content, Said, Thought
+from coordgen_rs.server.tools.text_buffer import begun_len
 from coordgen_rs.text.thinking import CHANNELS, Thinking
 
 
@@ -43,7 +44,7 @@ class ThinkingReader:
         return self._told(self._split.read(text))
 
     def end(self, *, is_cut: bool = False) -> list[Said]:
-        """What is left at the end of the answer; `is_cut` as in `Reader`."""
+        """What is left at the end of the answer; `is_cut` as in `CallReader`."""
         left = [] if self._split is None else self._told(self._split.end())
         return [*left, *self._said(self._calls.end(is_cut=is_cut))]
 
@@ -203,9 +204,3 @@ def _is_header(text: str) -> bool:
     """Whether a message's text begins with its header, or may do so."""
     said = text.lstrip()
     return any(said.startswith(mark) or mark.startswith(said) for mark in _HEADERS)
-
-
-def begun_len(text: str, mark: str) -> int:
-    """How many of the last characters may be the beginning of a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

@@ -29,9 +29,9 @@ from coordgen_rs.server.asked.logit_bias import AskedBias, logit_bias_of
 from coordgen_rs.server.asked.neutral import check_neutral
 from coordgen_rs.server.asked.tokens import checked_ids, token_array
 from coordgen_rs.server.refusal import TooLongError, UnfollowedError
-from coordgen_rs.server.tools.calls import Calling
+from coordgen_rs.server.tools.constraint import constrained
+from coordgen_rs.server.tools.formats import Calling
 from coordgen_rs.server.tools.functions import Tools
-from coordgen_rs.server.tools.holding import held
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
 from coordgen_rs.text.token_spelling import TokenSpelling
 
@@ -133,10 +133,10 @@ class Asked:
         ids, options = self.prompt_ids(model), self.options.copy()
         thinking, tokenizer, calling = None, model.tokenizer, None
         if self.tools is not None:
-            calling, options["grammar"] = held(
+            calling, options["grammar"] = constrained(
                 self.tools, model, options["grammar"], self.grammar_field
             )
-            options["special_tokens"] = calling.form.marks
+            options["special_tokens"] = calling.format.marks
         if self.splits_thinking and model.has_chat_template:
             marks = model.template_facts.thinking
             thinking = thinking_of(marks, tokenizer, ids.tolist())

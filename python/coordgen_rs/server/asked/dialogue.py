@@ -16,8 +16,8 @@ from coordgen_rs.server.asked.effort import effort_of, variables_of
 from coordgen_rs.server.asked.fields import Fields
 from coordgen_rs.server.asked.known import check_known
 from coordgen_rs.server.refusal import RefusalError, names_path
+from coordgen_rs.server.tools.constraint import format_for
 from coordgen_rs.server.tools.functions import Tools, tools_of
-from coordgen_rs.server.tools.holding import form_for
 from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
 
 _GIVEN_OTHERWISE = ("messages", "tools", "add_generation_prompt")
@@ -73,7 +73,7 @@ class AskedDialogue:
         )
         if about_tools and not model.reads_tools:
             messages, listed = described(messages, self.tools), None
-        elif about_tools and (length := form_for(model).id_len) is not None:
+        elif about_tools and (length := format_for(model).id_len) is not None:
             messages = with_short_ids(messages, length)
         variables = variables_of(self.effort, self.variables, facts, self.thinks)
         try:

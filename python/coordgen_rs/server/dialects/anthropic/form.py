@@ -14,8 +14,8 @@ from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.dialects.errors import anthropic_error
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.arguments.syntax import is_object
 from coordgen_rs.server.tools.calls import Call, Content, Said
-from coordgen_rs.server.tools.spelling.plain_json import is_object
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

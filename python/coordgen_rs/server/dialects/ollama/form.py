@@ -16,8 +16,8 @@ from coordgen_rs.server.answers.forms import Form, as_json
 from coordgen_rs.server.answers.logprobs import entries
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.tools.arguments.syntax import is_object
 from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
-from coordgen_rs.server.tools.spelling.plain_json import is_object
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 

@@ -1,22 +1,22 @@
-"""What an answer is held to, so that a call that begins is one that the function takes.
+"""What an answer is constrained to, so that a call that begins is one that the function takes.
 
 In: the tools of a request, and a model. Out: how its calls are told, and a grammar. Without the
-package llguidance, or where the request has a grammar of its own that is no JSON schema, nothing
-is held: calls are found in the text, and given when they are complete.
+package llguidance, or where the request has a grammar of its own that is no JSON schema, there is
+no constraint: calls are found in the text, and given when they are complete.
 """
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
 from coordgen_rs.server.refusal import UnfollowedError
-from coordgen_rs.server.tools.calls import Calling
-from coordgen_rs.server.tools.forms import form_of, hermes
-from coordgen_rs.server.tools.forms.form import CallForm, Choice
+from coordgen_rs.server.tools.calls import Choice
+from coordgen_rs.server.tools.formats import HERMES, Calling, ToolCallFormat, format_of
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.lexicon import Lexicon
 
@@ -29,59 +29,72 @@ _LISTING = re.compile(r" 1 \| .*", re.DOTALL)
 """The text of a grammar, which llguidance puts behind what is wrong with it."""
 
 
-def form_for(model: "Model") -> CallForm:
-    """The form in which a model writes calls: its template's, or the one that it is told of."""
-    return form_of(model.tools_template) if model.reads_tools else hermes.FORM
+def format_for(model: "Model") -> ToolCallFormat:
+    """The format in which a model writes calls: its template's, or the one that it is told of."""
+    return format_of(model.tools_template) if model.reads_tools else HERMES
 
 
-def held(
+def constrained(
     tools: Tools, model: "Model", given: Grammar | None, given_field: str | None = None
 ) -> tuple[Calling, Grammar | None]:
-    """How calls are told, and what the answer is held to.
+    """How calls are told, and what the answer is constrained to.
 
     Args:
         tools: The functions.
         model: Who answers.
-        given: What the answer is held to where nothing is called; None for nothing.
+        given: What the answer is constrained to where nothing is called; None for nothing.
         given_field: The field that asks for that.
 
     Raises:
-        UnfollowedError: A call has to be made, or a function is strict, and cannot be held to.
+        UnfollowedError: A call has to be made, or a function is strict, and cannot be followed.
     """
-    form, loosely = form_for(model), Calling(form_for(model), tools.callable)
+    calling = Calling(format_for(model), tools.callable)
     if given is not None and not isinstance(given, JsonSchema):
-        return loosely, given
+        return calling, given
     answer = None if given is None else json.loads(given.text)
     is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
     choice = Choice(tools.callable, tools.is_required, is_parallel, answer)
     try:
-        lark = _written(form, choice, tools.strict, model)
+        lark = _grammar(calling.format, choice, tools.strict, model)
     except (OptionError, GrammarError) as error:  # also where there is no package for grammars
-        if tools.is_required or tools.strict:
-            schemas = {tools.field_of(name): schema for name, schema in tools.callable.items()}
-            if answer is not None and given_field is not None:
-                schemas[given_field] = answer
-            why, field = _at_fault(schemas, model, error)
-            raise UnfollowedError(why, field) from error
-        return loosely, given
-    return Calling(form, tools.callable, is_held=True), lark
+        if not tools.is_required and not tools.strict:
+            return calling, given
+        schemas = tools.schemas
+        if answer is not None and given_field is not None:
+            schemas[given_field] = answer
+        why, field = _at_fault(schemas, model, error)
+        raise UnfollowedError(why, field) from error
+    return replace(calling, is_constrained=True), lark
 
 
-def _written(form: CallForm, choice: Choice, strict: frozenset[str], model: "Model") -> Lark:
-    """The grammar, which the model can follow. In it, what cannot be held to is any object.
+def _grammar(call_format: ToolCallFormat, choice: Choice, strict: set[str], model: "Model") -> Lark:
+    """The grammar, which the model can follow. In it, what cannot be followed is any object.
 
     Raises:
         OptionError: The package llguidance is missing.
         GrammarError: A schema cannot be followed, and has to be; or they are too many.
     """
-    added, ends = model.tokenizer.added_tokens(), model.end_token_ids
     try:
-        return _checked(lambda: form.grammar(choice, Lexicon(added, ends)), choice, model)
+        return _checked(call_format, choice, model)
     except GrammarError:
         loose = _loose(choice.parameters, model)
         if choice.is_required or strict & loose or not loose:
             raise
-    return _checked(lambda: form.grammar(choice, Lexicon(added, ends, loose)), choice, model)
+    parameters = {**choice.parameters, **{name: {"type": "object"} for name in loose}}
+    return _checked(call_format, replace(choice, parameters=parameters), model)
+
+
+def _checked(call_format: ToolCallFormat, choice: Choice, model: "Model") -> Lark:
+    """A grammar that the model can follow.
+
+    Raises:
+        GrammarError: It cannot.
+    """
+    lexicon = Lexicon(model.tokenizer.added_tokens(), model.end_token_ids)
+    are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
+    lark = LarkOfSchemas(call_format.grammar(choice, lexicon), are_cheap)
+    model.check_grammar(lark)
+    return lark
 
 
 def _loose(schemas: Mapping[str, dict[str, object]], model: "Model") -> set[str]:
@@ -93,18 +106,6 @@ def _loose(schemas: Mapping[str, dict[str, object]], model: "Model") -> set[str]
         if why is not None:
             loose.add(name)
     return loose
-
-
-def _checked(write: Callable[[], str], choice: Choice, model: "Model") -> Lark:
-    """A grammar that the model can follow.
-
-    Raises:
-        GrammarError: It cannot.
-    """
-    are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
-    lark = LarkOfSchemas(write(), are_cheap)
-    model.check_grammar(lark)
-    return lark
 
 
 def _why_not(schema: dict[str, object], model: "Model") -> Exception | None:
@@ -119,7 +120,7 @@ def _why_not(schema: dict[str, object], model: "Model") -> Exception | None:
 def _at_fault(
     schemas: dict[str, dict[str, object]], model: "Model", error: Exception
 ) -> tuple[Exception, str]:
-    """Why functions cannot be held to, and the field at fault.
+    """Why functions cannot be followed, and the field at fault.
 
     Args:
         schemas: All schemas of the request, by their fields.
