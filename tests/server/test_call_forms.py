@@ -336,6 +336,15 @@ def test_a_held_call_is_told_as_it_is_made(name):
     assert not reader.is_open
 
 
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_white_space_before_a_call_is_not_told_however_the_answer_is_cut(name, is_constrained):
+    text = "\n" + spoken(name, [("time", {})])
+    for end in range(len(text)):
+        found = read(BY_NAME[name], [text[:end], text[end:]], is_constrained=is_constrained)
+        assert parsed(found) == ("", [("time", {})]), text[:end]
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_of_a_call_that_is_cut_no_mark_is_text(name):
     text = spoken(name, calls_of(name))

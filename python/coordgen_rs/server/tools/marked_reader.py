@@ -50,8 +50,7 @@ class MarkedReader(CallReader):
             if self._may_be_bare():
                 yield from self._read_bare()
             elif start < 0:
-                self._give(len(self.ahead) - begun_len(self.ahead, opening))
-                yield
+                yield from self._wait_at(len(self.ahead) - begun_len(self.ahead, opening))
             elif self._is_constrained:
                 yield from self._read_section(start)
             else:
@@ -83,7 +82,7 @@ class MarkedReader(CallReader):
             self._tell(Content, text)
 
     def _wait_at(self, start: int) -> Generator[None]:
-        """Wait for what follows an opening mark."""
+        """Tell what stands before a mark, and wait: white space alone may come to nothing."""
         if self._is_begun or not self.ahead[:start].isspace():
             self._give(start)
         yield
