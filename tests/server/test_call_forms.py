@@ -393,6 +393,17 @@ def test_a_call_that_is_cut_has_the_beginning_of_its_arguments(name):
     assert longest == len(whole)
 
 
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_value_that_goes_on_opening_lists_ends_no_answer(name, is_constrained):
+    text = spoken(name, [("get.weather", {"city": "Ulm", "days": 12345, "unit": "C"})])
+    for deep in ("[" * 9000, "[" * 9000 + "]" * 9000):
+        said, calls = read(
+            BY_NAME[name], [text.replace("12345", deep)], is_constrained=is_constrained
+        )
+        assert "[" * 9000 in said + "".join(arguments for _, arguments in calls)
+
+
 def test_arguments_of_python_are_read_in_either_quotes():
     text = "<|tool_call_start|>[get.weather(city='Kö\\'ln', unit=\"C\", is_long=true)]"
     said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_constrained=False)

@@ -14,7 +14,8 @@ from coordgen_rs.server.tools.text_buffer import TextBuffer
 
 _WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _QUOTED = {
-    quote: re.compile(rf"{quote}((?:[^{quote}\\]|\\.)*+){quote}", re.DOTALL) for quote in "'\""
+    quote: re.compile(rf"{quote}([^{quote}\\]*+(?:\\.[^{quote}\\]*+)*+){quote}", re.DOTALL)
+    for quote in "'\""
 }
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
@@ -176,6 +177,8 @@ def read_pairs(
         except UnfinishedError:
             yield
             continue
+        except RecursionError as error:
+            raise ValueError("values go too deep") from error
         buffer.take(values.at)
         tell(f"{before}{name}: {value}")
         before = ", "

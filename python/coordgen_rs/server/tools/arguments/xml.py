@@ -76,7 +76,7 @@ def _value(buffer: TextBuffer, schema: Schema, tell: Tell) -> Generator[None]:
         if (one := said.removeprefix("\n").removesuffix("\n")) in (_texts_of(schema) or ()):
             text = json.dumps(one, ensure_ascii=False)
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         text = _PYTHON_WORDS.get(text, json.dumps(text, ensure_ascii=False))
     tell(text)
 
