@@ -9,6 +9,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
+from call_templates import TEMPLATES
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.asked.content import messages_of
@@ -278,6 +279,13 @@ class TestWhatCannotBeHeld:
         assert "sky" in text
         assert "rain" not in text
         assert '"city"' in text  # the others are held to
+
+    def test_is_any_object_beside_the_schema_of_an_answer(self, model):
+        schema = JsonSchema({"type": "object", "properties": {"sun": {"type": "boolean"}}})
+        for name in ("hermes", "llama"):
+            model.reads_tools, model.tools_template = True, TEMPLATES[name]
+            calling, found = constrained(offered(tools=self.tools), model, schema)
+            assert (calling.is_constrained, '"sun"' in found.text) == (True, True)
 
     def test_is_refused_where_a_call_is_asked_for_or_the_function_is_strict(self, model):
         with pytest.raises(RefusalError, match="no rain"):
