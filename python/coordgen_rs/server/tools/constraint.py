@@ -9,19 +9,16 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
+from coordgen_rs.model import Model
 from coordgen_rs.server.refusal import UnfollowedError
 from coordgen_rs.server.tools.calls import Choice
 from coordgen_rs.server.tools.formats import HERMES, Calling, ToolCallFormat, format_of
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.lexicon import Lexicon
-
-if TYPE_CHECKING:
-    from coordgen_rs.model import Model
 
 _MOST_COSTLY = 3
 """Schemas of a request that may turn out to cost too much, in a few seconds each."""
@@ -29,13 +26,13 @@ _LISTING = re.compile(r" 1 \| .*", re.DOTALL)
 """The text of a grammar, which llguidance puts behind what is wrong with it."""
 
 
-def format_for(model: "Model") -> ToolCallFormat:
+def format_for(model: Model) -> ToolCallFormat:
     """The format in which a model writes calls: its template's, or the one that it is told of."""
     return format_of(model.tools_template) if model.reads_tools else HERMES
 
 
 def constrained(
-    tools: Tools, model: "Model", given: Grammar | None, given_field: str | None = None
+    tools: Tools, model: Model, given: Grammar | None, given_field: str | None = None
 ) -> tuple[Calling, Grammar | None]:
     """How calls are told, and what the answer is constrained to.
 
@@ -67,7 +64,7 @@ def constrained(
     return replace(calling, is_constrained=True), lark
 
 
-def _grammar(call_format: ToolCallFormat, choice: Choice, strict: set[str], model: "Model") -> Lark:
+def _grammar(call_format: ToolCallFormat, choice: Choice, strict: set[str], model: Model) -> Lark:
     """The grammar, which the model can follow. In it, what cannot be followed is any object.
 
     Raises:
@@ -84,7 +81,7 @@ def _grammar(call_format: ToolCallFormat, choice: Choice, strict: set[str], mode
     return _checked(call_format, replace(choice, parameters=parameters), model)
 
 
-def _checked(call_format: ToolCallFormat, choice: Choice, model: "Model") -> Lark:
+def _checked(call_format: ToolCallFormat, choice: Choice, model: Model) -> Lark:
     """A grammar that the model can follow.
 
     Raises:
@@ -97,7 +94,7 @@ def _checked(call_format: ToolCallFormat, choice: Choice, model: "Model") -> Lar
     return lark
 
 
-def _loose(schemas: Mapping[str, dict[str, object]], model: "Model") -> set[str]:
+def _loose(schemas: Mapping[str, dict[str, object]], model: Model) -> set[str]:
     """The functions whose schemas cannot be followed; behind a few that cost too much, all."""
     loose, num_costly = set[str](), 0
     for name, schema in schemas.items():
@@ -108,7 +105,7 @@ def _loose(schemas: Mapping[str, dict[str, object]], model: "Model") -> set[str]
     return loose
 
 
-def _why_not(schema: dict[str, object], model: "Model") -> Exception | None:
+def _why_not(schema: dict[str, object], model: Model) -> Exception | None:
     """Why a schema cannot be followed; None where it can."""
     try:
         model.check_grammar(JsonSchema(schema))
@@ -118,7 +115,7 @@ def _why_not(schema: dict[str, object], model: "Model") -> Exception | None:
 
 
 def _at_fault(
-    schemas: dict[str, dict[str, object]], model: "Model", error: Exception
+    schemas: dict[str, dict[str, object]], model: Model, error: Exception
 ) -> tuple[Exception, str]:
     """Why functions cannot be followed, and the field at fault.
 
