@@ -21,7 +21,7 @@ from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.answers.timings import metrics, timings, usage
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
 from coordgen_rs.server.tools.formats import call_reader
 from coordgen_rs.text.token_spelling import TokenSpelling
 
@@ -172,7 +172,7 @@ class Form:
         """An error after the first event."""
         return error.to_json()
 
-    def _delta(self, found: Sequence[Said]) -> dict[str, Any] | None:
+    def _delta(self, found: Sequence[AnswerEvent]) -> dict[str, Any] | None:
         """The part of a chunk's choice that holds it; None if there is nothing."""
         text = "".join(one.text for one in found if isinstance(one, Content))
         if self._asked.kind != "chat":
@@ -210,11 +210,11 @@ class Form:
             }
         return told
 
-    def _found(self, answer: Answer) -> list[Said]:
+    def _found(self, answer: Answer) -> list[AnswerEvent]:
         """All that an answer says."""
         return [*self._calls.read(answer.text), *self._rest(answer)]
 
-    def _rest(self, answer: Answer) -> list[Said]:
+    def _rest(self, answer: Answer) -> list[AnswerEvent]:
         """What an answer says behind its last piece."""
         return self._calls.end(is_cut=_is_cut(answer))
 
@@ -297,7 +297,7 @@ def _is_cut(answer: Answer) -> bool:
     return is_full or answer.stats.stop_string is not None
 
 
-def _message(found: Sequence[Said]) -> dict[str, Any]:
+def _message(found: Sequence[AnswerEvent]) -> dict[str, Any]:
     """What a model said, with the parts of each call put together."""
     text = "".join(one.text for one in found if isinstance(one, Content))
     calls = [_call(one) for one in _joined(found)]
@@ -306,13 +306,13 @@ def _message(found: Sequence[Said]) -> dict[str, Any]:
     return message | {"content": text or None, "tool_calls": calls} if calls else message
 
 
-def _thinking(found: Sequence[Said]) -> dict[str, Any]:
+def _thinking(found: Sequence[AnswerEvent]) -> dict[str, Any]:
     """What a model thinks, as clients of llama.cpp and of vLLM read it; nothing if it does not."""
     thought = "".join(one.text for one in found if isinstance(one, Thought))
     return {"reasoning_content": thought, "reasoning": thought} if thought else {}
 
 
-def _joined(found: Sequence[Said]) -> list[Call]:
+def _joined(found: Sequence[AnswerEvent]) -> list[Call]:
     """Calls, or their next parts, with what belongs to one call put together."""
     joined: list[Call] = []
     for one in found:

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
 
 Event = dict[str, Any]
 
@@ -31,7 +31,9 @@ class OutputItems:
         self._is_open = False  # whether the last one goes on
         self._entries: list[dict[str, Any]] = []  # of tokens, to be told with the next text
 
-    def say(self, found: Iterable[Said], logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+    def say(
+        self, found: Iterable[AnswerEvent], logprobs: Sequence[dict[str, Any]] = ()
+    ) -> list[Event]:
         """Tell what the model says.
 
         Args:

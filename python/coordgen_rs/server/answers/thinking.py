@@ -7,7 +7,7 @@ gpt-oss says each thing in a channel of its own (`_Channels`).
 
 from collections.abc import Sequence
 
-from coordgen_rs.server.tools.calls import CallReader, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, CallReader, Content, Thought
 from coordgen_rs.server.tools.text_buffer import begun_len
 from coordgen_rs.text.thinking import CHANNELS, Thinking
 
@@ -37,24 +37,24 @@ class ThinkingReader:
         """Whether a call has begun that has not ended."""
         return self._calls.is_open
 
-    def read(self, text: str) -> list[Said]:
+    def read(self, text: str) -> list[AnswerEvent]:
         """What is certain with this piece of text."""
         if self._split is None:
             return self._said(self._calls.read(text))
         return self._told(self._split.read(text))
 
-    def end(self, *, is_cut: bool = False) -> list[Said]:
+    def end(self, *, is_cut: bool = False) -> list[AnswerEvent]:
         """What is left at the end of the answer; `is_cut` as in `CallReader`."""
         left = [] if self._split is None else self._told(self._split.end())
         return [*left, *self._said(self._calls.end(is_cut=is_cut))]
 
-    def _told(self, parts: Sequence[Thought | str]) -> list[Said]:
-        found: list[Said] = []
+    def _told(self, parts: Sequence[Thought | str]) -> list[AnswerEvent]:
+        found: list[AnswerEvent] = []
         for part in parts:
             found += [part] if isinstance(part, Thought) else self._calls.read(part)
         return found
 
-    def _said(self, found: list[Said]) -> list[Said]:
+    def _said(self, found: list[AnswerEvent]) -> list[AnswerEvent]:
         """What the calls' reader tells; thoughts that it finds are text where none are wanted."""
         if self._split is not None:
             return found

@@ -59,7 +59,7 @@ class Choice:
     answer: dict[str, Any] | None = None
 
 
-Said = Content | Thought | Call
+AnswerEvent = Content | Thought | Call
 
 
 class CallReader(TextBuffer):
@@ -73,18 +73,18 @@ class CallReader(TextBuffer):
     def __init__(self) -> None:
         super().__init__()
         self.num_calls, self.is_open = 0, False
-        self._told: list[Said] = []
+        self._told: list[AnswerEvent] = []
         self._is_over = self._is_cut = False
         self._walk = self._answer()
 
-    def read(self, text: str) -> list[Said]:
+    def read(self, text: str) -> list[AnswerEvent]:
         """What is certain with this piece of text."""
         self.ahead += text
         next(self._walk, None)
         told, self._told = self._told, []
         return told
 
-    def end(self, *, is_cut: bool = False) -> list[Said]:
+    def end(self, *, is_cut: bool = False) -> list[AnswerEvent]:
         """What is left at the end of the answer.
 
         Args:

@@ -15,7 +15,7 @@ from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.dialects.errors import anthropic_error
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.arguments.syntax import is_object
-from coordgen_rs.server.tools.calls import Call, Content, Said
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -88,7 +88,7 @@ class MessageForm(Form):
         """An event that clients leave out."""
         return self.written({"type": "ping"})
 
-    def _events(self, found: Sequence[Said]) -> list[dict[str, Any]]:
+    def _events(self, found: Sequence[AnswerEvent]) -> list[dict[str, Any]]:
         """The events of what was said, block by block."""
         events: list[dict[str, Any]] = []
         block: dict[str, Any]

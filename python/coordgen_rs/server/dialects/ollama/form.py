@@ -17,7 +17,7 @@ from coordgen_rs.server.answers.logprobs import entries
 from coordgen_rs.server.asked.completion import Asked
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.arguments.syntax import is_object
-from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 
@@ -44,7 +44,7 @@ class OllamaForm(Form):
         return _line(model, cls._said([]), is_end=True) | {"done_reason": what}
 
     @classmethod
-    def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
+    def _said(cls, found: Sequence[AnswerEvent]) -> dict[str, Any]:
         """The part of a line that holds what was said."""
         raise NotImplementedError
 
@@ -85,14 +85,14 @@ class OllamaForm(Form):
         """A line without text."""
         return self.written(self._line([]))
 
-    def _lines(self, found: Sequence[Said], *, is_whole: bool) -> list[dict[str, Any]]:
+    def _lines(self, found: Sequence[AnswerEvent], *, is_whole: bool) -> list[dict[str, Any]]:
         """What was said as lines, in its order: text, and calls once they are complete.
 
         Args:
             found: What was said.
             is_whole: Whether the last call goes on no more.
         """
-        told: list[list[Said]] = []
+        told: list[list[AnswerEvent]] = []
         for one in found:
             if not isinstance(one, Call):
                 told += [[*self._parts], [one]]
@@ -115,7 +115,7 @@ class OllamaForm(Form):
             return {}
         return {"logprobs": entries(told, self._spelling)}
 
-    def _line(self, found: Sequence[Said], *, is_end: bool = False) -> dict[str, Any]:
+    def _line(self, found: Sequence[AnswerEvent], *, is_end: bool = False) -> dict[str, Any]:
         return _line(self._model, self._said(found), is_end=is_end)
 
     def _end(self, answer: Answer, queued_s: float) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class ChatForm(OllamaForm):
     """The objects of `/api/chat`."""
 
     @classmethod
-    def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
+    def _said(cls, found: Sequence[AnswerEvent]) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": _text(found, Content)}
         if thought := _text(found, Thought):
             message["thinking"] = thought
@@ -149,7 +149,7 @@ class GenerateForm(OllamaForm):
     """The objects of `/api/generate`."""
 
     @classmethod
-    def _said(cls, found: Sequence[Said]) -> dict[str, Any]:
+    def _said(cls, found: Sequence[AnswerEvent]) -> dict[str, Any]:
         thought = _text(found, Thought)
         said = {"response": _text(found, Content)}
         return said | {"thinking": thought} if thought else said
@@ -173,7 +173,7 @@ def _joined(parts: Sequence[Call]) -> list[Call]:
     return list(calls.values())
 
 
-def _text(found: Sequence[Said], kind: type[Content] | type[Thought]) -> str:
+def _text(found: Sequence[AnswerEvent], kind: type[Content] | type[Thought]) -> str:
     return "".join(one.text for one in found if isinstance(one, kind))
 
 
