@@ -85,7 +85,7 @@ class Worker:
         """Why nothing is taken any more."""
         if self.state == "failed":
             return _told(self.failure)
-        return UnavailableError("the server is going down")
+        return _told(self._stopped or UnavailableError("the server is going down"))
 
     def text_of(self, token: int) -> str:
         """The text of a token of an answer; the model is open, or was."""
@@ -171,7 +171,7 @@ class Worker:
             with self._right, suppress(ValueError):
                 self._openers.remove(waiter)
         if self._model is None or self._stopped is not None:
-            raise self._why_not() if self._stopped is None else _told(self._stopped)
+            raise self._why_not()
         return self._model
 
     async def answer(
@@ -220,14 +220,14 @@ class Worker:
         waiter = Waiter(client)
         with self._right:
             if self._stopped is not None:
-                raise _told(self._stopped)
+                raise self._why_not()
             self._waiting.add(waiter)
             self._early.discard(admission)
             self._call()
         try:
             await heard(waiter.called, sign)
             if waiter.error is not None:
-                raise _told(waiter.error)
+                raise self._why_not()
         except BaseException:
             with self._right:
                 was_waiting = self._waiting.remove(waiter)

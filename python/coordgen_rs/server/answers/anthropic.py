@@ -12,8 +12,8 @@ from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing, server_sent
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.refusal import anthropic_error
-from coordgen_rs.server.tools.calls import Call, Content, Said
-from coordgen_rs.server.tools.spelling.plain_json import is_object
+from coordgen_rs.server.tools.arguments.syntax import is_object
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -25,7 +25,7 @@ class _Blocks:
         self._num = 0
         self._open: str | int | None = None  # the kind of the block that goes on, or its call
 
-    def say(self, found: Sequence[Said]) -> Iterator[Event]:
+    def say(self, found: Sequence[AnswerEvent]) -> Iterator[Event]:
         """Tell what was said next."""
         block: Event
         for one in found:

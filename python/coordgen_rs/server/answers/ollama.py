@@ -15,14 +15,14 @@ from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing, as_json
 from coordgen_rs.server.answers.logprobs import entries
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
-from coordgen_rs.server.tools.spelling.plain_json import is_object
+from coordgen_rs.server.tools.arguments.syntax import is_object
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
 
-_Saying = Callable[[Sequence[Said]], Event]
+_Saying = Callable[[Sequence[AnswerEvent]], Event]
 """Makes the part of a line that holds what was said."""
 
 
-def _chat(found: Sequence[Said]) -> Event:
+def _chat(found: Sequence[AnswerEvent]) -> Event:
     """Of `/api/chat`."""
     message: Event = {"role": "assistant", "content": _text(found, Content)}
     if thought := _text(found, Thought):
@@ -33,7 +33,7 @@ def _chat(found: Sequence[Said]) -> Event:
     return {"message": message}
 
 
-def _generated(found: Sequence[Said]) -> Event:
+def _generated(found: Sequence[AnswerEvent]) -> Event:
     """Of `/api/generate`."""
     thought = _text(found, Thought)
     said = {"response": _text(found, Content)}
@@ -49,7 +49,7 @@ def loaded(dialect: Dialect, model: str, what: Literal["load", "unload"]) -> Eve
 def _stream(saying: _Saying, answered: Answered) -> Writing:
     calls = _Calls()
 
-    def lines(found: Sequence[Said], *, is_whole: bool) -> list[Event]:
+    def lines(found: Sequence[AnswerEvent], *, is_whole: bool) -> list[Event]:
         said = calls.completed(found, is_whole=is_whole)
         return [_line(answered.model, saying(one)) for one in said]
 
@@ -94,16 +94,16 @@ class _Calls:
     """Puts the parts of calls together."""
 
     def __init__(self) -> None:
-        self._parts: list[Said] = []  # of a call that is not complete
+        self._parts: list[AnswerEvent] = []  # of a call that is not complete
 
-    def completed(self, found: Sequence[Said], *, is_whole: bool) -> list[list[Said]]:
+    def completed(self, found: Sequence[AnswerEvent], *, is_whole: bool) -> list[list[AnswerEvent]]:
         """What was said, in its order, as lines: text, and calls once they are complete.
 
         Args:
             found: What was said.
             is_whole: Whether the last call goes on no more.
         """
-        told: list[list[Said]] = []
+        told: list[list[AnswerEvent]] = []
         for one in found:
             if not isinstance(one, Call):
                 told += [self._parts, [one]]
@@ -157,7 +157,7 @@ def _joined(parts: Sequence[Call]) -> list[Call]:
     return list(calls.values())
 
 
-def _text(found: Sequence[Said], kind: type[Content] | type[Thought]) -> str:
+def _text(found: Sequence[AnswerEvent], kind: type[Content] | type[Thought]) -> str:
     return "".join(one.text for one in found if isinstance(one, kind))
 
 

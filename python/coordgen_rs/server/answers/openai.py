@@ -15,7 +15,7 @@ from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
 from coordgen_rs.server.answers.logprobs import CompletionLogprobs, entries
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.answers.timings import StepFigures, figures, usage
-from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
 
 _FINGERPRINT = f"coordgen-{package_version()}"
 _OF_CHOICE = ("timings", "metrics", "coordgen")
@@ -63,7 +63,7 @@ class _Objects:
         """The part of a choice that holds no text."""
         return {"delta": {}} if self.is_chat else {"text": ""}
 
-    def delta(self, found: Sequence[Said]) -> Event | None:
+    def delta(self, found: Sequence[AnswerEvent]) -> Event | None:
         """The part of a choice that holds what is new; None where nothing is."""
         text = "".join(one.text for one in found if isinstance(one, Content))
         if not self.is_chat:
@@ -185,7 +185,7 @@ def _used(like: Event, told: Event) -> Event:
     return {name: like[name] for name in kept} | {"choices": [], "usage": told}
 
 
-def _message(found: Sequence[Said]) -> Event:
+def _message(found: Sequence[AnswerEvent]) -> Event:
     """What a model said, with the parts of each call put together."""
     text = "".join(one.text for one in found if isinstance(one, Content))
     calls = [_call(one) for one in _joined(found)]
@@ -194,13 +194,13 @@ def _message(found: Sequence[Said]) -> Event:
     return message | {"content": text or None, "tool_calls": calls} if calls else message
 
 
-def _thinking(found: Sequence[Said]) -> Event:
+def _thinking(found: Sequence[AnswerEvent]) -> Event:
     """What a model thinks, as clients of llama.cpp and of vLLM read it; nothing if it does not."""
     thought = "".join(one.text for one in found if isinstance(one, Thought))
     return {"reasoning_content": thought, "reasoning": thought} if thought else {}
 
 
-def _joined(found: Sequence[Said]) -> list[Call]:
+def _joined(found: Sequence[AnswerEvent]) -> list[Call]:
     """Calls, or their next parts, with what belongs to one call put together."""
     joined: list[Call] = []
     for one in found:

@@ -12,7 +12,8 @@ from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.content_tokens import ContentTokens
 from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.requests.record import Request
-from coordgen_rs.server.tools.calls import CallReader, Said
+from coordgen_rs.server.tools.calls import AnswerEvent
+from coordgen_rs.server.tools.formats import call_reader
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
@@ -27,7 +28,7 @@ class Delta(NamedTuple):
         is_call_open: Whether a call goes on.
     """
 
-    said: list[Said]
+    said: list[AnswerEvent]
     logprobs: Sequence[TokenLogprob]
     gain: Gain
     is_call_open: bool
@@ -45,7 +46,7 @@ class Ended(NamedTuple):
         gains: Its steps, where an answer that is written whole shows them.
     """
 
-    said: list[Said]
+    said: list[AnswerEvent]
     logprobs: Sequence[TokenLogprob]
     answer: Answer
     reason: str
@@ -62,7 +63,7 @@ class AnswerReader:
 
     def __init__(self, request: Request) -> None:
         def reader() -> ThinkingReader:
-            return ThinkingReader(request.thinking, CallReader(request.calling))
+            return ThinkingReader(request.thinking, call_reader(request.calling))
 
         self._said, self._content = reader(), None
         if request.spelling is not None and (request.thinking or request.calling):

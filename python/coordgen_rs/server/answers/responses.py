@@ -16,7 +16,7 @@ from coordgen_rs.server.answers.logprobs import entries
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.answers.timings import StepFigures, figures, usage
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import Call, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
 from coordgen_rs.server.tools.functions import Tools
 
 _DELTA = {"reasoning": "response.reasoning_text", "message": "response.output_text"}
@@ -38,7 +38,9 @@ class OutputItems:
         self._is_open = False  # whether the last one goes on
         self._entries: list[dict[str, Any]] = []  # of tokens, to be told with the next text
 
-    def say(self, found: Iterable[Said], logprobs: Sequence[dict[str, Any]] = ()) -> list[Event]:
+    def say(
+        self, found: Iterable[AnswerEvent], logprobs: Sequence[dict[str, Any]] = ()
+    ) -> list[Event]:
         """Tell what the model says.
 
         Args:

@@ -10,7 +10,7 @@ import json
 from hashlib import sha256
 from typing import Any
 
-from coordgen_rs.server.tools.forms import hermes
+from coordgen_rs.server.tools.formats import HERMES
 from coordgen_rs.server.tools.functions import Tools
 
 _ABOUT = """\
@@ -91,7 +91,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
         return {"role": "user", "content": content}
     if "tool_calls" not in message:
         return message
-    begin, end = hermes.FORM.opening, hermes.FORM.closing
+    begin, end = HERMES.opening, HERMES.closing
     calls = [f"{begin}\n{_json(call['function'])}\n{end}" for call in message["tool_calls"]]
     parts = [message["content"]] if message.get("content") else []
     return {"role": message["role"], "content": "\n".join([*parts, *calls])}

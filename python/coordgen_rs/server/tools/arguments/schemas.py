@@ -20,20 +20,22 @@ def properties_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     Args:
         schema: The schema of the arguments.
     """
-    whole = resolved(schema, schema)
-    named = whole.get("properties")
+    named = resolved(schema, schema).get("properties")
     named = named if isinstance(named, dict) else {}
-    listed = whole.get("required")
-    required = (
-        [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
-    )
-    named = dict.fromkeys([*named, *required], True) | named
-    shared: dict[str, Any] = {
-        name: schema[name] for name in ("$defs", "definitions") if name in schema
-    }
     return {
-        str(name): shared | (one if isinstance(one, dict) else {}) for name, one in named.items()
+        name: with_definitions(one if isinstance(one, dict) else {}, schema)
+        for name, one in (dict.fromkeys([*named, *required_of(schema)]) | named).items()
     }
+
+
+def with_definitions(schema: dict[str, Any], root: dict[str, Any]) -> dict[str, Any]:
+    """A part of a schema with what it may refer to in its root.
+
+    Args:
+        schema: The part.
+        root: The whole.
+    """
+    return {name: root[name] for name in ("$defs", "definitions") if name in root} | schema
 
 
 def is_open(schema: dict[str, Any]) -> bool:
@@ -45,10 +47,10 @@ def is_open(schema: dict[str, Any]) -> bool:
     return whole.get("additionalProperties", not (is_told and "properties" in whole)) is not False
 
 
-def required_of(schema: dict[str, Any]) -> frozenset[str]:
+def required_of(schema: dict[str, Any]) -> list[str]:
     """The properties that have to be given."""
     given = resolved(schema, schema).get("required")
-    return frozenset(map(str, given if isinstance(given, list) else ()))
+    return [name for name in given if isinstance(name, str)] if isinstance(given, list) else []
 
 
 def resolved(schema: Any, root: dict[str, Any]) -> dict[str, Any]:
