@@ -8,7 +8,6 @@ stream for asyncio is awaited piece by piece: the engine wakes the event loop th
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from threading import RLock
 from typing import Self
 
@@ -86,28 +85,24 @@ class Stream(NotCopied, Iterator[Piece]):
     @property
     def is_ready(self) -> bool:
         """Whether the next piece is here, or none will come: `next` waits for nothing."""
-        self._opened.check("stream")
-        with self._reading:
-            self.events.ask()
-            while not self._has_pieces and self.events.is_ready:
-                try:
-                    self._take()
-                except StopIteration:
-                    return True
-            return self._has_pieces
+        return self._is_here(lambda: self._has_pieces)
 
     @property
     def is_step_ready(self) -> bool:
-        """Whether `step` waits for nothing: the next step is here, or none will come."""
+        """Whether the next step is here, or none will come: `step` waits for nothing."""
+        return self._is_here(lambda: self._has_step)
+
+    def _is_here(self, has: Callable[[], bool]) -> bool:
+        """Whether there is something now, or will be no more."""
         self._opened.check("stream")
         with self._reading:
             self.events.ask()
-            while not self._has_step and self.events.is_ready:
+            while not has() and self.events.is_ready:
                 try:
                     self._take()
                 except StopIteration:
                     return True
-            return self._has_step
+            return has()
 
     def step(self) -> Gain | None:
         """What the next step adds; None at the end.
@@ -233,9 +228,8 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
 
     def __init__(self, stream: Stream) -> None:
         stream.events.is_awaited = True
-        self._stream = stream
+        self._stream, self._news = stream, asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._news = asyncio.Event()
         self._is_awaited = False
 
     @property
@@ -257,7 +251,7 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
             raise CallOrderError("the stream is read by another task, or in another event loop")
         if self._loop is None:
             self._loop = loop
-            self._stream.events.wake = partial(_wake, loop, self._news)
+            wake(self._stream, self._news)
         self._is_awaited = True
         try:
             self._news.clear()
@@ -287,9 +281,15 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
         await self.aclose()
 
 
-def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
-    with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
-        loop.call_soon_threadsafe(news.set)
+def wake(stream: Stream, news: asyncio.Event) -> None:
+    """Have a stream set an event with each of its own; called in the loop that awaits it."""
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
+            loop.call_soon_threadsafe(news.set)
+
+    stream.events.is_awaited, stream.events.wake = True, tell
 
 
 async def awaited(stream: AsyncStream) -> Answer:

@@ -5,11 +5,10 @@ In: what is awaited in the event loop, and what sends a sign. Out: the same, onc
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from functools import partial
 from typing import TypeVar
 
 from coordgen_rs.model.answer import Gain
-from coordgen_rs.model.stream import Stream
+from coordgen_rs.model.stream import Stream, wake
 
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a sign, which clients leave out."""
@@ -47,9 +46,8 @@ async def steps(stream: Stream, sign: Sign | None) -> AsyncGenerator[Gain]:
 
     The stream is closed at the end, or when the reader is cancelled.
     """
-    news, loop = asyncio.Event(), asyncio.get_running_loop()
-    stream.events.is_awaited = True
-    stream.events.wake = partial(_wake, loop, news)
+    news = asyncio.Event()
+    wake(stream, news)
     with stream:
         while True:
             await asyncio.sleep(0)  # others go on, too, where the answer is ahead
@@ -60,8 +58,3 @@ async def steps(stream: Stream, sign: Sign | None) -> AsyncGenerator[Gain]:
             if gain is None:
                 return
             yield gain
-
-
-def _wake(loop: asyncio.AbstractEventLoop, news: asyncio.Event) -> None:
-    if not loop.is_closed():  # else nobody awaits it
-        loop.call_soon_threadsafe(news.set)
