@@ -336,7 +336,7 @@ class Endpoints:
         finally:
             left.set()
             is_wanted.reset(compiling)
-            await asyncio.wait([running])  # it has its lane until it ends
+            await asyncio.gather(running, return_exceptions=True)  # it has its lane until then
 
     def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
         """Run what takes long in a thread, in turn with others of the client."""
