@@ -1,11 +1,12 @@
-"""An extension of griffe for `make docs`: the arguments of a class are those of its `__new__`, too.
+"""Extensions of griffe for `make docs`: what it shows of constructors, and of options.
 
 The stub of the Rust core declares constructors as `__new__`, as they are; griffe asks `__init__`.
+Options are annotated with what the command line and the server read, which is no type.
 """
 
 from typing import Any
 
-from griffe import Class, Extension, Function
+from griffe import Attribute, Class, ExprSubscript, ExprTuple, Extension, Function
 
 
 class StubConstructors(Extension):
@@ -17,3 +18,14 @@ class StubConstructors(Extension):
         if isinstance(constructor, Function) and "__init__" not in cls.members:
             constructor.name = "__init__"
             cls.set_member("__init__", constructor)
+
+
+class PlainTypes(Extension):
+    """Shows the type alone of what is `Annotated`."""
+
+    def on_attribute_instance(self, *, attr: Attribute, **_: Any) -> None:
+        """Called when an attribute is known."""
+        shown = attr.annotation
+        is_annotated = isinstance(shown, ExprSubscript) and shown.canonical_name == "Annotated"
+        if is_annotated and isinstance(shown.slice, ExprTuple):
+            attr.annotation = shown.slice.elements[0]

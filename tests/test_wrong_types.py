@@ -9,7 +9,9 @@ from coordgen_rs import (
     Dialogue,
     DraftModel,
     Model,
+    OpenOptions,
     RequestOptions,
+    SessionOptions,
     generate,
     make_drafter,
     open_session,
@@ -63,8 +65,16 @@ def options(function):
 def calls(bundle, session, model):
     """Public functions, their options, and how they are called with one of them."""
     prompt = {"prompt_ids": [1, 2], "max_new_tokens": 2}
-    yield "open", options(Model.open), lambda one: Model.open(**({"path": bundle} | one))
-    yield "open_session", options(open_session), lambda o: open_session(**({"path": bundle} | o))
+    yield (
+        "open",
+        ["path", *OpenOptions.__annotations__],
+        lambda one: Model.open(**({"path": bundle} | one)),
+    )
+    yield (
+        "open_session",
+        ["path", *SessionOptions.__annotations__],
+        lambda o: open_session(**({"path": bundle} | o)),
+    )
     yield "generate", options(generate), lambda one: next(generate(session, **(prompt | one)))
     yield "plain", options(plain), lambda one: next(plain(session, **(prompt | one)))
     yield "make_drafter", options(make_drafter), lambda one: make_drafter(session, **one)

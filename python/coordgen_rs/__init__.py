@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span
-    from coordgen_rs.model.async_stream import AsyncStream
     from coordgen_rs.model.dialogue import Dialogue
-    from coordgen_rs.model.options import RequestOptions
-    from coordgen_rs.model.stream import Stream
+    from coordgen_rs.model.options import ChatOptions, RequestOptions
+    from coordgen_rs.model.stream import AsyncStream, Stream
     from coordgen_rs.opening.directory import open_bundle
+    from coordgen_rs.opening.options import OpenOptions, SessionOptions
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session
     from coordgen_rs.target.batch.counts import RunCounts
@@ -88,6 +88,7 @@ __all__ = [
     "Answer",
     "AsyncStream",
     "Bundle",
+    "ChatOptions",
     "CoordgenError",
     "Corpus",
     "CpuDevice",
@@ -110,6 +111,7 @@ __all__ = [
     "Matcher",
     "Model",
     "ModelDrafter",
+    "OpenOptions",
     "OrtSession",
     "Piece",
     "PrefixPool",
@@ -121,6 +123,7 @@ __all__ = [
     "Sampling",
     "SeenTokens",
     "Session",
+    "SessionOptions",
     "SharedHistory",
     "Span",
     "Stats",
@@ -146,8 +149,9 @@ _MODULES = {
     "Added": "history.corpus.reading",
     "Alternative": "generation.logprobs",
     "Answer": "model.answer",
-    "AsyncStream": "model.async_stream",
+    "AsyncStream": "model.stream",
     "Bundle": "bundle.directory",
+    "ChatOptions": "model.options",
     "CoordgenError": "errors",
     "Corpus": "history.corpus.corpus",
     "CpuDevice": "target.device",
@@ -170,6 +174,7 @@ _MODULES = {
     "Matcher": "grammar.matcher",
     "Model": "model",
     "ModelDrafter": "drafting.draft_model",
+    "OpenOptions": "opening.options",
     "OrtSession": "target.ort_session",
     "Piece": "model.answer",
     "PrefixPool": "target.prefixes",
@@ -181,6 +186,7 @@ _MODULES = {
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "target.session",
+    "SessionOptions": "opening.options",
     "SharedHistory": "_core",
     "Span": "model.answer",
     "Stats": "generation.stats",

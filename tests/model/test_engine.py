@@ -100,9 +100,8 @@ class Said:
     drafters: None = None
     prefixes: None = None
     reuse_prefix: bool = True
-    beside: object = None
 
-    def steps(self, session):
+    def steps(self, session, beside):
         return session.steps(self.text, self.stats, self.asked["on_read"])
 
 

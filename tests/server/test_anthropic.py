@@ -11,8 +11,10 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import anthropic
 
 from coordgen_rs import JsonSchema
-from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.dialects.anthropic.form import MessageForm
+from coordgen_rs.model.answer import Gain
+from coordgen_rs.server.answers.anthropic import MESSAGES
+from coordgen_rs.server.answers.dialect import Answered
+from coordgen_rs.server.answers.reader import Delta
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.requests.anthropic import parse_message
 from coordgen_rs.server.requests.fields import Fields
@@ -98,9 +100,10 @@ def test_events_come_in_anthropics_order():
 
 
 def test_thoughts_and_the_parts_of_a_call_are_blocks():
-    asked = parse_message(Fields(dict(HELLO) | {"tools": [TOOL]}), FakeModel())
-    form = MessageForm(asked, "fake", chr)
-    assert isinstance(form, Form)
+    request = parse_message(Fields(dict(HELLO) | {"tools": [TOOL]}), FakeModel())
+    writing = MESSAGES.stream(Answered(request, "fake", chr))
+    [begin] = next(writing)
+    assert begin["type"] == "message_start"
     said = [
         Thought("I "),
         Thought("see"),
@@ -108,7 +111,7 @@ def test_thoughts_and_the_parts_of_a_call_are_blocks():
         Call(0, "f", '{"x"'),
         Call(0, None, ":1}"),
     ]
-    events = form._events(said)
+    events = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=True))
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert deltas == [
         {"type": "thinking_delta", "thinking": "I "},

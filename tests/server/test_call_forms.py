@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 
 from call_templates import ENDS, TEMPLATES
 from checkpoints import ROOT
-from coordgen_rs.server.tools.calls import Call, Calling, CallReader, Content
-from coordgen_rs.server.tools.forms import FORMS, form_of, hermes
-from coordgen_rs.server.tools.forms.form import Choice
+from coordgen_rs.server.tools.calls import Call, Choice, Content
+from coordgen_rs.server.tools.formats import FORMATS, HERMES, Calling, call_reader, format_of
 from coordgen_rs.server.tools.lexicon import Lexicon
 from coordgen_rs.text.chat_template import ChatTemplate
 
-BY_NAME = {form.name: form for form in FORMS}
+BY_NAME = {form.name: form for form in FORMATS}
 UNITS = {"type": "string", "enum": ["C", "F"]}
 WEATHER = {
     "type": "object",
@@ -77,9 +76,9 @@ def spoken(name, calls):
     return text.replace("commentary json", "commentary <|constrain|>json")
 
 
-def read(form, parts, *, is_held, functions=FUNCTIONS, is_cut=False):
+def read(form, parts, *, is_constrained, functions=FUNCTIONS, is_cut=False):
     """Content, and calls with the parts of each put together."""
-    reader, text, calls = CallReader(Calling(form, functions, is_held)), "", {}
+    reader, text, calls = call_reader(Calling(form, functions, is_constrained)), "", {}
     found = [one for part in parts for one in reader.read(part)]
     for said in [*found, *reader.end(is_cut=is_cut)]:
         if isinstance(said, Content):
@@ -104,33 +103,33 @@ def calls_of(name):
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_template_tells_the_form_of_its_models(name):
-    assert form_of(TEMPLATES[name]).name == name
+    assert format_of(TEMPLATES[name]).name == name
     assert {*TEMPLATES} == {*BY_NAME}
 
 
 def test_a_template_of_no_known_form_gets_that_of_hermes():
     for family in ("gemma", "phi3", "smollm2", "qwen3", "smollm3"):
         source = (ROOT / "tests" / "text" / "templates" / f"{family}.jinja").read_text()
-        assert form_of(source) is hermes.FORM
+        assert format_of(source) is HERMES
 
 
-@pytest.mark.parametrize("is_held", [True, False], ids=["held", "free"])
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_calls_are_read_as_the_template_writes_them(name, is_held):
+def test_calls_are_read_as_the_template_writes_them(name, is_constrained):
     for calls in (calls_of(name), [("time", {})]):
-        text = spoken(name, calls) if is_held else written(name, calls)
-        assert parsed(read(BY_NAME[name], [text], is_held=is_held)) == ("", calls)
-        assert parsed(read(BY_NAME[name], text, is_held=is_held)) == ("", calls)
+        text = spoken(name, calls) if is_constrained else written(name, calls)
+        assert parsed(read(BY_NAME[name], [text], is_constrained=is_constrained)) == ("", calls)
+        assert parsed(read(BY_NAME[name], text, is_constrained=is_constrained)) == ("", calls)
 
 
 def test_ids_within_calls_are_left_out():
     text = written("mistral-listed", WRITTEN)
     assert '"id": "abcdefg01"' in text
-    assert parsed(read(BY_NAME["mistral-listed"], [text], is_held=False)) == ("", WRITTEN)
+    assert parsed(read(BY_NAME["mistral-listed"], [text], is_constrained=False)) == ("", WRITTEN)
 
 
-def grammar(name, lexicon_of, **choice):
-    return BY_NAME[name].grammar(Choice(FUNCTIONS, **choice), lexicon_of)
+def grammar(name, lexicon_of, functions=FUNCTIONS, **choice):
+    return BY_NAME[name].grammar(Choice(functions, **choice), lexicon_of)
 
 
 @pytest.fixture(scope="module", params=["marks", "text"])
@@ -191,23 +190,27 @@ def test_from_a_calls_beginning_on_it_fits_the_function(name, tokens_of):
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_function_that_cannot_be_held_to_takes_any_arguments(name, tokens_of):
     tokens = tokens_of(name)
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends, loose=["get.weather"]))
+    loose = FUNCTIONS | {"get.weather": {"type": "object"}}
+    lark = grammar(name, Lexicon(tokens.added(), tokens.ends), loose)
     for values in ({}, ARGUMENTS, {"town": "Ulm", "more": [1, True]}):
         text = spoken(name, [("get.weather", values)])
         assert checked(tokens, lark, text) is None
-        assert parsed(read(BY_NAME[name], [text], is_held=True)) == ("", [("get.weather", values)])
+        assert parsed(read(BY_NAME[name], [text], is_constrained=True)) == (
+            "",
+            [("get.weather", values)],
+        )
     assert checked(tokens, lark, spoken(name, [("time", {"town": "Ulm"})])) is not None
 
 
-@pytest.mark.parametrize("name", [form.name for form in FORMS if getattr(form, "begin", "")])
+@pytest.mark.parametrize("name", [form.name for form in FORMATS if getattr(form, "begin", "")])
 def test_a_mark_that_is_only_mentioned_is_text(name, tokens_of):
     form = BY_NAME[name]
     tokens = tokens_of(name)
     lark = grammar(name, Lexicon(tokens.added(), tokens.ends))
     text = f"Calls stand behind {form.opening} marks, {form.opening}"
     assert checked(tokens, lark, text) is None
-    for is_held in (True, False):
-        assert read(form, text, is_held=is_held) == (text, [])
+    for is_constrained in (True, False):
+        assert read(form, text, is_constrained=is_constrained) == (text, [])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -235,7 +238,7 @@ def test_behind_a_call_white_space_may_follow_and_then_the_end(
     for white in ("", "\n", "\n\n", " \n"):
         assert checked(tokens, lark, text + white) is None
         for parts in ([text + white], text + white):
-            assert parsed(read(BY_NAME[name], parts, is_held=True)) == ("", calls)
+            assert parsed(read(BY_NAME[name], parts, is_constrained=True)) == ("", calls)
     if is_required:
         assert checked(tokens, lark, text + "\nSo") is not None
 
@@ -248,12 +251,15 @@ def test_in_channels_white_space_around_the_mark_behind_a_call_is_not_for_the_cl
     lark = grammar("harmony", Lexicon(tokens.added(), tokens.ends))
     text = spoken("harmony", WRITTEN[:1]).removesuffix("<|call|>") + "\n<|call|>\n"
     assert tokens.refused_at(lark, text) is None
-    for is_held in (True, False):
+    for is_constrained in (True, False):
         for parts in ([text], text):
-            assert parsed(read(BY_NAME["harmony"], parts, is_held=is_held)) == ("", WRITTEN[:1])
+            assert parsed(read(BY_NAME["harmony"], parts, is_constrained=is_constrained)) == (
+                "",
+                WRITTEN[:1],
+            )
     returned = text.replace("<|call|>", "<|return|>")
     for parts in ([returned], returned):
-        assert parsed(read(BY_NAME["harmony"], parts, is_held=False)) == ("", WRITTEN[:1])
+        assert parsed(read(BY_NAME["harmony"], parts, is_constrained=False)) == ("", WRITTEN[:1])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -299,9 +305,9 @@ arguments = st.fixed_dictionaries(
 
 
 @given(st.data(), st.sampled_from(sorted(TEMPLATES)), arguments, st.booleans())
-def test_however_an_answer_is_cut_the_same_is_read(data, name, given, is_held):
+def test_however_an_answer_is_cut_the_same_is_read(data, name, given, is_constrained):
     calls = [("get.weather", given), ("time", {})][: len(calls_of(name))]
-    text = spoken(name, calls) if is_held else written(name, calls)
+    text = spoken(name, calls) if is_constrained else written(name, calls)
     before = data.draw(st.sampled_from(["", "So: ", "See <tool", "\n"]))
     if name not in ("harmony", "llama"):
         text = before + text
@@ -309,8 +315,8 @@ def test_however_an_answer_is_cut_the_same_is_read(data, name, given, is_held):
         before = ""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     parts = [text[start:end] for start, end in zip([0, *cuts], [*cuts, None], strict=True)]
-    found = read(BY_NAME[name], parts, is_held=is_held)
-    assert found == read(BY_NAME[name], [text], is_held=is_held)
+    found = read(BY_NAME[name], parts, is_constrained=is_constrained)
+    assert found == read(BY_NAME[name], [text], is_constrained=is_constrained)
     assert parsed(found) == (before if before.strip() else "", calls)
 
 
@@ -318,7 +324,7 @@ def test_however_an_answer_is_cut_the_same_is_read(data, name, given, is_held):
 def test_a_held_call_is_told_as_it_is_made(name):
     form, given = BY_NAME[name], {"city": "a long name of a city", "days": 3, "unit": "C"}
     text = spoken(name, [("get.weather", given)])
-    reader, told = CallReader(Calling(form, FUNCTIONS, is_held=True)), []
+    reader, told = call_reader(Calling(form, FUNCTIONS, is_constrained=True)), []
     for character in text:
         told += reader.read(character)
         if told and json.dumps(given, ensure_ascii=False) != "".join(c.arguments for c in told):
@@ -330,11 +336,20 @@ def test_a_held_call_is_told_as_it_is_made(name):
     assert not reader.is_open
 
 
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_white_space_before_a_call_is_not_told_however_the_answer_is_cut(name, is_constrained):
+    text = "\n" + spoken(name, [("time", {})])
+    for end in range(len(text)):
+        found = read(BY_NAME[name], [text[:end], text[end:]], is_constrained=is_constrained)
+        assert parsed(found) == ("", [("time", {})]), text[:end]
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_of_a_call_that_is_cut_no_mark_is_text(name):
     text = spoken(name, calls_of(name))
     for end in range(len(text) + 1):
-        said, calls = read(BY_NAME[name], text[:end], is_held=True, is_cut=True)
+        said, calls = read(BY_NAME[name], text[:end], is_constrained=True, is_cut=True)
         assert (said, len(calls) <= len(calls_of(name))) == ("", True), text[:end]
     assert len(calls) == len(calls_of(name))
 
@@ -343,14 +358,14 @@ def test_of_a_call_that_is_cut_no_mark_is_text(name):
 def test_what_only_looks_like_the_beginning_of_a_call_is_text(name):
     for said in ("t", " to=", "a <", "Hi\n", "so <|", "t o", "\n"):
         for is_cut in (False, True):
-            text, calls = read(BY_NAME[name], said, is_held=False, is_cut=is_cut)
+            text, calls = read(BY_NAME[name], said, is_constrained=False, is_cut=is_cut)
             assert (text, calls) == (said, [])
         answer = f"It is so. {said}"
-        assert read(BY_NAME[name], answer, is_held=True, is_cut=True) == (answer, [])
+        assert read(BY_NAME[name], answer, is_constrained=True, is_cut=True) == (answer, [])
 
 
 def test_a_call_that_goes_on_as_none_may_stays_open():
-    reader = CallReader(Calling(hermes.FORM, FUNCTIONS, is_held=True))
+    reader = call_reader(Calling(HERMES, FUNCTIONS, is_constrained=True))
     reader.read('<tool_call>\n{"name": "time", "arguments": {"x" nonsense')
     assert (reader.num_calls, reader.is_open) == (1, True)
     reader.end(is_cut=False)
@@ -360,16 +375,16 @@ def test_a_call_that_goes_on_as_none_may_stays_open():
 def test_in_channels_the_end_of_an_answer_is_no_header():
     final = "<|channel|>final<|message|>Hi<|end|>"
     for said in ("t", " to=", "\n", "to=functions.x"):
-        assert read(BY_NAME["harmony"], final + said, is_held=False) == (f"Hi{said}", [])
-    assert read(BY_NAME["harmony"], final + "<|start|>assist", is_held=False) == ("Hi", [])
+        assert read(BY_NAME["harmony"], final + said, is_constrained=False) == (f"Hi{said}", [])
+    assert read(BY_NAME["harmony"], final + "<|start|>assist", is_constrained=False) == ("Hi", [])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_call_that_is_cut_has_the_beginning_of_its_arguments(name):
     text = spoken(name, calls_of(name))
-    [*_, (_, whole)], longest = read(BY_NAME[name], [text], is_held=True)[1][:1], 0
+    [*_, (_, whole)], longest = read(BY_NAME[name], [text], is_constrained=True)[1][:1], 0
     for end in range(len(text)):
-        content, calls = read(BY_NAME[name], [text[:end]], is_held=True)
+        content, calls = read(BY_NAME[name], [text[:end]], is_constrained=True)
         begun = (*BY_NAME[name].marks, text[:end])  # of a mark, too: no call has begun with it
         assert any(mark.startswith(content) for mark in begun)
         if calls:
@@ -378,9 +393,20 @@ def test_a_call_that_is_cut_has_the_beginning_of_its_arguments(name):
     assert longest == len(whole)
 
 
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_value_that_goes_on_opening_lists_ends_no_answer(name, is_constrained):
+    text = spoken(name, [("get.weather", {"city": "Ulm", "days": 12345, "unit": "C"})])
+    for deep in ("[" * 9000, "[" * 9000 + "]" * 9000):
+        said, calls = read(
+            BY_NAME[name], [text.replace("12345", deep)], is_constrained=is_constrained
+        )
+        assert "[" * 9000 in said + "".join(arguments for _, arguments in calls)
+
+
 def test_arguments_of_python_are_read_in_either_quotes():
     text = "<|tool_call_start|>[get.weather(city='Kö\\'ln', unit=\"C\", is_long=true)]"
-    said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_held=False)
+    said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_constrained=False)
     assert parsed(said) == (
         "",
         [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})],

@@ -9,12 +9,11 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.server.tools.calls import Calling, CallReader
-from coordgen_rs.server.tools.forms import FORMS
-from coordgen_rs.server.tools.forms.form import Choice
+from coordgen_rs.server.tools.calls import Choice
+from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
 from coordgen_rs.server.tools.lexicon import Lexicon
 
-BY_NAME = {form.name: form for form in FORMS}
+BY_NAME = {form.name: form for form in FORMATS}
 QUOTED = {"gemma": '<|"|>', "function-gemma": "<escape>"}
 SPELT = ("qwen-xml", "lfm2", "gemma", "function-gemma")
 """Forms with a spelling of their own."""
@@ -46,11 +45,11 @@ def refused_at(name, parameters, *arguments):
     return tokens.refused_at(lark, written(name, *arguments))
 
 
-def read(name, parameters, *arguments, is_held=True):
+def read(name, parameters, *arguments, is_constrained=True):
     """The arguments of the one call that is read, whole and in pieces."""
     found, text = [], written(name, *arguments)
     for parts in ([text], text):
-        reader = CallReader(Calling(BY_NAME[name], {"f": parameters}, is_held))
+        reader = call_reader(Calling(BY_NAME[name], {"f": parameters}, is_constrained))
         said = [*(one for part in parts for one in reader.read(part)), *reader.end()]
         found.append(json.loads("".join(one.arguments for one in said if hasattr(one, "number"))))
     assert found[0] == found[1]
@@ -158,6 +157,6 @@ def test_every_name_of_a_property_is_written_and_read(name):
     given = [json.dumps(one) if one in quoted else one for one in NAMES]
     arguments = [(spelt, number) for number, spelt in enumerate(given)]
     assert refused_at(name, parameters, *arguments) is None
-    for is_held in (True, False):
-        found = read(name, parameters, *arguments, is_held=is_held)
+    for is_constrained in (True, False):
+        found = read(name, parameters, *arguments, is_constrained=is_constrained)
         assert found == {one: number for number, one in enumerate(NAMES)}

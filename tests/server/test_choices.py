@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,9 @@ from starlette.testclient import TestClient
 
 from coordgen_rs import Model
 from coordgen_rs.errors import BundleError, NonFiniteLogitsError
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.answers.several import AnsweringSeveral
+from coordgen_rs.server.answers import awaiting
+from coordgen_rs.server.answers.answering import _Sent
 from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.jobs import Jobs
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client
@@ -27,7 +24,7 @@ from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError
 from fake_model import STEPS, FakeModel
 from fake_served import refused, serving
-from with_worker import all_news, asked, in_thread, job, with_worker
+from with_worker import Job, ended, in_thread, response_to, with_worker
 
 TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -38,10 +35,10 @@ SAMPLED = {"temperature": 1, "seed": 7}
 class SeededModel(FakeModel):
     """Says its seed, one letter a step."""
 
-    def _answered(self, prompt, options, on_read):
+    def _answered(self, prompt, options):
         said = f"seed {options['seed']}"
         self.steps = [(letter, ("target",)) for letter in said]
-        return super()._answered(prompt, options, on_read)
+        return super()._answered(prompt, options)
 
 
 def chunks_of(response):
@@ -155,13 +152,13 @@ def test_an_error_of_one_choice_is_the_requests(is_streamed):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
-    may_open, real, pings = threading.Event(), Form.ping, []
+    may_open, real, signs = threading.Event(), _Sent.sign, []
 
-    def ping(form):
-        pings.append(form)
-        if len(pings) == 3:
+    async def sign(sent):
+        signs.append(sent)
+        if len(signs) == 3:
             may_open.set()
-        return real(form)
+        await real(sent)
 
     def opened(one):
         may_open.wait()
@@ -169,8 +166,8 @@ def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
             raise BundleError("damaged")
         return FakeModel()
 
-    monkeypatch.setattr(answering, "PING_S", 0.001)
-    monkeypatch.setattr(Form, "ping", ping)
+    monkeypatch.setattr(awaiting, "PING_S", 0.001)
+    monkeypatch.setattr(_Sent, "sign", sign)
     models = Models([Offered("fake", Path("fake"))], opened, 8)
     models.start()
     with TestClient(make_app(models, Access()), base_url="http://localhost:8080") as client:
@@ -206,21 +203,29 @@ def test_several_places_are_held_together_or_not_at_all():
     assert not places._of_key
 
 
+async def never():
+    await asyncio.Event().wait()
+
+
+async def nothing(message):
+    pass
+
+
 def test_other_clients_come_between_the_answers_of_one():
     model = FakeModel(is_gated=True)
 
     async def test(worker):
-        first = job("first", "a")
-        worker.submit(first)
+        await Job("first", "a").submit(worker)
         await in_thread(model.at_step.acquire)
-        jobs = Jobs(asked("three", n=3, **SAMPLED), Client("", "b"))
-        for one in jobs.all:
-            worker.submit(one)
-        other = job("other", "c")
-        worker.submit(other)
+        response = response_to(worker, "three", num=3, stream=True, **SAMPLED)
+        answering = asyncio.create_task(response({}, never, nothing))
+        while worker.num_waiting < 3:
+            await asyncio.sleep(0)
+        await Job("other", "c").submit(worker)
         model.may_step.release(1000)
         worker.close()  # what waits is still answered
-        await in_thread(worker.join)
+        await answering
+        await ended(worker)
         assert model.ended == ["first", "three", "other", "three", "three"]
 
     with_worker(test, model)
@@ -230,34 +235,24 @@ def test_a_client_that_goes_away_ends_all_its_answers():
     model = FakeModel(is_gated=True)
 
     async def test(worker):
-        request = asked("gone", n=3, stream=True, **SAMPLED)
-        jobs = Jobs(request, Client("", "a"))
-        forms = [Form(request.choice(number), "fake", chr, None, number) for number in range(3)]
-        places = Places(9, lambda _: 1)
-        for one in jobs.all:
-            worker.submit(one)
+        has_left = asyncio.Event()
 
         async def receive():
+            await has_left.wait()
             return {"type": "http.disconnect"}
 
-        async def send(message):
-            raise OSError
-
-        with ExitStack() as held:
-            held.enter_context(places.more(Client("", "a"), 2))
-            response = AnsweringSeveral(jobs, worker, forms, held.pop_all(), with_usage=False)
+        response = response_to(worker, "gone", num=3, stream=True, **SAMPLED)
+        answering = asyncio.create_task(response({}, receive, nothing))
         await in_thread(model.at_step.acquire)
-        await response({}, receive, send)
-        assert worker.num_waiting == 0
-        assert not places._of_client
+        has_left.set()
+        await answering
+        assert (worker.num_running, worker.num_waiting) == (0, 0)
         model.may_step.release(1000)
-        await asyncio.wait_for(all_news_of(job("next"), worker), 600)
+        behind = Job("next")
+        await behind.submit(worker)
+        await behind.end()
         assert worker.figures.given_up == 3
         assert model.ended == ["gone", "next"]
-
-    async def all_news_of(one, worker):
-        worker.submit(one)
-        await all_news(one)
 
     with_worker(test, model)
 

@@ -10,9 +10,8 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 import jsonschema
 
 from coordgen_rs import Lark, Model
-from coordgen_rs.server.tools.calls import Call, Calling, CallReader
-from coordgen_rs.server.tools.forms import FORMS
-from coordgen_rs.server.tools.forms.form import Choice
+from coordgen_rs.server.tools.calls import Call, Choice
+from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
 from coordgen_rs.server.tools.lexicon import Lexicon
 
 LAMP = {
@@ -42,7 +41,7 @@ def model(bundle_of):
 
 
 def calls_of(form, text):
-    reader, calls = CallReader(Calling(form, FUNCTIONS, is_held=True)), {}
+    reader, calls = call_reader(Calling(form, FUNCTIONS, is_constrained=True)), {}
     for said in [*reader.read(text), *reader.end()]:
         if isinstance(said, Call):
             name, before = calls.get(said.number, (said.name, ""))
@@ -51,7 +50,7 @@ def calls_of(form, text):
 
 
 @pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
+@pytest.mark.parametrize("form", FORMATS, ids=[form.name for form in FORMATS])
 def test_drafts_change_no_token(model, form, choice):
     if form.name == "harmony":
         said = '<|channel|>commentary to=functions.paint json<|message|>{"colour": "red"}<|call|>'

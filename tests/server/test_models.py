@@ -1,5 +1,6 @@
 """Several models behind one port: which is asked, when it is opened, and who goes for whom."""
 
+import asyncio
 import json
 import threading
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
-from coordgen_rs.server.answers import answering
+from coordgen_rs.server.answers import awaiting
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered, offered
@@ -115,7 +116,7 @@ def test_the_first_is_the_default_and_others_are_opened_when_they_are_asked_for(
 
 
 def test_requests_wait_for_a_model_that_is_opened_once_and_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(answering, "PING_S", 0.001)
+    monkeypatch.setattr(awaiting, "PING_S", 0.001)
     several = Several(tmp_path)
     several.may_open["a"].set()
     answers = []
@@ -183,7 +184,7 @@ def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
     may_all(several)
     several.models.start()
     with several.models.hold("a") as held:
-        model = held.opening.result()
+        model = asyncio.run(held.opened())
         with several.models.hold("b") as waiting:
             while several.models.state("a") != "unloaded":
                 pass
@@ -193,7 +194,7 @@ def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
         # Whoever asks for it now waits for another opening of it.
     with several.models.hold("b") as other:
         assert other is waiting
-        assert other.opening.result() is several.made["b"]
+        assert asyncio.run(other.opened()) is several.made["b"]
     assert model.is_closed
     several.models.close()
     several.models.join()
@@ -219,7 +220,7 @@ def test_a_model_that_turns_out_larger_than_the_limit_is_refused_now_and_later(t
     with several.client() as client:
         for _ in range(2):
             with several.models.hold("b") as worker, pytest.raises(UnavailableError):
-                worker.opening.result()
+                asyncio.run(worker.opened())
             error = refused(client.post(COMPLETIONS, json={"prompt": "x", "model": "b"}), 503)
             told = "the model b takes about 300 bytes, which is more than --memory-limit 250"
             assert (error["message"], error["code"]) == (told, "model_failed")
@@ -259,7 +260,7 @@ def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
     several.models.start()
     with several.models.hold("a") as worker:
         with pytest.raises(UnavailableError, match=r"a takes about 100 bytes, .*-limit 50"):
-            worker.opening.result()
+            asyncio.run(worker.opened())
         assert isinstance(worker.failure.__cause__, MemoryBudgetError)
     several.models.join()
 

@@ -14,7 +14,10 @@ import ollama
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.server.dialects.ollama.form import ChatForm
+from coordgen_rs.model.answer import Gain
+from coordgen_rs.server.answers.dialect import Answered
+from coordgen_rs.server.answers.ollama import CHAT
+from coordgen_rs.server.answers.reader import Delta
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.ollama import parse_chat
@@ -126,12 +129,14 @@ def test_text_and_calls_are_streamed_in_their_order(size):
 
 
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
-    fields = Fields({"messages": MESSAGES, "tools": [TOOL]})
-    form = ChatForm(parse_chat(fields, FakeModel()), "fake", chr)
+    request = parse_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}), FakeModel())
+    writing = CHAT.stream(Answered(request, "fake", chr))
+    assert next(writing) == []
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
-    message = form._line(said)["message"]
-    [call] = message["tool_calls"]
-    assert (message["thinking"], message["content"]) == ("hm", "So")
+    lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))
+    thought, text, called = (line["message"] for line in lines)
+    [call] = called["tool_calls"]
+    assert (thought["thinking"], text["content"]) == ("hm", "So")
     assert call["function"] == {"index": 0, "name": "f", "arguments": {"x": 1}}
 
 

@@ -30,7 +30,7 @@ MESSAGE = "<|start|>assistant<|channel|>"
 
 def read(thinking, pieces):
     """Thinking and content of an answer that comes in pieces."""
-    reader = ThinkingReader(thinking, CallReader(None))
+    reader = ThinkingReader(thinking, CallReader())
     found = [one for piece in pieces for one in reader.read(piece)] + reader.end()
     assert all(one.text for one in found)
     return (
@@ -98,7 +98,7 @@ def test_however_an_answer_is_cut_the_same_is_told(thinking, said, cuts):
     cuts=st.lists(st.integers(0, 200), max_size=8),
 )
 def test_the_tokens_of_the_content_are_its_text(thinking, said, cuts):
-    content = ContentTokens(ThinkingReader(thinking, CallReader(None)), FakeSpelling(), ())
+    content = ContentTokens(ThinkingReader(thinking, CallReader()), FakeSpelling(), ())
     records = [TokenLogprob(ord(one), -1.0, ()) for one in said]
     places = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
     told = [one for i, j in pairwise(places) for one in content.read(records[i:j])]

@@ -10,17 +10,14 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.server.answers.answering import Answering
-from coordgen_rs.server.answers.forms import Form
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.serving import how_many_together
-from coordgen_rs.server.worker import Worker
 from coordgen_rs.target.batch.counts import RunCounts
 from fake_model import STEPS, FakeModel
 from fake_served import fake_models, is_loading
-from with_worker import all_news, in_thread, job, with_worker
+from with_worker import Job, ended, in_thread, response_to, with_worker
 
 TEXT = "".join(text for text, _ in STEPS)
 
@@ -28,7 +25,7 @@ TEXT = "".join(text for text, _ in STEPS)
 async def running(model, worker, *jobs):
     """Submit jobs, and wait until all of them are at their first step."""
     for one in jobs:
-        worker.submit(one)
+        await one.submit(worker)
         await in_thread(model.at_step.acquire)
 
 
@@ -36,13 +33,13 @@ def test_as_many_as_there_are_places_run_at_the_same_time():
     model = FakeModel(is_gated=True, parallel=2)
 
     async def test(worker):
-        first, second, third = job("a"), job("b"), job("c")
+        first, second, third = Job("a"), Job("b"), Job("c")
         await running(model, worker, first, second)
-        worker.submit(third)
+        await third.submit(worker)
         assert (worker.num_running, worker.num_waiting, worker.num_places) == (2, 1, 2)
         model.may_step.release(1000)
         for one in (first, second, third):
-            assert (await all_news(one))[-1].text == TEXT
+            assert (await one.end()).text == TEXT
         assert worker.figures.finished == 3
 
     with_worker(test, model)
@@ -53,11 +50,11 @@ def test_one_that_fails_ends_alone():
     model.fails_at = {"bad": NonFiniteLogitsError("NaN")}
 
     async def test(worker):
-        bad, good = job("bad"), job("good")
+        bad, good = Job("bad"), Job("good")
         await running(model, worker, bad, good)
         model.may_step.release(1000)
-        assert isinstance((await all_news(bad))[-1], NonFiniteLogitsError)
-        assert (await all_news(good))[-1].text == TEXT
+        assert isinstance(await bad.end(), NonFiniteLogitsError)
+        assert (await good.end()).text == TEXT
         assert (worker.state, worker.figures.failed) == ("ready", 1)
 
     with_worker(test, model)
@@ -67,15 +64,15 @@ def test_one_that_is_cut_gives_its_place_to_the_next():
     model = FakeModel(is_gated=True, parallel=2)
 
     async def test(worker):
-        cut, other, waiting = job("cut"), job("other"), job("waiting")
+        cut, other, waiting = Job("cut"), Job("other"), Job("waiting")
         await running(model, worker, cut, other)
-        worker.submit(waiting)
-        worker.withdraw(cut)
+        await waiting.submit(worker)
+        await cut.withdraw()
         model.may_step.release(1000)
-        assert (await all_news(waiting))[-1].text == TEXT
-        assert (await all_news(other))[-1].text == TEXT
+        assert (await waiting.end()).text == TEXT
+        assert (await other.end()).text == TEXT
         worker.close()
-        await in_thread(worker.join)
+        await ended(worker)
         assert worker.figures.given_up == 1
 
     with_worker(test, model)
@@ -85,7 +82,7 @@ def test_a_client_that_reads_slowly_keeps_nobody_waiting():
     model = FakeModel(parallel=2)
 
     async def test(worker):
-        slow, may_read, sent = job("slow"), asyncio.Event(), []
+        may_read, sent = asyncio.Event(), []
 
         async def receive():
             await asyncio.Event().wait()
@@ -94,13 +91,13 @@ def test_a_client_that_reads_slowly_keeps_nobody_waiting():
             sent.append(message)
             await may_read.wait()
 
-        worker.submit(slow)
-        answering = Answering(slow, worker, Form(slow.asked, "fake", chr))
-        response = asyncio.create_task(answering({}, receive, send))
+        response = asyncio.create_task(response_to(worker, "slow", stream=True)({}, receive, send))
+        while not sent:
+            await asyncio.sleep(0)
         for number in range(6):
-            other = job(f"other {number}")
-            worker.submit(other)
-            assert (await all_news(other))[-1].text == TEXT
+            other = Job(f"other {number}")
+            await other.submit(worker)
+            assert (await other.end()).text == TEXT
         assert len(sent) == 1
         may_read.set()
         await asyncio.wait_for(response, 600)
@@ -109,26 +106,24 @@ def test_a_client_that_reads_slowly_keeps_nobody_waiting():
     with_worker(test, model)
 
 
-@pytest.mark.parametrize("is_first_thread", [True, False])
-def test_a_lost_device_ends_every_thread_also_those_that_wait(is_first_thread):
+def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered():
     model = FakeModel(is_gated=True, parallel=3)
+    model.fails_at = {"b": DeviceLostError("gone")}
 
     async def test(worker):
-        jobs = {name: job(name) for name in ("a", "b", "c")}
+        jobs = {name: Job(name) for name in ("a", "b", "c")}
         await running(model, worker, *jobs.values())
-        by_thread = {name == "coordgen-worker": of for of, name in model.threads.items()}
-        failing = by_thread[is_first_thread]
-        others = [one for name, one in jobs.items() if name != failing]
-        for one in others:  # their threads wait for the next request then
-            worker.withdraw(one)
-        model.fails_at = {failing: DeviceLostError("gone")}
+        await jobs["a"].withdraw()
+        await jobs["c"].withdraw()
         model.may_step.release(1000)
-        assert isinstance((await all_news(jobs[failing]))[-1], DeviceLostError)
-        await in_thread(worker.join)
+        assert isinstance(await jobs["b"].end(), DeviceLostError)
+        await ended(worker)
         assert worker.state == "failed"
         assert isinstance(worker.failure, DeviceLostError)
+        later = Job("later")
+        await later.submit(worker)
         with pytest.raises(UnavailableError, match="failed"):
-            worker.submit(job("later"))
+            raise await later.end()
 
     with_worker(test, model)
 
@@ -138,14 +133,14 @@ def test_a_lost_device_is_told_to_whom_it_was_answering_and_to_who_waits():
     model.fails_at = {"lost": DeviceLostError("gone")}
 
     async def test(worker):
-        lost, other, waiting = job("lost"), job("other"), job("waiting")
+        lost, other, waiting = Job("lost"), Job("other"), Job("waiting")
         await running(model, worker, lost, other)
-        worker.submit(waiting)
+        await waiting.submit(worker)
         model.may_step.release(1000)
-        assert isinstance((await all_news(lost))[-1], DeviceLostError)
+        assert isinstance(await lost.end(), DeviceLostError)
         for one in (other, waiting):  # which may have ended before
-            assert isinstance((await all_news(one))[-1], UnavailableError | Answer)
-        await in_thread(worker.join)
+            assert isinstance(await one.end(), UnavailableError | Answer)
+        await ended(worker)
 
     with_worker(test, model)
 
@@ -154,15 +149,15 @@ def test_going_down_lets_all_that_run_and_wait_end():
     model = FakeModel(is_gated=True, parallel=2)
 
     async def test(worker):
-        jobs = [job(name) for name in "abcd"]
+        jobs = [Job(name) for name in "abcd"]
         await running(model, worker, *jobs[:2])
         for one in jobs[2:]:
-            worker.submit(one)
+            await one.submit(worker)
         worker.close()
         model.may_step.release(1000)
         for one in jobs:
-            assert (await all_news(one))[-1].text == TEXT
-        await in_thread(worker.join)
+            assert (await one.end()).text == TEXT
+        await ended(worker)
         assert worker.failure is None
 
     with_worker(test, model)
@@ -172,39 +167,23 @@ def test_at_the_deadline_all_that_run_end_by_an_error():
     model = FakeModel(is_gated=True, parallel=2, steps=[("x", ("target",))] * 50)
 
     async def test(worker):
-        jobs = [job(name) for name in "abc"]
+        jobs = [Job(name) for name in "abc"]
         await running(model, worker, *jobs[:2])
-        worker.submit(jobs[2])
+        await jobs[2].submit(worker)
         worker.close()
         worker.stop_all(UnavailableError("the server is going down"))
         model.may_step.release(1000)
         for one in jobs:
-            assert isinstance((await all_news(one))[-1], UnavailableError)
-        await in_thread(worker.join)
+            assert isinstance(await one.end(), UnavailableError)
+        await ended(worker)
 
     with_worker(test, model)
 
 
-def test_closing_while_all_threads_wait_ends_them():
+def test_closing_while_nothing_is_asked_ends_the_thread():
     with_worker(lambda worker: asyncio.sleep(0), FakeModel(parallel=4))
     names = {thread.name for thread in threading.enumerate()}
     assert not any(name.startswith("coordgen-worker") for name in names)
-
-
-def test_threads_that_the_system_does_not_give_are_the_failure_of_the_worker(monkeypatch):
-    start = threading.Thread.start
-
-    def refused(thread):
-        if thread.name == "coordgen-worker-2":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refused)
-    worker = Worker(lambda: FakeModel(parallel=4))
-    worker.start()
-    worker.join()
-    assert "start new thread" in str(worker.failure)
-    assert worker.state == "failed"
 
 
 def test_a_client_may_have_as_many_waiting_as_asked_for_beside_those_that_are_answered():

@@ -9,19 +9,20 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
+from call_templates import TEMPLATES
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.messages import messages_of
-from coordgen_rs.server.tools.calls import Calling, CallReader, Content
-from coordgen_rs.server.tools.forms import hermes
+from coordgen_rs.server.tools.calls import Content
+from coordgen_rs.server.tools.constraint import constrained
+from coordgen_rs.server.tools.formats import HERMES, Calling, call_reader
 from coordgen_rs.server.tools.functions import tools_of
-from coordgen_rs.server.tools.holding import held
 from coordgen_rs.server.tools.prompts import described, with_short_ids
 from fake_model import FakeModel
 
-BEGIN, END = hermes.FORM.opening, hermes.FORM.closing
+BEGIN, END = HERMES.opening, HERMES.closing
 
 CITY = {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"]}
 CITY["$defs"] = {"city": {"type": "string"}}
@@ -38,8 +39,8 @@ def offered(**fields):
 
 def read(tools, *parts):
     """Content and calls, with the parts of each call put together."""
-    calling = None if tools is None else Calling(hermes.FORM, tools.callable)
-    reader, text, calls = CallReader(calling), "", {}
+    calling = None if tools is None else Calling(HERMES, tools.callable)
+    reader, text, calls = call_reader(calling), "", {}
     for said in [*(one for part in parts for one in reader.read(part)), *reader.end()]:
         if isinstance(said, Content):
             text += said.text
@@ -94,8 +95,8 @@ def test_however_it_is_cut_the_same_is_found_and_no_text_is_lost(parts):
 
 def grammar(tools, model=None, given=None):
     """What the answer is held to."""
-    calling, found = held(tools, model or FakeModel(), given)
-    assert calling.is_held == isinstance(found, Lark)
+    calling, found = constrained(tools, model or FakeModel(), given)
+    assert calling.is_constrained == isinstance(found, Lark)
     return None if found is None else found.text
 
 
@@ -279,21 +280,28 @@ class TestWhatCannotBeHeld:
         assert "rain" not in text
         assert '"city"' in text  # the others are held to
 
+    def test_is_any_object_beside_the_schema_of_an_answer(self, model):
+        schema = JsonSchema({"type": "object", "properties": {"sun": {"type": "boolean"}}})
+        for name in ("hermes", "llama"):
+            model.reads_tools, model.tools_template = True, TEMPLATES[name]
+            calling, found = constrained(offered(tools=self.tools), model, schema)
+            assert (calling.is_constrained, '"sun"' in found.text) == (True, True)
+
     def test_is_refused_where_a_call_is_asked_for_or_the_function_is_strict(self, model):
         with pytest.raises(RefusalError, match="no rain"):
-            held(offered(tools=self.tools, tool_choice="required"), model, None)
-        held(offered(tools=self.tools, tool_choice=forced("time")), model, None)
+            constrained(offered(tools=self.tools, tool_choice="required"), model, None)
+        constrained(offered(tools=self.tools, tool_choice=forced("time")), model, None)
         strict = [*self.tools[:2], json.loads(json.dumps(self.tools[2]))]
         strict[2]["function"]["strict"] = True
         with pytest.raises(RefusalError, match="no rain"):
-            held(offered(tools=strict), model, None)
+            constrained(offered(tools=strict), model, None)
 
     def test_is_nothing_at_all_without_the_package(self, model):
         model.unfollowed = {"": OptionError("no llguidance")}
-        calling, found = held(offered(), model, None)
-        assert (calling.is_held, found) == (False, None)
+        calling, found = constrained(offered(), model, None)
+        assert (calling.is_constrained, found) == (False, None)
         with pytest.raises(RefusalError, match="no llguidance"):
-            held(offered(tool_choice="required"), model, None)
+            constrained(offered(tool_choice="required"), model, None)
 
 
 def test_a_schema_of_the_answer_leaves_calls_and_other_grammars_do_not():
@@ -302,8 +310,8 @@ def test_a_schema_of_the_answer_leaves_calls_and_other_grammars_do_not():
     assert '"sun"' in text
     assert BEGIN in text
     assert "TEXT" not in text
-    calling, found = held(offered(), FakeModel(), Regex("a+"))
-    assert (calling.is_held, found) == (False, Regex("a+"))
+    calling, found = constrained(offered(), FakeModel(), Regex("a+"))
+    assert (calling.is_constrained, found) == (False, Regex("a+"))
 
 
 def test_calls_of_a_template_with_ids_of_its_own_length_get_such():

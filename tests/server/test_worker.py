@@ -1,6 +1,7 @@
-"""The queue and the thread behind it, over a fake model that steps when a test lets it."""
+"""The turns that requests take, over a fake model that steps when a test lets it."""
 
 import asyncio
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -10,45 +11,42 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import BundleError, DeviceLostError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.answers.answering import Answering
-from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.job import Job
+from coordgen_rs.server.answers import awaiting
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError
-from coordgen_rs.server.turns import Rota
+from coordgen_rs.server.turns import FairQueue, Waiter
 from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel
-from with_worker import all_news, asked, in_thread, job, with_worker
+from with_worker import Job, ended, in_thread, response_to, with_worker
 
 
 def test_clients_take_turns():
     model = FakeModel(is_gated=True)
 
     async def test(worker):
-        first = job("a0", "a")
-        worker.submit(first)
+        first = Job("a0", "a")
+        await first.submit(worker)
         await in_thread(model.at_step.acquire)
-        jobs = [job(name, name[0]) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
+        jobs = [Job(name, name[0]) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
         for one in jobs:
-            worker.submit(one)
+            await one.submit(worker)
         assert (worker.num_running, worker.num_waiting) == (1, 6)
         model.may_step.release(1000)
         for one in (first, *jobs):
-            assert isinstance((await all_news(one))[-1], Answer)
+            assert isinstance(await one.end(), Answer)
         assert model.ended == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
-        assert all(one.queued_s > 0 for one in jobs)
+        assert all(one.news[-1][1] > 0 for one in jobs)
 
     with_worker(test, model)
 
 
 def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
-    turns = Rota()
+    turns = FairQueue()
     asked_for = ("a1", "a1", "a1", "a2", "a2", "b1", "b1", "b1")
 
     async def test():
         for key, network in asked_for:
-            turns.add(Job(asked("?"), Client(key, network)))
+            turns.add(Waiter(Client(key, network)))
         assert len(turns) == len(asked_for)
         took = ["".join(turns.take().client) for _ in asked_for]
         assert took == ["a1", "b1", "a2", "b1", "a1", "b1", "a2", "a1"]
@@ -61,7 +59,7 @@ def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
 @given(st.lists(st.tuples(st.sampled_from("ab-"), st.sampled_from("xy"), st.integers(0, 3))))
 def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
     async def test():
-        turns, waiting = Rota(), []
+        turns, waiting = FairQueue(), []
         for key, network, number in events:
             if key == "-":
                 if number < len(waiting):
@@ -70,7 +68,7 @@ def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
                 elif waiting:
                     waiting.remove(turns.take())
             else:
-                waiting.append(Job(asked("?"), Client(key, network)))
+                waiting.append(Waiter(Client(key, network)))
                 turns.add(waiting[-1])
             assert set(turns) == set(waiting)
         assert set(turns.clear()) == set(waiting)
@@ -81,12 +79,12 @@ def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
 
 async def given_up_while_running(model, worker):
     """Give a running request up within a step; the request behind it, which runs by then."""
-    running, follower = job("running"), job("next")
-    worker.submit(running)
+    running, follower = Job("running"), Job("next")
+    await running.submit(worker)
     await in_thread(model.at_step.acquire)
-    worker.withdraw(running)
+    await running.withdraw()
     model.may_step.release()
-    worker.submit(follower)
+    await follower.submit(worker)
     await in_thread(model.at_step.acquire)
     assert model.ended == ["running"]
     assert worker.figures.given_up == 1
@@ -99,7 +97,8 @@ def test_a_request_that_is_given_up_stops_within_one_step():
     async def test(worker):
         follower = await given_up_while_running(model, worker)
         model.may_step.release(1000)
-        assert len(await all_news(follower)) == 51
+        await follower.end()
+        assert len(follower.news) == 51
 
     with_worker(test, model)
 
@@ -111,10 +110,8 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
 
     async def test(worker):
         if not is_running:
-            worker.submit(job("before"))
+            await Job("before").submit(worker)
             await in_thread(model.at_step.acquire)
-        mine = job("mine", stream=is_streamed)
-        worker.submit(mine)
         gone, sent = asyncio.Event(), []
 
         async def receive():
@@ -124,14 +121,14 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
         async def send(message):
             sent.append(message)
 
-        answered = Answering(mine, worker, Form(mine.asked, "fake", chr))
+        answered = response_to(worker, "mine", stream=is_streamed)
         response = asyncio.create_task(answered({}, receive, send))
         if is_running:
             await in_thread(model.at_step.acquire)
         gone.set()
         await asyncio.wait_for(response, 600)
-        assert mine.is_ended
         assert worker.num_waiting == 0
+        assert worker.num_running == (not is_running)
         assert sent == []
 
     with_worker(test, model)
@@ -145,18 +142,16 @@ def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt():
         follower = await given_up_while_running(model, worker)
         assert worker.figures.failed == 0
         model.may_step.release(1000)
-        assert isinstance((await all_news(follower))[-1], Answer)
+        assert isinstance(await follower.end(), Answer)
 
     with_worker(test, model)
 
 
 def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
-    monkeypatch.setattr(answering, "PING_S", 0.001)
+    monkeypatch.setattr(awaiting, "PING_S", 0.001)
     model = FakeModel(is_gated=True)
 
     async def test(worker):
-        mine = job("mine")
-        worker.submit(mine)
         sent, pinged = [], asyncio.Event()
 
         async def receive():
@@ -167,8 +162,7 @@ def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
             if sum(m.get("body") == b": waiting\n\n" for m in sent) > 2:
                 pinged.set()
 
-        form = Form(mine.asked, "fake", chr)
-        response = asyncio.create_task(Answering(mine, worker, form)({}, receive, send))
+        response = asyncio.create_task(response_to(worker, "mine", stream=True)({}, receive, send))
         await asyncio.wait_for(pinged.wait(), 600)
         model.may_step.release(1000)
         await asyncio.wait_for(response, 600)
@@ -185,16 +179,18 @@ def test_a_lost_device_ends_the_worker_and_tells_everyone():
     model.fails_at = {"running": DeviceLostError("gone")}
 
     async def test(worker):
-        running, waiting = job("running"), job("waiting")
-        worker.submit(running)
-        worker.submit(waiting)
+        running, waiting = Job("running"), Job("waiting")
+        await running.submit(worker)
+        await waiting.submit(worker)
         model.may_step.release(2)
-        assert isinstance((await all_news(running))[-1], DeviceLostError)
-        assert isinstance((await all_news(waiting))[-1], UnavailableError)
-        await in_thread(worker.join)
+        assert isinstance(await running.end(), DeviceLostError)
+        assert isinstance(await waiting.end(), UnavailableError)
+        await ended(worker)
         assert isinstance(worker.failure, DeviceLostError)
+        later = Job("later")
+        await later.submit(worker)
         with pytest.raises(UnavailableError, match="failed"):
-            worker.submit(job("later"))
+            raise await later.end()
 
     with_worker(test, model)
 
@@ -207,11 +203,10 @@ def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
     model.fails_at = {"running": Panic()}
 
     async def test(worker):
-        running = job("running")
-        worker.submit(running)
-        news = await asyncio.wait_for(all_news(running), 600)
-        assert isinstance(news[-1], UnavailableError)
-        await in_thread(worker.join)
+        running = Job("running")
+        await running.submit(worker)
+        assert isinstance(await running.end(), UnavailableError)
+        await ended(worker)
         assert isinstance(worker.failure, Panic)
 
     with_worker(test, model)
@@ -221,22 +216,66 @@ def test_going_down_answers_those_who_wait_until_the_deadline():
     model = FakeModel(is_gated=True)
 
     async def test(worker):
-        running, waiting, late = job("running"), job("waiting"), job("late")
-        worker.submit(running)
+        running, waiting, late = Job("running"), Job("waiting"), Job("late")
+        await running.submit(worker)
         await in_thread(model.at_step.acquire)
-        worker.submit(waiting)
-        worker.submit(late)
+        await waiting.submit(worker)
+        await late.submit(worker)
         worker.close()
+        too_late = Job("too late")
+        await too_late.submit(worker)
         with pytest.raises(UnavailableError, match="going down"):
-            worker.submit(job("too late"))
+            raise await too_late.end()
         model.may_step.release(len(STEPS))
-        assert isinstance((await all_news(running))[-1], Answer)
+        assert isinstance(await running.end(), Answer)
         worker.stop_all(UnavailableError("the server is going down"))
         model.may_step.release(1)
-        assert isinstance((await all_news(waiting))[-1], UnavailableError)
-        assert isinstance((await all_news(late))[-1], UnavailableError)
+        assert isinstance(await waiting.end(), UnavailableError)
+        assert isinstance(await late.end(), UnavailableError)
 
     with_worker(test, model)
+
+
+def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():
+    model, may_open = FakeModel(), threading.Event()
+
+    def opened():
+        may_open.wait()
+        return model
+
+    async def test():
+        worker, job = Worker(opened), Job("early")
+        worker.start()
+        await job.submit(worker)
+        assert (worker.num_running, worker.num_waiting) == (0, 1)
+        worker.close()
+        may_open.set()
+        assert isinstance(await job.end(), Answer)
+        await ended(worker)
+
+    asyncio.run(test())
+    assert model.is_closed
+
+
+def test_requests_that_wait_for_the_model_are_told_that_the_server_ends():
+    may_open = threading.Event()
+
+    def opened():
+        may_open.wait()
+        return FakeModel()
+
+    async def test():
+        worker, job = Worker(opened), Job("early")
+        worker.start()
+        await job.submit(worker)
+        worker.stop_all(UnavailableError("the server is going down"))
+        with pytest.raises(UnavailableError, match="going down"):
+            raise await job.end()
+        may_open.set()
+        worker.close()
+        await ended(worker)
+
+    asyncio.run(test())
 
 
 def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():

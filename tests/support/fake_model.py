@@ -1,10 +1,11 @@
 """A model for tests of the server: it says what it is told to, a step at a time, when it may.
 
-In: texts and sources of each step. Out: what `Model`'s methods give that the server calls. It
-computes nothing, and knows nothing of HTTP.
+In: texts and sources of each step. Out: what `Model`'s methods give that the server calls; steps
+are made in threads, as an engine makes them. It computes nothing, and knows nothing of HTTP.
 """
 
 import threading
+from contextlib import closing
 from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
@@ -13,11 +14,14 @@ from coordgen_rs import Stats, Step
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.generation.logprobs import records
 from coordgen_rs.generation.step_tree import StepTree
+from coordgen_rs.model.answer import read
+from coordgen_rs.model.events import Events
 from coordgen_rs.model.prompts import TemplateFacts
+from coordgen_rs.model.stream import Stream
 from coordgen_rs.target.session import StepCost
+from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.token_bytes import TokenBound
 from coordgen_rs.text.token_spelling import TokenSpelling
-from pulled import stream_of_steps
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
 
@@ -93,7 +97,6 @@ class FakeModel:
         ends: Why answers end.
         fails_at: Prompts whose answer fails after its first step, and how.
         parallel: How many requests it answers at a time.
-        threads: The threads that answer, by prompt.
     """
 
     provider, context, vocab_size = "cpu", 200, 0x110000
@@ -110,10 +113,10 @@ class FakeModel:
     template_facts = TemplateFacts(frozenset(), knows_developer=False, thinking=None)
 
     def __init__(self, *, is_gated=False, steps=STEPS, chunks=0, parallel=1):
-        self.parallel = parallel
+        self.parallel, self._places = parallel, threading.Semaphore(parallel)
         self.chunks = chunks
         self.steps, self.is_gated = steps, is_gated
-        self.asked, self.ended, self.fails_at, self.threads = [], [], {}, {}
+        self.asked, self.ended, self.fails_at = [], [], {}
         self.may_step, self.at_step = threading.Semaphore(0), threading.Semaphore(0)
         self.is_closed, self.prefix_store = False, None
         self.unfollowed = {}
@@ -125,7 +128,7 @@ class FakeModel:
 
     def stream_tokens(self, token_ids, **options):
         prompt = self.tokenizer.decode(token_ids).removeprefix("\x01")
-        return self._answered(prompt, options, options.pop("on_read"))
+        return self._answered(prompt, options)
 
     def chat_prompt(self, messages, *, tools=None, template_variables=None):
         if messages[0]["role"] == "nobody":
@@ -133,28 +136,44 @@ class FakeModel:
         texts = [str(message.get("content")) for message in messages]
         return "|".join([*texts, *map(str, tools or []), *map(str, template_variables or {})])
 
-    def _answered(self, prompt, options, on_read):
+    def _answered(self, prompt, options):
         self.asked.append((prompt, options))
-        stats = Stats(prompt_tokens=len(prompt))
-        asked = options["logprobs"]
-        steps = self._steps(prompt, stats, on_read, options["trees"], asked)
-        stop = options["stop"]
-        return stream_of_steps(steps, stats, chr, stop, tells_logprobs=asked is not None)
+        stats, asked = Stats(prompt_tokens=len(prompt)), options["logprobs"]
+        stop, spoken = StopStrings(options["stop"]), self.steps
 
-    def _steps(self, prompt, stats, on_read, trees, asked):
-        self.threads[prompt] = threading.current_thread().name
+        def run(events):
+            steps = self._steps(prompt, stats, spoken, options["trees"], asked, events)
+            error = None
+            with self._places, closing(read(steps, stats, chr, stop)) as reads:
+                try:
+                    for made in reads:
+                        events.put(made)
+                        if not events.is_wanted:
+                            break
+                except BaseException as failure:
+                    error = failure
+            events.end(error)
+
+        def submit(events):
+            threading.Thread(target=run, args=[events], daemon=True).start()
+
+        events = Events(submit, lambda _: None)
+        return Stream(events, stats, tells_logprobs=asked is not None)
+
+    def _steps(self, prompt, stats, spoken, trees, asked, events):
         try:
-            for number in range(self.chunks):
+            for _ in range(self.chunks):
                 self.at_step.release()
                 self.may_step.acquire()
-                on_read(number + 1)
-            for number, (text, sources) in enumerate(self.steps):
+                if not events.is_wanted:
+                    return
+            for number, (text, sources) in enumerate(spoken):
                 self.at_step.release()
                 if self.is_gated:
                     self.may_step.acquire()
                 if number and prompt in self.fails_at:
                     raise self.fails_at[prompt]
-                is_last = number + 1 == len(self.steps)
+                is_last = number + 1 == len(spoken)
                 stats.end_step(len(text), self.ends if is_last else None)
                 ids = [*map(ord, text)]
                 tree = StepTree([1, *ids[:-1], 2], [0] * (len(ids) + 1), ["target", *sources])

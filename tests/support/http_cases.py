@@ -18,7 +18,7 @@ What is covered, by the sections of docs/server.md and docs/dialects.md:
 | What comes with an answer | completions: spans, trees, token ids, usage, drafts |
 | Logprobs | completions, chat, responses, ollama |
 | Documents | documents, keys (without `--history`) |
-| Tools | calls: all forms of `server/tools/forms`; chat: text beside calls, calls that are none |
+| Tools | calls: all of `server/tools/formats.py`; chat: text beside calls, calls that are none |
 | Many clients, Bad neighbours | bodies, keys; test_http.py: full queue, closed sockets |
 | Its end | test_http.py: signals |
 | Who may ask | keys: keys, hosts, origins |

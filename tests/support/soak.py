@@ -34,8 +34,8 @@ from typing import Any
 from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.namespaces import Drafters
-from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
+from coordgen_rs.opening.options import opening
 from coordgen_rs.target.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
@@ -181,7 +181,7 @@ class House:
 
     def _with_memory(self, bundle: Path) -> Model:
         session = open_session(bundle)
-        self._remembering = Drafters(session, DraftingOptions())
+        self._remembering = Drafters(session, opening("soak", {}))
         return Model(session, self._remembering)
 
     def _open_again(self, name: str) -> None:
@@ -268,8 +268,8 @@ def soak(
 
 def _with_history(bundle: Path, directory: Path) -> Model:
     session = open_session(bundle)
-    memory = MemoryOptions(history=directory, history_max_tokens=_HISTORY_TOKENS)
-    drafters = Drafters(session, DraftingOptions(memory=memory))
+    memory = {"history": directory, "history_max_tokens": _HISTORY_TOKENS}
+    drafters = Drafters(session, opening("soak", memory))
     return Model(session, drafters)
 
 

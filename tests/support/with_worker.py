@@ -1,34 +1,80 @@
-"""A server's worker over a fake model, without HTTP: jobs, their news, and a worker that runs."""
+"""A server's worker over a fake model, without HTTP: requests, their news, a worker that runs."""
 
 import asyncio
 
-from coordgen_rs.model.answer import Gain
-from coordgen_rs.server.job import Job
+from coordgen_rs.server.answers.answering import Answering, Prepared
+from coordgen_rs.server.answers.dialect import Answered
+from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.openai import parse_completion
 from coordgen_rs.server.worker import Worker
-from fake_model import FakeModel
 
 
-def asked(prompt, **fields):
-    return parse_completion(Fields({"prompt": prompt, **fields}), FakeModel())
+def asked(prompt, model, **fields):
+    return parse_completion(Fields({"prompt": prompt, **fields}), model)
 
 
-def job(prompt, client="one", **fields):
-    return Job(asked(prompt, **({"stream": True} | fields)), Client("", client))
+class Job:
+    """A request, read by a task of its own.
+
+    Attributes:
+        news: Its steps, and last the answer and the seconds that it waited, or why there is none.
+    """
+
+    def __init__(self, prompt, client="one", **fields):
+        self._prompt, self._client = prompt, Client("", client)
+        self._fields = {"stream": True} | fields
+        self.news = []
+
+    async def submit(self, worker):
+        """Begin it; it has its turn, or waits for it, then."""
+        self._task = asyncio.create_task(self._read(worker))
+        await asyncio.sleep(0)
+
+    async def _read(self, worker):
+        try:
+            with worker.admitted() as admitted:
+                model = await worker.opened()
+                request = asked(self._prompt, model, **self._fields)
+                stream = request.begin(model)
+                async for one in worker.answer(request, stream, self._client, admission=admitted):
+                    self.news.append(one)
+        except Exception as error:
+            self.news.append(error)
+
+    async def withdraw(self):
+        """End it, as its client has left."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def end(self):
+        """Its last news: the answer, or why there is none."""
+        await asyncio.wait_for(self._task, 600)
+        last = self.news[-1]
+        return last if isinstance(last, Exception) else last[0]
 
 
-async def all_news(job):
-    """All news of a job, its end last."""
-    found = [await job.news()]
-    while isinstance(found[-1], Gain):
-        found.append(await job.news())
-    return found
+def response_to(worker, prompt, *, num=1, **fields):
+    """What sends the answer to a request, or so many; the client is "one"."""
+
+    async def prepare():
+        request = asked(prompt, worker.model, n=num, **fields)
+        each = [request.choice(number) for number in range(num)]
+        answered = [Answered(one, "fake", chr) for one in each]
+        streams = [one.begin(worker.model) for one in each]
+        return Prepared(worker, None, Client("", "one"), answered, streams)
+
+    return Answering(OPENAI, "fake", prepare, is_streamed=fields["stream"])
 
 
 async def in_thread(function, *arguments):
     return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
+
+
+async def ended(worker):
+    """Wait until a worker that is closed has answered all, and its model is closed."""
+    await in_thread(worker._thread.join)
 
 
 def with_worker(test, model):

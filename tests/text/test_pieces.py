@@ -80,8 +80,9 @@ def test_whole_characters_join_to_what_decoding_gives(fallback, parts):
 @given(st.lists(st.sampled_from([0x0A, 0xE2, 0x97, 0xA5, 0xF0, "lo", "▁lo", END]), max_size=30))
 def test_any_tokens_give_text_and_nothing_waits_long(fallback, parts):
     ids = ids_of(parts)
-    text = joined(fallback, ids)
-    assert len(fallback.decode(ids)) - len(text) <= 6
+    # A character has four bytes at most, and as many tokens; three may still wait at the end.
+    num_said = len(parts) - parts.count(END)
+    assert 4 * len(joined(fallback, ids)) >= num_said - 3
     piece = fallback.stream()
     silent = 0
     for part, token_id in zip(parts, ids, strict=True):

@@ -22,9 +22,8 @@ from coordgen_rs._core import (
     draft_method,
     draft_methods,
 )
-from coordgen_rs.drafting.options import COMMITS
 from coordgen_rs.errors import BundleError, OptionError, arguments
-from coordgen_rs.target.session import Session, check_session
+from coordgen_rs.target.session import COMMITS, Session, check_session
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter

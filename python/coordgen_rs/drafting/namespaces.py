@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method, draft_methods
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
-from coordgen_rs.drafting.options import DraftingOptions
 from coordgen_rs.errors import arguments
+from coordgen_rs.opening.options import OpenOptions
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.session import Session
 from coordgen_rs.threads.owner import Owner
@@ -84,19 +84,21 @@ class Drafters:
         BundleError: The draft model cannot be used.
     """
 
-    def __init__(self, session: OrtSession, options: DraftingOptions) -> None:
+    def __init__(self, session: OrtSession, options: OpenOptions) -> None:
         self._session, self._options = session, options
-        self.commit = chosen_commit(session, options.commit)
+        self.commit = chosen_commit(session, options["commit"])
         self._kept: OrderedDict[str, Kept] = OrderedDict()  # the latest last
         self._dropped: list[Kept] = []  # which requests may still draft from
         self._right = RLock()  # to change the two: requests begin in several threads
         method = None
-        if isinstance(options.draft, str):
+        if isinstance(options["draft"], str):
             choices = [*(method.name for method in draft_methods()), PLAIN]
-            method = draft_method(arguments.one_of("draft", options.draft, choices))
+            method = draft_method(arguments.one_of("draft", options["draft"], choices))
         self._closing = ExitStack()
-        self._model = None if options.draft_model is None else self._opened(options.draft_model)
-        takes_mtp = "draft-model" in options.draft if method is None else method.takes_mtp
+        self._model = (
+            None if options["draft_model"] is None else self._opened(options["draft_model"])
+        )
+        takes_mtp = "draft-model" in options["draft"] if method is None else method.takes_mtp
         if self._model is None and takes_mtp:
             self._model = self._mtp()
         if self._model is not None and method is not None:
@@ -136,7 +138,7 @@ class Drafters:
         """
         with self._right:
             found = self._kept.get(namespace)
-            if found is not None and not self._options.memory.remember:
+            if found is not None and not self._options["remember"]:
                 self._dropped.append(found)
                 found = None
             if found is None:
@@ -163,14 +165,14 @@ class Drafters:
     @property
     def reads_files(self) -> bool:
         """Whether `used` may read from disk."""
-        memory = self._options.memory
-        files = (memory.history, memory.fleet_history, self._options.lookup_table)
+        options = self._options
+        files = (options["history"], options["fleet_history"], options["lookup_table"])
         return any(it is not None for it in files)
 
     @property
     def history(self) -> Path | str | None:
         """The directory in which requests are kept, and documents to draft from."""
-        return self._options.memory.history
+        return self._options["history"]
 
     def close(self) -> None:
         """Close all histories and the draft model."""
@@ -196,39 +198,38 @@ class Drafters:
     def _begun(self, namespace: str) -> Kept:
         """What a namespace's drafters share."""
         bundle, options, table, history = self._session.bundle, self._options, None, None
-        memory = options.memory
-        if options.lookup_table is not None:
+        if options["lookup_table"] is not None:
             from coordgen_rs.drafting.warm_up import open_table
 
-            table = open_table(Path(options.lookup_table), bundle)
-        if memory.history is not None or memory.fleet_history is not None:
+            table = open_table(Path(options["lookup_table"]), bundle)
+        if options["history"] is not None or options["fleet_history"] is not None:
             from coordgen_rs.history.requests import History
 
             history = History.of(
-                memory.history,
+                options["history"],
                 bundle,
                 namespace=namespace,
-                max_tokens=memory.history_max_tokens,
-                fleet=memory.fleet_history,
-                fleet_namespace=memory.fleet_namespace,
-                keep=memory.history is not None,
+                max_tokens=options["history_max_tokens"],
+                fleet=options["fleet_history"],
+                fleet_namespace=options["fleet_namespace"],
+                keep=options["history"] is not None,
             )
         return Kept({}, history, table, [])
 
     def _drafter(self, kept: Kept, session: Session) -> Drafting:
-        options, memory = self._options, self._options.memory
+        options = self._options
         with ExitStack() as opened:  # closes what was opened, should something fail
             if not kept.drafters:
                 opened.callback(kept.close)
             drafter = make_drafter(
                 session,
-                options.draft,
+                options["draft"],
                 self.commit,
                 kept.history,
                 kept.table,
                 self._model,
                 beside=next((it for it in kept.drafters.values() if isinstance(it, Drafter)), None),
-                earlier_requests=memory.remember and memory.history is None,
+                earlier_requests=options["remember"] and options["history"] is None,
             )
             opened.pop_all()
         return drafter

@@ -1,8 +1,8 @@
 """Options as data: what there is to know of one stands once, at its key of a TypedDict.
 
-In: TypedDicts whose keys are `Annotated[type, Option(..)]`, with a line of help behind it where the
-command line has them, and what a caller gives. Out: records, which have every key, checked. The
-command line and the server read the same table.
+In: TypedDicts whose keys are `Annotated[type, Option(..), "VALUE: a line of help"]`, where the last
+is for what the command line has, and what a caller gives. Out: records, which have every key,
+checked. The command line and the server read the same table.
 """
 
 import math
@@ -84,8 +84,9 @@ def options_of(kind: Any) -> Mapping[str, Option]:
     """The options of a TypedDict, by name."""
     found = dict[str, Option]()
     for name, annotation in kind.__annotations__.items():
-        given, option, *lines = get_args(annotation)
-        metavar, _, text = "".join(lines).partition(": ")
+        given, *notes = get_args(annotation)
+        option = next((note for note in notes if isinstance(note, Option)), Option())
+        metavar, _, text = "".join(note for note in notes if note != option).partition(": ")
         found[name] = replace(
             option,
             names={dialect: names or (name,) for dialect, names in option.names.items()},

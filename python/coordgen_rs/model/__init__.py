@@ -18,14 +18,11 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.drafting.namespaces import Drafters
-from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
 from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, read
-from coordgen_rs.model.async_stream import AsyncStream
-from coordgen_rs.model.async_stream import whole as awaited
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.many import answered
@@ -33,19 +30,17 @@ from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen
 from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
-from coordgen_rs.model.stream import Stream, whole
-from coordgen_rs.opening.options import OpeningOptions
+from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
+from coordgen_rs.opening.options import OpenOptions, opening
 from coordgen_rs.opening.prefix_store import store_opened
-from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.session import session_opened
 from coordgen_rs.target.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.target.batch.counts import RunCounts
-from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.ort_session import OrtSession
 from coordgen_rs.target.prefix_store.store import PrefixStore
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import StepCost
-from coordgen_rs.text.chat_files import ChatTemplates
+from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
 from coordgen_rs.text.chat_template import Message
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -111,9 +106,9 @@ class Model(NotCopied):
         self._tokenizer = Tokenizer.of(session.bundle)
         self._prompts = ChatPrompts(session.bundle, self._tokenizer, chat)
         self._remember, self._namespace = remember, namespace
-        self.prefix_store, self._prefixes = prefix_store, None
+        self.prefix_store, prefixes = prefix_store, None
         if prefix_memory or prefix_store is not None:
-            self._prefixes = PrefixPool(prefix_memory, namespace, prefix_store)
+            prefixes = PrefixPool(prefix_memory, namespace, prefix_store)
         # In order, and each as often as the model is closed: an interrupt may keep one from it.
         closing = [session.close, session.bundle.release]
         if drafters is not None:
@@ -125,100 +120,25 @@ class Model(NotCopied):
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
         self.parallel = 1 if self.why_alone else parallel or most_together(session)
         self.runs: RunCounts | None = None
-        places: OnePlace | Places = OnePlace(session, self._prefixes, namespace)
+        places: OnePlace | Places = OnePlace(session, prefixes, namespace)
         if self.parallel > 1:
             batch = Batch(session, self.parallel)
             closing.insert(0, batch.release)
             self.runs = batch.counts
-            places = Places(batch, self._prefixes, namespace)
+            places = Places(batch, prefixes, namespace)
         self._opened = OpenedHere()
-        self._engine = Engine(places, self._prefixes, partial(_close, closing))
+        self._engine = Engine(places, prefixes, partial(_close, closing))
         self._engine.begin(self)
 
     @classmethod
-    def open(
-        cls,
-        path: Path | str,
-        *,
-        threads: int | None = None,
-        width: int | None = None,
-        context: int | None = None,
-        draft: str | Sequence[str] = "auto",
-        commit: str = "auto",
-        history: Path | str | None = None,
-        namespace: str | None = None,
-        history_max_tokens: int | None = None,
-        fleet_history: Path | str | None = None,
-        fleet_namespace: str | None = None,
-        draft_model: Path | str | None = None,
-        lookup_table: Path | str | None = None,
-        remember: bool = True,
-        switch: str = "auto",
-        memory_budget: int | None = None,
-        kv_cache: str = KV_FORMS[0],
-        profile: str | Path | None = None,
-        provider: ProviderChoice | str | None = None,
-        chat_template: Path | str | None = None,
-        prefix_memory: int = 0,
-        prefix_store: Path | str | None = None,
-        prefix_store_size: int | None = None,
-        parallel: int | None = 1,
-        on_progress: Callable[[str, int, int], None] | None = None,
-    ) -> Self:
+    def open(cls, path: Path | str, **options: Unpack[OpenOptions]) -> Self:
         """Open a model. The first time on a machine it is tested, which takes a few seconds.
 
         Args:
             path: A directory written by `coordgen export`, or a folder of ONNX Runtime GenAI or
                 Genie. Or a GGUF file, a Hugging Face directory or `hf:OWNER/NAME`, which is
                 converted into the user's cache when it is first opened (`coordgen cache`).
-            threads: Compute threads of the process; None for one per core.
-            width: Use only decode graphs up to this width; None uses all.
-            context: Most tokens of prompt and answer together, but for the answer's last; None for
-                as many as the bundle was exported for. What is converted here has room for 4,096,
-                or for more where they are asked for.
-            draft: Where drafts come from: the name of a method, the names of sources, or "plain".
-            commit: "canonical" (exact everywhere), "compact" (exact where `coordgen check` says
-                so), or "auto": compact where side branches were exact when the bundle was tested.
-            history: A directory of finished requests to draft from, and to keep these in.
-            namespace: Such as task and user; requests of other namespaces are not drafted from.
-                Requests that do not name another one are of this one, "default" by default.
-            history_max_tokens: Most tokens that the history keeps; see `History`.
-            fleet_history: A directory written by `coordgen history build`, or a copy, to draft
-                from as well. An index that is replaced there is taken up by the next request.
-            fleet_namespace: The namespace of the fleet index to draft from; None for `namespace`.
-            draft_model: The directory of a smaller bundle with the same tokenizer, which also
-                drafts.
-            lookup_table: A file written by `coordgen warm-up`.
-            remember: Whether requests may draft from earlier ones of the same namespace, which then
-                stay in memory: the last half million tokens (a history takes their place), and
-                reuse what was read of them. With False nothing is kept from one request to the
-                next: answers are the same, but how fast they come tells nothing of others.
-            switch: When to switch from the prefill graphs to the decode graphs: "auto" or another
-                strategy (`coordgen plan` compares them).
-            memory_budget: Most bytes that the blocks' graphs and experts may take; None for no
-                limit.
-            kv_cache: How keys and values are held, also of the draft model: "f32", in 16 bits "f16"
-                or in 8 bits "q8", which take a half and about a quarter of the memory. Drafts
-                still change no token, but a form's tokens may differ from another's.
-            profile: What the blocks cost: a file written by `coordgen profile`, or the name of a
-                profile that comes with the package.
-            provider: What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options;
-                None leaves all to the bundle.
-            chat_template: A chat template in Jinja, in place of the bundle's.
-            prefix_memory: Most bytes of prefixes of earlier requests that are kept, so that
-                dialogues which take turns are not read again; 0 keeps only the last request's.
-            prefix_store: A directory in which prefixes are kept as well, so that they outlast the
-                process: tokens of prompts and answers, and what was computed of them, by namespace.
-                Created if missing; several processes may share it. `coordgen prefixes` lists and
-                clears it. A request with `reuse_prefix=False` is not kept.
-            prefix_store_size: Most bytes of that directory, the least recently used go first; None
-                for 4 GB.
-            parallel: Most requests that are answered at a time, in the same steps; the tokens of
-                each are those that it would get alone. Others wait; with 1, the default, requests
-                take turns, as they do where the target cannot (`why_alone` tells). Each takes the
-                memory of a cache; None is up to four, as memory allows.
-            on_progress: Called with what is being done, how much is done, and how much there is;
-                only where something is converted, verified or tested.
+            options: See `OpenOptions`.
 
         Raises:
             OptionError: An option is unknown or out of range, or two exclude each other.
@@ -233,73 +153,28 @@ class Model(NotCopied):
             ChatTemplateError: The chat template cannot be read.
             OSError: The directory of the prefix store cannot be created.
         """
-        memory = MemoryOptions(
-            remember=remember,
-            namespace=namespace,
-            history=history,
-            history_max_tokens=history_max_tokens,
-            fleet_history=fleet_history,
-            fleet_namespace=fleet_namespace,
-            prefix_memory=prefix_memory,
-            prefix_store=prefix_store,
-            prefix_store_size=prefix_store_size,
-        )
-        drafting = DraftingOptions(
-            draft=draft,
-            commit=commit,
-            draft_model=draft_model,
-            lookup_table=lookup_table,
-            memory=memory,
-        )
-        opening = OpeningOptions(
-            path=path,
-            threads=threads,
-            width=width,
-            context=context,
-            switch=switch,
-            memory_budget=memory_budget,
-            kv_cache=kv_cache,
-            profile=profile,
-            provider=provider,
-            chat_template=chat_template,
-            parallel=parallel,
-            on_progress=on_progress,
-        )
-        return cls.opened(opening, drafting)
-
-    @classmethod
-    def opened(cls, opening: OpeningOptions, drafting: DraftingOptions) -> Self:
-        """The same as `open`, by records of its options.
-
-        Args:
-            opening: How the bundle is opened.
-            drafting: How the model drafts, and what it remembers.
-        """
-        chat, memory = given_template(opening.chat_template), drafting.memory
-        namespace = memory.namespace or DEFAULT_NAMESPACE
-        session = session_opened(opening)
+        chosen = opening("Model.open", options)
+        chat = given_template(chosen["chat_template"])
+        namespace = chosen["namespace"] or DEFAULT_NAMESPACE
+        session = session_opened(path, chosen)
         with ExitStack() as opened:  # closes what was opened, should something fail
             opened.callback(session.close)
-            if opening.context is not None:
-                session.limit(opening.context)
+            if chosen["context"] is not None:
+                session.limit(chosen["context"])
             drafters = None
-            if drafting.draft != PLAIN:
-                drafters = Drafters(session, drafting)
+            if chosen["draft"] != PLAIN:
+                drafters = Drafters(session, chosen)
                 opened.callback(drafters.close)
                 drafters.of(namespace)  # what is wrong with a file is said now
-            store = None
-            if memory.prefix_store is not None:
-                size = memory.prefix_store_size
-                store = store_opened(session, opening, memory.prefix_store, size)
             model = cls(
                 session,
                 drafters,
                 chat,
-                prefix_memory=memory.prefix_memory,
-                prefix_store=store,
+                prefix_memory=chosen["prefix_memory"],
+                prefix_store=store_opened(session, chosen),
                 namespace=namespace,
-                remember=memory.remember,
-                parallel=opening.parallel,
+                remember=chosen["remember"],
+                parallel=chosen["parallel"],
             )
             opened.pop_all()
         return model
@@ -571,7 +446,7 @@ class Model(NotCopied):
             OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
-        self._prompts.check()
+        self._prompts.plain.check()
 
     @property
     def has_chat_template(self) -> bool:
@@ -580,7 +455,7 @@ class Model(NotCopied):
         Raises:
             ChatTemplateError: The chat template cannot be read.
         """
-        return self._prompts.has_template
+        return DEFAULT in self._prompts.templates.sources
 
     @property
     def reads_tools(self) -> bool:
@@ -590,7 +465,7 @@ class Model(NotCopied):
             OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
-        return self._prompts.reads_tools
+        return self._prompts.for_tools.reads_tools
 
     @property
     def template_facts(self) -> TemplateFacts:
@@ -609,7 +484,7 @@ class Model(NotCopied):
         Raises:
             ChatTemplateError: There is no chat template, or it cannot be read.
         """
-        return self._prompts.tools_template
+        return self._prompts.for_tools.source
 
     @property
     def end_token_ids(self) -> Sequence[int]:
@@ -683,7 +558,6 @@ class Model(NotCopied):
             stats=Stats(seed=seed),
             sampling=sampling(asked, seed or 0),
             reuse_prefix=asked["reuse_prefix"] and self._remember,
-            prefixes=self._prefixes,
             grammar=None if grammar is None else self._vocabulary.matcher(grammar),
             drafters=drafters,
             prediction=None

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
@@ -25,6 +25,7 @@ from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.answer import NOTHING_YET, Read
 from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.request import Beside, ModelRequest
 from coordgen_rs.target.prefixes import PrefixPool
 from coordgen_rs.target.session import Session
@@ -34,29 +35,6 @@ from coordgen_rs.threads.owner import Owner
 from coordgen_rs.threads.tasks import Task, Tasks
 
 _Found = TypeVar("_Found")
-
-
-class Places(Protocol):
-    """Where requests are answered, as many at a time as there are places."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether none is free."""
-
-    def is_being_read(self, request: ModelRequest) -> bool:
-        """Whether another request reads the beginning of this one's prompt right now."""
-
-    def taken(self, request: ModelRequest, owner: Owner) -> Session:
-        """The session that answers a request until its owner leaves; one is free."""
-
-    def begins(self, owner: Owner) -> None:
-        """The request begins to read its prompt."""
-
-    def leave(self, owner: Owner) -> None:
-        """Free the place that somebody has, if there is one."""
-
-    def run(self) -> bool:
-        """Run what all wait for; whether there was anything."""
 
 
 class _CancelledError(Exception):
@@ -103,7 +81,7 @@ class Engine:
     """
 
     def __init__(
-        self, places: Places, prefixes: PrefixPool | None, release: Callable[[], None]
+        self, places: OnePlace | Places, prefixes: PrefixPool | None, release: Callable[[], None]
     ) -> None:
         self._places, self._prefixes, self._release = places, prefixes, release
         self._inbox = SimpleQueue[object]()  # what is no entry says that something is new
@@ -319,7 +297,7 @@ class Engine:
             read = partial(beside.read, replace(request, prefixes=prefixes), session, held)
             ready = (yield from self._done(read)) if self._reads_files(request) else read()
             self._places.begins(entry)
-            with closing(ready.steps(session)) as steps:
+            with closing(ready.steps(session, beside)) as steps:
                 yield from steps
         finally:
             beside.owner.is_over = True

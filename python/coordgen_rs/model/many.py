@@ -5,7 +5,7 @@ are open at a time, and one that waits, so that no place is empty.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -14,6 +14,8 @@ from coordgen_rs.errors import CoordgenError
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.model.events import LONGEST_SLEEP_S
 from coordgen_rs.model.stream import Stream
+
+_Reading = Generator[Answer | CoordgenError | None]
 
 
 def answered(
@@ -35,15 +37,15 @@ def answered(
     Raises:
         CoordgenError: Errors of a stream; all others are closed then.
     """
-    waiting, is_open = deque(enumerate(begin)), dict[int, _Open]()
+    waiting, is_open = deque(enumerate(begin)), dict[int, _Reading]()
     done, num_all = dict[int, Answer | CoordgenError](), len(waiting)
     news = SimpleQueue[None]()
     try:
         while len(done) < num_all:
             while waiting and len(is_open) <= num_places:
                 number, make = waiting.popleft()
-                is_open[number] = _Open(make, partial(news.put, None))
-            ends = {number: one.end() for number, one in is_open.items()}
+                is_open[number] = _reading(make, partial(news.put, None))
+            ends = {number: next(reading) for number, reading in is_open.items()}
             for number, end in ends.items():
                 if end is None:
                     continue
@@ -58,37 +60,26 @@ def answered(
                 with suppress(Empty):
                     news.get(timeout=LONGEST_SLEEP_S)
     finally:
-        for one in is_open.values():
-            one.close()
+        for reading in is_open.values():
+            reading.close()
     return [done[number] for number in range(num_all)]
 
 
-class _Open:
-    """A stream that is read.
+def _reading(make: Callable[[], Stream], wake: Callable[[], object]) -> _Reading:
+    """How a stream has ended; before, None whenever there is nothing to read.
 
     Args:
-        make: Makes it.
+        make: Makes it. When this is closed, its request ends.
         wake: Called when there is something to read.
     """
-
-    def __init__(self, make: Callable[[], Stream], wake: Callable[[], object]) -> None:
-        self._make, self._wake = make, wake
-        self._stream: Stream | None = None
-
-    def close(self) -> None:
-        """End its request, if it has begun."""
-        if self._stream is not None:
-            self._stream.close()
-
-    def end(self) -> Answer | CoordgenError | None:
-        """How it has ended; None as long as it goes on, behind what is there to read."""
-        try:
-            if self._stream is None:
-                self._stream = self._make()
-                self._stream.events.wake, self._stream.events.is_whole = self._wake, True
-            while self._stream.is_ready:
-                if self._stream.step() is None:
-                    return self._stream.answer
-        except CoordgenError as error:
-            return error
-        return None
+    try:
+        with make() as stream:
+            stream.events.wake, stream.events.is_whole = wake, True
+            while True:
+                while not stream.is_ready:
+                    yield None
+                if stream.step() is None:
+                    break
+            yield stream.answer
+    except CoordgenError as error:
+        yield error

@@ -72,9 +72,7 @@ class RequestOptions(TypedDict, total=False):
     ]
     """The answer ends before the first of these strings."""
     ignore_eos: Annotated[
-        bool,
-        Option(default=False, names=_OPENAI),
-        ": go on behind end tokens, to the limit",
+        bool, Option(default=False, names=_OPENAI), ": go on behind end tokens, to the limit"
     ]
     """End tokens do not end the answer."""
     temperature: Annotated[
@@ -174,6 +172,12 @@ class ChatOptions(RequestOptions, total=False):
     """What else the template reads, such as `{"enable_thinking": False}`."""
 
 
+_SAMPLED = (
+    *("temperature", "top_k", "top_p", "min_p", "logit_bias"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
+"""Options that say how tokens are chosen, but for the seed."""
+
 REQUEST = options_of(RequestOptions)
 """The options of a request, by name."""
 
@@ -207,15 +211,6 @@ def chosen_seed(asked: RequestOptions) -> int | None:
 
 def sampling(asked: RequestOptions, seed: int) -> Sampling | None:
     """How tokens are chosen under a seed; None where each is simply the likeliest."""
-    found = Sampling(
-        asked["temperature"],
-        top_k=asked["top_k"],
-        top_p=asked["top_p"],
-        min_p=asked["min_p"],
-        repetition_penalty=asked["repetition_penalty"],
-        presence_penalty=asked["presence_penalty"],
-        frequency_penalty=asked["frequency_penalty"],
-        logit_bias=asked["logit_bias"],
-        seed=seed,
-    )
+    given: Any = asked
+    found = Sampling(**{name: given[name] for name in _SAMPLED}, seed=seed)
     return found if asked["temperature"] or found.changes_scores else None

@@ -60,51 +60,29 @@ class ChatPrompts:
             OptionError: A message is malformed, or jinja2 is missing.
             ChatTemplateError: There is no chat template, or it refuses the messages.
         """
-        template = self._for_tools if tools is not None else self._plain
+        template = self.plain if tools is None else self.for_tools
         return template.render(template.readable(messages), tools=tools, variables=variables)
-
-    def check(self) -> None:
-        """Check that there is what `render` needs.
-
-        Raises:
-            OptionError: jinja2 is missing.
-            ChatTemplateError: There is no chat template, or it is malformed.
-        """
-        self._plain.check()
-
-    @property
-    def has_template(self) -> bool:
-        """Whether there is a template; raises ChatTemplateError where it cannot be read."""
-        return DEFAULT in self._templates.sources
-
-    @cached_property
-    def reads_tools(self) -> bool:
-        """Whether the template tells the model of tools; raises as `check` does."""
-        return self._for_tools.reads_tools
-
-    @property
-    def tools_template(self) -> str:
-        """The source of the template for dialogues with tools; raises as `check` does."""
-        return self._for_tools.source
 
     @cached_property
     def facts(self) -> TemplateFacts:
-        """What the template knows of; raises as `check` does."""
-        template = self._plain
-        return TemplateFacts(
-            template.variables, template.names("developer"), marks_of(template.source)
-        )
+        """What the template knows of; raises ChatTemplateError where there is none."""
+        template = self.plain
+        marks = marks_of(template.source)
+        return TemplateFacts(template.variables, template.names("developer"), marks)
 
     @cached_property
-    def _plain(self) -> ChatTemplate:
-        return self._templates.template()
+    def plain(self) -> ChatTemplate:
+        """The template; raises ChatTemplateError where there is none."""
+        return self.templates.template()
 
     @cached_property
-    def _for_tools(self) -> ChatTemplate:
-        return self._templates.template(for_tools=True)
+    def for_tools(self) -> ChatTemplate:
+        """That for dialogues with tools; raises ChatTemplateError where there is none."""
+        return self.templates.template(for_tools=True)
 
     @cached_property
-    def _templates(self) -> ChatTemplates:
+    def templates(self) -> ChatTemplates:
+        """All templates; raises ChatTemplateError where they cannot be read."""
         bundled = bundled_templates(self._bundle, self._tokenizer.token)
         if self._given is None:
             return bundled

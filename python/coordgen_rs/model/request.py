@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
 from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.target.prefixes import PrefixPool
-from coordgen_rs.target.session import KeepsPrefixes, OnRead, Session
+from coordgen_rs.target.session import KeepsPrefixes, Session
 from coordgen_rs.threads.owner import Owner
 from coordgen_rs.threads.tasks import Task
 
@@ -36,7 +36,6 @@ class ModelRequest:
         asked: What it asks for.
         namespace: Whose request it is.
         drafters: None decodes plainly.
-        beside: What is read and written on disk beside its steps; None does so within them.
     """
 
     asked: RequestOptions
@@ -47,64 +46,70 @@ class ModelRequest:
     grammar: "Matcher | None"
     prediction: NDArray[np.uint32] | None
     reuse_prefix: bool
-    prefixes: PrefixPool | None
     stats: Stats
-    beside: "Beside | None" = None
+    prefixes: PrefixPool | None = None
 
-    def steps(self, session: Session) -> Generator[Step]:
-        """The steps of the answer; errors are those of `generate` and of `Drafters.of`."""
-        owner = Owner() if self.beside is None else self.beside.owner
+    def steps(self, session: Session, beside: "Beside") -> Generator[Step]:
+        """The steps of the answer; errors are those of `generate` and of `Drafters.memory_of`.
+
+        Args:
+            session: Makes them.
+            beside: What it reads and writes on disk; it has read.
+        """
         try:
-            yield from self._steps(session, owner)
+            yield from self._steps(session, beside)
         finally:  # it is over before anything is called: an interrupt comes between no two of these
-            owner.is_over = True
+            beside.owner.is_over = True
             if self.prefixes is not None:
                 self.prefixes.look_again()
 
-    def _steps(self, session: Session, owner: Owner) -> Generator[Step]:
-        with ExitStack() as used:
-            prefixes = self.prefixes
-            if prefixes is not None and not self.reuse_prefix:
-                if isinstance(session, KeepsPrefixes):  # it overwrites what others go on with
-                    prefixes.hand_over(session, self.namespace)
-                prefixes = None
+    def _steps(self, session: Session, beside: "Beside") -> Generator[Step]:
+        asked, prefixes, num_read = self.asked, self.prefixes, 0
+        if prefixes is not None and not self.reuse_prefix:
+            if isinstance(session, KeepsPrefixes):  # it overwrites what others go on with
+                prefixes.hand_over(session, self.namespace)
+            prefixes = None
+        if prefixes is not None:
+            prefixes.wait_beside(beside.owner)
+
+        def keep(*, ends: bool = True) -> None:
+            """Keep what was read and said since it was last kept, or was there already."""
             if prefixes is not None:
-                prefixes.wait_beside(owner)
-            keeping = _Keeping(session, prefixes, self.asked["on_read"], self.stats)
-            used.callback(keeping.ends)
+                prefixes.store_up(session, self.stats.reused_tokens + num_read, ends=ends)
+
+        def has_read(count: int) -> None:
+            nonlocal num_read
+            keep(ends=False)
+            num_read = count
+            if asked["on_read"] is not None:
+                asked["on_read"](count)
+
+        begin: Callable[..., Generator[Step]] = plain
+        with ExitStack() as used:
+            used.callback(keep)
             grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())
-            begin: Callable[..., Generator[Step]] = plain
-            if self.drafters is not None:
-                kept = None if self.beside is None else self.beside.kept
-                kept = kept or self.drafters.used(self.namespace, owner)
-                memory = self.drafters.memory_of(kept, session)
-                history: Any = memory.history
-                if history is not None and self.beside is not None:
-                    history = self.beside
+            if self.drafters is not None and beside.kept is not None:
+                memory = self.drafters.memory_of(beside.kept, session)
                 begin = partial(
                     generate,
                     drafter=memory.drafter,
-                    history=history,
+                    history=None if memory.history is None else beside,  # type: ignore[arg-type]
                     prediction=self.prediction,
-                    trees=self.asked["trees"],
+                    trees=asked["trees"],
                 )
-            yield from self._begun(partial(begin, on_read=keeping.has_read), session, grammar)
-
-    def _begun(
-        self, begin: Callable[..., Generator[Step]], session: Session, grammar: "Matcher | None"
-    ) -> Generator[Step]:
-        return begin(
-            session,
-            self.prompt_ids,
-            max_new_tokens=self.asked["max_new_tokens"],
-            sampling=self.sampling,
-            ignore_eos=self.asked["ignore_eos"],
-            reuse_prefix=self.reuse_prefix,
-            prefixes=self.prefixes,
-            grammar=grammar,
-            logprobs=self.asked["logprobs"],
-            stats=self.stats,
-        )
+            yield from begin(
+                session,
+                self.prompt_ids,
+                max_new_tokens=asked["max_new_tokens"],
+                sampling=self.sampling,
+                ignore_eos=asked["ignore_eos"],
+                reuse_prefix=self.reuse_prefix,
+                prefixes=self.prefixes,
+                grammar=grammar,
+                logprobs=asked["logprobs"],
+                on_read=has_read,
+                stats=self.stats,
+            )
 
 
 class Beside:
@@ -144,7 +149,7 @@ class Beside:
         prefixes = request.prefixes
         if prefixes is not None and request.reuse_prefix:
             prefixes = prefixes.looked_up(session, request.prompt_ids, held)
-        return replace(request, prefixes=prefixes, beside=self)
+        return replace(request, prefixes=prefixes)
 
     def refresh(self) -> None:
         """It was done by `read`."""
@@ -153,39 +158,3 @@ class Beside:
         """Store the finished request; errors are those of `History.add_later`."""
         if self.kept is not None and self.kept.history is not None:
             self.storing = self.kept.history.add_later(prompt_ids, answer_ids, self._on_done)
-
-
-class _Keeping:
-    """What is kept on disk of a request, while its prompt is read and when it ends.
-
-    Args:
-        session: What answers it.
-        prefixes: Where it is kept; None keeps nothing.
-        on_read: Told of what is read, too.
-        stats: Tell what the session held when the request began.
-    """
-
-    def __init__(
-        self, session: Session, prefixes: PrefixPool | None, on_read: OnRead, stats: Stats
-    ) -> None:
-        self._session, self._prefixes, self._on_read = session, prefixes, on_read
-        self._stats = stats
-        self._num_read = 0
-
-    def has_read(self, num_read: int) -> None:
-        """A part of the prompt was read: it is kept beside the rest."""
-        if self._prefixes is not None:
-            self._prefixes.store_up(self._session, self._since, ends=False)
-        self._num_read = num_read
-        if self._on_read is not None:
-            self._on_read(num_read)
-
-    def ends(self) -> None:
-        """The request has ended."""
-        if self._prefixes is not None:
-            self._prefixes.store_up(self._session, self._since)
-
-    @property
-    def _since(self) -> int:
-        """Tokens that were kept last, or were there already."""
-        return self._stats.reused_tokens + self._num_read

@@ -1,10 +1,13 @@
-"""The stream of an answer, made by the engine and read by anybody.
+"""The stream of an answer, made by the engine and read by anybody, also in an event loop.
 
 In: the events of a request. Out: pieces of text as they become certain, and the answer that they
-add up to. Callbacks are called here, by who reads: what they raise ends their request alone.
+add up to. Callbacks are called here, by who reads: what they raise ends their request alone. A
+stream for asyncio is awaited piece by piece: the engine wakes the event loop that asks.
 """
 
-from collections.abc import Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from threading import RLock
 from typing import Self
 
@@ -82,15 +85,24 @@ class Stream(NotCopied, Iterator[Piece]):
     @property
     def is_ready(self) -> bool:
         """Whether the next piece is here, or none will come: `next` waits for nothing."""
+        return self._is_here(lambda: self._has_pieces)
+
+    @property
+    def is_step_ready(self) -> bool:
+        """Whether the next step is here, or none will come: `step` waits for nothing."""
+        return self._is_here(lambda: self._has_step)
+
+    def _is_here(self, has: Callable[[], bool]) -> bool:
+        """Whether there is something now, or will be no more."""
         self._opened.check("stream")
         with self._reading:
             self.events.ask()
-            while not self._has_pieces and self.events.is_ready:
+            while not has() and self.events.is_ready:
                 try:
                     self._take()
                 except StopIteration:
                     return True
-            return self._has_pieces
+            return has()
 
     def step(self) -> Gain | None:
         """What the next step adds; None at the end.
@@ -101,12 +113,12 @@ class Stream(NotCopied, Iterator[Piece]):
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self.events.ask()
-            begun, first = self._num_given, self._num_pieces_given
-            while self.events.is_cancelled or not (self._has_pieces or begun < self._num_tokens):
+            while self.events.is_cancelled or not self._has_step:
                 try:
                     self._take()
                 except StopIteration:
                     return None
+            begun, first = self._num_given, self._num_pieces_given
             end, last = self._num_tokens, self._num_pieces
             tokens = self._tokens[begun:end]
             gain = Gain(
@@ -134,6 +146,11 @@ class Stream(NotCopied, Iterator[Piece]):
     def _has_pieces(self) -> bool:
         """Whether there are pieces that were not given."""
         return self._num_pieces_given < self._num_pieces
+
+    @property
+    def _has_step(self) -> bool:
+        """Whether there are pieces or tokens that were not given."""
+        return self._has_pieces or self._num_given < self._num_tokens
 
     def _take(self) -> None:
         """Take what the next step adds.
@@ -195,5 +212,90 @@ def whole(stream: Stream) -> Answer:
     stream.events.is_whole = True
     with stream:
         for _ in stream:
+            pass
+        return stream.answer
+
+
+class AsyncStream(NotCopied, AsyncIterator[Piece]):
+    """The pieces of an answer for `async for`; `Model.astream` makes it.
+
+    Cancelling the task that awaits a piece abandons the answer, and so does `aclose`, leaving its
+    `async with` block, or dropping it. The model is free for others within a step.
+
+    Args:
+        stream: The answer.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        stream.events.is_awaited = True
+        self._stream, self._news = stream, asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_awaited = False
+
+    @property
+    def answer(self) -> Answer:
+        """The answer as far as it has been given: whole once all pieces were awaited."""
+        return self._stream.answer
+
+    def wants_whole(self) -> None:
+        """Be woken at the answer's end only."""
+        self._stream.events.is_whole = True
+
+    async def aclose(self) -> None:
+        """End the request within a step."""
+        self._stream.close()
+
+    async def __anext__(self) -> Piece:
+        loop = asyncio.get_running_loop()
+        if self._is_awaited or (self._loop or loop) is not loop:
+            raise CallOrderError("the stream is read by another task, or in another event loop")
+        if self._loop is None:
+            self._loop = loop
+            wake(self._stream, self._news)
+        self._is_awaited = True
+        try:
+            self._news.clear()
+            if self._stream.is_ready:
+                await asyncio.sleep(0)  # other tasks go on, too, where the answer is ahead
+            while not self._stream.is_ready:
+                await self._news.wait()
+                self._news.clear()
+        except asyncio.CancelledError:
+            self._stream.events.cancel(
+                CallOrderError(
+                    "the answer was given up, as its reader was cancelled: ask for it again"
+                )
+            )
+            raise
+        finally:
+            self._is_awaited = False
+        try:
+            return next(self._stream)
+        except StopIteration:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+def wake(stream: Stream, news: asyncio.Event) -> None:
+    """Have a stream set an event with each of its own; called in the loop that awaits it."""
+    loop = asyncio.get_running_loop()
+
+    def tell() -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
+            loop.call_soon_threadsafe(news.set)
+
+    stream.events.is_awaited, stream.events.wake = True, tell
+
+
+async def awaited(stream: AsyncStream) -> Answer:
+    """The answer of a stream, which is read to its end; raises what the stream does."""
+    stream.wants_whole()
+    async with stream:
+        async for _ in stream:
             pass
         return stream.answer

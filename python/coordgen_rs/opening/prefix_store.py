@@ -12,7 +12,7 @@ import numpy as np
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.version import package_version
-from coordgen_rs.opening.options import OpeningOptions
+from coordgen_rs.opening.options import OpenOptions, chosen_provider
 from coordgen_rs.target.kv_cache import KvCache
 from coordgen_rs.target.machine import cpu_model
 from coordgen_rs.target.onnx_runtime import kernel_library
@@ -21,32 +21,31 @@ from coordgen_rs.target.prefix_store.directory import DEFAULT_BYTES
 from coordgen_rs.target.prefix_store.store import PrefixStore, TargetIdentity
 
 
-def store_opened(
-    session: OrtSession, options: OpeningOptions, path: Path | str, most_bytes: int | None = None
-) -> PrefixStore:
-    """The store of a session's prefixes.
+def store_opened(session: OrtSession, options: OpenOptions) -> PrefixStore | None:
+    """The store of a session's prefixes; None where none was asked for.
 
     Args:
         session: Whose.
         options: How it was opened.
-        path: The directory; created if missing.
-        most_bytes: Same as in `PrefixStore`; None for `DEFAULT_BYTES`.
 
     Raises:
         OptionError: The session reuses no prompt, or the directory is open to everybody.
         OSError: The directory cannot be created.
         ProviderError: Same as in `ProviderChoice.conditions`.
     """
+    path = options["prefix_store"]
+    if path is None:
+        return None
     if not session.is_exact_after_prefill:
         raise OptionError(
             f"prefix_store is {str(path)!r}, but {session.bundle.shown} reuses nothing of earlier "
             "prompts: its prefill graphs and decode graphs were not equal when it was tested"
         )
-    size = DEFAULT_BYTES if most_bytes is None else most_bytes
+    size = options["prefix_store_size"] or DEFAULT_BYTES
     return PrefixStore(path, _identity(session, options), size)
 
 
-def _identity(session: OrtSession, options: OpeningOptions) -> TargetIdentity:
+def _identity(session: OrtSession, options: OpenOptions) -> TargetIdentity:
     """What computes: the bundle's content, the code, and how and where it runs."""
     bundle, cache, digest = session.bundle, session.cache, hashlib.blake2b(digest_size=32)
     form = cache.form if isinstance(cache, KvCache) else "integers"
@@ -57,7 +56,7 @@ def _identity(session: OrtSession, options: OpeningOptions) -> TargetIdentity:
         np.__version__,  # it makes the tables of rotations
         platform.machine(),
         cpu_model(),
-        *options.chosen_provider().conditions(bundle),
+        *chosen_provider(options).conditions(bundle),
         form,
     ]
     if session.device.reads_tokens:  # a folder of another tool tells only sizes of its weights,

@@ -4,11 +4,11 @@ import hashlib
 import json
 import platform
 import warnings
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
@@ -17,52 +17,30 @@ from coordgen_rs.files.json_text import read_json
 from coordgen_rs.files.unfinished import replacing
 from coordgen_rs.opening.cache import cache_directory, make_private
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.opening.options import OpeningOptions
-from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.opening.options import (
+    OpenOptions,
+    SessionOptions,
+    chosen_provider,
+    found_profile,
+    opening,
+)
 from coordgen_rs.opening.self_test import SelfTest, run_self_test
-from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.machine import cpu_model
 from coordgen_rs.target.onnx_runtime import kernel_build, set_threads
 from coordgen_rs.target.ort_session import OrtSession
-
-if TYPE_CHECKING:
-    from coordgen_rs.opening.profile import Profile
 
 _MOST_RECORD_BYTES = 16 << 20
 _Stamps = dict[str, tuple[int, int]]
 """Size and time of the last change, in ns, of each file."""
 
 
-def open_session(
-    path: Path | str,
-    *,
-    threads: int | None = None,
-    width: int | None = None,
-    switch: str = "auto",
-    memory_budget: int | None = None,
-    kv_cache: str = KV_FORMS[0],
-    profile: "Profile | None" = None,
-    provider: ProviderChoice | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
-) -> OrtSession:
+def open_session(path: Path | str, **options: Unpack[SessionOptions]) -> OrtSession:
     """Open a bundle for generation: verify its files, test its exactness once, load its graphs.
 
     Args:
         path: The bundle's directory, a checkpoint or another tool's folder; same as in
             `open_bundle`.
-        threads: Compute threads of the process; None for one per core.
-        width: Use only decode graphs up to this width; None uses all.
-        switch: When to switch from prefill graphs to decode graphs: "auto" or another of
-            `_core.strategies()` (`coordgen plan` compares them).
-        memory_budget: Most bytes that the graphs of its blocks and experts may take, also during
-            the test; None for no limit. Experts are read and dropped by use. With "auto", blocks
-            that do not fit are streamed from disk in every pass.
-        kv_cache: How keys and values are held, on CPU: "f32", "f16" or "q8" (`docs/kernels.md`). A
-            step behind many tokens reads less with fewer bits; what is computed is another.
-        profile: What its blocks cost, for plans; None estimates them from their sizes.
-        provider: What runs it; None leaves the choice to the bundle.
-        on_progress: Called with what is being done, how much is done, and how much there is; only
-            when something is converted, verified or tested.
+        options: See `SessionOptions`.
 
     Returns:
         A session that uses only exact widths, and knows the cost of each.
@@ -81,40 +59,29 @@ def open_session(
         ProviderError: The provider is missing, cannot run here, or rejects a graph.
         NonFiniteLogitsError: The model computes NaN.
     """
-    arguments.having("profile", profile, "blocks", "Profile")
-    arguments.of_type("provider", provider, ProviderChoice)
-    options = OpeningOptions(
-        path,
-        threads=threads,
-        width=width,
-        switch=switch,
-        memory_budget=memory_budget,
-        kv_cache=kv_cache,
-        profile=profile,
-        provider=provider,
-        on_progress=on_progress,
-    )
-    return session_opened(options)
+    arguments.known("open_session", options, SessionOptions.__annotations__)
+    return session_opened(path, opening("open_session", options))
 
 
-def session_opened(options: OpeningOptions) -> OrtSession:
+def session_opened(path: Path | str, options: OpenOptions) -> OrtSession:
     """The same as `open_session`, by a record of its options.
 
     Raises:
         MemoryBudgetError: The machine's memory is too small; other errors are those of
             `open_session`, and of `Profile.find`.
     """
-    profile = options.found_profile()
-    bundle, files, result = _whole_bundle(options)
+    arguments.path("path", path)
+    profile = found_profile(options)
+    bundle, files, result = _whole_bundle(path, options)
     costs = None
     if profile is not None:
         from coordgen_rs.opening.costs import fitting_costs
 
-        costs = fitting_costs(profile, bundle, set_threads(options.threads))
+        costs = fitting_costs(profile, bundle, set_threads(options["threads"]))
     with bundle.named_in_errors():
         session = _loaded(bundle, options, costs)
         if result is None or not result.tells_of(session.widths):
-            result = run_self_test(session, files, options.on_progress)
+            result = run_self_test(session, files, options["on_progress"])
             _keep(_record_path(bundle, options), result)
     widths = [w for w in session.widths if w in result.exact_widths]
     if len(widths) < len(session.widths):
@@ -124,8 +91,8 @@ def session_opened(options: OpeningOptions) -> OrtSession:
             "machine and are left out",
             stacklevel=3,
         )
-    if options.width is not None:
-        widths = [w for w in widths if w <= options.width] or widths[:1]
+    if options["width"] is not None:
+        widths = [w for w in widths if w <= options["width"]] or widths[:1]
     session.is_exact_after_prefill = result.exact_prefill
     session.is_exact_on_branches = result.exact_branches
     session.is_exact_at_any_rows = result.exact_any_rows
@@ -133,7 +100,7 @@ def session_opened(options: OpeningOptions) -> OrtSession:
     return session
 
 
-def _loaded(bundle: Bundle, options: OpeningOptions, costs: list[BlockCost] | None) -> OrtSession:
+def _loaded(bundle: Bundle, options: OpenOptions, costs: list[BlockCost] | None) -> OrtSession:
     """The session of a bundle, with all its widths.
 
     Raises:
@@ -142,10 +109,10 @@ def _loaded(bundle: Bundle, options: OpeningOptions, costs: list[BlockCost] | No
     """
     try:
         return OrtSession(
-            options.chosen_provider().device(bundle, kv_cache=options.kv_cache),
-            threads=options.threads,
-            switch=options.switch,
-            memory_budget=options.memory_budget,
+            chosen_provider(options).device(bundle, kv_cache=options["kv_cache"]),
+            threads=options["threads"],
+            switch=options["switch"],
+            memory_budget=options["memory_budget"],
             costs=costs,
         )
     except MemoryError as error:
@@ -164,10 +131,12 @@ def recorded_self_test(bundle: Bundle) -> SelfTest | None:
         OptionError: Same as in `open_session`.
         ProviderError: The bundle is for QNN, which is not installed or cannot run here.
     """
-    return _recorded(_record_path(bundle, OpeningOptions(bundle.path)), _stamps(bundle))
+    return _recorded(_record_path(bundle, opening("open_session", {})), _stamps(bundle))
 
 
-def _whole_bundle(options: OpeningOptions) -> tuple[Bundle, _Stamps, SelfTest | None]:
+def _whole_bundle(
+    path: Path | str, options: OpenOptions
+) -> tuple[Bundle, _Stamps, SelfTest | None]:
     """The bundle, verified where that was not done yet; a damaged conversion is made once more.
 
     Returns:
@@ -177,33 +146,32 @@ def _whole_bundle(options: OpeningOptions) -> tuple[Bundle, _Stamps, SelfTest | 
         BundleDamagedError: It is damaged, and cannot be made anew; other errors are those of
             `open_bundle`.
     """
-    bundle = _bundle(options)
+    found = partial(
+        open_bundle, path, context=options["context"], on_progress=options["on_progress"]
+    )
+    bundle = found()
     try:
         return _verified(bundle, options)
     except BundleDamagedError:
         if not bundle.discard():
             raise
-    return _verified(_bundle(options), options)
+    return _verified(found(), options)
 
 
-def _bundle(options: OpeningOptions) -> Bundle:
-    return open_bundle(options.path, context=options.context, on_progress=options.on_progress)
-
-
-def _verified(bundle: Bundle, options: OpeningOptions) -> tuple[Bundle, _Stamps, SelfTest | None]:
+def _verified(bundle: Bundle, options: OpenOptions) -> tuple[Bundle, _Stamps, SelfTest | None]:
     files = _stamps(bundle)
     result = _recorded(_record_path(bundle, options), files)
     if result is None:
-        bundle.verify(options.on_progress)
+        bundle.verify(options["on_progress"])
     return bundle, files, result
 
 
-def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
+def _record_path(bundle: Bundle, options: OpenOptions) -> Path | None:
     """Where the result is kept; the name depends on everything that can change it.
 
     None for a user without a home directory: each opening then tests the bundle again.
     """
-    threads, budget = set_threads(options.threads), options.memory_budget
+    threads, budget = set_threads(options["threads"]), options["memory_budget"]
     records = cache_directory()
     if records is None:
         return None
@@ -212,10 +180,10 @@ def _record_path(bundle: Bundle, options: OpeningOptions) -> Path | None:
         hashlib.sha256(bundle.identity()).hexdigest(),
         platform.processor() or platform.machine(),
         cpu_model(),
-        *options.chosen_provider().conditions(bundle),
+        *chosen_provider(options).conditions(bundle),
         str(threads),
-        f"{options.switch} within {budget}",
-        *([kernel_build(), options.kv_cache] if bundle.manifest.provider == "cpu" else []),
+        f"{options['switch']} within {budget}",
+        *([kernel_build(), options["kv_cache"]] if bundle.manifest.provider == "cpu" else []),
     ]
     name = hashlib.sha256("\n".join(conditions).encode("utf-8", "surrogatepass")).hexdigest()[:32]
     return records / f"{name}.json"

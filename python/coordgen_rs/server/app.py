@@ -5,9 +5,10 @@ In: the models, and what the server is to allow. Out: an ASGI application. Bodie
 """
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -22,45 +23,75 @@ from starlette.types import ASGIApp
 
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.files.version import package_version
 from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.model import Model
+from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents
-from coordgen_rs.server.answers.answering import Answering, refused
-from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.answers.response_form import ResponseForm
-from coordgen_rs.server.answers.several import AnsweringSeveral
-from coordgen_rs.server.dialects import routes
-from coordgen_rs.server.dialects.anthropic import listed
-from coordgen_rs.server.dialects.errors import OF_ANTHROPIC
+from coordgen_rs.server.answers.answering import Answering, Prepared
+from coordgen_rs.server.answers.anthropic import MESSAGES
+from coordgen_rs.server.answers.dialect import Answered, Dialect
+from coordgen_rs.server.answers.ollama import CHAT, GENERATE, loaded
+from coordgen_rs.server.answers.openai import OPENAI
+from coordgen_rs.server.answers.responses import RESPONSES
 from coordgen_rs.server.figures import CONTENT_TYPE
-from coordgen_rs.server.job import Job
-from coordgen_rs.server.jobs import Jobs
+from coordgen_rs.server.models import listed
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client, client_of
 from coordgen_rs.server.network.guard import Guard, held
 from coordgen_rs.server.network.keys import ApiKey
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
-from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.server.refusal import (
+    OF_ANTHROPIC,
+    RefusalError,
+    log_unexpected,
+    refusal,
+    refused,
+)
+from coordgen_rs.server.requests import anthropic, ollama, openai
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
 from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.openai import (
-    apply_template,
-    detokenize,
-    parse_chat,
-    parse_completion,
-    tokenize,
-)
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
 from coordgen_rs.server.worker import Worker
 
-ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", *routes.ANSWERING)
-"""Paths whose requests wait for the model."""
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+_ANSWERED: dict[str, tuple[Callable[[Fields, Model], ParsedRequest], Dialect]] = {
+    "/v1/chat/completions": (openai.parse_chat, OPENAI),
+    "/v1/completions": (openai.parse_completion, OPENAI),
+    "/v1/responses": (parse_response, RESPONSES),
+    "/v1/messages": (anthropic.parse_message, MESSAGES),
+    "/api/chat": (ollama.parse_chat, CHAT),
+    "/api/generate": (ollama.parse_generate, GENERATE),
+}
+"""Paths whose requests wait for the model's answer: what parses one, and how it is written."""
+
+_TOLD = {
+    "/tokenize": openai.tokenize,
+    "/detokenize": openai.detokenize,
+    "/apply-template": openai.apply_template,
+    "/v1/messages/count_tokens": anthropic.count_tokens,
+}
+"""Paths that are told what a model's tokenizer or template makes of a body."""
+
+_NO_EMBEDDINGS = "the server gives no embeddings: its models answer with text"
+_NO_FILES = "the server does not change its models: give others on its command line"
+_UNSUPPORTED = {
+    "/v1/embeddings": _NO_EMBEDDINGS,
+    "/api/embed": _NO_EMBEDDINGS,
+    "/api/embeddings": _NO_EMBEDDINGS,
+    "/api/pull": _NO_FILES,
+    "/api/push": _NO_FILES,
+    "/api/create": _NO_FILES,
+    "/api/copy": _NO_FILES,
+    "/api/delete": _NO_FILES,
+    "/api/blobs/{digest}": _NO_FILES,
+    "/v1/messages/batches": "the server takes requests one by one, not in batches",
+}
+"""Paths of other servers that this one does not have, and why."""
 
 _MOST_TEXTS = 16
 """Most simultaneous requests of a client for tokens and templates."""
@@ -97,30 +128,29 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         access: Who may ask, and for what.
     """
     endpoints = Endpoints(models, access)
+    own = endpoints.documents
+    got: dict[str, Endpoint] = {
+        "/": endpoints.page,
+        "/health": endpoints.health,
+        "/v1/health": endpoints.health,
+        "/v1/models": endpoints.models,
+        "/v1/models/{name:path}": endpoints.model,
+        documents.PATH: own.list,
+        "/api/version": endpoints.told_of(lambda _: {"version": listed.VERSION}),
+        "/api/tags": endpoints.told_of(listed.tags),
+        "/api/ps": endpoints.told_of(listed.running),
+    }
+    posted: dict[str, Endpoint] = {
+        **{path: partial(endpoints.answer, *how) for path, how in _ANSWERED.items()},
+        **{path: partial(endpoints.tell, told) for path, told in _TOLD.items()},
+        "/api/show": endpoints.show,
+        documents.PATH: own.add,
+    }
     paths = [
-        Route("/", endpoints.page),
-        Route("/health", endpoints.health),
-        Route("/v1/health", endpoints.health),
-        Route("/v1/models", endpoints.models),
-        Route("/v1/models/{name:path}", endpoints.model),
-        Route(
-            "/v1/chat/completions", partial(endpoints.answer, parse_chat, Form), methods=["POST"]
-        ),
-        Route(
-            "/v1/completions", partial(endpoints.answer, parse_completion, Form), methods=["POST"]
-        ),
-        Route(
-            "/v1/responses",
-            partial(endpoints.answer, parse_response, ResponseForm),
-            methods=["POST"],
-        ),
-        Route("/tokenize", partial(endpoints.tell, tokenize), methods=["POST"]),
-        Route("/detokenize", partial(endpoints.tell, detokenize), methods=["POST"]),
-        Route("/apply-template", partial(endpoints.tell, apply_template), methods=["POST"]),
-        Route(documents.PATH, endpoints.documents.list),
-        Route(documents.PATH, endpoints.documents.add, methods=["POST"]),
-        Route(documents.PATH + "/{name:path}", endpoints.documents.remove, methods=["DELETE"]),
-        *routes.Dialects(endpoints, models).routes(),
+        *(Route(path, endpoint) for path, endpoint in got.items()),
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in posted.items()),
+        Route(documents.PATH + "/{name:path}", own.remove, methods=["DELETE"]),
+        *(Route(path, _unsupported, methods=["GET", "POST", "DELETE"]) for path in _UNSUPPORTED),
     ]
     if access.with_metrics:
         paths.append(Route("/metrics", endpoints.metrics))
@@ -182,118 +212,134 @@ class Endpoints:
     async def models(self, request: Request) -> Response:
         """All models."""
         if OF_ANTHROPIC in request.headers:
-            names = [one.name for one in self._models.offered]
-            return JSONResponse(listed.listed(names, self._created))
-        described = [self._described(one) for one in self._models.offered]
-        return JSONResponse({"object": "list", "data": described})
+            return JSONResponse(listed.listed_to_anthropic(self._models, self._created))
+        each = self._models.offered
+        found = [listed.described(self._models, one, self._created) for one in each]
+        return JSONResponse({"object": "list", "data": found})
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
         found = self._models.found(request.path_params["name"])
         if OF_ANTHROPIC in request.headers:
-            return JSONResponse(listed.described(found.name, self._created))
-        return JSONResponse(self._described(found))
+            return JSONResponse(listed.described_to_anthropic(found.name, self._created))
+        return JSONResponse(listed.described(self._models, found, self._created))
+
+    async def show(self, request: Request) -> Response:
+        """What a model is and can do, for Ollama's clients."""
+        name, fields = await self.read(request)
+        other = fields.text("name")  # as it was called before
+        fields.ignore("verbose", "system", "template", "options")
+        fields.end()
+        self._models.found(other)
+        return JSONResponse(listed.shown(self._models, self._models.found(name or other)))
+
+    def told_of(self, told: Callable[[Models], dict[str, Any]]) -> Endpoint:
+        """An endpoint that tells of the models."""
+
+        async def tell(request: Request) -> Response:
+            return JSONResponse(told(self._models))
+
+        return tell
 
     async def answer(
         self,
         parse: Callable[[Fields, Model], ParsedRequest],
-        kind: type[Form],
+        dialect: Dialect,
         request: Request,
     ) -> Response:
-        """Answer a prompt.
-
-        Raises:
-            RefusalError: It does not fit, or the queue is full.
-        """
-        name, fields = await self.read(request)
-        return await self.answered(request, name, partial(parse, fields), kind)
-
-    async def answered(
-        self,
-        request: Request,
-        name: str | None,
-        parse: Callable[[Model], ParsedRequest],
-        kind: type[Form],
-    ) -> Response:
-        """The answer to what was asked.
+        """Answer a prompt, or only open a model where Ollama's clients ask for no more.
 
         Args:
-            request: Its body has been read.
-            name: The model; None for the first.
-            parse: Parses the body for the model.
-            kind: The shapes of the answer.
+            parse: Parses the body, for the open model.
+            dialect: Writes the answer.
+            request: Its body has not been read.
 
         Raises:
-            RefusalError: It does not fit, or the queue is full.
+            RefusalError: The body cannot be used.
+        """
+        name, fields = await self.read(request)
+        shown = self._models.found(name).name
+        if dialect in (CHAT, GENERATE) and (what := ollama.asked_of_model(fields)) is not None:
+            if what == "load":
+                await self.opened(request, name)
+            return JSONResponse(loaded(dialect, shown, what))
+        given = fields.peek("stream")
+        is_streamed = dialect.streams_by_default if given is None else given is True
+        prepare = partial(self._prepared, request, shown, partial(parse, fields))
+        return Answering(dialect, shown, prepare, is_streamed=is_streamed)
+
+    async def _prepared(
+        self, request: Request, name: str, parse: Callable[[Model], ParsedRequest]
+    ) -> Prepared:
+        """A request that only waits for its turn.
+
+        Raises:
+            RefusalError: It does not fit, there are too few places, or the model cannot be opened.
         """
         client, worker = client_of(request.scope), self._held(request, name)
-        namespace, shown = self._namespace(client), self._models.found(name).name
-        model = await self.opened(request, name)
-        asked = await self._while_wanted(request, worker, lambda: parse(model))
-        if asked.num_choices > 1:
+        admitted = held(request.scope).enter_context(worker.admitted())
+        model = await worker.opened()
 
-            def form_of(number: int) -> Form:
-                return Form(asked.choice(number), shown, worker.text_of, asked.spelling, number)
+        def ready() -> tuple[list[Answered], list[Stream]]:
+            parsed, namespace = parse(model), self._namespace(client)
+            each = [parsed.choice(number) for number in range(parsed.num_choices)]
+            begun = each[: 1 if parsed.seed is None else None]
+            return (
+                [Answered(one, name, worker.text_of) for one in each],
+                [one.begin(model, namespace=namespace) for one in begun],
+            )
 
-            return self._answering_several(worker, asked, client, namespace, form_of)
-        job = Job(asked, client, namespace)
-        form = kind(asked, shown, worker.text_of, asked.spelling)
-        worker.submit(job)
-        return Answering(job, worker, form)
+        answered, streams = await self._while_wanted(client, worker, ready)
+        self._hold_places(request, client, len(streams))
+        return Prepared(worker, admitted, client, answered, streams)
 
-    async def _while_wanted(
-        self, request: Request, worker: Worker, function: Callable[[], _T]
-    ) -> _T:
-        """Run what may compile a grammar as `in_lane`, until the client leaves or the server ends.
-
-        Raises:
-            RefusalError: The function says so, or the server is going down.
-        """
-        gone = asyncio.create_task(_gone(request))
-        compiling = is_wanted.set(lambda: worker.state == "ready" and not gone.done())
-        try:
-            return await self.in_lane(request, function)
-        except GivenUpError as error:
-            _ = worker.model  # if it is going down, that is why
-            raise RefusalError("the client has left", status=400) from error
-        finally:
-            is_wanted.reset(compiling)
-            gone.cancel()
-
-    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
-        """Run what takes long in a thread, in turn with others of the client."""
-        return self._lanes.run(client_of(request.scope), function)
-
-    def _answering_several(
-        self,
-        worker: Worker,
-        asked: ParsedRequest,
-        client: Client,
-        namespace: str | None,
-        form_of: Callable[[int], Form],
-    ) -> Response:
-        """The response of a request for several answers, each of which takes a place of the client.
+    def _hold_places(self, request: Request, client: Client, num: int) -> None:
+        """Hold a place for each answer of a request; it has one already.
 
         Raises:
-            RefusalError: The client has too few places, now or ever.
+            RefusalError: The client has too few, now or ever.
         """
-        jobs = Jobs(asked, client, namespace)
-        num_jobs, places = len(jobs.all), self._models.places
-        if num_jobs > places.most:
+        places = self._models.places
+        if num > places.most:
             raise RefusalError(
-                f"n is {num_jobs}, but a client may have {places.most} answers at a time here: "
+                f"n is {num}, but a client may have {places.most} answers at a time here: "
                 "ask for fewer, or start the server with a greater --max-queue",
                 param="n",
                 code="invalid_value",
             )
-        forms = [form_of(number) for number in range(asked.num_choices)]
-        with ExitStack() as held:
-            held.enter_context(places.more(client, num_jobs - 1))
-            for job in jobs.all:
-                held.callback(worker.withdraw, job)
-                worker.submit(job)
-            with_usage = asked.with_usage
-            return AnsweringSeveral(jobs, worker, forms, held.pop_all(), with_usage=with_usage)
+        held(request.scope).enter_context(places.more(client, num - 1))
+
+    async def _while_wanted(self, client: Client, worker: Worker, function: Callable[[], _T]) -> _T:
+        """Run what may compile a grammar in a lane, until the client leaves or the server ends.
+
+        Raises:
+            RefusalError: The function says so, or the server is going down.
+        """
+        left = threading.Event()
+
+        def in_lane() -> _T:
+            if left.is_set():
+                raise GivenUpError
+            return function()
+
+        compiling = is_wanted.set(lambda: worker.is_wanted and not left.is_set())
+        running = asyncio.ensure_future(self._lanes.run(client, in_lane))
+        try:
+            return await asyncio.shield(running)
+        except GivenUpError as error:
+            await worker.opened()  # if nothing is answered any more, that is why
+            raise RefusalError("the client has left", status=400) from error
+        except Exception as error:
+            log_unexpected(error)
+            raise
+        finally:
+            left.set()
+            is_wanted.reset(compiling)
+            await asyncio.gather(running, return_exceptions=True)  # it has its lane until then
+
+    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
+        """Run what takes long in a thread, in turn with others of the client."""
+        return self._lanes.run(client_of(request.scope), function)
 
     async def tell(
         self, told: Callable[[Fields, Model], dict[str, Any]], request: Request
@@ -311,7 +357,7 @@ class Endpoints:
         """A place for a request to a path; see `Guard`."""
         if path == documents.PATH:
             return self._adding.one(client)
-        return (self._models.places if path in ANSWERING else self._places).one(client)
+        return (self._models.places if path in _ANSWERED else self._places).one(client)
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""
@@ -358,40 +404,14 @@ class Endpoints:
             RefusalError: There is no model of that name, or it cannot be opened.
         """
         worker = self._held(request, name)
-        if worker.state == "loading":
-            await asyncio.shield(asyncio.wrap_future(worker.opening))
+        await worker.opened()
         return worker.model
 
-    def _described(self, offered: Offered) -> dict[str, Any]:
-        name = offered.name
-        described: dict[str, Any] = {
-            "id": name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "coordgen",
-            "version": package_version(),
-            "state": self._models.state(name),
-        }
-        model = self._models.open_one(name)
-        if model is None:
-            return described
-        described |= {"context_length": model.context, "provider": model.provider}
-        described |= {"parallel": model.parallel, "memory_bytes": self._models.taken(name)}
-        if model.why_alone is not None:
-            described["why_alone"] = model.why_alone
-        described["recommended"] = dict(model.recommended)
-        if (costs := model.step_costs) is not None:
-            described["step_us"] = {
-                rows: {"base": cost.base, "per_token": cost.per_token}
-                for rows, cost in costs.items()
-            }
-        return described
 
-
-async def _gone(request: Request) -> None:
-    """Return when the client has gone; all of the request was read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def _unsupported(request: Request) -> Response:
+    path = request.scope["path"]
+    why = _UNSUPPORTED.get(path, _NO_FILES)
+    raise RefusalError(f"{path} is not supported: {why}", status=501, code="unsupported_path")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

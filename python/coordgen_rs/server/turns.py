@@ -1,60 +1,86 @@
-"""Jobs that wait, and whose turn it is: keys take turns, the addresses of a key among themselves.
+"""Whose turn it is to be answered: keys take turns, the addresses of a key among themselves.
 
-In: jobs. Out: the next one. Within a client the oldest is next; a client that comes anew is behind
-all who wait. It knows neither bounds nor threads.
+In: requests, which wait in the event loop. Out: a turn for each, as many at a time as there are
+places. Within a client the oldest is next; a client that comes anew is behind all who wait.
 """
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Iterator
+from contextlib import suppress
 
-from coordgen_rs.server.job import Job
+from coordgen_rs.server.network.client import Client
 
 
-class Rota:
-    """The jobs of all clients, none at first."""
+class Waiter:
+    """A request that waits. Made in the event loop that awaits it.
+
+    Args:
+        client: Whose turn it takes.
+
+    Attributes:
+        client: The `client` argument.
+        called: Set when it waits no more.
+        error: Why it gets no turn; None for the turn itself.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.called = client, asyncio.Event()
+        self.error: Exception | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def call(self, error: Exception | None = None) -> None:
+        """End the waiting, from any thread."""
+        self.error = error
+        with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
+            self._loop.call_soon_threadsafe(self.called.set)
+
+
+class FairQueue:
+    """Those of all clients who wait, none at first."""
 
     def __init__(self) -> None:
-        self._keys = OrderedDict[str, OrderedDict[str, deque[Job]]]()  # next one first
+        self._keys = OrderedDict[str, OrderedDict[str, deque[Waiter]]]()  # next one first
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[Waiter]:
         for networks in self._keys.values():
-            for jobs in networks.values():
-                yield from jobs
+            for waiters in networks.values():
+                yield from waiters
 
-    def add(self, job: Job) -> None:
-        """Put a job behind those of its client."""
-        networks = self._keys.setdefault(job.client.key, OrderedDict())
-        networks.setdefault(job.client.network, deque()).append(job)
+    def add(self, waiter: Waiter) -> None:
+        """Put one behind those of its client."""
+        networks = self._keys.setdefault(waiter.client.key, OrderedDict())
+        networks.setdefault(waiter.client.network, deque()).append(waiter)
 
-    def take(self) -> Job:
-        """The job whose turn it is; its client is behind all others then."""
+    def take(self) -> Waiter:
+        """The one whose turn it is; its client is behind all others then."""
         key, networks = self._keys.popitem(last=False)
-        network, jobs = networks.popitem(last=False)
-        job = jobs.popleft()
-        if jobs:
-            networks[network] = jobs
+        network, waiters = networks.popitem(last=False)
+        waiter = waiters.popleft()
+        if waiters:
+            networks[network] = waiters
         if networks:
             self._keys[key] = networks
-        return job
+        return waiter
 
-    def remove(self, job: Job) -> bool:
-        """Take a job out; False if it does not wait."""
-        networks = self._keys.get(job.client.key, OrderedDict[str, deque[Job]]())
-        jobs = networks.get(job.client.network, deque[Job]())
-        if job not in jobs:
+    def remove(self, waiter: Waiter) -> bool:
+        """Take one out; False if it does not wait."""
+        networks = self._keys.get(waiter.client.key, OrderedDict[str, deque[Waiter]]())
+        waiters = networks.get(waiter.client.network, deque[Waiter]())
+        if waiter not in waiters:
             return False
-        jobs.remove(job)
-        if not jobs:
-            del networks[job.client.network]
+        waiters.remove(waiter)
+        if not waiters:
+            del networks[waiter.client.network]
         if not networks:
-            del self._keys[job.client.key]
+            del self._keys[waiter.client.key]
         return True
 
-    def clear(self) -> list[Job]:
-        """All jobs; none waits any more."""
-        jobs = [*self]
+    def clear(self) -> list[Waiter]:
+        """All of them; none waits any more."""
+        waiters = [*self]
         self._keys.clear()
-        return jobs
+        return waiters

@@ -1,26 +1,26 @@
-"""The threads that have a model, and the queue of those who wait for it.
+"""A model of the server: opened in a thread, asked by requests that take turns, closed again.
 
-In: jobs, also while the model is being opened. Out: their news. Clients take turns. How many
-requests each may have in the server is bounded above (`models/models.py`).
+In: requests, in the event loop. Out: their answers. How many requests each client may have in the
+server is bounded above (`models/models.py`); steps are made by the model's own engine.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from threading import Condition, Thread
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager, suppress
+from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Literal
 
 from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.stream import Stream
+from coordgen_rs.server.answers.awaiting import Sign, heard, steps
 from coordgen_rs.server.figures import Figures
-from coordgen_rs.server.job import GivenUpError, Job
-from coordgen_rs.server.refusal import (
-    RefusalError,
-    UnavailableError,
-    UnfollowedError,
-    log_unexpected,
-)
-from coordgen_rs.server.turns import Rota
+from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.refusal import UnavailableError, UnfollowedError, log_unexpected
+from coordgen_rs.server.requests.record import Request
+from coordgen_rs.server.turns import FairQueue, Waiter
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
 
@@ -28,11 +28,11 @@ State = Literal["loading", "ready", "closing", "failed"]
 
 
 class Worker:
-    """Opens a model in a thread of its own, and answers there, and in as many as it has places.
+    """Has a model, from when it begins to be opened until it is closed.
 
     Args:
-        open_model: Opens it; called in the thread, and what it returns is closed there.
-        on_change: Called in the thread when the model is ready, and when the worker has failed.
+        open_model: Opens it; called in a thread, and what it returns is closed there.
+        on_change: Called when the model is ready, and when it has failed.
         figures: Counts what is answered; None for counts of its own.
         on_end: Called in the thread when the model is closed, or could not be opened.
 
@@ -40,7 +40,6 @@ class Worker:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
         figures: Counts of what was answered.
-        opening: The model once it is open, or why it is not.
         mean_s: Seconds that an answer took lately.
     """
 
@@ -55,11 +54,13 @@ class Worker:
         self.state: State = "loading"
         self.failure: BaseException | None = None
         self.figures = Figures() if figures is None else figures
-        self.opening = Future[Model]()
         self._model: Model | None = None
-        self._changed = Condition()
-        self._waiting = Rota()
-        self._running = list[Job]()
+        self._right, self._may_end = Lock(), Event()
+        self._early = set[object]()  # requests that have not asked for a turn yet
+        self._openers = list[Waiter]()  # those that wait for the model to be open
+        self._waiting, self._num_running = FairQueue(), 0
+        self._stopped: Exception | None = None  # why nothing is answered any more
+        self._streams = set[Stream]()  # those of the requests that run
         self.mean_s = 1.0
         self._thread = Thread(target=self._run, name="coordgen-worker")
 
@@ -84,7 +85,7 @@ class Worker:
         """Why nothing is taken any more."""
         if self.state == "failed":
             return _told(self.failure)
-        return UnavailableError("the server is going down")
+        return _told(self._stopped or UnavailableError("the server is going down"))
 
     def text_of(self, token: int) -> str:
         """The text of a token of an answer; the model is open, or was."""
@@ -94,15 +95,25 @@ class Worker:
         return tokenizer.decode([token]) or tokenizer.token(token) or ""
 
     @property
+    def is_opening(self) -> bool:
+        """Whether the model is still being opened."""
+        return self._model is None and self.state != "failed"
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether requests that were admitted are still to be answered."""
+        return self._stopped is None
+
+    @property
     def num_waiting(self) -> int:
-        """Requests that wait for their turn."""
-        with self._changed:
-            return len(self._waiting)
+        """Requests that wait for the model, or for their turn."""
+        with self._right:
+            return len(self._early) + len(self._waiting)
 
     @property
     def num_running(self) -> int:
         """Requests that are being answered."""
-        return len(self._running)
+        return self._num_running
 
     @property
     def num_places(self) -> int:
@@ -120,144 +131,218 @@ class Worker:
         store = None if self._model is None else self._model.prefix_store
         return None if store is None else store.counts
 
-    def submit(self, job: Job) -> None:
-        """Put a job into the queue, also while the model is being opened.
+    @contextmanager
+    def admitted(self) -> Iterator[object]:
+        """Admit a request for an answer, also while the model is being opened, or closed later.
+
+        Yields:
+            What `answer` takes, which gives the request its turn.
 
         Raises:
             UnavailableError: The model cannot be used any more.
         """
-        with self._changed:
+        admission = object()
+        with self._right:
             if self.state not in ("loading", "ready"):
                 raise self._why_not()
-            self._waiting.add(job)
-            self._changed.notify()
+            self._early.add(admission)
+        try:
+            yield admission
+        finally:
+            with self._right:
+                self._early.discard(admission)
+                self._call()
 
-    def withdraw(self, job: Job) -> None:
-        """End a job that nobody waits for: at once if it is queued, else within a step."""
-        job.stop()
-        with self._changed:
-            if self._waiting.remove(job):
+    async def opened(self) -> Model:
+        """The model, once it is open; also where it is about to be closed.
+
+        Raises:
+            UnavailableError: It cannot be opened, or nothing is answered any more.
+        """
+        waiter = Waiter(Client("", ""))
+        with self._right:
+            if self.is_opening and self.is_wanted:
+                self._openers.append(waiter)
+            else:
+                waiter.called.set()
+        try:
+            await waiter.called.wait()
+        finally:
+            with self._right, suppress(ValueError):
+                self._openers.remove(waiter)
+        if self._model is None or self._stopped is not None:
+            raise self._why_not()
+        return self._model
+
+    async def answer(
+        self,
+        request: Request,
+        stream: Stream,
+        client: Client,
+        sign: Sign | None = None,
+        admission: object = None,
+    ) -> AsyncGenerator[Gain | tuple[Answer, float]]:
+        """Answer a request in its turn.
+
+        Args:
+            request: What it asks for.
+            stream: The answer, which was not read yet.
+            client: Whose turn it takes.
+            sign: Same as in `heard`.
+            admission: What `admitted` has given.
+
+        Yields:
+            Its steps, where it wants them, and last the answer, with the seconds that it waited.
+
+        Raises:
+            UnavailableError: The model cannot be used, or not any more.
+            CoordgenError: There is no answer.
+        """
+        since = monotonic()
+        await self._turn(client, sign, admission)
+        queued_s = monotonic() - since
+        stream.events.is_whole = not request.wants_steps
+        with self._running(request, stream, queued_s):
+            async with aclosing(steps(stream, sign)) as gains:
+                async for gain in gains:
+                    if request.wants_steps:
+                        yield gain
+            answer = stream.answer
+            self.figures.add(answer, queued_s, is_given_up=False)
+        yield answer, queued_s
+
+    async def _turn(self, client: Client, sign: Sign | None, admission: object) -> None:
+        """Wait for a turn, which ends by `_leave`.
+
+        Raises:
+            UnavailableError: There will be none.
+        """
+        waiter = Waiter(client)
+        with self._right:
+            if self._stopped is not None:
+                raise self._why_not()
+            self._waiting.add(waiter)
+            self._early.discard(admission)
+            self._call()
+        try:
+            await heard(waiter.called, sign)
+            if waiter.error is not None:
+                raise self._why_not()
+        except BaseException:
+            with self._right:
+                was_waiting = self._waiting.remove(waiter)
+            if was_waiting or waiter.error is None:
                 self.figures.ended("given_up")
+            if not was_waiting and waiter.error is None:  # its turn came as its client left
+                self._leave()
+            raise
+
+    def _call(self) -> None:
+        """Call as many as there are free places; and let the model go when nothing is left."""
+        while self._waiting and self._num_running < self.num_places:
+            self._num_running += 1
+            self._waiting.take().call()
+        is_idle = not (self._early or self._waiting or self._num_running)
+        if self.state in ("closing", "failed") and is_idle:
+            self._may_end.set()
+
+    def _leave(self) -> None:
+        """End a turn."""
+        with self._right:
+            self._num_running -= 1
+            self._call()
+
+    @contextmanager
+    def _running(self, request: Request, stream: Stream, queued_s: float) -> Iterator[None]:
+        """A turn, in which an answer is read; what goes wrong is counted."""
+        begun = monotonic()
+        self._streams.add(stream)
+        try:
+            yield
+        except BaseException as error:
+            told = self._failed(error, request, stream, queued_s)
+            raise told from (None if told is error else error)
+        finally:
+            self._streams.discard(stream)
+            self._leave()
+            self.mean_s += 0.2 * (monotonic() - begun - self.mean_s)
+
+    def _failed(
+        self, error: BaseException, request: Request, stream: Stream, queued_s: float
+    ) -> BaseException:
+        """Count a request that ends by an error; what is told of it."""
+        if isinstance(error, UnavailableError | asyncio.CancelledError | GeneratorExit):
+            self._count_given_up(stream, queued_s)  # it was stopped, or its client has left
+        elif isinstance(error, DeviceLostError | SessionClosedError):
+            self._fail(error)
+        elif isinstance(error, Exception):
+            self.figures.ended("failed")
+            log_unexpected(error)
+            if isinstance(error, GrammarError):
+                return UnfollowedError(error, request.grammar_field)
+        else:  # such as a panic of the core
+            self._fail(error)
+            return UnavailableError("the model has failed")
+        return error
+
+    def _count_given_up(self, stream: Stream, queued_s: float) -> None:
+        answer = stream.answer
+        if answer.token_ids:
+            self.figures.add(answer, queued_s, is_given_up=True)
+        else:
+            self.figures.ended("given_up")
 
     def stop_all(self, why: Exception) -> None:
         """End what runs, within a step, and what waits."""
-        with self._changed:
-            jobs = [*self._waiting.clear(), *self._running]
-        for job in jobs:
-            job.stop(why)
+        with self._right:
+            self._stopped = self._stopped or why
+            waiting = [*self._waiting.clear(), *self._openers]
+            self._call()
+        for waiter in waiting:
+            waiter.call(why)
+        for stream in [*self._streams]:
+            stream.events.cancel(why)
 
     def close(self) -> None:
-        """Take no more jobs; those that wait are still answered."""
-        with self._changed:
+        """Take no more requests; those that wait are still answered."""
+        with self._right:
             if self.state in ("loading", "ready"):
                 self.state = "closing"
-            self._changed.notify_all()
+            self._call()
 
     def join(self) -> None:
-        """Wait until the model is closed."""
+        """Wait until the model is closed; no event loop answers requests any more."""
+        self._may_end.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def _run(self) -> None:
         try:
             with self._open() as model:
-                self._model = model
-                with self._changed:
+                with self._right:
+                    self._model = model
                     if self.state == "loading":
                         self.state = "ready"
-                self.opening.set_result(model)
+                    openers = [*self._openers]
+                    self._call()
+                for waiter in openers:
+                    waiter.call()
                 self._on_change()
-                self._answer_together(model)
+                self._may_end.wait()
         except BaseException as error:
             self._fail(error)
         finally:
             self._on_end()
 
-    def _answer_together(self, model: Model) -> None:
-        """Answer in as many threads as the model has places; the model is this one's."""
-        others = list[Thread]()
-        try:
-            for number in range(1, model.parallel):
-                name = f"coordgen-worker-{number}"
-                other = Thread(target=self._answer_all, args=[model], name=name)
-                other.start()
-                others.append(other)
-        except RuntimeError as error:  # the system gives no more threads
-            self._fail(error)
-        self._answer_all(model)
-        for other in others:
-            other.join()
-
-    def _answer_all(self, model: Model) -> None:
-        """Answer until there is no more; what makes the model unusable ends the others, too."""
-        try:
-            while (job := self._next()) is not None:
-                self._answer(model, job)
-        except BaseException as error:
-            self._fail(error)
-
     def _fail(self, error: BaseException) -> None:
-        with self._changed:
+        with self._right:
             self.state, self.failure = "failed", self.failure or error
-            self._changed.notify_all()
-        why = _told(self.failure)
-        if not self.opening.done():
-            self.opening.set_exception(why)
-        self.stop_all(why)
+        self.stop_all(_told(self.failure))
         self._on_change()
-
-    def _next(self) -> Job | None:
-        """The job whose turn it is; None when there will be none."""
-        with self._changed:
-            while not self._waiting:
-                if self.state != "ready":
-                    return None
-                self._changed.wait()
-            job = self._waiting.take()
-            self._running.append(job)
-            return job
-
-    def _answer(self, model: Model, job: Job) -> None:
-        """Answer a job.
-
-        Raises:
-            DeviceLostError: The model cannot be used any more.
-            SessionClosedError: The same.
-        """
-        begun = monotonic()
-        try:
-            with job.begin(model) as stream:
-                while not job.is_ended and (gain := stream.step()) is not None:
-                    if job.asked.wants_steps:  # else waking the event loop is for nothing
-                        job.tell(gain)
-            answer = stream.answer
-            self.figures.add(answer, job.queued_s, is_given_up=job.is_ended)
-            job.tell(answer)
-        except GivenUpError:
-            self.figures.ended("given_up")
-        except (DeviceLostError, SessionClosedError) as error:
-            job.tell(error)
-            raise
-        except RefusalError as error:  # of a prompt that came before the model was open
-            job.tell(error)
-        except GrammarError as error:
-            self.figures.ended("failed")
-            job.tell(UnfollowedError(error, job.asked.grammar_field))
-        except Exception as error:
-            self.figures.ended("failed")
-            log_unexpected(error)
-            job.tell(error)
-        except BaseException:  # such as a panic of the core: the worker ends, and says so itself
-            job.stop(UnavailableError("the model has failed"))
-            raise
-        finally:
-            with self._changed:
-                self._running.remove(job)
-                self.mean_s += 0.2 * (monotonic() - begun - self.mean_s)
 
 
 def _told(failure: BaseException | None) -> UnavailableError:
-    """What requests are told of a failure; each gets an error of its own to raise."""
+    """What a request is told of a failure; each gets an error of its own to raise."""
     if isinstance(failure, UnavailableError):
         return UnavailableError(str(failure), code=failure.code)
     return UnavailableError("the model has failed")

@@ -12,6 +12,9 @@ from coordgen_rs.errors import OptionError, arguments
 if TYPE_CHECKING:
     from coordgen_rs.target.snapshot import Snapshot
 
+COMMITS = ("auto", "canonical", "compact")
+"""Ways to commit drafts; `auto` chooses by what was measured."""
+
 
 class StepCost(NamedTuple):
     """The time of a step, in microseconds; it grows with the tokens that its rows attend to.

@@ -20,10 +20,10 @@ from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import answer_text
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
-from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
+from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Piece
-from coordgen_rs.model.options import RequestOptions
+from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream, whole
 from coordgen_rs.opening.directory import check_template
 
@@ -80,7 +80,7 @@ def add_arguments(parser: Parser) -> None:
             "also decode without drafts, and compare; a short answer is repeated in turns, and "
             "tokens/s are medians"
         ),
-        option.count("--logprobs N", least=0, most=MAX_ALTERNATIVES).help(
+        option.of(REQUEST, "logprobs", metavar="N").help(
             "with --json: also tell how likely each token was, and the N likeliest in its place"
         ),
         shared.JSON,

@@ -5,12 +5,12 @@ import json
 import time
 
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import prefixes as prefix_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.opening.options import OPENING
 from coordgen_rs.target.prefix_store.directory import ScopeSummary, clear, summaries
 
 EXAMPLES = """\
@@ -33,7 +33,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
     for name, command in parser.commands.items():
         command.set_defaults(run_prefixes=_COMMANDS[name][1], fail=command.error)
-        command.declare(prefix_options.STORE)
+        command.declare(
+            option.of(OPENING, "prefix_store", required=True).help(
+                "the directory that was given to serve, or another"
+            )
+        )
     parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.text("--namespace NAME", may_be_empty=False).help("only those of this namespace"),

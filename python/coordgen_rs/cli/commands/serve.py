@@ -13,7 +13,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.model import Model
 from coordgen_rs.opening.directory import check_path
-from coordgen_rs.opening.options import MOST_PARALLEL
+from coordgen_rs.opening.options import OPENING
 from coordgen_rs.target.machine import memory_bytes
 
 EXAMPLES = """\
@@ -58,10 +58,7 @@ _OPTIONS = (
         "most requests of each client that wait; more get status 429; default 64 where this "
         "machine alone can ask, or 8"
     ),
-    option.count("--parallel N", least=1, most=MOST_PARALLEL).help(
-        "most requests that are answered at a time, in the same steps; default: up to 4, as memory "
-        "allows"
-    ),
+    option.of(OPENING, "parallel", default=None),
     option.number("--grace SECONDS", least=0, most=3600, default=10).help(
         "what running answers get when the server is told to end; default %(default)s"
     ),

@@ -4,76 +4,55 @@ In: a parser. Out: options; from those an open `Model`.
 """
 
 import argparse
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
-from coordgen_rs.cli.options import history as history_options
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import prefixes as prefix_options
 from coordgen_rs.cli.options import provider as provider_options
+from coordgen_rs.cli.options.history import max_tokens
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.drafting.options import DraftingOptions, MemoryOptions
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.model import Model
-from coordgen_rs.opening.options import OpeningOptions
+from coordgen_rs.opening.options import OPENING
 
-_Record = TypeVar("_Record", OpeningOptions, DraftingOptions, MemoryOptions)
-
-_CHAT_TEMPLATE = option.path("--chat-template FILE").help(
-    "a chat template in Jinja; default: the bundle's own"
-)
+_of = partial(option.of, OPENING)
 _METHODS = (
-    option.choice(
-        "--draft", [*(method.name for method in draft_methods()), PLAIN], default="auto"
-    ).help(
-        "how to draft: auto (default), another method, or plain for no drafts; see "
-        "docs/sources-and-methods.md"
-    ),
+    _of("draft", choices=[*(method.name for method in draft_methods()), PLAIN]),
     option.names("--sources NAME,..").help(
         "draft from these sources only: "
         + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for)
     ),
 )
 _DRAFTING = (
-    option.path("--draft-model BUNDLE").help(
-        "a smaller model with the same tokenizer that also drafts; edgellm needs it"
-    ),
-    option.path("--lookup-table FILE").help(
-        "a table written by `coordgen warm-up`, for --draft diaa and blend"
-    ),
+    _of("draft_model"),
+    _of("lookup_table"),
     option.count("--budget N").help("verify at most N draft tokens per step"),
-    option.choice("--commit", ["auto", "canonical", "compact"], default="auto").help(
-        "canonical is always exact, compact where `coordgen check` says so; auto (default) takes "
-        "compact where it is"
-    ),
+    _of("commit"),
+    _of("history"),
+    _of("namespace"),
+    max_tokens("--history-max-tokens N"),
+    _of("fleet_history"),
+    _of("fleet_namespace"),
+    _of("prefix_store"),
+    _of("prefix_store_size", parse=option.parse_size),
 )
 _OPENING = (
-    option.count("--context N", least=2).help(
-        "most tokens of prompt and answer together; default: what the bundle was made for, and of "
-        "a checkpoint 4096; more is for checkpoints, which are converted once more for it"
-    ),
+    _of("context"),
     provider_options.KV_CACHE,
-    option.choice("--switch", list(strategies()), default="auto").help(
-        "when to switch from the prefill graphs to the decode graphs; default %(default)s"
-    ),
-    option.size("--memory-budget BYTES").help(
-        "most memory for the blocks' graphs and experts (500M, 2G); experts are read and dropped "
-        "by use, blocks that do not fit are loaded again in every pass, while others compute"
-    ),
-    option.path("--profile FILE").help(
-        "a profile from `coordgen profile`, for --switch and --memory-budget"
-    ),
+    _of("switch", choices=list(strategies())),
+    _of("memory_budget", parse=option.parse_size),
+    _of("profile", parse=arguments.path),
 )
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options of opening a model: what `opened` reads."""
-    parser.declare(_CHAT_TEMPLATE)
+    parser.declare(_of("chat_template"))
     parser.declare_alternatives(*_METHODS)
-    parser.declare(*_DRAFTING, *history_options.OPTIONS, *prefix_options.OPTIONS, *_OPENING)
+    parser.declare(*_DRAFTING, *_OPENING)
     parser.declare(*provider_options.OPTIONS, shared.THREADS)
 
 
@@ -122,29 +101,17 @@ def opened(
         OptionError: An option would be ignored.
     """
     check(options)
-    memory = _record(
-        MemoryOptions,
-        options,
-        remember=remember,
-        prefix_memory=prefix_memory,
-        history=options.history if history is None else history,
-    )
-    sources = options.sources or options.draft
-    drafting = _record(DraftingOptions, options, draft=sources, memory=memory)
+    known: Any = {name: value for name, value in vars(options).items() if name in OPENING}
+    if history is not None:
+        known["history"] = history
     with progress() as on_progress:
-        opening = _record(
-            OpeningOptions,
-            options,
-            path=options.model if path is None else path,
-            width=None if options.budget is None else options.budget + 1,  # the root takes a row
-            provider=provider_options.chosen(options),
-            parallel=parallel,
-            on_progress=on_progress,
-        )
-        return Model.opened(opening, drafting)
-
-
-def _record(kind: type[_Record], options: argparse.Namespace, **given: Any) -> _Record:
-    """A record: the fields that are given, and of the others the options of their names."""
-    names = {field.name for field in fields(kind)} - given.keys()
-    return kind(**given, **{name: getattr(options, name) for name in names})
+        known |= {
+            "draft": options.sources or options.draft,
+            "width": None if options.budget is None else options.budget + 1,  # and the root
+            "provider": provider_options.chosen(options),
+            "prefix_memory": prefix_memory,
+            "remember": remember,
+            "parallel": parallel,
+            "on_progress": on_progress,
+        }
+        return Model.open(options.model if path is None else path, **known)

@@ -9,11 +9,13 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 from coordgen_rs.cli.terminal.byte_size import parse_bytes
 from coordgen_rs.cli.terminal.text import from_argument
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors import options as records
 
 
 class Declaring(Protocol):
@@ -59,6 +61,49 @@ class Option:
         return parser.add_argument(*names, **keywords)
 
 
+def of(options: Mapping[str, records.Option], name: str, **keywords: Any) -> Option:
+    """An option of the API, with the type, bounds, default and line of help that it has there.
+
+    Args:
+        options: Those of the API.
+        name: Its name there; here it has dashes.
+        keywords: What `argparse` is told besides; `parse` and `metavar` in place of what is there.
+    """
+    found = options[name]
+    shown = f"--{name.replace('_', '-')} {keywords.pop('metavar', found.metavar)}".strip()
+    if bool in found.types:
+        return flag(shown).help(found.help)
+    parse = keywords.pop("parse", None) or partial(_parsed, found)
+    known: dict[str, Any] = {"help": found.help}
+    if found.default is not None:
+        known["default"] = found.default
+    if found.choices:
+        known["choices"] = found.choices
+    return Option(shown, None if found.choices else parse, known | keywords)
+
+
+def _parsed(option: records.Option, name: str, typed: str) -> Any:
+    if int in option.types:
+        return option.checked(name, _whole(name, typed))
+    if float in option.types:
+        return option.checked(name, _number(name, typed))
+    return option.checked(name, typed if Path in option.types else from_argument(name, typed))
+
+
+def _whole(name: str, typed: str) -> int:
+    try:
+        return int(typed)
+    except ValueError as error:
+        raise OptionError(f"{name} must be an integer, but is {arguments.shown(typed)}") from error
+
+
+def _number(name: str, typed: str) -> float:
+    try:
+        return float(typed)
+    except ValueError as error:
+        raise OptionError(f"{name} must be a number, but is {arguments.shown(typed)}") from error
+
+
 def flag(shown: str) -> Option:
     """An option without a value."""
     return Option(shown, None, {"action": "store_true"})
@@ -93,13 +138,7 @@ def count(shown: str, *, least: int = 1, most: int = 2**63 - 1, **keywords: Any)
     """A whole number within bounds, both inclusive."""
 
     def parse(name: str, typed: str) -> int:
-        try:
-            value = int(typed)
-        except ValueError as error:
-            raise OptionError(
-                f"{name} must be an integer, but is {arguments.shown(typed)}"
-            ) from error
-        return arguments.count(name, value, least=least, most=most)
+        return arguments.count(name, _whole(name, typed), least=least, most=most)
 
     return Option(shown, parse, keywords)
 
@@ -110,27 +149,26 @@ def number(
     """A finite number within bounds, both inclusive."""
 
     def parse(name: str, typed: str) -> float:
-        try:
-            value = float(typed)
-        except ValueError as error:
-            raise OptionError(
-                f"{name} must be a number, but is {arguments.shown(typed)}"
-            ) from error
-        return arguments.number(name, value, least=least, most=most)
+        return arguments.number(name, _number(name, typed), least=least, most=most)
 
     return Option(shown, parse, keywords)
 
 
 def size(shown: str, **keywords: Any) -> Option:
     """A number of bytes: 800000000, 800M, 2G."""
+    return Option(shown, parse_size, keywords)
 
-    def parse(name: str, typed: str) -> int:
-        try:
-            return parse_bytes(typed)
-        except OptionError as error:
-            raise OptionError(f"{name}: {error}") from error
 
-    return Option(shown, parse, keywords)
+def parse_size(name: str, typed: str) -> int:
+    """The number of bytes that was typed.
+
+    Raises:
+        OptionError: It is none.
+    """
+    try:
+        return parse_bytes(typed)
+    except OptionError as error:
+        raise OptionError(f"{name}: {error}") from error
 
 
 def path(shown: str, **keywords: Any) -> Option:

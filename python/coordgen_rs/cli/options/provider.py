@@ -3,8 +3,8 @@
 import argparse
 
 from coordgen_rs.cli.options import option
+from coordgen_rs.opening.options import OPENING
 from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
-from coordgen_rs.target.kv_cache import KV_FORMS
 from coordgen_rs.target.qnn.options import parse_options
 
 QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[]).help(
@@ -13,10 +13,7 @@ QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[])
     "profiling_file, or any other by the provider's own name"
 )
 
-KV_CACHE = option.choice("--kv-cache", KV_FORMS, default=KV_FORMS[0]).help(
-    "how keys and values are held, on CPU: f32 (default), f16 in half the memory, or q8 in about a "
-    "quarter; tokens may differ from f32's"
-)
+KV_CACHE = option.of(OPENING, "kv_cache")
 
 OPTIONS = (
     option.choice("--provider", PROVIDERS).help("require a bundle made for this provider"),

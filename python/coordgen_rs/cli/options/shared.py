@@ -1,7 +1,7 @@
 """The options that several commands share: each is declared here alone."""
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.target.machine import most_threads
+from coordgen_rs.opening.options import OPENING
 
 BUNDLE_HELP = (
     "from `coordgen export`, or a folder with genai_config.json or genie_config.json; a GGUF file, "
@@ -10,7 +10,5 @@ BUNDLE_HELP = (
 
 EXPORTED_BUNDLE = option.path("bundle BUNDLE").help("from `coordgen export`")
 BUNDLE = option.path("bundle BUNDLE").help(BUNDLE_HELP)
-THREADS = option.count("--threads N", most=most_threads()).help(
-    "compute threads; default: one per core"
-)
+THREADS = option.of(OPENING, "threads")
 JSON = option.flag("--json").help("print one JSON object instead")

@@ -1,43 +1,28 @@
-"""An answer on the wire: one JSON object, or server-sent events as OpenAI's clients read them.
+"""An answer on the wire: one JSON object, or a stream of events.
 
-In: the news of a job. Out: what ASGI sends. A client that goes away ends its job, whether that is
-queued or running. An error before the first event has its own status; after it, it is an event.
+In: what prepares a request, and the dialect of its client. Out: what ASGI sends. A client that goes
+away ends its request, wherever that is. An error before the first event has its own status; after
+it, it is an event.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, suppress
+from typing import NamedTuple
 
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from coordgen_rs.model.answer import Answer, Gain
-from coordgen_rs.server.answers.forms import Form
-from coordgen_rs.server.dialects.errors import error_json
-from coordgen_rs.server.job import Job, News
-from coordgen_rs.server.refusal import RefusalError, refusal
+from coordgen_rs.model.stream import Stream
+from coordgen_rs.server.answers import awaiting
+from coordgen_rs.server.answers.awaiting import Sign
+from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
+from coordgen_rs.server.answers.openai import stream_of_several, whole_of_several
+from coordgen_rs.server.answers.reader import AnswerReader, Delta, Ended
+from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.refusal import RefusalError, refusal, refused
 from coordgen_rs.server.worker import Worker
-
-
-class OfJob(NamedTuple):
-    """News of one of several jobs.
-
-    Attributes:
-        number: The job's number.
-        news: A step, or the end.
-    """
-
-    number: int
-    news: Gain | Answer
-
-
-Told = News | OfJob
-
-
-PING_S = 15.0
-"""A stream on which nothing comes for so long gets a comment, which clients leave out."""
 
 _LONG_ANSWER = 200
 """Tokens from which on a whole answer is written in a thread: with trees, a megabyte or more."""
@@ -48,155 +33,207 @@ _UNHELD = [
 ]
 
 
+class Prepared(NamedTuple):
+    """A request that only waits for its turn.
+
+    Attributes:
+        worker: Answers it.
+        admission: What the worker has given for it.
+        client: Whose turn it takes.
+        answered: What is answered, for each choice.
+        streams: The answers, none of them begun; one alone where all choices are the same.
+    """
+
+    worker: Worker
+    admission: object
+    client: Client
+    answered: Sequence[Answered]
+    streams: Sequence[Stream]
+
+
 class Answering(Response):
     """The response to a request for an answer.
 
     Args:
-        job: Submitted to the worker.
-        worker: Told when the client has gone.
-        form: Makes the objects of the answer.
-        made: Makes a form once there is news: where the model was not open yet, `form` lacks what
-            depends on it.
-        held: Closed when all has been sent.
-
-    Attributes:
-        is_begun: Whether its head has been sent already.
+        dialect: Writes the answer.
+        model: The model's name.
+        prepare: Makes the request ready.
+        is_streamed: Whether the answer is sent as it is made.
     """
 
     def __init__(
         self,
-        job: Job,
-        worker: Worker,
-        form: Form,
-        held: ExitStack | None = None,
-        made: Callable[[], Form] | None = None,
+        dialect: Dialect,
+        model: str,
+        prepare: Callable[[], Awaitable[Prepared]],
+        *,
+        is_streamed: bool,
     ) -> None:
-        self.background, self._made, self.is_begun = None, made, False
-        self._job, self._worker, self._form = job, worker, form
-        self._held = ExitStack() if held is None else held
+        self.background = None
+        self._dialect, self._model, self._prepare = dialect, model, prepare
+        self._is_streamed = is_streamed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the answer; see ASGI."""
-        watch = asyncio.create_task(self._until_gone(receive))
+        answering = asyncio.create_task(self._answer(scope, receive, send))
+        leaving = asyncio.create_task(_gone(receive))
         try:
-            if self._job.asked.is_streamed:
-                await self._stream(scope, receive, send)
-            else:
-                await self._whole(scope, receive, send)
-        except OSError:  # how some servers say that the client has gone
-            pass
+            await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            watch.cancel()
-            self._withdraw()
-            self._held.close()
+            leaving.cancel()
+            answering.cancel()
+            with suppress(asyncio.CancelledError, OSError):  # as some servers say that it has gone
+                await answering
 
-    def _withdraw(self) -> None:
-        """End what is still being answered."""
-        self._worker.withdraw(self._job)
-
-    async def _until_gone(self, receive: Receive) -> None:
-        message: Message = {"type": ""}
-        while message["type"] != "http.disconnect":
-            message = await receive()
-        self._withdraw()
-
-    async def _whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gains: list[Gain] = []
-        while isinstance(news := await self._next(), Gain):
-            gains.append(news)
-        if isinstance(news, Exception):
-            await self._refuse(news, scope, receive, send)
-        elif isinstance(news, Answer):
-            made = partial(self._whole_response, news, gains)
-            response = await written(made, len(news.token_ids))
-            await response(scope, receive, send)
-
-    def _whole_response(self, answer: Answer, gains: list[Gain]) -> Response:
-        return JSONResponse(self._form.whole(answer, self._job.queued_s, gains))
-
-    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sent = _Sent(send, self._dialect, self._model)
         try:
-            news = await (self._news(send) if self.is_begun else self._next(PING_S))
-        except TimeoutError:  # a proxy would cut a connection on which nothing comes
-            await begin(send, self._form)
-            await put(send, self._form.ping())
-            news = await self._news(send)
-        else:
-            if news is None:
-                return
-            if not self.is_begun:
-                if isinstance(news, Exception):
-                    await self._refuse(news, scope, receive, send)
-                    return
-                await begin(send, self._form)
-        self._form.num_prompt_tokens = self._job.num_prompt_tokens
-        for opening in self._opening():
-            await self._event(send, opening)
-        while True:
-            if isinstance(news, Exception):
-                await self._event(send, self._form.failure(refusal(news)))
-                break
-            if news is None:
-                return
-            for chunk in self._events(news):
-                await self._event(send, chunk)
-            if self._is_over(news):
-                if self._form.ends_with_done:
-                    await put(send, "data: [DONE]\n\n")
-                break
-            news = await self._news(send)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            if self._is_streamed:
+                await self._stream(sent)
+            else:
+                await (await self._whole())(scope, receive, send)
+        except Exception as error:
+            told = refusal(error)
+            if sent.is_begun:
+                await sent.fail(told)
+            else:
+                await refused(told, scope)(scope, receive, send)
 
-    async def _news(self, send: Send) -> Told:
-        """The next news, and comments as long as there is none."""
-        while True:
-            try:
-                return await self._next(PING_S)
-            except TimeoutError:
-                await put(send, self._form.ping())
+    async def _stream(self, sent: "_Sent") -> None:
+        prepared = await awaiting.done(self._prepare(), sent.sign)
+        readers = [AnswerReader(one.request) for one in prepared.answered]
+        writing = _writing(self._dialect, prepared.answered)
+        opening = next(writing)
+        async with aclosing(_news(prepared, sent.sign)) as news:
+            async for choices, one in news:
+                await sent.put(opening)
+                opening = []
+                for choice in choices:
+                    reader = readers[choice]
+                    told = reader.read(one) if isinstance(one, Gain) else reader.end(*one)
+                    await sent.put(writing.send((choice, told)))
+        await sent.end()
 
-    async def _next(self, within_s: float | None = None) -> Told:
-        """The next news; raises TimeoutError as `Job.news` does."""
-        news = await self._job.news(within_s)
-        if self._made is not None:
-            self._form, self._made = self._made(), None
-        return news
+    async def _whole(self) -> Response:
+        prepared = await self._prepare()
+        gains = [list[Gain]() for _ in prepared.answered]
+        answers = dict[int, tuple[Answer, float]]()
+        async with aclosing(_news(prepared, None)) as news:
+            async for choices, one in news:
+                for choice in choices:
+                    if isinstance(one, Gain):
+                        gains[choice].append(one)
+                    else:
+                        answers[choice] = one
 
-    def _opening(self) -> list[dict[str, Any]]:
-        return self._form.opening()
+        def written() -> Response:
+            ends = [
+                AnswerReader(one.request).whole(*answers[choice], gains[choice])
+                for choice, one in enumerate(prepared.answered)
+            ]
+            if len(ends) > 1:
+                return JSONResponse(whole_of_several(prepared.answered, ends))
+            return JSONResponse(self._dialect.whole(prepared.answered[0], ends[0]))
 
-    def _events(self, news: Told) -> list[dict[str, Any]]:
-        """The events that tell a step, or the end."""
-        if isinstance(news, Answer):
-            return self._form.closing(news, self._job.queued_s)
-        return self._form.step(news) if isinstance(news, Gain) else []
-
-    def _is_over(self, news: Told) -> bool:
-        return isinstance(news, Answer)
-
-    async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: Send) -> None:
-        await refused(refusal(error), scope)(scope, receive, send)
-
-    async def _event(self, send: Send, event: dict[str, Any]) -> None:
-        await put(send, self._form.written(event))
+        num_tokens = sum(len(answer.token_ids) for answer, _ in answers.values())
+        return await asyncio.to_thread(written) if num_tokens > _LONG_ANSWER else written()
 
 
-async def written(made: Callable[[], Response], num_tokens: int) -> Response:
-    """A whole answer of so many tokens; a long one is written in a thread."""
-    return await asyncio.to_thread(made) if num_tokens > _LONG_ANSWER else made()
+class _Sent:
+    """What is sent of a stream."""
+
+    def __init__(self, send: Send, dialect: Dialect, model: str) -> None:
+        self._send, self._dialect, self._model = send, dialect, model
+        self.is_begun, self._num_events = False, 0
+
+    async def sign(self) -> None:
+        """Send a sign of life."""
+        await self._put(self._dialect.ping(self._model))
+
+    async def put(self, events: Sequence[Event]) -> None:
+        """Send events."""
+        for event in events:
+            self._num_events += 1
+            await self._put(self._dialect.encoded(event))
+
+    async def fail(self, error: RefusalError) -> None:
+        """End the stream by an error."""
+        await self.put([self._dialect.failure(error, self._num_events)])
+        await self._put("", is_last=True)
+
+    async def end(self) -> None:
+        """End the stream."""
+        if self._dialect.last:
+            await self._put(self._dialect.last)
+        await self._put("", is_last=True)
+
+    async def _put(self, text: str, *, is_last: bool = False) -> None:
+        if not self.is_begun:
+            self.is_begun = True
+            headers = [(b"content-type", self._dialect.content_type.encode()), *_UNHELD]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        message = {"type": "http.response.body", "body": text.encode(), "more_body": not is_last}
+        await self._send(message)
 
 
-def refused(error: RefusalError, scope: Mapping[str, Any]) -> JSONResponse:
-    """The response that tells an error to who has sent a request of this scope."""
-    return JSONResponse(error_json(error, scope), status_code=error.status, headers=error.headers)
+def _writing(
+    dialect: Dialect, answered: Sequence[Answered]
+) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
+    """The events of a stream; see `Writing`. What comes is told with the choice that it is of."""
+    if len(answered) > 1:
+        return stream_of_several(answered)
+    return _of_one(dialect.stream(answered[0]))
 
 
-async def begin(send: Send, form: Form) -> None:
-    """Send the head of a stream."""
-    headers = [(b"content-type", form.content_type.encode()), *_UNHELD]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+def _of_one(writing: Writing) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
+    _, told = yield next(writing)
+    while True:
+        _, told = yield writing.send(told)
 
 
-async def put(send: Send, text: str) -> None:
-    """Send a piece of a stream."""
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+async def _news(
+    prepared: Prepared, sign: Sign | None
+) -> AsyncGenerator[tuple[Sequence[int], Gain | tuple[Answer, float]]]:
+    """The news of each answer, with the choices that it is; see `Worker.answer`.
+
+    Each answer waits for a turn of its own, so that other clients come in between.
+    """
+    choices = range(len(prepared.answered))
+    answers = [
+        prepared.worker.answer(one.request, stream, prepared.client, sign, prepared.admission)
+        for one, stream in zip(prepared.answered, prepared.streams, strict=False)
+    ]
+    if len(answers) == 1:
+        async with aclosing(answers[0]) as news:
+            async for one in news:
+                yield choices, one
+        return
+    told = asyncio.Queue[tuple[int, Gain | tuple[Answer, float] | Exception]]()
+
+    async def read(choice: int) -> None:
+        try:
+            async with aclosing(answers[choice]) as news:
+                async for one in news:
+                    told.put_nowait((choice, one))
+        except Exception as error:
+            told.put_nowait((choice, error))
+
+    tasks = [asyncio.create_task(read(choice)) for choice in choices]
+    try:
+        num_left = len(tasks)
+        while num_left:
+            choice, found = await told.get()
+            if isinstance(found, Exception):
+                raise found
+            num_left -= not isinstance(found, Gain)
+            yield [choice], found
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has gone; all of the request was read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass

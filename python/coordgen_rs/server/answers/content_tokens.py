@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.server.answers.thinking import ThinkingReader
-from coordgen_rs.server.tools.calls import Call, Content, Said
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 
@@ -67,7 +67,7 @@ class ContentTokens:
             return ""
         return self._decoder.decode(spelt)
 
-    def _settled(self, said: Sequence[Said]) -> list[TokenLogprob]:
+    def _settled(self, said: Sequence[AnswerEvent]) -> list[TokenLogprob]:
         """The content's tokens among those ahead; all before the last that was said are done."""
         found: list[TokenLogprob] = []
         for number, one in enumerate(said):

@@ -7,7 +7,8 @@ gpt-oss says each thing in a channel of its own (`_Channels`).
 
 from collections.abc import Sequence
 
-from coordgen_rs.server.tools.calls import CallReader, Content, Said, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, CallReader, Content, Thought
+from coordgen_rs.server.tools.text_buffer import begun_len
 from coordgen_rs.text.thinking import CHANNELS, Thinking
 
 
@@ -36,24 +37,24 @@ class ThinkingReader:
         """Whether a call has begun that has not ended."""
         return self._calls.is_open
 
-    def read(self, text: str) -> list[Said]:
+    def read(self, text: str) -> list[AnswerEvent]:
         """What is certain with this piece of text."""
         if self._split is None:
             return self._said(self._calls.read(text))
         return self._told(self._split.read(text))
 
-    def end(self, *, is_cut: bool = False) -> list[Said]:
-        """What is left at the end of the answer; `is_cut` as in `Reader`."""
+    def end(self, *, is_cut: bool = False) -> list[AnswerEvent]:
+        """What is left at the end of the answer; `is_cut` as in `CallReader`."""
         left = [] if self._split is None else self._told(self._split.end())
         return [*left, *self._said(self._calls.end(is_cut=is_cut))]
 
-    def _told(self, parts: Sequence[Thought | str]) -> list[Said]:
-        found: list[Said] = []
+    def _told(self, parts: Sequence[Thought | str]) -> list[AnswerEvent]:
+        found: list[AnswerEvent] = []
         for part in parts:
             found += [part] if isinstance(part, Thought) else self._calls.read(part)
         return found
 
-    def _said(self, found: list[Said]) -> list[Said]:
+    def _said(self, found: list[AnswerEvent]) -> list[AnswerEvent]:
         """What the calls' reader tells; thoughts that it finds are text where none are wanted."""
         if self._split is not None:
             return found
@@ -203,9 +204,3 @@ def _is_header(text: str) -> bool:
     """Whether a message's text begins with its header, or may do so."""
     said = text.lstrip()
     return any(said.startswith(mark) or mark.startswith(said) for mark in _HEADERS)
-
-
-def begun_len(text: str, mark: str) -> int:
-    """How many of the last characters may be the beginning of a mark."""
-    longest = min(len(text), len(mark) - 1)
-    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)

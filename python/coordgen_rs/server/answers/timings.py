@@ -1,18 +1,108 @@
 """The figures of one answer in the shapes that tools read: OpenAI's, llama.cpp's and vLLM's.
 
-In: an answer. Out: objects for JSON: `usage`, `timings` as llama.cpp's server has them, and
-`metrics` as vLLM's. Times are milliseconds.
+In: an answer, and its steps. Out: objects for JSON: `usage`, `timings` as llama.cpp's server has
+them, `metrics` as vLLM's, and our own `coordgen`. Times are milliseconds.
 """
 
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.model.answer import Answer
+from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.server.answers.dialect import Answered
+from coordgen_rs.server.answers.reader import Ended
+from coordgen_rs.server.requests.record import Request
 
 
-def usage(answer: Answer, num_thinking: int = 0) -> dict[str, Any]:
-    """Tokens, as OpenAI counts them; `num_thinking` of them are thinking."""
+class StepFigures:
+    """What `coordgen` tells of each step of one answer.
+
+    Args:
+        answered: What is answered.
+
+    Attributes:
+        is_wanted: Whether a step is told of, also where no text is certain with it.
+    """
+
+    def __init__(self, answered: Answered) -> None:
+        request = answered.request
+        self._answered = answered
+        self.is_wanted = request.with_spans or request.with_trees or request.with_token_ids
+        self._num_chars = self._num_tokens = 0
+
+    def of(self, gain: Gain) -> dict[str, Any]:
+        """The next step's; nothing where none are asked for."""
+        request, own = self._answered.request, dict[str, Any]()
+        if request.with_spans:
+            by_char = [piece.source for piece in gain.pieces for _ in piece.text]
+            own["spans"] = _runs(by_char, self._num_chars)
+            own["token_spans"] = _runs(gain.sources, self._num_tokens)
+        if (request.with_spans or request.with_trees) and gain.step is not None:
+            own["step"] = _step(self._answered, gain)
+        self._num_chars += sum(len(piece.text) for piece in gain.pieces)
+        self._num_tokens += len(gain.token_ids)
+        return own
+
+
+def figures(answered: Answered, end: Ended, *, is_whole: bool) -> dict[str, Any]:
+    """Those of an answer; with `is_whole` also what a stream tells step by step."""
+    request, answer, stats = answered.request, end.answer, end.answer.stats
+    own: dict[str, Any] = {
+        "per_source": stats.per_source,
+        "token_sources": Counter(answer.sources),
+        "num_steps": stats.steps,
+        "tokens_per_step": round(stats.tokens_per_step, 4),
+        "accept_histogram": stats.accept_histogram,
+        "finish_reason": answer.finish_reason,
+        "seed": request.seed,
+    }
+    if request.with_spans and is_whole:
+        own["spans"] = [[*span] for span in answer.spans]
+        own["token_spans"] = _runs(answer.sources, 0)
+    if request.with_trees and is_whole:
+        own["steps"] = [_step(answered, gain) for gain in end.gains if gain.step]
+    return {"timings": timings(answer), "metrics": metrics(answer, end.queued_s), "coordgen": own}
+
+
+def _step(answered: Answered, gain: Gain) -> dict[str, Any]:
+    step, text_of = gain.step, answered.text_of
+    if step is None:
+        return {}
+    told: dict[str, Any] = {
+        "rows": step.num_rows,
+        "drafted": step.num_drafted,
+        "accepted": step.accept_len,
+    }
+    if answered.request.with_trees and step.tree is not None:
+        tree, path = step.tree, step.tree.path(step.token_ids)
+        own = step.token_ids[len(path) : len(path) + 1]
+        told["tree"] = {
+            "token_ids": tree.token_ids,
+            "texts": [text_of(token) for token in tree.token_ids],
+            "parents": tree.parents,
+            "sources": tree.sources,
+            "accepted": path,
+            "target": {"token_id": own[0], "text": text_of(own[0])} if own else None,
+        }
+    return told
+
+
+def _runs(sources: Iterable[str], start: int) -> list[list[Any]]:
+    """Neighbours of one source as `[start, end, source]`, half open."""
+    runs: list[list[Any]] = []
+    for source, same in groupby(sources):
+        end = start + sum(1 for _ in same)
+        runs.append([start, end, source])
+        start = end
+    return runs
+
+
+def usage(request: Request, answer: Answer) -> dict[str, Any]:
+    """Tokens, as OpenAI counts them."""
     stats, num_new = answer.stats, len(answer.token_ids)
+    num_thinking = request.num_thinking(answer.token_ids)
     predicted = stats.per_source.get("prediction", {"proposed": 0, "accepted": 0})
     return {
         "prompt_tokens": stats.prompt_tokens,

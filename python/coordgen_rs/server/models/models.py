@@ -229,7 +229,7 @@ class Models:
         """
         self._room.close()
         workers = self._workers()
-        closing = [worker for worker in workers if with_opening or worker.opening.done()]
+        closing = [worker for worker in workers if with_opening or not worker.is_opening]
         for worker in closing:
             worker.join()
         return len(closing) == len(workers)

@@ -14,10 +14,15 @@ from urllib.parse import unquote, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordgen_rs.server.answers.answering import refused
 from coordgen_rs.server.network.client import KEY_NAME, Client, client_of
 from coordgen_rs.server.network.keys import ApiKey, found_key
-from coordgen_rs.server.refusal import HeadTooLongError, RefusalError, log_unexpected, refusal
+from coordgen_rs.server.refusal import (
+    HeadTooLongError,
+    RefusalError,
+    log_unexpected,
+    refusal,
+    refused,
+)
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES
 
 PUBLIC = ("/", "/health", "/v1/health")

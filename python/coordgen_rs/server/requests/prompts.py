@@ -17,8 +17,8 @@ from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.refusal import RefusalError, TooLongError, names_path
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.messages import check_messages
+from coordgen_rs.server.tools.constraint import format_for
 from coordgen_rs.server.tools.functions import Tools
-from coordgen_rs.server.tools.holding import form_for
 from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
 from coordgen_rs.text.thinking import CHANNELS
 
@@ -92,7 +92,7 @@ def _rendered(model: Model, dialogue: Dialogue) -> str:
     )
     if about_tools and not model.reads_tools:
         messages, listed = described(messages, tools), None
-    elif about_tools and (length := form_for(model).id_len) is not None:
+    elif about_tools and (length := format_for(model).id_len) is not None:
         messages = with_short_ids(messages, length)
     variables = _variables(dialogue, facts)
     try:

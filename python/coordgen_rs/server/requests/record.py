@@ -19,9 +19,9 @@ from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.refusal import UnfollowedError
 from coordgen_rs.server.requests.formats import Constraint
-from coordgen_rs.server.tools.calls import Calling
+from coordgen_rs.server.tools.constraint import constrained
+from coordgen_rs.server.tools.formats import Calling
 from coordgen_rs.server.tools.functions import Tools
-from coordgen_rs.server.tools.holding import held
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
 from coordgen_rs.text.token_spelling import TokenSpelling
 
@@ -148,8 +148,8 @@ def complete(
     field, grammar = settings.constraint or (None, None)
     marks, calling, thinking = [*ends], None, None
     if tools is not None:
-        calling, grammar = held(tools, model, grammar, field)
-        marks += calling.form.marks
+        calling, grammar = constrained(tools, model, grammar, field)
+        marks += calling.format.marks
     if splits_thinking and model.has_chat_template:
         thinking = thinking_of(model.template_facts.thinking, tokenizer, prompt_ids.tolist())
     if thinking is not None:

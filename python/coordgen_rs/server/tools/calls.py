@@ -1,16 +1,16 @@
 """Calls of functions in what a model says: told apart from other text, as they are made.
 
 In: an answer's text, piece by piece. Out: content, and calls. Text that turns out to be no call is
-content: nothing that the model says is lost. How calls are written is known to `forms`; whether the
-answer is held to that, so that a call that has begun can be streamed, to `holding.py`.
+content: nothing that the model says is lost. How calls are written is known to `formats.py`;
+whether the answer is constrained to that, so that a call that has begun can be streamed, to
+`constraint.py`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from coordgen_rs.server.tools.forms.form import CallForm
+from coordgen_rs.server.tools.text_buffer import TextBuffer
 
 Parameters = Mapping[str, dict[str, Any]]
 """The JSON schema of each function's arguments, by the function's name."""
@@ -42,52 +42,75 @@ class Call(NamedTuple):
     arguments: str
 
 
-Said = Content | Thought | Call
-
-
 @dataclass(frozen=True)
-class Calling:
-    """How the calls of one answer are told.
+class Choice:
+    """What the answer may be, besides or instead of text.
 
     Attributes:
-        form: How the model writes them.
         parameters: The functions that may be called.
-        is_held: Whether the answer is held to the form: calls are given as they are made.
+        is_required: Whether one has to be called: then nothing else is said.
+        is_parallel: Whether more than one may be called.
+        answer: The JSON schema that the answer follows where nothing is called; None for text.
     """
 
-    form: "CallForm"
     parameters: Parameters
-    is_held: bool = False
+    is_required: bool = False
+    is_parallel: bool = True
+    answer: dict[str, Any] | None = None
 
 
-class CallReader:
-    """Reads one answer.
+AnswerEvent = Content | Thought | Call
 
-    Args:
-        calling: What may be called, and how; None for nothing: all is content.
+
+class CallReader(TextBuffer):
+    """Reads one answer: this class where nothing may be called, so that all is content.
+
+    Attributes:
+        num_calls: Calls told so far.
+        is_open: Whether a call has been told of which arguments are missing.
     """
 
-    def __init__(self, calling: Calling | None) -> None:
-        self._reader = None
-        if calling is not None:
-            self._reader = calling.form.reader(calling.parameters, is_held=calling.is_held)
-        self.num_calls = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_calls, self.is_open = 0, False
+        self._told: list[AnswerEvent] = []
+        self._is_over = self._is_cut = False
+        self._walk = self._answer()
 
-    def read(self, text: str) -> list[Said]:
+    def read(self, text: str) -> list[AnswerEvent]:
         """What is certain with this piece of text."""
-        if self._reader is None:
-            return [Content(text)] if text else []
-        return self._counted(self._reader.read(text))
+        self.ahead += text
+        next(self._walk, None)
+        told, self._told = self._told, []
+        return told
 
-    def end(self, *, is_cut: bool = False) -> list[Said]:
-        """What is left at the end of the answer; `is_cut` as in `Reader`."""
-        return [] if self._reader is None else self._counted(self._reader.end(is_cut=is_cut))
+    def end(self, *, is_cut: bool = False) -> list[AnswerEvent]:
+        """What is left at the end of the answer.
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a call has been told of which arguments are missing."""
-        return self._reader is not None and self._reader.is_open
+        Args:
+            is_cut: Whether a limit or a stop string ended it: a mark that has begun is no text.
+        """
+        self._is_over, self._is_cut = True, is_cut
+        return self.read("")
 
-    def _counted(self, found: list[Said]) -> list[Said]:
-        self.num_calls += sum(isinstance(one, Call) and one.name is not None for one in found)
-        return found
+    def _answer(self) -> Generator[None]:
+        """The walk over the answer; once the answer is over it waits for nothing more."""
+        while True:
+            self._tell(Content, self.take(len(self.ahead)))
+            yield
+
+    def _tell(self, kind: type[Content] | type[Thought], text: str) -> None:
+        if text:
+            self._told.append(kind(text))
+
+    def _tell_call(self, name: str | None, arguments: str = "") -> None:
+        self._told.append(Call(self.num_calls, name, arguments))
+        self.num_calls += 1
+
+    def _tell_arguments(self, part: str) -> None:
+        """The next part of the last call's arguments; one for each piece of the answer's text."""
+        if self._told and isinstance(last := self._told[-1], Call) and last.name is None:
+            part = last.arguments + part
+            self._told.pop()
+        if part:
+            self._told.append(Call(self.num_calls - 1, None, part))

@@ -1,17 +1,17 @@
 """The functions that a request offers to the model, and whether it has to call one.
 
 In: `tools`, `tool_choice` and `parallel_tool_calls` of a body. Out: `Tools`, or a refusal that
-names the field. How the answer is held to them stands in `holding.py`, how calls are read in
-`calls.py`.
+names the field. How the answer is constrained to them stands in `constraint.py`, how calls are read
+in `calls.py`.
 """
 
 import re
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.tools.spelling.schemas import choices_of, kind_of
+from coordgen_rs.server.tools.arguments.schemas import choices_of, kind_of
 
 MOST_TOOLS = 128
 """The same limit as OpenAI's."""
@@ -33,40 +33,62 @@ _HOSTED = re.compile(
 _CHOICES = 'it must be "none", "auto", "required", allowed_tools, or name a function'
 
 
+class Function(NamedTuple):
+    """A function that is offered.
+
+    Attributes:
+        name: Its name.
+        parameters: The JSON schema of its arguments.
+        is_strict: Whether this schema has to be followed, or the request refused.
+        number: Its place among the tools that the client has sent.
+        listed: The function as chat templates read it.
+    """
+
+    name: str
+    parameters: dict[str, Any]
+    is_strict: bool
+    number: int
+    listed: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Tools:
     """Functions that the model may call.
 
     Attributes:
-        listed: The functions as chat templates read them.
-        parameters: The JSON schema of the arguments of each that may be called, by its name.
+        functions: Those that it is told of.
+        callable: The JSON schema of the arguments of each that may be called, by its name.
         forced: The one to call; None leaves the choice to the model.
         is_required: Whether one has to be called.
         is_parallel: Whether more than one may be called.
-        strict: The functions whose schema has to be held to, or the request refused.
-        numbers: The place of each function among the tools that the client has sent.
         parameters_field: The field of a function's schema, with `{}` for its number.
     """
 
-    listed: list[dict[str, Any]]
-    parameters: dict[str, dict[str, Any]]
+    functions: list[Function]
+    callable: dict[str, dict[str, Any]]
     forced: str | None = None
     is_required: bool = False
     is_parallel: bool = True
-    strict: frozenset[str] = frozenset()
-    numbers: dict[str, int] = field(default_factory=dict)
     parameters_field: str = "tools[{}].function.parameters"
 
     @property
-    def callable(self) -> dict[str, dict[str, Any]]:
-        """The functions that may be called here: the forced one, or all of `parameters`."""
-        if self.forced is None:
-            return self.parameters
-        return {self.forced: self.parameters[self.forced]}
+    def listed(self) -> list[dict[str, Any]]:
+        """The functions as chat templates read them."""
+        return [one.listed for one in self.functions]
 
-    def field_of(self, name: str) -> str:
-        """The field of a function's schema, as the client has sent it."""
-        return self.parameters_field.format(self.numbers[name])
+    @property
+    def strict(self) -> set[str]:
+        """The functions whose schema has to be followed, or the request refused."""
+        return {one.name for one in self.functions if one.is_strict and one.name in self.callable}
+
+    @property
+    def schemas(self) -> dict[str, dict[str, Any]]:
+        """The schemas of the functions that may be called, by their fields in the request."""
+        return {
+            self.parameters_field.format(one.number): one.parameters
+            for one in self.functions
+            if one.name in self.callable
+        }
 
 
 def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
@@ -85,37 +107,29 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         raise fields.wrong("tools", "must be a list of objects")
     if len(given or ()) > MOST_TOOLS:
         raise fields.wrong("tools", f"may hold {MOST_TOOLS} functions")
-    found = {
-        index: _function(Fields(tool, f"tools[{index}]"), is_flat)
-        for index, tool in enumerate(given or ())
+    functions = [
+        _function(tool, number, is_flat)
+        for number, tool in enumerate(given or ())
         if not (is_flat and _is_hosted(tool))
-    }
+    ]
     parameters: dict[str, dict[str, Any]] = {}
-    for name, schema, _, _ in found.values():
-        if name in parameters:
-            raise fields.wrong("tools", f"has two functions of the name {name}")
-        parameters[name] = schema
+    for one in functions:
+        if one.name in parameters:
+            raise fields.wrong("tools", f"has two functions of the name {one.name}")
+        parameters[one.name] = one.parameters
     mode, allowed = _choice(fields, choice, is_flat)
     for name in allowed:
         if name not in parameters:
             raise fields.wrong("tool_choice", f"asks for {name!r:.80}, which is not among tools")
-    if mode in ("required", "function") and not parameters:
+    is_required = mode in ("required", "function")
+    if is_required and not parameters:
         raise fields.wrong("tool_choice", "is required, but there are no tools")
     if not parameters or mode == "none":
         return None
-    may_be_called = {name: parameters[name] for name in allowed or parameters}
-    return Tools(
-        [listed for _, _, _, listed in found.values()],
-        may_be_called,
-        allowed[0] if mode == "function" else None,
-        mode in ("required", "function"),
-        is_parallel,
-        frozenset(
-            name for name, _, is_strict, _ in found.values() if is_strict and name in may_be_called
-        ),
-        {name: index for index, (name, _, _, _) in found.items()},
-        "tools[{}].parameters" if is_flat else Tools.parameters_field,
-    )
+    callable_ = {name: parameters[name] for name in allowed or parameters}
+    forced = allowed[0] if mode == "function" else None
+    field = "tools[{}].parameters" if is_flat else Tools.parameters_field
+    return Tools(functions, callable_, forced, is_required, is_parallel, field)
 
 
 def _is_hosted(tool: object) -> bool:
@@ -124,12 +138,13 @@ def _is_hosted(tool: object) -> bool:
     return isinstance(kind, str) and _HOSTED.fullmatch(kind) is not None
 
 
-def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, dict[str, Any]]:
-    """Name, parameters and strictness of a tool, and the tool as templates read it.
+def _function(given: object, number: int, is_flat: bool) -> Function:
+    """The function that a tool is.
 
     Raises:
         RefusalError: It is malformed, or no function.
     """
+    tool = Fields(given, f"tools[{number}]")
     tool.only("type", "function", why="tools are functions")
     if is_flat:
         function = tool
@@ -139,26 +154,24 @@ def _function(tool: Fields, is_flat: bool) -> tuple[str, dict[str, Any], bool, d
     name = function.text("name")
     if name is None or not NAME.fullmatch(name):
         raise function.wrong("name", "must be 1 to 128 ASCII letters, digits, and _-.:/")
-    description = function.text("description")
+    told: dict[str, Any] = {"name": name}
+    if (description := function.text("description")) is not None:
+        told["description"] = description
     is_strict = function.flag("strict")
     parameters = function.take("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise function.wrong("parameters", "must be a JSON schema, an object")
-    if parameters and not _may_be_object(parameters):
-        raise function.wrong("parameters", "must be the schema of an object, which arguments are")
+    if parameters is not None:
+        if not isinstance(parameters, dict):
+            raise function.wrong("parameters", "must be a JSON schema, an object")
+        if not any(kind_of(one) in (None, "object") for one in choices_of(parameters, parameters)):
+            raise function.wrong(
+                "parameters", "must be the schema of an object, which arguments are"
+            )
+        told["parameters"] = parameters
     function.end()
     tool.end()
-    told: dict[str, Any] = {"name": name}
-    if description is not None:
-        told["description"] = description
-    if parameters is not None:
-        told["parameters"] = parameters
     arguments = parameters | {"type": "object"} if parameters else _NO_PARAMETERS
-    return name, arguments, is_strict, {"type": "function", "function": told}
-
-
-def _may_be_object(schema: dict[str, Any]) -> bool:
-    return any(kind_of(one) in (None, "object") for one in choices_of(schema, schema))
+    listed = {"type": "function", "function": told}
+    return Function(name, arguments, is_strict, number, listed)
 
 
 def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[str]]:

@@ -12,10 +12,13 @@ from typing import Any
 
 from coordgen_rs.grammar.json_text import json_text
 
-TEXT = "TEXT: /(.|\\n)+/"
+Rules = dict[str, str]
+"""The bodies of rules, by their names."""
+
+TEXT = r"/(.|\n)+/"
 """The terminal of any text."""
 
-WHITE = r"WHITE: /[ \t\r\n]{1,8}/"
+WHITE = r"/[ \t\r\n]{1,8}/"
 """The terminal of what models write between calls and behind them; more would go on for long."""
 
 
@@ -25,28 +28,20 @@ class Lexicon:
     Args:
         added: The tokens added to the vocabulary, with their ids.
         ends: Those that end an answer.
-        loose: Functions whose arguments are any object: their schema cannot be followed.
     """
 
-    def __init__(
-        self,
-        added: Mapping[str, int] | None = None,
-        ends: Collection[int] = (),
-        loose: Collection[str] = (),
-    ) -> None:
-        self._added, self._ends, self.loose = dict(added or {}), frozenset(ends), frozenset(loose)
+    def __init__(self, added: Mapping[str, int] | None = None, ends: Collection[int] = ()) -> None:
+        self._added, self._ends = dict(added or {}), frozenset(ends)
         texts = sorted(map(re.escape, self._added), key=len, reverse=True)
         self._split = re.compile(f"({'|'.join(texts)})" if texts else r"(?!)")
 
     def is_token(self, text: str) -> bool:
         """Whether a text is a token of its own, which does not end the answer."""
-        return self._added.get(text, -1) not in self._ends and text in self._added
+        return text in self._added and self._added[text] not in self._ends
 
     def literal(self, text: str) -> str:
         """A text as a sequence of Lark; "" for none. A token that ends the answer is left out."""
-        parts = [part for part in self._split.split(text) if part]
-        ends = {part for part in parts if self._added.get(part, -1) in self._ends}
-        return " ".join(self._part(part) for part in parts if part not in ends)
+        return sequence(*map(self._part, self._split.split(text)))
 
     def others(self, *but: str) -> str:
         """One of the added tokens, but for some texts and those that end the answer; "" for none.
@@ -67,12 +62,27 @@ class Lexicon:
         return f"%json {json_text(schema)}"
 
     def _part(self, text: str) -> str:
-        if text in self._added:
-            return f"<[{self._added[text]}]>"
-        return json.dumps(text, ensure_ascii=False)
+        if text not in self._added:
+            return json.dumps(text, ensure_ascii=False) if text else ""
+        return f"<[{self._added[text]}]>" if self.is_token(text) else ""
 
 
 def regex(text: str) -> str:
     """A text as part of a regular expression between slashes."""
     escaped = re.escape(text).replace("\\\n", r"\n").replace("\\ ", " ")
     return escaped.replace("/", r"\/")
+
+
+def sequence(*parts: str) -> str:
+    """Parts of a rule, one behind the other; those that are empty are left out."""
+    return " ".join(filter(None, parts))
+
+
+def grammar_of(start: str, rules: Rules) -> str:
+    """A grammar in Lark.
+
+    Args:
+        start: What the answer is.
+        rules: The rules that this refers to.
+    """
+    return "\n".join(f"{name}: {body}" for name, body in {"start": start, **rules}.items())

@@ -7,10 +7,11 @@ ids of calls that are not as long as their own.
 """
 
 import json
+from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
-from coordgen_rs.server.tools.forms import hermes
+from coordgen_rs.server.tools.formats import HERMES
 from coordgen_rs.server.tools.functions import Tools
 
 _ABOUT = """\
@@ -43,7 +44,13 @@ def with_short_ids(messages: list[dict[str, Any]], length: int) -> list[dict[str
         messages: The messages; they are not changed.
         length: How many letters and digits an id is to have.
     """
-    return [_renamed(message, length) for message in messages]
+    found = _with_calls(messages, lambda call: call | {"id": _short(call.get("id", ""), length)})
+    return [
+        message | {"tool_call_id": _short(identity, length)}
+        if isinstance(identity := message.get("tool_call_id"), str)
+        else message
+        for message in found
+    ]
 
 
 def with_mapped_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -52,8 +59,14 @@ def with_mapped_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]
     Args:
         messages: The messages; they are not changed.
     """
+    return _with_calls(messages, _mapped)
+
+
+def _with_calls(
+    messages: list[dict[str, Any]], changed: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
     return [
-        message | {"tool_calls": [_mapped(call) for call in message["tool_calls"]]}
+        message | {"tool_calls": [changed(call) for call in message["tool_calls"]]}
         if "tool_calls" in message
         else message
         for message in messages
@@ -61,21 +74,10 @@ def with_mapped_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]
 
 
 def _mapped(call: dict[str, Any]) -> dict[str, Any]:
-    function = call["function"]
-    if isinstance(function["arguments"], dict):
+    arguments = call["function"]["arguments"]
+    if isinstance(arguments, dict):
         return call
-    return call | {"function": function | {"arguments": {"arguments": function["arguments"]}}}
-
-
-def _renamed(message: dict[str, Any], length: int) -> dict[str, Any]:
-    found = dict(message)
-    if isinstance(identity := found.get("tool_call_id"), str):
-        found["tool_call_id"] = _short(identity, length)
-    if "tool_calls" in found:
-        found["tool_calls"] = [
-            call | {"id": _short(call.get("id", ""), length)} for call in found["tool_calls"]
-        ]
-    return found
+    return call | {"function": call["function"] | {"arguments": {"arguments": arguments}}}
 
 
 def _short(identity: str, length: int) -> str:
@@ -91,7 +93,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
         return {"role": "user", "content": content}
     if "tool_calls" not in message:
         return message
-    begin, end = hermes.FORM.opening, hermes.FORM.closing
+    begin, end = HERMES.opening, HERMES.closing
     calls = [f"{begin}\n{_json(call['function'])}\n{end}" for call in message["tool_calls"]]
     parts = [message["content"]] if message.get("content") else []
     return {"role": message["role"], "content": "\n".join([*parts, *calls])}

@@ -1,1 +1,0 @@
-"""Anthropic's Messages API: its requests, and the shapes of its answers."""

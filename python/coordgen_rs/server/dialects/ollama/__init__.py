@@ -1,1 +1,0 @@
-"""Ollama's API: its requests, the shapes of its answers, and what it tells of models."""

@@ -1,0 +1,189 @@
+"""Arguments as pairs of names and values: as LFM2 writes them, in Python, and as Gemma does.
+
+In: text behind `name(`, such as `city="Ulm", days=3`, or behind `call:name{`, where names have no
+quotes, texts stand between marks, and nothing is spaced. Out: an object in JSON, an argument at a
+time.
+
+Constrained are names, order and types. In Python lists and objects are JSON, and so are texts in
+double quotes; a text in single quotes is one, and one of those that are listed, but follows no
+pattern or length. In Gemma's syntax types are constrained at every depth, and so are listed values
+and bounds of numbers, but no patterns and lengths.
+"""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from coordgen_rs.errors import UnsupportedGrammarError
+from coordgen_rs.grammar.own_stack import MOST_LEVELS
+from coordgen_rs.server.tools.arguments import schemas
+from coordgen_rs.server.tools.arguments.syntax import ArgumentSyntax, Schema
+from coordgen_rs.server.tools.arguments.values import read_pairs, written_name
+from coordgen_rs.server.tools.lexicon import Lexicon, Rules, regex
+
+_PYTHON_WORDS = {True: "True", False: "False", None: "None"}
+_PYTHON_QUOTED = r"/'([^'\\\n]|\\['\\nt])*'/"
+_PYTHON_NAME = r"/[A-Za-z_][A-Za-z0-9_]*/"
+_TEXT_KEYS = {"type", "title", "description", "default", "examples", "$defs", "definitions"}
+_DEEPEST = 8
+"""Levels of a schema that Gemma is constrained to; below them any value is allowed."""
+_GEMMA_NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/"
+_GEMMA_NAME = r"/[^\s,:=()\[\]{}'\"<]+/"
+
+
+def _pairs(
+    schema: Schema, place: str, comma: str, pair: Callable[[str, Schema], str], rules: Rules
+) -> str:
+    """A piece of Lark for arguments in their order, with commas between those that are given.
+
+    Args:
+        schema: The schema of the arguments.
+        place: The prefix of the rules; an argument's own is the prefix and its number.
+        comma: What stands between two, in Lark.
+        pair: Writes an argument, given its name and schema.
+        rules: Gets the rules that are made.
+    """
+    named, required = schemas.properties_of(schema), schemas.required_of(schema)
+    for number, (name, one) in enumerate(named.items()):
+        own = f"{place}-{number}"
+        following = f" {place}-{number + 1}" if number + 1 < len(named) else ""
+        rules[own] = pair(name, one)
+        for kind, before in (("n", f"{comma} "), ("f", "")):  # the next one, or the first
+            left_out = "" if name in required else f" |{following and following + kind}"
+            rules[own + kind] = f"{before}{own}{following and following + 'n'}{left_out}"
+    return f"{place}-0f" if named else '""'
+
+
+def _python_lark(schema: Schema, place: str, lexicon: Lexicon) -> tuple[str, Rules]:
+    if schemas.is_open(schema):
+        value = f'{lexicon.json({})} | {_PYTHON_QUOTED} | "True" | "False" | "None"'
+        return f'({place}p (", " {place}p)*)?', {f"{place}p": f'{_PYTHON_NAME} "=" ({value})'}
+
+    def pair(name: str, one: Schema) -> str:
+        values = " | ".join(
+            _python_value(choice, one, lexicon) for choice in schemas.choices_of(one, one)
+        )
+        return f"{lexicon.literal(f'{written_name(name)}=')} ({values})"
+
+    rules: Rules = {}
+    return _pairs(schema, place, '", "', pair, rules), rules
+
+
+def _python_value(schema: Schema, root: Schema, lexicon: Lexicon) -> str:
+    if (values := schemas.values_of(schema)) is not None:
+        return "(" + " | ".join(_python_listed(value, lexicon) for value in values) + ")"
+    kind = schemas.kind_of(schema)
+    if kind == "boolean":
+        return '("True" | "False")'
+    if kind == "null":
+        return '"None"'
+    as_json = lexicon.json(schemas.with_definitions(schema, root))
+    is_any_text = kind == "string" and schema.keys() <= _TEXT_KEYS
+    return f"({as_json} | {_PYTHON_QUOTED})" if is_any_text else as_json
+
+
+def _python_listed(value: Any, lexicon: Lexicon) -> str:
+    if value is None or isinstance(value, bool):
+        return lexicon.literal(_PYTHON_WORDS[value])
+    written = [json.dumps(value, ensure_ascii=False)]
+    if isinstance(value, str) and not set("'\\\n") & set(value):
+        written.append(f"'{value}'")
+    return " | ".join(map(lexicon.literal, written))
+
+
+class _GemmaGrammar:
+    """The grammar of one function's arguments."""
+
+    def __init__(self, quote: str, root: Schema, place: str, lexicon: Lexicon) -> None:
+        self._quote, self._root, self._place, self._lexicon = quote, root, place, lexicon
+        self.rules: Rules = {}
+        self._num_objects = self._num_values = 0
+
+    def object(self, schema: Schema, depth: int) -> str:
+        """What stands between the braces of an object."""
+        self._num_objects += 1
+        place, whole = f"{self._place}g{self._num_objects}", schemas.resolved(schema, self._root)
+        if schemas.is_open(whole):
+            pair = f'{_GEMMA_NAME} ":" {self._anything()}'
+            return f'({pair} ("," {pair})*)?'
+
+        def pair_of(name: str, one: Schema) -> str:
+            return f"{self._lexicon.literal(f'{written_name(name)}:')} {self.value(one, depth + 1)}"
+
+        return _pairs(whole, place, '","', pair_of, self.rules)
+
+    def value(self, schema: Schema, depth: int) -> str:
+        """A value.
+
+        Raises:
+            UnsupportedGrammarError: There are too many of them.
+        """
+        if depth > _DEEPEST:
+            return self._anything()
+        self._num_values += 1
+        if self._num_values > MOST_LEVELS:  # each may hold others that hold it
+            raise UnsupportedGrammarError(
+                f"the parameters cannot be followed: they have more than {MOST_LEVELS:,} parts"
+            )
+        choices = schemas.choices_of(schema, self._root)
+        return "(" + " | ".join(self._one(choice, depth) for choice in choices) + ")"
+
+    def _one(self, schema: Schema, depth: int) -> str:
+        if (values := schemas.values_of(schema)) is not None:
+            return " | ".join(map(self._listed, values))
+        match schemas.kind_of(schema):
+            case "object":
+                return f'"{{" {self.object(schema, depth)} "}}"'
+            case "array":
+                items = schema.get("items")
+                item = self.value(items, depth + 1) if isinstance(items, dict) else self._anything()
+                return f'"[" ({item} ("," {item})*)? "]"'
+            case "integer" | "number":
+                return self._lexicon.json(schemas.with_definitions(schema, self._root))
+            case "string":
+                return self._string()
+            case "boolean":
+                return '"true" | "false"'
+            case "null":
+                return '"null"'
+        return self._anything()
+
+    def _listed(self, value: Any) -> str:
+        if isinstance(value, str):
+            return self._lexicon.literal(f"{self._quote}{value}{self._quote}")
+        if isinstance(value, list | dict):
+            return self._anything()
+        return self._lexicon.literal(json.dumps(value))
+
+    def _string(self) -> str:
+        if self._lexicon.is_token(self._quote):
+            quote = self._lexicon.literal(self._quote)
+            return rf"{quote} /(.|\n)+/? {quote}"
+        name, quote = f"{self._place}s", regex(self._quote)
+        self.rules[f"{name}[lazy]"] = rf"/{quote}(.|\n)*{quote}/"
+        return name
+
+    def _anything(self) -> str:
+        name = f"{self._place}v"
+        pair = f'{_GEMMA_NAME} ":" {name}'
+        self.rules[name] = (
+            f'{self._string()} | {_GEMMA_NUMBER} | "true" | "false" | "null"'
+            f' | "[" ({name} ("," {name})*)? "]" | "{{" ({pair} ("," {pair})*)? "}}"'
+        )
+        return name
+
+
+def _gemma_lark(quote: str, schema: Schema, place: str, lexicon: Lexicon) -> tuple[str, Rules]:
+    grammar = _GemmaGrammar(quote, schema, place, lexicon)
+    return grammar.object(schema, 0), grammar.rules
+
+
+PYTHON = ArgumentSyntax(_python_lark, partial(read_pairs, between="=", end=")"))
+
+
+def gemma_syntax(quote: str) -> ArgumentSyntax:
+    """Gemma's syntax, with a mark around texts."""
+    return ArgumentSyntax(
+        partial(_gemma_lark, quote), partial(read_pairs, between=":", end="}", quote=quote)
+    )

@@ -1,0 +1,155 @@
+"""gpt-oss: messages with channels, of which one to `functions.NAME` is a call.
+
+In: text behind `<|start|>assistant`. Out: thinking (the channel `analysis`), content (`final`, and
+`commentary` to nobody), calls. What is no such message is content as it stands.
+"""
+
+import re
+from collections.abc import Generator
+from contextlib import suppress
+
+from coordgen_rs.server.tools.arguments.syntax import is_object, read_json
+from coordgen_rs.server.tools.calls import CallReader, Choice, Content, Parameters, Thought
+from coordgen_rs.server.tools.lexicon import TEXT, WHITE, Lexicon, Rules, grammar_of
+from coordgen_rs.server.tools.text_buffer import begun_len
+
+_START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+_ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_TO = re.compile(r"to=functions\.([^\s<]+)")
+_SAYS = re.compile(r"<\|channel\|>\s*(\w+)")
+_LONGEST_HEADER = 400
+"""Characters; a longer one is none."""
+
+
+class Harmony:
+    """The format; attributes are those of `MarkedFormat`."""
+
+    name = "harmony"
+    id_len: int | None = None
+    marks = (_START, _CHANNEL, _CONSTRAIN, _MESSAGE, *_ENDS)
+
+    def grammar(self, choice: Choice, lexicon: Lexicon) -> str:
+        """What the answer is constrained to, in Lark.
+
+        Raises:
+            UnsupportedGrammarError: The schema of a function cannot be followed.
+        """
+        literal = lexicon.literal
+        commentary, end = literal(_CHANNEL + "commentary"), literal("<|end|>")
+        rules: Rules = {"TEXT": TEXT, "WHITE": WHITE, "next": literal(_START + "assistant")}
+        calls = list[str]()
+        for number, (name, schema) in enumerate(choice.parameters.items()):
+            rules[f"a{number}"] = lexicon.json(schema)
+            to = literal(f" to=functions.{name}")
+            calls += [f"{commentary} {to} kind a{number}", f"{to} {commentary} kind a{number}"]
+        kinds = (f" {_CONSTRAIN}json", f"{_CONSTRAIN}json", " json", "")
+        rules["kind"] = " | ".join(literal(kind + _MESSAGE) for kind in kinds)
+        ended = literal("<|call|>")
+        rules["call"] = f"({' | '.join(calls)}) WHITE? {ended and f'({ended} WHITE?)?'}"
+        rules["thought"] = f"{literal(_CHANNEL + 'analysis' + _MESSAGE)} TEXT? {end}"
+        rules["commentary"] = f"{literal(_CHANNEL + 'commentary' + _MESSAGE)} TEXT? {end}"
+        final = "TEXT?" if choice.answer is None else lexicon.json(choice.answer)
+        rules["final"] = f"{literal(_CHANNEL + 'final' + _MESSAGE)} {final} {end}?"
+        called = "call (next call)*" if choice.is_parallel else "call"
+        if choice.is_required:
+            return grammar_of(f"(thought next)* {called}", rules)
+        text = "((thought | commentary) next)*"
+        return grammar_of(f"{text} (final | thought | {called})", rules)
+
+
+class HarmonyReader(CallReader):
+    """Reads one answer.
+
+    Args:
+        parameters: The functions that may be called.
+        is_constrained: Whether the answer is constrained to the grammar.
+    """
+
+    def __init__(self, parameters: Parameters, *, is_constrained: bool) -> None:
+        super().__init__()
+        self._parameters, self._is_constrained = parameters, is_constrained
+        self._is_begun = False  # whether anything was said: what is addressed comes first
+        self._is_behind_call = False
+        self._is_plain = False  # whether it was said without a header: then no other is cut
+
+    def _answer(self) -> Generator[None]:
+        while not self._is_over or self.ahead:
+            yield from self._message()
+
+    def _message(self) -> Generator[None]:
+        """Read a message with its header."""
+        while (end := self.ahead.find(_MESSAGE)) < 0:
+            header = self.ahead.lstrip()
+            marks = (_START, _CHANNEL) if self._is_begun else (_START, _CHANNEL, "to=functions.")
+            may_be_one = len(header) <= _LONGEST_HEADER and any(
+                header.startswith(mark) or mark.startswith(header) for mark in marks
+            )
+            if self._is_over or not may_be_one:
+                is_cut = self._is_cut and self._is_constrained and not self._is_plain and may_be_one
+                is_blank = not header and self._is_behind_call
+                if not (self._is_over and (header.startswith(marks) or is_cut or is_blank)):
+                    self._tell(Content, self.ahead)
+                    self._is_plain = True
+                self.ahead = ""
+            if self._is_over:
+                return
+            yield
+        header = self.take(end)
+        self.take(len(_MESSAGE))
+        self._is_begun, self._is_plain = True, False
+        to, says = _TO.search(header), _SAYS.search(header)
+        self._is_behind_call = to is not None and to[1] in self._parameters
+        if to is not None and self._is_behind_call:
+            yield from self._call(to[1])
+        else:
+            is_thought = says is not None and says[1] == "analysis"
+            yield from self._text(Thought if is_thought else Content)
+
+    def _text(self, kind: type[Content] | type[Thought]) -> Generator[None]:
+        """Read text up to the mark behind it."""
+        marks = (*_ENDS, _START)
+        while True:
+            kept = 0 if self._is_over else max(begun_len(self.ahead, mark) for mark in marks)
+            found = [(at, mark) for mark in marks if (at := self.ahead.find(mark)) >= 0]
+            at, mark = min(found, default=(len(self.ahead) - kept, ""))
+            self._tell(kind, self.take(at))
+            self.take(len(mark) if mark != _START else 0)
+            if mark or self._is_over:
+                return
+            yield
+
+    def _call(self, name: str) -> Generator[None]:
+        """Read arguments: as they come where they are constrained, else all at once."""
+        if self._is_constrained:
+            self._tell_call(name)
+            self.is_open = True
+            with suppress(ValueError):
+                yield from read_json(self, self._parameters[name], self._tell_arguments)
+                self.is_open = False
+        else:
+            parts = list[str]()
+            with suppress(ValueError):
+                for _ in read_json(self, self._parameters[name], parts.append):
+                    if self._is_over:
+                        break
+                    yield
+            if not is_object(arguments := "".join(parts)):
+                self._tell(Content, arguments)
+                yield from self._text(Content)
+                return
+            self._tell_call(name, arguments)
+        for mark in _ENDS:
+            self.ahead = self.ahead.lstrip()
+            while not self._is_over and mark.startswith(self.ahead) and self.ahead != mark:
+                yield
+                self.ahead = self.ahead.lstrip()
+            self.ahead = self.ahead.removeprefix(mark)
+        if self._is_cut and any(mark.startswith(self.ahead) for mark in _ENDS):
+            self.ahead = ""
+
+    def _tell(self, kind: type[Content] | type[Thought], text: str) -> None:
+        self._is_begun = True
+        super()._tell(kind, text)
+
+
+HARMONY = Harmony()
