@@ -55,7 +55,6 @@ from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, r
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
-from coordgen_rs.server.requests.tokens import detokenize, tokenize
 from coordgen_rs.server.worker import Worker
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -71,8 +70,8 @@ _ANSWERED: dict[str, tuple[Callable[[Fields, Model], ParsedRequest], Dialect]] =
 """Paths whose requests wait for the model's answer: what parses one, and how it is written."""
 
 _TOLD = {
-    "/tokenize": tokenize,
-    "/detokenize": detokenize,
+    "/tokenize": openai.tokenize,
+    "/detokenize": openai.detokenize,
     "/apply-template": openai.apply_template,
     "/v1/messages/count_tokens": anthropic.count_tokens,
 }

@@ -17,7 +17,7 @@ from coordgen_rs.server.requests.formats import Constraint, format_of
 from coordgen_rs.server.requests.messages import arguments_of, call_of
 from coordgen_rs.server.requests.options import options_of
 from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
-from coordgen_rs.server.requests.record import Request, complete
+from coordgen_rs.server.requests.record import Request, Settings, complete
 from coordgen_rs.server.tools import functions
 
 _IGNORED = (
@@ -43,21 +43,18 @@ def parse_message(fields: Fields, model: Model) -> Request:
         RefusalError: It cannot be answered.
     """
     dialogue, constraint = _dialogue(fields)
-    limit, is_streamed = fields.count("max_tokens", least=1), fields.flag("stream")
+    limit = fields.count("max_tokens", least=1)
     if limit is None:
         raise fields.wrong("max_tokens", "must be the most tokens of the answer")
-    options = options_of(fields, "anthropic")
-    _end(fields)
-    return complete(
-        model,
-        "chat",
-        chat_ids(model, dialogue),
-        options,
-        limit,
+    settings = Settings(
+        options=options_of(fields, "anthropic"),
+        limit=limit,
         tools=dialogue.tools,
         constraint=constraint,
-        is_streamed=is_streamed,
+        is_streamed=fields.flag("stream"),
     )
+    _end(fields)
+    return complete(model, "chat", chat_ids(model, dialogue), settings)
 
 
 def count_tokens(fields: Fields, model: Model) -> dict[str, Any]:
@@ -205,7 +202,7 @@ def _said(blocks: list[tuple[str | None, Fields]]) -> dict[str, Any]:
 
 def _call(block: Fields) -> dict[str, Any]:
     identity, name = block.text("id"), block.text("name")
-    given = arguments_of(block, "input")
+    given = arguments_of(block, "input", block.take("input"))
     block.ignore("caller")
     block.end()
     if identity is None or name is None:

@@ -71,14 +71,6 @@ class Fields:
         """
         return self.checked(name, lambda n, v: arguments.count(n, v, least=least, most=most))
 
-    def number(self, name: str, *, least: float, most: float) -> float | None:
-        """A number within bounds, both inclusive.
-
-        Raises:
-            RefusalError: It is something else.
-        """
-        return self.checked(name, lambda n, v: arguments.number(n, v, least=least, most=most))
-
     def text(self, name: str) -> str | None:
         """Text.
 

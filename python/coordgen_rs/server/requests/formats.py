@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
-from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.fields import Fields
 
 MOST_CHOICES = 1024
@@ -51,12 +50,8 @@ def constraint_of(
     found = [] if given is None else [given]
     found += [*_named(fields), *_of(own, "regex"), *_of(own, "lark")]
     for other in found[1:]:
-        raise RefusalError(
-            f"{other.field} and {found[0].field} exclude each other: an answer is held to one of "
-            "them",
-            param=other.field,
-            code="invalid_value",
-        )
+        how = "exclude each other: an answer is held to one of them"
+        raise fields.wrong(other.field, f"and {found[0].field} {how}")
     return found[0] if found else None
 
 
@@ -90,19 +85,17 @@ def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[Constrai
     kind = kind or name
     if not fields.has(name):
         return
+    grammar: Grammar
     if kind == "json":
-        yield Constraint(fields.name(name), _schema(fields, name, may_be_text=True))
+        grammar = _schema(fields, name, may_be_text=True)
     elif kind == "choice":
-        yield Constraint(fields.name(name), _choice(fields, name))
-    elif (text := fields.text(name)) or kind != "grammar":
-        yield Constraint(fields.name(name), _written(kind, text or ""))
-
-
-def _written(kind: str, text: str) -> Grammar:
-    """A pattern, or a grammar: Lark, or else GBNF, where rules are told by `::=`."""
-    if kind == "regex":
-        return Regex(text)
-    return Gbnf(text) if kind == "grammar" and "::=" in text else Lark(text)
+        grammar = _choice(fields, name)
+    elif (text := fields.text(name) or "") or kind != "grammar":
+        is_gbnf = kind == "grammar" and "::=" in text  # which is how it writes rules
+        grammar = Regex(text) if kind == "regex" else Gbnf(text) if is_gbnf else Lark(text)
+    else:
+        return
+    yield Constraint(fields.name(name), grammar)
 
 
 def _choice(fields: Fields, name: str) -> Regex:

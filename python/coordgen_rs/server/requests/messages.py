@@ -37,19 +37,17 @@ def messages_of(fields: Fields) -> list[dict[str, Any]]:
     messages = fields.take("messages")
     if not isinstance(messages, list) or not messages:
         raise fields.wrong("messages", "must be a list of one message or more")
-    return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [_message(fields, message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
-def _message(message: object, where: str) -> dict[str, Any]:
+def _message(body: Fields, message: object, where: str) -> dict[str, Any]:
     """A message with its text parts joined: most templates know text only.
 
     Raises:
         RefusalError: It is malformed, or holds something else than text.
     """
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise RefusalError(
-            f"{where} must be an object with a role", param=where, code="invalid_value"
-        )
+        raise body.wrong(where, "must be an object with a role")
     fields, plain = Fields(message, where), {n: v for n, v in message.items() if v is not None}
     if fields.has("content"):
         plain["content"] = text_of(fields, "content")
@@ -73,13 +71,14 @@ def _call(call: Fields) -> dict[str, Any]:
     """
     call.only("type", "function", why='its type must be "function"')
     identity, function = call.text("id"), call.nested("function")
-    name, given = function.text("name"), arguments_of(function)
+    name, given = function.text("name"), function.take("arguments")
     if name is None:
         raise function.wrong("name", "must be the function's name")
+    function.ignore("index", "description")  # of Ollama's
     function.end()
     call.ignore("index")
     call.end()
-    return call_of(identity, name, given)
+    return call_of(identity, name, arguments_of(function, "arguments", given))
 
 
 def call_of(identity: str | None, name: str | None, given: object) -> dict[str, Any]:
@@ -88,7 +87,7 @@ def call_of(identity: str | None, name: str | None, given: object) -> dict[str, 
     return call if identity is None else {"id": identity} | call
 
 
-def arguments_of(function: Fields, name: str = "arguments") -> dict[str, Any] | str:
+def arguments_of(function: Fields, name: str, given: object) -> dict[str, Any] | str:
     """The arguments of a call, which clients write as text, as an object: so templates expect them.
 
     A call that was cut short, or that is wrong, comes back with its result all the same: its text
@@ -97,11 +96,11 @@ def arguments_of(function: Fields, name: str = "arguments") -> dict[str, Any] | 
     Args:
         function: Who is called.
         name: The field that has the arguments.
+        given: Its value.
 
     Raises:
         RefusalError: They are neither an object nor text.
     """
-    given = function.take(name)
     if isinstance(given, dict):
         return given
     if not isinstance(given, str):
@@ -116,7 +115,7 @@ def arguments_of(function: Fields, name: str = "arguments") -> dict[str, Any] | 
 def text_of(
     fields: Fields,
     name: str,
-    part_of: Callable[[object, str], str] | None = None,
+    part_of: Callable[[Fields, str, object], str] | None = None,
     expected: str = "a string or a list of parts",
 ) -> str:
     """A text, or its parts, which are lines.
@@ -135,19 +134,16 @@ def text_of(
         return content
     if not isinstance(content, list):
         raise fields.wrong(name, f"must be {expected}, but is {arguments.shown(content)}")
-    parts = ((part, f"{fields.name(name)}[{index}]") for index, part in enumerate(content))
-    return "\n".join((part_of or _part)(part, where) for part, where in parts)
+    of = part_of or _part
+    return "\n".join(of(fields, f"{name}[{index}]", part) for index, part in enumerate(content))
 
 
-def _part(part: object, where: str) -> str:
+def _part(fields: Fields, name: str, part: object) -> str:
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         text: str = part["text"]
         return text
-    raise RefusalError(
-        f'{where} must be {{"type": "text", "text": ".."}}: the model reads text only',
-        param=where,
-        code="unsupported_value",
-    )
+    how = 'must be {"type": "text", "text": ".."}: the model reads text only'
+    raise fields.unsupported(name, how)
 
 
 def check_messages(messages: Sequence[dict[str, Any]], template: str) -> None:
@@ -163,14 +159,11 @@ def check_messages(messages: Sequence[dict[str, Any]], template: str) -> None:
         RefusalError: One is known neither here nor to the template.
     """
     for index, message in enumerate(messages):
-        where, role = f"messages[{index}]", message["role"]
+        role, where = message["role"], f"messages[{index}]"
         if role not in ROLES and not _is_named(role, template):
-            raise RefusalError(
-                f"{where}.role is {arguments.shown(role)}, but must be one of {', '.join(ROLES)}, "
-                "or a role that the model's chat template names",
-                param=f"{where}.role",
-                code="invalid_value",
-            )
+            how = f"but must be one of {', '.join(ROLES)}, or a role that the model's chat template"
+            shown = arguments.shown(role)
+            raise Fields(message, where).wrong("role", f"is {shown}, {how} names")
         said = {name: value for name, value in message.items() if value and name not in _FIELDS}
         Fields({n: v for n, v in said.items() if not _is_named(n, template)}, where).end()
 

@@ -9,15 +9,14 @@ from typing import Any, Literal
 
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
-from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.formats import Constraint
 from coordgen_rs.server.requests.infill import infilled
-from coordgen_rs.server.requests.messages import call_of, messages_of
+from coordgen_rs.server.requests.messages import messages_of
 from coordgen_rs.server.requests.options import num_alternatives_of, options_of
 from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, encode
-from coordgen_rs.server.requests.record import Request, complete
-from coordgen_rs.server.tools.functions import tools_of
+from coordgen_rs.server.requests.record import Request, Settings, complete
+from coordgen_rs.server.tools.functions import Tools, tools_of
 
 _OF_DEVICES = (
     *("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx"),
@@ -35,11 +34,11 @@ _DURATION = re.compile(
 _NOT_ZERO = re.compile("[1-9]")
 _NO_IMAGES = "the model reads text only"
 _EFFORTS = ("low", "medium", "high")
-_OF_ANSWER = (
-    *("stream", "think", "format", "options", "logprobs", "top_logprobs", "tools", "truncate"),
-    *("shift", "system", "raw", "template", "context", "images", "width", "height", "steps"),
+_OF_PROMPT = (
+    *("context", "height", "images", "raw", "steps", "system", "template", "think", "tools"),
+    "width",
 )
-"""What says nothing where there is no answer."""
+"""What says nothing where there is no prompt."""
 
 
 def asked_of_model(fields: Fields) -> Literal["load", "unload"] | None:
@@ -52,10 +51,9 @@ def asked_of_model(fields: Fields) -> Literal["load", "unload"] | None:
         return None
     keep_alive = fields.peek("keep_alive")
     is_zero = keep_alive is not None and not _NOT_ZERO.search(str(keep_alive))
-    _check_keep_alive(fields)
     fields.only("messages", [], why="it must be a list of messages")
-    fields.ignore("prompt", "suffix", *_OF_ANSWER)
-    fields.end()
+    fields.ignore("prompt", "suffix", *_OF_PROMPT)
+    _settings(fields)
     return "unload" if is_zero else "load"
 
 
@@ -69,17 +67,8 @@ def parse_chat(fields: Fields, model: Model) -> Request:
     messages = messages_of(Fields({"messages": [_message(message) for message in given]}))
     tools = tools_of(Fields({"tools": fields.take("tools")}))
     dialogue = Dialogue(messages, tools, *_thinking(fields))
-    options, limit, constraint, is_streamed = _rest(fields)
-    return complete(
-        model,
-        "chat",
-        chat_ids(model, dialogue),
-        options,
-        limit,
-        tools=tools,
-        constraint=constraint,
-        is_streamed=is_streamed,
-    )
+    settings = _settings(fields, tools)
+    return complete(model, "chat", chat_ids(model, dialogue), settings)
 
 
 def parse_generate(fields: Fields, model: Model) -> Request:
@@ -97,7 +86,7 @@ def parse_generate(fields: Fields, model: Model) -> Request:
     if suffix and system:
         raise fields.wrong("system", "and suffix exclude each other: a text is filled in raw")
     thinking = _thinking(fields)
-    options, limit, constraint, is_streamed = _rest(fields)
+    settings = _settings(fields)
     if suffix:
         prompt_ids, ends = infilled(model, encode(model, text, "prompt"), suffix)
     elif is_raw:
@@ -106,44 +95,22 @@ def parse_generate(fields: Fields, model: Model) -> Request:
         messages = [{"role": "system", "content": system}] if system else []
         messages.append({"role": "user", "content": text})
         prompt_ids = chat_ids(model, Dialogue(messages, None, *thinking))
-    return complete(
-        model,
-        "completion",
-        prompt_ids,
-        options,
-        limit,
-        constraint=constraint,
-        ends=ends,
-        is_streamed=is_streamed,
-    )
+    return complete(model, "completion", prompt_ids, settings, ends=ends)
 
 
 def _message(message: Fields) -> dict[str, Any]:
+    """A message as OpenAI's clients write it."""
     message.only("images", [], why=_NO_IMAGES)
-    found: dict[str, Any] = {"role": message.text("role")}
-    found["content"] = message.text("content") or ""
-    thought, tool = message.text("thinking"), message.text("tool_name")
-    if thought:
-        found["reasoning_content"] = thought
-    if tool is not None:
-        found["name"] = tool
-    if (identity := message.text("tool_call_id")) is not None:
-        found["tool_call_id"] = identity
-    if message.has("tool_calls"):
-        calls = message.objects("tool_calls", "must be a list of calls")
-        found["tool_calls"] = [_call(call) for call in calls]
+    found = {
+        "role": message.text("role"),
+        "content": message.text("content") or "",
+        "reasoning_content": message.text("thinking") or None,
+        "name": message.text("tool_name"),
+        "tool_call_id": message.text("tool_call_id"),
+        "tool_calls": message.take("tool_calls"),
+    }
     message.end()
     return found
-
-
-def _call(call: Fields) -> dict[str, Any]:
-    call.ignore("type", "index")
-    identity, function = call.text("id"), call.nested("function")
-    name, arguments = function.text("name"), function.take("arguments")
-    function.ignore("index", "description")
-    function.end()
-    call.end()
-    return call_of(identity, name, arguments)
 
 
 def _thinking(fields: Fields) -> tuple[str | None, bool | None]:
@@ -156,24 +123,30 @@ def _thinking(fields: Fields) -> tuple[str | None, bool | None]:
     return think, None
 
 
-def _rest(fields: Fields) -> tuple[RequestOptions, int | None, Constraint | None, bool]:
-    """Options, the most tokens, what the answer is held to, and whether it is streamed.
+def _settings(fields: Fields, tools: Tools | None = None) -> Settings:
+    """What the other fields of a body ask for.
 
     Raises:
-        RefusalError: One of them cannot be had, or a field is left over.
+        RefusalError: One of them asks for what cannot be had, or a field is left over.
     """
     given = fields.nested("options")
     limit = given.count("num_predict", least=_NO_LIMIT)
     options = options_of(given, "ollama")
     given.ignore(*_OF_DEVICES)
     given.end()
-    is_asked, is_streamed = fields.flag("logprobs"), fields.flag("stream", default=True)
-    options["logprobs"] = num_alternatives_of(fields, is_asked, "logprobs: true")
+    is_told, is_streamed = fields.flag("logprobs"), fields.flag("stream", default=True)
+    options["logprobs"] = num_alternatives_of(fields, is_told, "logprobs: true")
     constraint = _constraint(fields)
     _check_keep_alive(fields)
     fields.ignore("truncate", "shift")
     fields.end()
-    return options, limit if limit is not None and limit > 0 else None, constraint, is_streamed
+    return Settings(
+        options=options,
+        limit=limit if limit is not None and limit > 0 else None,
+        tools=tools,
+        constraint=constraint,
+        is_streamed=is_streamed,
+    )
 
 
 def _check_keep_alive(fields: Fields) -> None:

@@ -1,7 +1,8 @@
 """How an answer is made: sampling, where it ends, biases of tokens, how many answers.
 
 In: fields of a body, under all the names that clients send them by. Out: options as `Model` takes
-them, or a refusal that names the field. Two names of one thing must agree.
+them, or a refusal that names the field. Two names of one thing must agree. What cannot be had may
+say what happens anyway: clients send their own settings at neutral values.
 """
 
 import math
@@ -11,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
+
 from coordgen_rs.errors import arguments
 from coordgen_rs.errors.options import Option
 from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
@@ -18,11 +21,7 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.messages import text_of
-from coordgen_rs.server.requests.neutral import check_neutral
 from coordgen_rs.server.requests.prompts import check_fits
-
-MOST_CHOICES = 16
-"""Most answers to a request."""
 
 MOST_STOPS, MOST_STOP_LEN = 16, 256
 """Stop strings, and characters of each: every token is compared with all of them."""
@@ -37,14 +36,67 @@ _MOST = {"temperature": 100.0}
 
 _MOST_BIASES, _MOST_BIAS_LEN = 1024, 256
 """Biases, which each step reads, and characters of a text in place of an id."""
-_BIASES = (
+_FORMS = (
     'must map token ids to numbers from -100 to 100, such as {"42": -100}, or be a list of pairs '
     "of a token id or a text with a number or false"
 )
 
+_LAST_N = 64
+"""How far back llama.cpp and Ollama look for the penalty, where nothing else is said."""
+
+_SAMPLERS = (
+    *("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"),
+    "temperature",
+)
+"""llama.cpp's samplers, in the order in which it applies them where none is given."""
+_OURS = {"top_k", "top_p", "min_p", "temperature"}
+
+_NO_SUCH_SAMPLER = "take top_p or min_p"
+_NO_FUNCTIONS = "give tools"
+_NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
+    "add_generation_prompt": ((True,), "an answer is the assistant's"),
+    "backend_sampling": ((False,), "tokens are sampled in one way only"),
+    "bad_words": (([],), "take logit_bias"),
+    "continue_final_message": ((False,), "an answer begins a message of its own"),
+    "dry_multiplier": ((0,), _NO_SUCH_SAMPLER),
+    "dynatemp_range": ((0,), _NO_SUCH_SAMPLER),
+    "function_call": (("auto", "none"), _NO_FUNCTIONS),
+    "functions": (([],), _NO_FUNCTIONS),
+    "id_slot": ((-1,), "a request takes the first place that is free"),
+    "include_stop_str_in_output": ((False,), "an answer ends before a stop string"),
+    "length_penalty": ((1,), "no beams are searched"),
+    "min_keep": ((0,), "the samplers keep one token, and no more for their own sake"),
+    "min_tokens": ((0,), "take ignore_eos"),
+    "mirostat": ((0,), _NO_SUCH_SAMPLER),
+    "n_probs": ((0,), "take logprobs"),
+    "post_sampling_probs": ((False,), "logprobs are those of the model"),
+    "priority": ((0,), "requests take turns"),
+    "return_progress": ((False,), "a stream has no progress of its prompt"),
+    "skip_special_tokens": ((True,), "special tokens are no text"),
+    "spaces_between_special_tokens": ((True,), "special tokens are no text"),
+    "stop_token_ids": (([],), "take stop"),
+    "tfs_z": ((1,), _NO_SUCH_SAMPLER),
+    "top_n_sigma": ((-1, 0), _NO_SUCH_SAMPLER),
+    "typ_p": ((1,), _NO_SUCH_SAMPLER),
+    "typical_p": ((1,), _NO_SUCH_SAMPLER),
+    "use_beam_search": ((False,), "no beams are searched"),
+    "verbosity": (("medium",), "the model has no such setting"),
+    "xtc_probability": ((0,), _NO_SUCH_SAMPLER),
+}
+"""Values that change nothing, and what is said about others."""
+
+_NEUTRAL_SETTINGS = (
+    *("dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_sequence_breakers"),
+    *("dynatemp_exponent", "mirostat_eta", "mirostat_tau", "xtc_threshold"),
+    "timings_per_token",
+)
+"""Settings of samplers that are off; and when figures are told, which is at the end here."""
+
 
 def options_of(fields: Fields, dialect: str) -> RequestOptions:
-    """How the answer is made, as far as a dialect has fields for it; its length excepted.
+    """How the answer is made, as far as `Option.names` has fields of a dialect for it.
+
+    The length, and what depends on the model, are read apart.
 
     Raises:
         RefusalError: A field is out of range, or asks for what cannot be had.
@@ -54,10 +106,12 @@ def options_of(fields: Fields, dialect: str) -> RequestOptions:
         names = () if name in _READ_APART else option.names.get(dialect, ())
         value = fields.alias(*names, read=partial(_value, fields, option))
         found[name] = option.checked(name, option.default if value is None else value)
+    if not np.float32(found["top_p"]):  # which is what the core counts in
+        raise fields.wrong("top_p", f"is {found['top_p']:g}, but must be above 0 and at most 1")
     if found["seed"] is None:
         found["seed"] = secrets.randbits(53)  # any reader of JSON keeps so many
     if dialect != "anthropic":
-        check_neutral(fields, has_penalty=found["repetition_penalty"] != 1)
+        _check_neutral(fields, has_penalty=found["repetition_penalty"] != 1)
     [name, *_] = REQUEST["stop"].names[dialect]
     return cast("RequestOptions", found | {"stop": _stops(fields, name)})
 
@@ -119,23 +173,6 @@ def limit_of(fields: Fields, *names: str, default: int | None = None) -> int | N
     return default if limit is None else limit
 
 
-def num_choices_of(fields: Fields) -> int:
-    """How many answers to give.
-
-    Raises:
-        RefusalError: It is out of range, or more are to be made than given.
-    """
-    num_choices = fields.count("n", least=1, most=MOST_CHOICES) or 1
-    best_of = fields.count("best_of", least=1)
-    if best_of is not None and best_of != num_choices:
-        raise fields.wrong(
-            "best_of",
-            f"is {best_of}, but n is {num_choices}: all answers that are made are given, so leave "
-            "best_of out",
-        )
-    return num_choices
-
-
 def num_alternatives_of(fields: Fields, is_asked: bool, asked_by: str) -> int | None:
     """How many alternatives are told of each token; None where nothing is told.
 
@@ -183,7 +220,7 @@ def biases_of(fields: Fields, model: Model) -> dict[int, float] | None:
     if not given and isinstance(given, dict | list | None):
         return None
     if not isinstance(given, dict | list):
-        raise fields.wrong("logit_bias", f"{_BIASES}, but is {arguments.shown(given)}")
+        raise fields.wrong("logit_bias", f"{_FORMS}, but is {arguments.shown(given)}")
     if len(given) > _MOST_BIASES:
         raise fields.wrong("logit_bias", f"has {len(given)} entries, but may have {_MOST_BIASES}")
     items: Iterable[object] = given.items() if isinstance(given, dict) else given
@@ -212,14 +249,14 @@ def _bias(fields: Fields, item: object) -> tuple[int | str, float]:
         RefusalError: It is malformed.
     """
     if not isinstance(item, list | tuple) or len(item) != 2:
-        raise fields.wrong("logit_bias", f"{_BIASES}, but holds {arguments.shown(item)}")
+        raise fields.wrong("logit_bias", f"{_FORMS}, but holds {arguments.shown(item)}")
     token, bias = item
     if isinstance(token, str) and token.isascii() and token.isdigit():
         token = int(token) if len(token) < 10 else 2**32
     is_text = isinstance(token, str) and 0 < len(token) <= _MOST_BIAS_LEN
     is_id = isinstance(token, int) and not isinstance(token, bool) and token >= 0
     if not is_text and not is_id:
-        raise fields.wrong("logit_bias", f"{_BIASES}, but names the token {arguments.shown(token)}")
+        raise fields.wrong("logit_bias", f"{_FORMS}, but names the token {arguments.shown(token)}")
     if bias is False:
         return token, -math.inf
     is_number = isinstance(bias, int | float) and not isinstance(bias, bool)
@@ -227,3 +264,27 @@ def _bias(fields: Fields, item: object) -> tuple[int | str, float]:
         how = f"must be -100 to 100, but is {arguments.shown(bias)}"
         raise fields.wrong("logit_bias", f"of token {arguments.shown(token)} {how}")
     return token, float(bias)
+
+
+def _check_neutral(fields: Fields, *, has_penalty: bool) -> None:
+    """Check that fields which cannot be had change nothing.
+
+    Args:
+        fields: The fields of the body, or of Ollama's options.
+        has_penalty: Whether repetitions are made less likely.
+
+    Raises:
+        RefusalError: One would.
+    """
+    for name, (values, why) in _NEUTRAL.items():
+        fields.only(name, *values, why=why)
+    fields.ignore(*_NEUTRAL_SETTINGS)
+    if not has_penalty:
+        fields.ignore("repeat_last_n")
+    fields.only("repeat_last_n", -1, _LAST_N, why="the penalty looks at the whole text")
+    given = fields.take("samplers")
+    if given is None:
+        return
+    named = given if isinstance(given, list) else []
+    if [name for name in _SAMPLERS if name in named] != named or not {*named} >= _OURS:
+        raise fields.wrong("samplers", f"must be in the usual order: {', '.join(_SAMPLERS)}")

@@ -7,7 +7,7 @@ a refusal that names the field.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +32,15 @@ Kind = Literal["chat", "completion", "response"]
 """The endpoint of OpenAI's that a request came by, or that another dialect's corresponds to."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """A request for an answer.
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the fields of a body ask for, the prompt excepted.
 
     Attributes:
-        kind: The endpoint.
-        prompt_ids: The prompt's tokens, `(tokens,) u32`.
         options: How the answer is made.
         limit: Most tokens of the answer; None for as many as fit.
-        seed: The seed of sampling; None where nothing is sampled.
         tools: What the model may call.
-        calling: How its calls are told.
-        thinking: How the answer may think.
-        num_thinking: Counts thinking among tokens.
-        grammar_field: The field that holds the answer to a grammar; None where none does.
-        matcher: Keeps the grammar compiled until the answer begins.
-        spelling: How tokens are spelt, where the answer tells how likely they were.
+        constraint: What the answer is held to where nothing is called.
         num_choices: How many answers to give.
         echoed: The text that the answer begins with.
         is_streamed: Whether the answer is sent as it is made.
@@ -58,18 +50,10 @@ class Request:
         with_token_ids: Whether to give the answer's tokens, too.
     """
 
-    kind: Kind
-    prompt_ids: NDArray[np.uint32]
     options: RequestOptions
     limit: int | None
-    seed: int | None
-    tools: Tools | None
-    calling: Calling | None
-    thinking: Thinking | None
-    num_thinking: Callable[[Sequence[int]], int]
-    grammar_field: str | None
-    matcher: "Matcher | None"
-    spelling: TokenSpelling | None
+    tools: Tools | None = None
+    constraint: Constraint | None = None
     num_choices: int = 1
     echoed: str = ""
     is_streamed: bool = False
@@ -77,6 +61,33 @@ class Request:
     with_spans: bool = False
     with_trees: bool = False
     with_token_ids: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Settings):
+    """A request for an answer: what was asked for, and what that is for its model.
+
+    Attributes:
+        kind: The endpoint.
+        prompt_ids: The prompt's tokens, `(tokens,) u32`.
+        seed: The seed of sampling; None where nothing is sampled.
+        calling: How calls of tools are told.
+        thinking: How the answer may think.
+        num_thinking: Counts thinking among tokens.
+        grammar_field: The field that holds the answer to a grammar; None where none does.
+        matcher: Keeps the grammar compiled until the answer begins.
+        spelling: How tokens are spelt, where the answer tells how likely they were.
+    """
+
+    kind: Kind
+    prompt_ids: NDArray[np.uint32]
+    seed: int | None
+    calling: Calling | None
+    thinking: Thinking | None
+    num_thinking: Callable[[Sequence[int]], int]
+    grammar_field: str | None
+    matcher: "Matcher | None"
+    spelling: TokenSpelling | None
 
     @property
     def wants_steps(self) -> bool:
@@ -111,30 +122,14 @@ class Request:
         return model.stream_tokens(self.prompt_ids, **options)
 
 
-class Shown(TypedDict, total=False):
-    """How the answer is sent, and what beside it; same as in `Request`."""
-
-    num_choices: int
-    echoed: str
-    is_streamed: bool
-    with_usage: bool
-    with_spans: bool
-    with_trees: bool
-    with_token_ids: bool
-
-
 def complete(
     model: Model,
     kind: Kind,
     prompt_ids: NDArray[np.uint32],
-    options: RequestOptions,
-    limit: int | None,
+    settings: Settings,
     *,
-    tools: Tools | None = None,
-    constraint: Constraint | None = None,
     splits_thinking: bool = True,
     ends: Sequence[str] = (),
-    **shown: Unpack[Shown],
 ) -> Request:
     """The request of a body whose fields have all been read.
 
@@ -142,24 +137,20 @@ def complete(
         model: Who is to answer.
         kind: Same as in `Request`.
         prompt_ids: Same as in `Request`.
-        options: How the answer is made, as far as fields say.
-        limit: Same as in `Request`.
-        tools: Same as in `Request`.
-        constraint: What the answer is held to where nothing is called.
+        settings: What was asked for.
         splits_thinking: Whether thinking is told apart from the answer.
         ends: Special tokens that end the answer.
-        shown: See `Shown`.
 
     Raises:
         UnfollowedError: The answer cannot be held to the constraint, or to a function.
     """
-    tokenizer, has_template = model.tokenizer, model.has_chat_template
-    field, grammar = constraint or (None, None)
+    options, tools, tokenizer = settings.options.copy(), settings.tools, model.tokenizer
+    field, grammar = settings.constraint or (None, None)
     marks, calling, thinking = [*ends], None, None
     if tools is not None:
         calling, grammar = constrained(tools, model, grammar, field)
         marks += calling.format.marks
-    if splits_thinking and has_template:
+    if splits_thinking and model.has_chat_template:
         thinking = thinking_of(model.template_facts.thinking, tokenizer, prompt_ids.tolist())
     if thinking is not None:
         marks += thinking.marks.tokens
@@ -170,21 +161,18 @@ def complete(
         matcher = None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
     except GrammarError as error:
         raise UnfollowedError(error, field) from error
-    options["max_new_tokens"] = limit or model.context
-    options["grammar"], options["special_tokens"] = grammar, marks
+    options["max_new_tokens"] = settings.limit or model.context
+    options["grammar"], options["special_tokens"] = grammar, tuple(marks)
     options["stop"] = [*(options["stop"] or ()), *ends]
     return Request(
+        **vars(settings) | {"options": options},
         kind=kind,
         prompt_ids=prompt_ids,
-        options=options,
-        limit=limit,
         seed=options["seed"] if options["temperature"] else None,
-        tools=tools,
         calling=calling,
         thinking=thinking,
         num_thinking=partial(num_thinking, thinking, tokenizer),
         grammar_field=field,
         matcher=matcher,
         spelling=None if options["logprobs"] is None else tokenizer.spelling,
-        **shown,
     )

@@ -13,7 +13,7 @@ from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.formats import format_of
 from coordgen_rs.server.requests.messages import ROLES, arguments_of, call_of, text_of
-from coordgen_rs.server.requests.openai import rest_of
+from coordgen_rs.server.requests.openai import settings_of
 from coordgen_rs.server.requests.options import limit_of, num_alternatives_of
 from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
 from coordgen_rs.server.requests.record import Request, complete
@@ -53,11 +53,11 @@ def parse_response(fields: Fields, model: Model) -> Request:
     text.end()
     for name in ("n", "best_of"):
         fields.only(name, 1, why="a response is one answer")
-    options, constraint, shown = rest_of(fields, model, num_alternatives, constraint, tools)
-    prompt_ids = chat_ids(model, Dialogue(messages, tools, effort), "input")
-    return complete(
-        model, "response", prompt_ids, options, limit, tools=tools, constraint=constraint, **shown
+    settings = settings_of(
+        fields, model, limit, num_alternatives, constraint=constraint, tools=tools
     )
+    prompt_ids = chat_ids(model, Dialogue(messages, tools, effort), "input")
+    return complete(model, "response", prompt_ids, settings)
 
 
 def _num_alternatives(fields: Fields) -> int | None:
@@ -157,7 +157,8 @@ class _Dialogue:
         item.ignore("caller")
         if name is None:
             raise item.wrong("name", "must be the function's name")
-        call = call_of(identity, name, arguments_of(item))
+        given = arguments_of(item, "arguments", item.take("arguments"))
+        call = call_of(identity, name, given)
         if identity is not None:
             self._names[identity] = name
         if self._turn is None:
@@ -194,7 +195,7 @@ def _text(item: Fields, name: str) -> str:
     return text_of(item, name, _part, "text")
 
 
-def _part(part: object, where: str) -> str:
+def _part(item: Fields, name: str, part: object) -> str:
     """The text of a part.
 
     Raises:
@@ -202,7 +203,7 @@ def _part(part: object, where: str) -> str:
     """
     if isinstance(part, str):
         return part
-    fields = Fields(part, where)
+    fields = Fields(part, item.name(name))
     kinds = ("input_text", "output_text", "reasoning_text", "text")
     fields.only("type", *kinds, why="the model reads text only")
     text = fields.text("text")
