@@ -12,7 +12,9 @@ import pytest
 import coordgen_rs
 
 RIGHT = """
-from coordgen_rs import CoordgenError, Model, Piece, Stats, generate, open_session
+from coordgen_rs import (
+    CoordgenError, Model, OpenOptions, Piece, RequestOptions, Stats, generate, open_session
+)
 
 def answer(prompt: str) -> str:
     with Model.open("bundle", threads=1) as model:
@@ -32,8 +34,15 @@ def answers(prompts: list[str], keep: bool) -> list[str]:
         every = model.generate_many(prompts, keep_errors=keep)
         return [it.text for it in every if not isinstance(it, CoordgenError)]
 
+def recorded(opening: OpenOptions, request: RequestOptions) -> str:
+    with Model.open("bundle", **opening) as model:
+        return model.chat([{"role": "user", "content": "Hi"}], tools=None, **request).text
+
+recorded({"draft": ["sam"], "kv_cache": "q8"}, {"temperature": 0.5, "stop": ["x"]})
+
 def tokens(stats: Stats) -> list[int]:
-    return [token for step in generate(open_session("bundle"), [1]) for token in step.token_ids]
+    session = open_session("bundle", width=3)
+    return [token for step in generate(session, [1]) for token in step.token_ids]
 """
 WRONG = {
     "from coordgen_rs import Modle": "Modle",
@@ -41,6 +50,9 @@ WRONG = {
     "from coordgen_rs import Model\nModel.open('b').generate('x', max_token=3)": "max_token",
     "from coordgen_rs import Model\nModel.open('b').generate('x', drafts='no')": "drafts",
     "from coordgen_rs import Model\nModel.open('b', thread=3)": "thread",
+    "from coordgen_rs import Model\nModel.open('b', history=3)": "history",
+    "from coordgen_rs import open_session\nopen_session('b', history='x')": "history",
+    "from coordgen_rs import Model\nModel.open('b').chat([], tool=None)": "tool",
     "from coordgen_rs import Model\nModel.open('b').generate('x').tekst": "tekst",
     "from coordgen_rs import Model\n"
     "Model.open('b').generate_many(['x'], keep_errors=True)[0].text": "text",

@@ -104,16 +104,16 @@ def test_nothing_is_remembered_where_clients_cannot_be_told_apart(
     monkeypatch.delenv("COORDGEN_API_KEY", raising=False)
     asked = []
 
-    def opened(opening, drafting):
-        asked.append((opening, drafting.memory))
+    def opened(_, **options):
+        asked.append(options)
         raise BundleError("this is enough")
 
-    monkeypatch.setattr(Model, "opened", opened)
+    monkeypatch.setattr(Model, "open", opened)
     given = ("--context", "64", "--kv-cache", "f16")
     assert main(["serve", model, "--port", "0", *given, *options]) == 2
-    assert [memory.remember for _, memory in asked] == [remembers]
-    assert [memory.prefix_memory > 0 for _, memory in asked] == [remembers]
-    assert [(opening.context, opening.kv_cache) for opening, _ in asked] == [(64, "f16")]
+    (options,) = asked
+    assert (options["remember"], options["prefix_memory"] > 0) == (remembers, remembers)
+    assert (options["context"], options["kv_cache"]) == (64, "f16")
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(1 << 30, 1 << 27), (1 << 40, 512_000_000)])
@@ -122,11 +122,11 @@ def test_earlier_prompts_take_an_eighth_of_what_a_container_may_use(
 ):
     asked = []
 
-    def opened(opening, drafting):
-        asked.append(drafting.memory.prefix_memory)
+    def opened(_, **options):
+        asked.append(options["prefix_memory"])
         raise BundleError("this is enough")
 
-    monkeypatch.setattr(Model, "opened", opened)
+    monkeypatch.setattr(Model, "open", opened)
     monkeypatch.setattr(serve, "memory_bytes", lambda: limit)
     assert main(["serve", model, "--port", "0"]) == 2
     assert asked == [kept]

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordgen_rs import JsonSchema
@@ -97,6 +97,7 @@ def test_however_an_answer_is_cut_the_same_is_told(thinking, said, cuts):
     said=st.lists(st.sampled_from([*PARTS, "é", "日\n"]), max_size=12).map("".join),
     cuts=st.lists(st.integers(0, 200), max_size=8),
 )
+@example(thinking=Thinking(CHANNELS), said="<|end|><<<think>", cuts=[])
 def test_the_tokens_of_the_content_are_its_text(thinking, said, cuts):
     content = ContentTokens(ThinkingReader(thinking, CallReader()), FakeSpelling(), ())
     records = [TokenLogprob(ord(one), -1.0, ()) for one in said]

@@ -40,7 +40,7 @@ _DRAFTING = (
     _of("prefix_store_size", parse=option.parse_size),
 )
 _OPENING = (
-    _of("context"),
+    option.count("--context N", least=2).help(OPENING["context"].help),  # for a prompt and more
     provider_options.KV_CACHE,
     _of("switch", choices=list(strategies())),
     _of("memory_budget", parse=option.parse_size),

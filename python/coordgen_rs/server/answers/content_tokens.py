@@ -45,12 +45,11 @@ class ContentTokens:
         """Those of the content that are certain with these tokens."""
         found: list[TokenLogprob] = []
         for one in told:
-            text = self._text_of(one.token_id)
-            start = len(self._text)
+            text, start = self._text_of(one.token_id), len(self._text)
             self._ahead.append(_Ahead(one, start, start + len(text)))
-            self._text += text
-            if text:
-                found += self._settled(self._reader.read(text))
+            for character in text:  # so that what is told is at the end of what is settled
+                self._text += character
+                found += self._settled(self._reader.read(character))
         return found
 
     def end(self, *, is_cut: bool) -> list[TokenLogprob]:
@@ -68,31 +67,23 @@ class ContentTokens:
         return self._decoder.decode(spelt)
 
     def _settled(self, said: Sequence[AnswerEvent]) -> list[TokenLogprob]:
-        """The content's tokens among those ahead; all before the last that was said are done."""
-        found: list[TokenLogprob] = []
-        for number, one in enumerate(said):
-            if isinstance(one, Call):
-                self._is_in_content = False
-                if number + 1 == len(said):
-                    self._pass(len(self._text))
-                continue
-            # What stands before it are marks, which may have its letters, too.
-            place = 0 if self._text.startswith(one.text) else self._text.rfind(one.text)
-            end = max(place, 0) + len(one.text)
-            self._is_in_content = isinstance(one, Content)
-            if self._is_in_content:
-                found += [it.told for it in self._ahead if it.start < end and _meets(it, place)]
-            self._pass(end)
-        return found
-
-    def _pass(self, end: int) -> None:
-        """Forget what begins before a place."""
+        """The content's tokens among those ahead; all before what the reader holds is settled."""
+        end = len(self._text) - self._reader.num_held
+        place, contents = end, list[tuple[int, int]]()
+        for one in reversed(said):
+            if not isinstance(one, Call):
+                place = max(self._text.rfind(one.text, 0, place), 0)
+                if isinstance(one, Content):
+                    contents.append((place, place + len(one.text)))
+        if said:
+            self._is_in_content = isinstance(said[-1], Content)
+        found = [it for it in self._ahead if any(_meets(it, *content) for content in contents)]
+        left = [it for it in self._ahead if it not in found and (it.end > end or it.start >= end)]
         self._text = self._text[end:]
-        self._ahead = [
-            _Ahead(it.told, it.start - end, it.end - end) for it in self._ahead if it.start >= end
-        ]
+        self._ahead = [_Ahead(it.told, it.start - end, it.end - end) for it in left]
+        return [it.told for it in found]
 
 
-def _meets(token: _Ahead, place: int) -> bool:
-    """Whether a token goes on beyond a place, or begins there."""
-    return token.end > place or token.start == place
+def _meets(token: _Ahead, place: int, end: int) -> bool:
+    """Whether a token has a character of a part of the text, or begins it without one."""
+    return token.start < end and (token.end > place or token.start == place)

@@ -33,6 +33,11 @@ class ThinkingReader:
         return self._calls.num_calls
 
     @property
+    def num_held(self) -> int:
+        """How many of the last characters are neither told nor left out yet."""
+        return len(self._calls.ahead) + (0 if self._split is None else len(self._split.held))
+
+    @property
     def is_open(self) -> bool:
         """Whether a call has begun that has not ended."""
         return self._calls.is_open
@@ -65,13 +70,13 @@ class _Tags:
     """Thinking between two marks, at the beginning of an answer, or also within it."""
 
     def __init__(self, thinking: Thinking) -> None:
-        self._marks, self._held = thinking.marks, ""
+        self._marks, self.held = thinking.marks, ""
         self._phase = "thinking" if thinking.is_open else "start"
         self._has_thought = False
 
     def read(self, text: str) -> list[Thought | str]:
         """What is certain with this piece of text."""
-        self._held += text
+        self.held += text
         found: list[Thought | str] = []
         while self._goes_on(found):
             pass
@@ -79,7 +84,7 @@ class _Tags:
 
     def end(self) -> list[Thought | str]:
         """What is left."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         if self._phase == "thinking":
             held = held.rstrip()
             return self._thought(held if self._has_thought else held.lstrip())
@@ -92,24 +97,24 @@ class _Tags:
         if self._phase == "thinking":
             return self._thinks(found)
         if self._phase == "behind":
-            self._held = self._held.lstrip()
-            self._phase = "answer" if self._held else "behind"
-            return bool(self._held)
+            self.held = self.held.lstrip()
+            self._phase = "answer" if self.held else "behind"
+            return bool(self.held)
         begin = self._marks.begin
-        place = self._held.find(begin) if self._marks.is_repeated else -1
-        num = place if place >= 0 else len(self._held)
+        place = self.held.find(begin) if self._marks.is_repeated else -1
+        num = place if place >= 0 else len(self.held)
         if place < 0 and self._marks.is_repeated:
-            num -= begun_len(self._held, begin)
+            num -= begun_len(self.held, begin)
         if num:
-            found.append(self._held[:num])
-        self._held = self._held[num + len(begin) if place >= 0 else num :]
+            found.append(self.held[:num])
+        self.held = self.held[num + len(begin) if place >= 0 else num :]
         self._phase = "thinking" if place >= 0 else "answer"
         return place >= 0
 
     def _started(self) -> bool:
-        said, begin = self._held.lstrip(), self._marks.begin
+        said, begin = self.held.lstrip(), self._marks.begin
         if said.startswith(begin):
-            self._phase, self._held = "thinking", said[len(begin) :]
+            self._phase, self.held = "thinking", said[len(begin) :]
         elif begin.startswith(said):
             return False
         else:
@@ -118,17 +123,17 @@ class _Tags:
 
     def _thinks(self, found: list[Thought | str]) -> bool:
         end = self._marks.end
-        place = self._held.find(end)
-        text = self._held[: place if place >= 0 else -begun_len(self._held, end) or None]
+        place = self.held.find(end)
+        text = self.held[: place if place >= 0 else -begun_len(self.held, end) or None]
         certain = text.rstrip()
         shown = certain if self._has_thought else certain.lstrip()
         if shown:
             found += self._thought(shown)
         if place >= 0:
-            self._phase, self._held = "behind", self._held[place + len(end) :]
+            self._phase, self.held = "behind", self.held[place + len(end) :]
             self._has_thought = False
             return True
-        self._held = self._held[len(certain) :]
+        self.held = self.held[len(certain) :]
         return False
 
     def _thought(self, text: str) -> list[Thought | str]:
@@ -146,11 +151,11 @@ class _Channels:
     _MESSAGE = "<|message|>"
 
     def __init__(self) -> None:
-        self._held, self._phase = "", "header"  # or "thinking", "answer", "call"
+        self.held, self._phase = "", "header"  # or "thinking", "answer", "call"
 
     def read(self, text: str) -> list[Thought | str]:
         """What is certain with this piece of text."""
-        self._held += text
+        self.held += text
         found: list[Thought | str] = []
         while self._headed(found) if self._phase == "header" else self._said(found):
             pass
@@ -158,19 +163,19 @@ class _Channels:
 
     def end(self) -> list[Thought | str]:
         """What is left; a header alone says nothing."""
-        held, self._held = self._held, ""
+        held, self.held = self.held, ""
         if not held or (self._phase == "header" and held.lstrip().startswith(_HEADERS)):
             return []
         return [Thought(held) if self._phase == "thinking" else held]
 
     def _headed(self, found: list[Thought | str]) -> bool:
-        if not _is_header(self._held):
+        if not _is_header(self.held):
             self._phase = "answer"
-            return bool(self._held)
-        place = self._held.find(self._MESSAGE)
+            return bool(self.held)
+        place = self.held.find(self._MESSAGE)
         if place < 0:
             return False
-        header, self._held = self._held[:place], self._held[place + len(self._MESSAGE) :]
+        header, self.held = self.held[:place], self.held[place + len(self._MESSAGE) :]
         if " to=" in header:
             self._phase = "call"
             found.append(header + self._MESSAGE)
@@ -179,14 +184,14 @@ class _Channels:
         return True
 
     def _said(self, found: list[Thought | str]) -> bool:
-        places = [(self._held.find(mark), mark) for mark in self._ENDS if mark in self._held]
+        places = [(self.held.find(mark), mark) for mark in self._ENDS if mark in self.held]
         place, mark = min(places, default=(-1, ""))
         num = (
             place
             if mark
-            else len(self._held) - max(begun_len(self._held, mark) for mark in self._ENDS)
+            else len(self.held) - max(begun_len(self.held, mark) for mark in self._ENDS)
         )
-        text, self._held = self._held[:num], self._held[num + len(mark) :]
+        text, self.held = self.held[:num], self.held[num + len(mark) :]
         if self._phase == "call":
             text += mark
         if text:

@@ -182,10 +182,10 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     """
     if choice is None:
         return "auto", []
-    if choice in ("auto", "none", "required"):
-        return str(choice), []
     if isinstance(choice, str):
-        raise fields.wrong("tool_choice", f"is not supported: {_CHOICES}")
+        if choice not in ("auto", "none", "required"):
+            raise fields.wrong("tool_choice", f"is not supported: {_CHOICES}")
+        return choice, []
     chosen = Fields(choice, "tool_choice")
     kind = chosen.text("type")
     if kind == "allowed_tools":

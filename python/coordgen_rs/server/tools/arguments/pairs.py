@@ -46,12 +46,13 @@ def _pairs(
     """
     named, required = schemas.properties_of(schema), schemas.required_of(schema)
     for number, (name, one) in enumerate(named.items()):
-        own = f"{place}-{number}"
-        following = f" {place}-{number + 1}" if number + 1 < len(named) else ""
+        own, rest = f"{place}-{number}", f" {place}-{number + 1}"
         rules[own] = pair(name, one)
-        for kind, before in (("n", f"{comma} "), ("f", "")):  # the next one, or the first
-            left_out = "" if name in required else f" |{following and following + kind}"
-            rules[own + kind] = f"{before}{own}{following and following + 'n'}{left_out}"
+        is_last = number + 1 == len(named)
+        behind, first = ("", "") if is_last else (f"{rest}n", f"{rest}f")
+        is_optional = name not in required
+        rules[f"{own}n"] = f"{comma} {own}{behind}" + is_optional * f" |{behind}"
+        rules[f"{own}f"] = f"{own}{behind}" + is_optional * f" |{first}"
     return f"{place}-0f" if named else '""'
 
 

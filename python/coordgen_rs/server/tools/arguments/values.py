@@ -54,7 +54,7 @@ class Values:
             ValueError: There is none.
         """
         start = self.peek()
-        if self._quote and start == self._quote[0] and self._is_at(self._quote):
+        if self._quote and self._quote.startswith(self._text[self.at : self.at + len(self._quote)]):
             return self._between(self._quote)
         if start in "'\"":
             return self._quoted(start)
@@ -93,12 +93,6 @@ class Values:
         if self.peek() != character:
             raise ValueError(f"no {character}")
         self.at += 1
-
-    def _is_at(self, mark: str) -> bool:
-        rest = self._text[self.at : self.at + len(mark)]
-        if len(rest) < len(mark) and mark.startswith(rest):
-            raise UnfinishedError
-        return rest == mark
 
     def _between(self, quote: str) -> str:
         start = self.at + len(quote)
