@@ -103,11 +103,8 @@ def messages_of_items(fields: Fields) -> list[dict[str, Any]]:
         dialogue = _Dialogue(fields.objects("input", how, least=1)).messages
     if not dialogue:
         raise fields.wrong("input", "must hold a message")
-    return (
-        dialogue
-        if instructions is None
-        else [{"role": "system", "content": instructions}, *dialogue]
-    )
+    said = [] if instructions is None else [{"role": "system", "content": instructions}]
+    return [*said, *dialogue]
 
 
 class _Dialogue:
