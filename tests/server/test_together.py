@@ -79,7 +79,7 @@ def test_one_that_is_cut_gives_its_place_to_the_next():
 
 
 def test_a_client_that_reads_slowly_keeps_nobody_waiting():
-    model = FakeModel(parallel=2)
+    model = FakeModel()
 
     async def test(worker):
         may_read, sent = asyncio.Event(), []

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,10 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from coordgen_rs.errors import BundleError, DeviceLostError
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers import awaiting
+from coordgen_rs.server.answers.reader import AnswerReader
+from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.turns import FairQueue, Waiter
@@ -234,6 +239,96 @@ def test_going_down_answers_those_who_wait_until_the_deadline():
         assert isinstance(await late.end(), UnavailableError)
 
     with_worker(test, model)
+
+
+def test_a_turn_that_comes_as_the_server_ends_is_none():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        running, waiting = Job("running"), Job("waiting")
+        await running.submit(worker)
+        await in_thread(model.at_step.acquire)
+        await waiting.submit(worker)
+        leave = worker._leave
+
+        def leave_and_stop():
+            leave()  # which gives the turn to the one that waits, and it has not seen that yet
+            worker.stop_all(UnavailableError("the server is going down"))
+
+        worker._leave = leave_and_stop
+        await running.withdraw()
+        worker._leave = leave
+        model.may_step.release(1000)
+        with pytest.raises(UnavailableError, match="going down"):
+            raise await waiting.end()
+        assert worker.num_running == 0
+
+    with_worker(test, model)
+    assert "waiting" not in model.ended
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_an_error_in_what_writes_an_answer_is_logged_and_told(monkeypatch, caplog, is_streamed):
+    prompt = "secret"
+
+    def fail(*_):
+        raise KeyError(prompt)
+
+    monkeypatch.setattr(AnswerReader, "end", fail)
+
+    async def test(worker):
+        sent = []
+
+        async def send(message):
+            sent.append(message)
+
+        response = response_to(worker, "mine", stream=is_streamed)
+        scope = {"type": "http", "path": "/v1/completions", "headers": []}
+        await response(scope, asyncio.Event().wait, send)
+        told = b"".join(message.get("body", b"") for message in sent)
+        assert b"internal error: KeyError" in told
+        assert prompt.encode() not in told
+
+    with_worker(test, FakeModel())
+    assert "internal error: KeyError" in caplog.text
+    assert prompt not in caplog.text
+
+
+def test_a_client_that_leaves_while_the_model_opens_is_counted():
+    may_open = threading.Event()
+
+    def opened():
+        may_open.wait()
+        return FakeModel()
+
+    models = Models([Offered("fake", Path("fake"))], lambda one: opened(), 8)
+    models.start()
+    app, gone = make_app(models, Access()), asyncio.Event()
+    body = [{"type": "http.request", "body": b'{"prompt": "?"}', "more_body": False}]
+
+    async def receive():
+        if body:
+            return body.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        raise AssertionError(message)
+
+    async def test():
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
+        scope |= {"headers": [(b"host", b"localhost")], "client": ("10.0.0.1", 1), "root_path": ""}
+        asking = asyncio.create_task(app(scope, receive, send))
+        while not models.num_waiting:
+            await asyncio.sleep(0)
+        gone.set()
+        await asking
+
+    asyncio.run(test())
+    may_open.set()
+    models.close()
+    models.join()
+    assert 'requests_total{outcome="given_up"} 1' in models.metrics()
 
 
 def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():

@@ -8,7 +8,7 @@ from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.openai import parse_completion
-from coordgen_rs.server.worker import Worker
+from coordgen_rs.server.worker import Admission, Worker
 
 
 def asked(prompt, model, **fields):
@@ -34,11 +34,11 @@ class Job:
 
     async def _read(self, worker):
         try:
-            with worker.admitted() as admitted:
-                model = await worker.opened()
+            with worker.admitted() as admission:
+                model = await worker.opened(admission)
                 request = asked(self._prompt, model, **self._fields)
                 stream = request.begin(model)
-                async for one in worker.answer(request, stream, self._client, admission=admitted):
+                async for one in worker.answer(request, stream, self._client, admission):
                     self.news.append(one)
         except Exception as error:
             self.news.append(error)
@@ -63,7 +63,7 @@ def response_to(worker, prompt, *, num=1, **fields):
         each = [request.choice(number) for number in range(num)]
         answered = [Answered(one, "fake", chr) for one in each]
         streams = [one.begin(worker.model) for one in each]
-        return Prepared(worker, None, Client("", "one"), answered, streams)
+        return Prepared(worker, Admission(), Client("", "one"), answered, streams)
 
     return Answering(OPENAI, "fake", prepare, is_streamed=fields["stream"])
 

@@ -46,7 +46,6 @@ from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import (
     OF_ANTHROPIC,
     RefusalError,
-    log_unexpected,
     refusal,
     refused,
 )
@@ -275,12 +274,12 @@ class Endpoints:
 
         Raises:
             RefusalError: It does not fit, there are too few places, or the model cannot be opened.
+            CancelledError: Its client has left.
         """
         client, worker = client_of(request.scope), self._held(request, name)
-        admitted = held(request.scope).enter_context(worker.admitted())
-        model = await worker.opened()
+        admission = held(request.scope).enter_context(worker.admitted())
 
-        def ready() -> tuple[list[Answered], list[Stream]]:
+        def ready(model: Model) -> tuple[list[Answered], list[Stream]]:
             parsed, namespace = parse(model), self._namespace(client)
             each = [parsed.choice(number) for number in range(parsed.num_choices)]
             begun = each[: 1 if parsed.seed is None else None]
@@ -289,9 +288,14 @@ class Endpoints:
                 [one.begin(model, namespace=namespace) for one in begun],
             )
 
-        answered, streams = await self._while_wanted(client, worker, ready)
+        try:
+            model = await worker.opened(admission)
+            answered, streams = await self._while_wanted(client, worker, partial(ready, model))
+        except asyncio.CancelledError:  # its client has left
+            worker.figures.ended("given_up")
+            raise
         self._hold_places(request, client, len(streams))
-        return Prepared(worker, admitted, client, answered, streams)
+        return Prepared(worker, admission, client, answered, streams)
 
     def _hold_places(self, request: Request, client: Client, num: int) -> None:
         """Hold a place for each answer of a request; it has one already.
@@ -329,9 +333,6 @@ class Endpoints:
         except GivenUpError as error:
             await worker.opened()  # if nothing is answered any more, that is why
             raise RefusalError("the client has left", status=400) from error
-        except Exception as error:
-            log_unexpected(error)
-            raise
         finally:
             left.set()
             is_wanted.reset(compiling)

@@ -222,6 +222,8 @@ class _Server(uvicorn.Server):
         if self._stopping.is_urgent:
             await asyncio.sleep(_SLOWEST_READER_AT_ONCE_S)
         self._cut_off()
+        if self._stopping.is_urgent:  # a thread may still work for a request
+            self._stopping.end()
 
     def _cut_off(self) -> None:
         """Drop clients that neither send the rest of a request nor read their answer."""

@@ -21,17 +21,16 @@ class Waiter:
     Attributes:
         client: The `client` argument.
         called: Set when it waits no more.
-        error: Why it gets no turn; None for the turn itself.
+        has_turn: Whether it has its turn.
     """
 
     def __init__(self, client: Client) -> None:
-        self.client, self.called = client, asyncio.Event()
-        self.error: Exception | None = None
+        self.client, self.called, self.has_turn = client, asyncio.Event(), False
         self._loop = asyncio.get_running_loop()
 
-    def call(self, error: Exception | None = None) -> None:
+    def call(self, *, has_turn: bool = False) -> None:
         """End the waiting, from any thread."""
-        self.error = error
+        self.has_turn = has_turn
         with suppress(RuntimeError):  # the event loop is closed: nobody awaits it
             self._loop.call_soon_threadsafe(self.called.set)
 

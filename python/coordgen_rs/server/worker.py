@@ -15,16 +15,26 @@ from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.answers.awaiting import Sign, heard, steps
+from coordgen_rs.server.answers.awaiting import LONG_ANSWER, steps
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.network.client import Client
-from coordgen_rs.server.refusal import UnavailableError, UnfollowedError, log_unexpected
+from coordgen_rs.server.refusal import UnavailableError, UnfollowedError
 from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.turns import FairQueue, Waiter
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
 
 State = Literal["loading", "ready", "closing", "failed"]
+
+
+class Admission:
+    """What a request has that is to be answered.
+
+    Attributes:
+        waited_s: Seconds that it waited for the model.
+    """
+
+    waited_s = 0.0
 
 
 class Worker:
@@ -56,10 +66,10 @@ class Worker:
         self.figures = Figures() if figures is None else figures
         self._model: Model | None = None
         self._right, self._may_end = Lock(), Event()
-        self._early = set[object]()  # requests that have not asked for a turn yet
+        self._early = set[Admission]()  # requests that have not asked for a turn yet
         self._openers = list[Waiter]()  # those that wait for the model to be open
         self._waiting, self._num_running = FairQueue(), 0
-        self._stopped: Exception | None = None  # why nothing is answered any more
+        self._stopped: UnavailableError | None = None  # why nothing is answered any more
         self._streams = set[Stream]()  # those of the requests that run
         self.mean_s = 1.0
         self._thread = Thread(target=self._run, name="coordgen-worker")
@@ -132,16 +142,16 @@ class Worker:
         return None if store is None else store.counts
 
     @contextmanager
-    def admitted(self) -> Iterator[object]:
+    def admitted(self) -> Iterator[Admission]:
         """Admit a request for an answer, also while the model is being opened, or closed later.
 
         Yields:
-            What `answer` takes, which gives the request its turn.
+            What `opened` and `answer` take.
 
         Raises:
             UnavailableError: The model cannot be used any more.
         """
-        admission = object()
+        admission = Admission()
         with self._right:
             if self.state not in ("loading", "ready"):
                 raise self._why_not()
@@ -153,13 +163,16 @@ class Worker:
                 self._early.discard(admission)
                 self._call()
 
-    async def opened(self) -> Model:
+    async def opened(self, admission: Admission | None = None) -> Model:
         """The model, once it is open; also where it is about to be closed.
+
+        Args:
+            admission: Of a request that waits for its answer.
 
         Raises:
             UnavailableError: It cannot be opened, or nothing is answered any more.
         """
-        waiter = Waiter(Client("", ""))
+        waiter, since = Waiter(Client("", "")), monotonic()
         with self._right:
             if self.is_opening and self.is_wanted:
                 self._openers.append(waiter)
@@ -172,15 +185,12 @@ class Worker:
                 self._openers.remove(waiter)
         if self._model is None or self._stopped is not None:
             raise self._why_not()
+        if admission is not None:
+            admission.waited_s = monotonic() - since
         return self._model
 
     async def answer(
-        self,
-        request: Request,
-        stream: Stream,
-        client: Client,
-        sign: Sign | None = None,
-        admission: object = None,
+        self, request: Request, stream: Stream, client: Client, admission: Admission
     ) -> AsyncGenerator[Gain | tuple[Answer, float]]:
         """Answer a request in its turn.
 
@@ -188,7 +198,6 @@ class Worker:
             request: What it asks for.
             stream: The answer, which was not read yet.
             client: Whose turn it takes.
-            sign: Same as in `heard`.
             admission: What `admitted` has given.
 
         Yields:
@@ -199,19 +208,21 @@ class Worker:
             CoordgenError: There is no answer.
         """
         since = monotonic()
-        await self._turn(client, sign, admission)
-        queued_s = monotonic() - since
+        await self._turn(client, admission)
+        queued_s, num_tokens = admission.waited_s + monotonic() - since, 0
         stream.events.is_whole = not request.wants_steps
         with self._running(request, stream, queued_s):
-            async with aclosing(steps(stream, sign)) as gains:
+            async with aclosing(steps(stream)) as gains:
                 async for gain in gains:
+                    num_tokens += len(gain.token_ids)
                     if request.wants_steps:
                         yield gain
-            answer = stream.answer
-            self.figures.add(answer, queued_s, is_given_up=False)
+        is_long = num_tokens > LONG_ANSWER
+        answer = await asyncio.to_thread(lambda: stream.answer) if is_long else stream.answer
+        self.figures.add(answer, queued_s, is_given_up=False)
         yield answer, queued_s
 
-    async def _turn(self, client: Client, sign: Sign | None, admission: object) -> None:
+    async def _turn(self, client: Client, admission: Admission) -> None:
         """Wait for a turn, which ends by `_leave`.
 
         Raises:
@@ -225,15 +236,15 @@ class Worker:
             self._early.discard(admission)
             self._call()
         try:
-            await heard(waiter.called, sign)
-            if waiter.error is not None:
+            await waiter.called.wait()
+            if self._stopped is not None:
                 raise self._why_not()
         except BaseException:
             with self._right:
                 was_waiting = self._waiting.remove(waiter)
-            if was_waiting or waiter.error is None:
+            if was_waiting or waiter.has_turn:
                 self.figures.ended("given_up")
-            if not was_waiting and waiter.error is None:  # its turn came as its client left
+            if waiter.has_turn:  # it came as its client left, or the server ended
                 self._leave()
             raise
 
@@ -241,7 +252,7 @@ class Worker:
         """Call as many as there are free places; and let the model go when nothing is left."""
         while self._waiting and self._num_running < self.num_places:
             self._num_running += 1
-            self._waiting.take().call()
+            self._waiting.take().call(has_turn=True)
         is_idle = not (self._early or self._waiting or self._num_running)
         if self.state in ("closing", "failed") and is_idle:
             self._may_end.set()
@@ -277,7 +288,6 @@ class Worker:
             self._fail(error)
         elif isinstance(error, Exception):
             self.figures.ended("failed")
-            log_unexpected(error)
             if isinstance(error, GrammarError):
                 return UnfollowedError(error, request.grammar_field)
         else:  # such as a panic of the core
@@ -292,16 +302,16 @@ class Worker:
         else:
             self.figures.ended("given_up")
 
-    def stop_all(self, why: Exception) -> None:
+    def stop_all(self, why: UnavailableError) -> None:
         """End what runs, within a step, and what waits."""
         with self._right:
             self._stopped = self._stopped or why
             waiting = [*self._waiting.clear(), *self._openers]
             self._call()
         for waiter in waiting:
-            waiter.call(why)
+            waiter.call()
         for stream in [*self._streams]:
-            stream.events.cancel(why)
+            stream.events.cancel(_told(why))
 
     def close(self) -> None:
         """Take no more requests; those that wait are still answered."""

@@ -6,6 +6,7 @@ it, it is an event.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple
@@ -16,16 +17,13 @@ from starlette.types import Receive, Scope, Send
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.answers import awaiting
-from coordgen_rs.server.answers.awaiting import Sign
+from coordgen_rs.server.answers.awaiting import LONG_ANSWER, Sign
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
 from coordgen_rs.server.answers.openai import stream_of_several, whole_of_several
 from coordgen_rs.server.answers.reader import AnswerReader, Delta, Ended
 from coordgen_rs.server.network.client import Client
-from coordgen_rs.server.refusal import RefusalError, refusal, refused
-from coordgen_rs.server.worker import Worker
-
-_LONG_ANSWER = 200
-"""Tokens from which on a whole answer is written in a thread: with trees, a megabyte or more."""
+from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal, refused
+from coordgen_rs.server.worker import Admission, Worker
 
 _UNHELD = [
     (b"cache-control", b"no-cache"),
@@ -45,7 +43,7 @@ class Prepared(NamedTuple):
     """
 
     worker: Worker
-    admission: object
+    admission: Admission
     client: Client
     answered: Sequence[Answered]
     streams: Sequence[Stream]
@@ -94,6 +92,8 @@ class Answering(Response):
                 await (await self._whole())(scope, receive, send)
         except Exception as error:
             told = refusal(error)
+            if told.status == 500:
+                log_unexpected(error)
             if sent.is_begun:
                 await sent.fail(told)
             else:
@@ -104,14 +104,19 @@ class Answering(Response):
         readers = [AnswerReader(one.request) for one in prepared.answered]
         writing = _writing(self._dialect, prepared.answered)
         opening = next(writing)
-        async with aclosing(_news(prepared, sent.sign)) as news:
-            async for choices, one in news:
+        try:
+            async with aclosing(_news(prepared, sent.sign)) as news:
+                async for choices, one in news:
+                    await sent.put(opening)
+                    opening = []
+                    for choice in choices:
+                        reader = readers[choice]
+                        told = reader.read(one) if isinstance(one, Gain) else reader.end(*one)
+                        await sent.put(writing.send((choice, told)))
+        except Exception:
+            if sent.is_begun:  # by a sign: what comes first comes before the error
                 await sent.put(opening)
-                opening = []
-                for choice in choices:
-                    reader = readers[choice]
-                    told = reader.read(one) if isinstance(one, Gain) else reader.end(*one)
-                    await sent.put(writing.send((choice, told)))
+            raise
         await sent.end()
 
     async def _whole(self) -> Response:
@@ -136,7 +141,7 @@ class Answering(Response):
             return JSONResponse(self._dialect.whole(prepared.answered[0], ends[0]))
 
         num_tokens = sum(len(answer.token_ids) for answer, _ in answers.values())
-        return await asyncio.to_thread(written) if num_tokens > _LONG_ANSWER else written()
+        return await asyncio.to_thread(written) if num_tokens > LONG_ANSWER else written()
 
 
 class _Sent:
@@ -196,37 +201,38 @@ async def _news(
 ) -> AsyncGenerator[tuple[Sequence[int], Gain | tuple[Answer, float]]]:
     """The news of each answer, with the choices that it is; see `Worker.answer`.
 
-    Each answer waits for a turn of its own, so that other clients come in between.
+    Each answer waits for a turn of its own, so that other clients come in between; and each is read
+    by a task, so that a client which reads slowly has its turn no longer than the answer takes.
     """
-    choices = range(len(prepared.answered))
-    answers = [
-        prepared.worker.answer(one.request, stream, prepared.client, sign, prepared.admission)
-        for one, stream in zip(prepared.answered, prepared.streams, strict=False)
-    ]
-    if len(answers) == 1:
-        async with aclosing(answers[0]) as news:
-            async for one in news:
-                yield choices, one
-        return
-    told = asyncio.Queue[tuple[int, Gain | tuple[Answer, float] | Exception]]()
+    everyone, is_each = range(len(prepared.answered)), len(prepared.streams) > 1
+    found = deque[tuple[Sequence[int], Gain | tuple[Answer, float] | Exception]]()
+    is_there = asyncio.Event()
 
-    async def read(choice: int) -> None:
+    async def read(number: int, stream: Stream) -> None:
+        choices = [number] if is_each else everyone
+        request = prepared.answered[number].request
+        answer = prepared.worker.answer(request, stream, prepared.client, prepared.admission)
         try:
-            async with aclosing(answers[choice]) as news:
+            async with aclosing(answer) as news:
                 async for one in news:
-                    told.put_nowait((choice, one))
+                    found.append((choices, one))
+                    is_there.set()
         except Exception as error:
-            told.put_nowait((choice, error))
+            found.append((choices, error))
+            is_there.set()
 
-    tasks = [asyncio.create_task(read(choice)) for choice in choices]
+    tasks = [asyncio.create_task(read(*one)) for one in enumerate(prepared.streams)]
     try:
         num_left = len(tasks)
         while num_left:
-            choice, found = await told.get()
-            if isinstance(found, Exception):
-                raise found
-            num_left -= not isinstance(found, Gain)
-            yield [choice], found
+            await awaiting.heard(is_there, sign)
+            is_there.clear()
+            while found:
+                choices, one = found.popleft()
+                if isinstance(one, Exception):
+                    raise one
+                num_left -= not isinstance(one, Gain)
+                yield choices, one
     finally:
         for task in tasks:
             task.cancel()

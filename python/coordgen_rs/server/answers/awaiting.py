@@ -13,6 +13,12 @@ from coordgen_rs.model.stream import Stream, wake
 PING_S = 15.0
 """A stream on which nothing comes for so long gets a sign, which clients leave out."""
 
+LONG_ANSWER = 200
+"""Tokens from which on an answer is put together in a thread: with trees, a megabyte or more."""
+
+_MOST_AT_ONCE = 64
+"""Steps that are read before others go on, where an answer is ahead of its reader."""
+
 Sign = Callable[[], Awaitable[None]]
 """Sends one."""
 
@@ -39,22 +45,25 @@ async def done(awaitable: Awaitable[_T], sign: Sign | None) -> _T:
         return task.result()
     finally:
         task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # what it holds, it holds until then
 
 
-async def steps(stream: Stream, sign: Sign | None) -> AsyncGenerator[Gain]:
-    """The steps of an answer, each once it is made; `sign` as in `heard`.
+async def steps(stream: Stream) -> AsyncGenerator[Gain]:
+    """The steps of an answer, each once it is made.
 
     The stream is closed at the end, or when the reader is cancelled.
     """
-    news = asyncio.Event()
+    news, num_steps = asyncio.Event(), 0
     wake(stream, news)
     with stream:
         while True:
-            await asyncio.sleep(0)  # others go on, too, where the answer is ahead
+            if num_steps % _MOST_AT_ONCE == 0:
+                await asyncio.sleep(0)
             while not stream.is_step_ready:
-                await heard(news, sign)
+                await news.wait()
                 news.clear()
             gain = stream.step()
             if gain is None:
                 return
+            num_steps += 1
             yield gain

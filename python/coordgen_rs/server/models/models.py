@@ -205,7 +205,7 @@ class Models:
             store=summed([slot.store, *(worker.store for worker in workers)]),
         )
 
-    def stop_all(self, why: Exception) -> None:
+    def stop_all(self, why: UnavailableError) -> None:
         """End what runs, within a step, and what waits."""
         self._room.close()
         for worker in self._workers():
