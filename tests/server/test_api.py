@@ -171,6 +171,7 @@ def test_every_option_reaches_the_model(client, model):
         "namespace": None,
         "logit_bias": None,
         "logprobs": None,
+        "on_read": None,
     }
 
 

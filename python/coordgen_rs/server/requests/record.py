@@ -103,22 +103,15 @@ class Request(Settings):
         options["seed"] = seed
         return replace(self, options=options, seed=seed)
 
-    def begin(
-        self,
-        model: Model,
-        *,
-        namespace: str | None = None,
-        on_read: Callable[[int], None] | None = None,
-    ) -> Stream:
+    def begin(self, model: Model, *, namespace: str | None = None) -> Stream:
         """Begin the answer of the model that the request was parsed for.
 
         Args:
             model: The model.
             namespace: Same as in `RequestOptions`.
-            on_read: Same as in `RequestOptions`.
         """
         options = self.options.copy()
-        options["namespace"], options["on_read"] = namespace, on_read
+        options["namespace"] = namespace
         return model.stream_tokens(self.prompt_ids, **options)
 
 
