@@ -28,6 +28,7 @@ from coordgen_rs.target.batch.sequence import Sequence
 
 LIMIT = 24
 OPTIONS = {"max_new_tokens": LIMIT, "ignore_eos": True}
+UNENDING = {"max_new_tokens": 400, "ignore_eos": True, "drafts": False}
 LONG = "Passage 2: report on the Treerus Bridge by Treerus Lorinalia, on 9 March. " * 10
 PROMPTS = [f"{LONG if number % 3 else ''}Hello {number}, the report" for number in range(9)]
 
@@ -506,7 +507,7 @@ def _num_taken(model):
 def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
     model, answers, monkeypatch
 ):
-    stream = model.stream(PROMPTS[0], **OPTIONS)
+    stream = model.stream(PROMPTS[0], **UNENDING)
     next(stream)
     cycle = [stream]
     cycle.append(cycle)
@@ -514,7 +515,7 @@ def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
     del stream, cycle
 
     def collected(self, parts):
-        if held:
+        if held and _num_taken(model) == 2:
             held.clear()
             gc.collect()
             seen.append(_num_taken(model))
@@ -529,11 +530,11 @@ def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
 def test_a_stream_of_another_thread_that_is_dropped_within_a_round_ends_with_the_next(
     model, answers, monkeypatch
 ):
-    held, seen, compute = [model.stream(PROMPTS[0], **OPTIONS)], [], Batch._compute
+    held, seen, compute = [model.stream(PROMPTS[0], **UNENDING)], [], Batch._compute
     next(held[0])
 
     def dropped(self, parts):
-        if held:
+        if held and _num_taken(model) == 2:
             thread = threading.Thread(target=held.clear)
             thread.start()
             thread.join()
