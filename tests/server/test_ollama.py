@@ -198,12 +198,22 @@ def test_a_request_that_asks_nothing_opens_the_model_or_lets_it_go(model, path):
         ):
             told = client.post(path, json={"model": "fake", "keep_alive": keep_alive}).json()
             assert (told["done"], told["done_reason"]) == (True, reason)
-        for field in ({"keep_alve": 0}, {"keep_alive": "soon"}, {"options": {"top_l": 1}}):
+        for field in (
+            *({"keep_alve": 0}, {"keep_alive": "soon"}, {"options": {"top_l": 1}}),
+            *({"template": "x"}, {"raw": {"a": 1}}, {"tools": 5}, {"think": "so"}),
+        ):
             told = client.post(path, json={"model": "fake"} | field)
             assert told.status_code == 400
             [name] = field
             assert name in told.json()["error"]
     assert model.asked == []
+
+
+@pytest.mark.parametrize("given", [0, False, [], {}])
+def test_a_prompt_that_is_no_text_is_refused_though_it_is_nothing(model, given):
+    with serving(model) as client:
+        told = client.post("/api/generate", json={"prompt": given})
+        assert (told.status_code, "prompt must be" in told.text) == (400, True)
 
 
 def test_a_model_that_thinks_is_told_to(model):

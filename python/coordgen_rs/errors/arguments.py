@@ -206,7 +206,7 @@ def known(function: str, given: Collection[str], options: Collection[str]) -> No
     """
     for name in given:
         if name not in options:
-            like = get_close_matches(name, options, n=1)
+            like = get_close_matches(name, options, n=1, cutoff=0.7)
             meant = f": did you mean {like[0]}?" if like else ""
             raise OptionError(f"{function} has no option {name}{meant}")
 

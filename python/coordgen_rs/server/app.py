@@ -258,7 +258,10 @@ class Endpoints:
         """
         name, fields = await self.read(request)
         shown = self._models.found(name).name
-        if dialect in (CHAT, GENERATE) and (what := ollama.asked_of_model(fields)) is not None:
+        is_of_ollama = dialect in (CHAT, GENERATE)
+        if is_of_ollama and (what := ollama.asked_of_model(fields)) is not None:
+            check = partial(ollama.check_of_model, fields, is_chat=dialect is CHAT)
+            await self.in_lane(request, check)
             if what == "load":
                 await self.opened(request, name)
             return JSONResponse(loaded(dialect, shown, what))

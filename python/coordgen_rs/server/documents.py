@@ -137,8 +137,8 @@ def _texts_of(fields: Fields) -> dict[str, str]:
     Raises:
         RefusalError: It is malformed.
     """
+    fields.end(but="documents")
     documents = fields.objects("documents", "must be a list of documents", least=1)
-    fields.end()
     texts: dict[str, str] = {}
     for document in documents:
         name, text = document.text("name"), document.text("text")

@@ -69,6 +69,8 @@ class ContentTokens:
     def _settled(self, said: Sequence[AnswerEvent]) -> list[TokenLogprob]:
         """The content's tokens among those ahead; all before what the reader holds is settled."""
         end = len(self._text) - self._reader.num_held
+        if not said and not end:  # as long as a call goes on
+            return []
         place, contents = end, list[tuple[int, int]]()
         for one in reversed(said):
             if not isinstance(one, Call):
@@ -77,11 +79,15 @@ class ContentTokens:
                     contents.append((place, place + len(one.text)))
         if said:
             self._is_in_content = isinstance(said[-1], Content)
-        found = [it for it in self._ahead if any(_meets(it, *content) for content in contents)]
-        left = [it for it in self._ahead if it not in found and (it.end > end or it.start >= end)]
+        found, left = list[TokenLogprob](), list[_Ahead]()
+        for it in self._ahead:
+            if any(_meets(it, *content) for content in contents):
+                found.append(it.told)
+            elif it.end > end or it.start >= end:
+                left.append(it)
         self._text = self._text[end:]
         self._ahead = [_Ahead(it.told, it.start - end, it.end - end) for it in left]
-        return [it.told for it in found]
+        return found
 
 
 def _meets(token: _Ahead, place: int, end: int) -> bool:

@@ -152,16 +152,19 @@ class Fields:
         for name in names:
             self.take(name)
 
-    def end(self, known: Sequence[str] = ()) -> None:
+    def end(self, known: Sequence[str] = (), *, but: str = "") -> None:
         """Refuse what nobody has read.
 
         Args:
             known: Fields that OpenAI has, but that cannot be had here.
+            but: A field that is read next: what is wrong with it may come of another's name.
 
         Raises:
             RefusalError: There is something.
         """
         for name in self._left:
+            if name == but:
+                continue
             is_known = name in known
             raise RefusalError(
                 f"{self.name(name)} is not supported" if is_known else _unknown(self.name(name)),

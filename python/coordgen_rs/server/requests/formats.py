@@ -87,7 +87,7 @@ def _of(fields: Fields, name: str, kind: str | None = None) -> Iterator[Constrai
         return
     grammar: Grammar
     if kind == "json":
-        grammar = _schema(fields, name, may_be_text=True)
+        grammar = schema_of(fields, name, may_be_text=True)
     elif kind == "choice":
         grammar = _choice(fields, name)
     elif (text := fields.text(name) or "") or kind != "grammar":
@@ -109,7 +109,7 @@ def _choice(fields: Fields, name: str) -> Regex:
     return Regex("|".join(_META.sub(r"\\\g<0>", choice) for choice in choices))
 
 
-def _schema(fields: Fields, name: str, *, may_be_text: bool = False) -> JsonSchema:
+def schema_of(fields: Fields, name: str, *, may_be_text: bool = False) -> JsonSchema:
     """The JSON schema in a field.
 
     Raises:
@@ -144,12 +144,12 @@ def format_of(
         *others, last = (f'"{one}"' for one in kinds)
         raise asked.wrong("type", f"must be {', '.join(others)}{' or ' if others else ''}{last}")
     if kind == "json_object" and asked.has("schema"):
-        schema = _schema(asked, "schema")
+        schema = schema_of(asked, "schema")
     elif kind == "json_schema":
         is_flat = is_flat or (asked.has("schema") and not asked.has("json_schema"))
         named = asked if is_flat else asked.nested("json_schema")
         named.ignore("name", "description", "strict")  # it is always held to
-        schema = _schema(named, "schema")
-        named.end()
+        named.end(but="schema")
+        schema = schema_of(named, "schema")
     asked.end()
     return None if kind in (None, "text") else Constraint(fields.name(name), schema)

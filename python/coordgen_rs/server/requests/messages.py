@@ -164,8 +164,9 @@ def check_messages(messages: Sequence[dict[str, Any]], template: str) -> None:
             how = f"but must be one of {', '.join(ROLES)}, or a role that the model's chat template"
             shown = arguments.shown(role)
             raise Fields(message, where).wrong("role", f"is {shown}, {how} names")
-        said = {name: value for name, value in message.items() if value and name not in _FIELDS}
-        Fields({n: v for n, v in said.items() if not _is_named(n, template)}, where).end()
+        for name, value in message.items():
+            if value and name not in _FIELDS and not _is_named(name, template):
+                Fields({name: value}, where).end()
 
 
 def _is_named(word: str, template: str) -> bool:

@@ -7,10 +7,9 @@ the field. Options about memory and devices are accepted by name: they are the s
 import re
 from typing import Any, Literal
 
-from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.formats import Constraint
+from coordgen_rs.server.requests.formats import Constraint, schema_of
 from coordgen_rs.server.requests.infill import infilled
 from coordgen_rs.server.requests.messages import messages_of
 from coordgen_rs.server.requests.options import num_alternatives_of, options_of
@@ -34,27 +33,28 @@ _DURATION = re.compile(
 _NOT_ZERO = re.compile("[1-9]")
 _NO_IMAGES = "the model reads text only"
 _EFFORTS = ("low", "medium", "high")
-_OF_PROMPT = (
-    *("context", "height", "images", "raw", "steps", "system", "template", "think", "tools"),
-    "width",
-)
-"""What says nothing where there is no prompt."""
 
 
 def asked_of_model(fields: Fields) -> Literal["load", "unload"] | None:
-    """What a body without messages and text asks of the model; None if it has either.
-
-    Raises:
-        RefusalError: It has neither, and is malformed.
-    """
-    if any(fields.peek(name) for name in ("messages", "prompt", "suffix")):
+    """What a body without messages and text asks of the model; None if it has either."""
+    nothing = {"messages": list[Any](), "prompt": "", "suffix": ""}
+    if any(fields.has(name) and fields.peek(name) != none for name, none in nothing.items()):
         return None
     keep_alive = fields.peek("keep_alive")
     is_zero = keep_alive is not None and not _NOT_ZERO.search(str(keep_alive))
-    fields.only("messages", [], why="it must be a list of messages")
-    fields.ignore("prompt", "suffix", *_OF_PROMPT)
-    _settings(fields)
     return "unload" if is_zero else "load"
+
+
+def check_of_model(fields: Fields, *, is_chat: bool) -> None:
+    """Check a body that asks something of the model alone.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    if is_chat:
+        _chat(fields, least=0)
+    else:
+        _generate(fields)
 
 
 def parse_chat(fields: Fields, model: Model) -> Request:
@@ -63,12 +63,19 @@ def parse_chat(fields: Fields, model: Model) -> Request:
     Raises:
         RefusalError: It cannot be answered.
     """
-    given = fields.objects("messages", "must be a list of one message or more", least=1)
-    messages = messages_of(Fields({"messages": [_message(message) for message in given]}))
+    dialogue, settings = _chat(fields, least=1)
+    return complete(model, "chat", chat_ids(model, dialogue), settings)
+
+
+def _chat(fields: Fields, *, least: int) -> tuple[Dialogue, Settings]:
+    given = list[Fields]()
+    if least or fields.has("messages"):
+        given = fields.objects("messages", "must be a list of one message or more", least=least)
+    said = [_message(message) for message in given]
+    messages = messages_of(Fields({"messages": said})) if said else []
     tools = tools_of(Fields({"tools": fields.take("tools")}))
     dialogue = Dialogue(messages, tools, *_thinking(fields))
-    settings = _settings(fields, tools)
-    return complete(model, "chat", chat_ids(model, dialogue), settings)
+    return dialogue, _settings(fields, tools)
 
 
 def parse_generate(fields: Fields, model: Model) -> Request:
@@ -77,37 +84,45 @@ def parse_generate(fields: Fields, model: Model) -> Request:
     Raises:
         RefusalError: It cannot be answered.
     """
+    dialogue, suffix, is_raw, settings = _generate(fields)
+    text, ends = dialogue.messages[-1]["content"], list[str]()
+    if suffix:
+        prompt_ids, ends = infilled(model, encode(model, text, "prompt"), suffix)
+    elif is_raw:
+        prompt_ids = encode(model, text, "prompt", special_tokens=True)
+    else:
+        prompt_ids = chat_ids(model, dialogue)
+    return complete(model, "completion", prompt_ids, settings, ends=ends)
+
+
+def _generate(fields: Fields) -> tuple[Dialogue, str | None, bool, Settings]:
+    """The prompt as a dialogue, what is to follow it, whether it is raw, and the rest."""
     text, system = fields.text("prompt") or "", fields.text("system")
-    suffix, is_raw, ends = fields.text("suffix"), fields.flag("raw"), list[str]()
+    suffix, is_raw = fields.text("suffix"), fields.flag("raw")
     fields.only("template", "", why="give the server one by --chat-template")
     fields.only("context", [], why="send the whole dialogue to /api/chat")
     fields.only("images", [], why=_NO_IMAGES)
     fields.ignore("width", "height", "steps")
     if suffix and system:
         raise fields.wrong("system", "and suffix exclude each other: a text is filled in raw")
-    thinking = _thinking(fields)
-    settings = _settings(fields)
-    if suffix:
-        prompt_ids, ends = infilled(model, encode(model, text, "prompt"), suffix)
-    elif is_raw:
-        prompt_ids = encode(model, text, "prompt", special_tokens=True)
-    else:
-        messages = [{"role": "system", "content": system}] if system else []
-        messages.append({"role": "user", "content": text})
-        prompt_ids = chat_ids(model, Dialogue(messages, None, *thinking))
-    return complete(model, "completion", prompt_ids, settings, ends=ends)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": text})
+    return Dialogue(messages, None, *_thinking(fields)), suffix, is_raw, _settings(fields)
 
 
 def _message(message: Fields) -> dict[str, Any]:
     """A message as OpenAI's clients write it."""
     message.only("images", [], why=_NO_IMAGES)
+    calls = message.take("tool_calls")
+    if isinstance(calls, list):  # whatever they call themselves, they are functions
+        calls = [one | {"type": "function"} if isinstance(one, dict) else one for one in calls]
     found = {
         "role": message.text("role"),
         "content": message.text("content") or "",
         "reasoning_content": message.text("thinking") or None,
         "name": message.text("tool_name"),
         "tool_call_id": message.text("tool_call_id"),
-        "tool_calls": message.take("tool_calls"),
+        "tool_calls": calls,
     }
     message.end()
     return found
@@ -171,7 +186,7 @@ def _constraint(fields: Fields) -> Constraint | None:
     given = fields.take("format")
     if given in (None, ""):
         return None
-    schema = {"type": "object"} if given == "json" else given
-    if not isinstance(schema, dict):
+    if given != "json" and not isinstance(given, dict):
         raise fields.wrong("format", 'must be "json" or a JSON schema')
-    return Constraint("format", JsonSchema(schema))
+    schema = {"type": "object"} if given == "json" else given
+    return Constraint("format", schema_of(Fields({"format": schema}), "format"))

@@ -200,8 +200,8 @@ def prediction_of(fields: Fields, model: Model) -> str | None:
         return None
     prediction = fields.nested("prediction")
     prediction.only("type", "content", why='its type must be "content"')
+    prediction.end(but="content")
     content = text_of(prediction, "content")
-    prediction.end()
     check_fits(model, content, "prediction")
     return content
 
