@@ -152,12 +152,13 @@ class Fields:
         for name in names:
             self.take(name)
 
-    def end(self, known: Sequence[str] = (), *, but: str = "") -> None:
+    def end(self, known: Sequence[str] = (), *, but: str | None = None) -> None:
         """Refuse what nobody has read.
 
         Args:
             known: Fields that OpenAI has, but that cannot be had here.
-            but: A field that is read next: what is wrong with it may come of another's name.
+            but: A field that is read next: what is wrong with it may come of another's name; None
+                for none.
 
         Raises:
             RefusalError: There is something.
