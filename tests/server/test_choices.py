@@ -35,10 +35,8 @@ SAMPLED = {"temperature": 1, "seed": 7}
 class SeededModel(FakeModel):
     """Says its seed, one letter a step."""
 
-    def _answered(self, prompt, options):
-        said = f"seed {options['seed']}"
-        self.steps = [(letter, ("target",)) for letter in said]
-        return super()._answered(prompt, options)
+    def steps_of(self, prompt, options):
+        return [(letter, ("target",)) for letter in f"seed {options['seed']}"]
 
 
 def chunks_of(response):

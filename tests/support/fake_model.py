@@ -136,10 +136,13 @@ class FakeModel:
         texts = [str(message.get("content")) for message in messages]
         return "|".join([*texts, *map(str, tools or []), *map(str, template_variables or {})])
 
+    def steps_of(self, prompt, options):
+        return self.steps
+
     def _answered(self, prompt, options):
         self.asked.append((prompt, options))
         stats, asked = Stats(prompt_tokens=len(prompt)), options["logprobs"]
-        stop, spoken = StopStrings(options["stop"]), self.steps
+        stop, spoken = StopStrings(options["stop"]), self.steps_of(prompt, options)
 
         def run(events):
             steps = self._steps(prompt, stats, spoken, options["trees"], asked, events)

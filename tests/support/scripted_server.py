@@ -33,12 +33,11 @@ class ScriptedModel(FakeModel):
         super().__init__(parallel=4)
         self._rules = rules
 
-    def _steps(self, prompt, *others):
+    def steps_of(self, prompt, options):
         answer = next((said for needle, said in self._rules if needle in prompt), "I do not know.")
         starts = range(0, len(answer), _PIECE)
         pieces = [answer[start : start + _PIECE] for start in starts]
-        self.steps = [(piece, ("target",) * len(piece)) for piece in pieces]
-        yield from super()._steps(prompt, *others)
+        return [(piece, ("target",) * len(piece)) for piece in pieces]
 
 
 async def serve(rules):
