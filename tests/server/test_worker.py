@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
+
+from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, DeviceLostError
 from coordgen_rs.model.answer import Answer
@@ -329,6 +332,33 @@ def test_a_client_that_leaves_while_the_model_opens_is_counted():
     models.close()
     models.join()
     assert 'requests_total{outcome="given_up"} 1' in models.metrics()
+
+
+def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open():
+    may_open, told = threading.Event(), []
+
+    def opened(one):
+        may_open.wait()
+        return FakeModel()
+
+    models = Models([Offered("fake", Path("fake"))], opened, 8)
+    models.start()
+    with TestClient(make_app(models, Access()), base_url="http://localhost") as client:
+
+        def ask():
+            told.append(client.post("/v1/completions", json={"prompt": "?", "bogus": 1}))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        while not models.num_waiting:
+            pass
+        assert told == []
+        may_open.set()
+        asking.join()
+    models.close()
+    models.join()
+    assert told[0].status_code == 400
+    assert told[0].json()["error"]["message"] == "unknown field: bogus"
 
 
 def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():

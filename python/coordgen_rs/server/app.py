@@ -1,4 +1,4 @@
-"""The routes: from a request to what answers it, or to a refusal in OpenAI's form.
+"""The routes: from a request to what answers it, or to a refusal in the form of its dialect.
 
 In: the models, and what the server is to allow. Out: an ASGI application. Bodies are checked in
 `requests/`, answers sent in `answers/answering.py`.
