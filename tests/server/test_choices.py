@@ -17,10 +17,9 @@ from coordgen_rs.errors import BundleError, NonFiniteLogitsError
 from coordgen_rs.server.answers import awaiting
 from coordgen_rs.server.answers.answering import _Sent
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.clients import Client, Places
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered
-from coordgen_rs.server.network.client import Client
-from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError
 from fake_model import STEPS, FakeModel
 from fake_served import refused, serving
@@ -192,10 +191,10 @@ def test_more_answers_than_a_client_may_have_are_refused_for_good():
 
 def test_several_places_are_held_together_or_not_at_all():
     places, client = Places(4, lambda _: 1), Client("alice", "10.0.0.1")
-    with places.one(client), places.more(client, 2):
-        with pytest.raises(RefusalError), places.more(client, 2):
+    with places.hold(client), places.hold(client, 2):
+        with pytest.raises(RefusalError), places.hold(client, 2):
             pass
-        with places.more(client, 1), pytest.raises(RefusalError), places.one(client):
+        with places.hold(client, 1), pytest.raises(RefusalError), places.hold(client):
             pass
     assert not places._of_client
     assert not places._of_key

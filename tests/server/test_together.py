@@ -10,8 +10,8 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
+from coordgen_rs.server.clients import Client
 from coordgen_rs.server.figures import Figures
-from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.serving import how_many_together
 from coordgen_rs.target.batch.counts import RunCounts
@@ -193,8 +193,8 @@ def test_a_client_may_have_as_many_waiting_as_asked_for_beside_those_that_are_an
         pass
     with ExitStack() as held:
         for _ in range(3):
-            held.enter_context(models.places.one(Client("", "one")))
-        with pytest.raises(RefusalError), models.places.one(Client("", "one")):
+            held.enter_context(models.places.hold(Client("", "one")))
+        with pytest.raises(RefusalError), models.places.hold(Client("", "one")):
             pass
     models.close()
     models.join()

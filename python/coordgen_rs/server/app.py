@@ -34,14 +34,12 @@ from coordgen_rs.server.answers.dialect import Answered, Dialect
 from coordgen_rs.server.answers.ollama import CHAT, GENERATE, loaded
 from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.answers.responses import RESPONSES
+from coordgen_rs.server.clients import Client, Lanes, Places, client_of
 from coordgen_rs.server.figures import CONTENT_TYPE
 from coordgen_rs.server.models import listed
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.network.client import Client, client_of
 from coordgen_rs.server.network.guard import Guard, held
 from coordgen_rs.server.network.keys import ApiKey
-from coordgen_rs.server.network.lanes import Lanes
-from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
 from coordgen_rs.server.refusal import (
     OF_ANTHROPIC,
@@ -197,7 +195,7 @@ class Endpoints:
         self._page, self._lanes = page(), Lanes()
         self._places = Places(_MOST_TEXTS, lambda num: 1)
         self._adding = Places(1, lambda num: 1)
-        self.documents = documents.Documents(self._corpus, self._lanes, self._adding.one)
+        self.documents = documents.Documents(self._corpus, self._lanes, self._adding.hold)
 
     async def page(self, request: Request) -> Response:
         """The chat page."""
@@ -314,7 +312,7 @@ class Endpoints:
                 param="n",
                 code="invalid_value",
             )
-        held(request.scope).enter_context(places.more(client, num - 1))
+        held(request.scope).enter_context(places.hold(client, num - 1))
 
     async def _while_wanted(self, client: Client, worker: Worker, function: Callable[[], _T]) -> _T:
         """Run what may compile a grammar in a lane, until the client leaves or the server ends.
@@ -360,8 +358,8 @@ class Endpoints:
     def place(self, client: Client, path: str) -> AbstractContextManager[None]:
         """A place for a request to a path; see `Guard`."""
         if path == documents.PATH:
-            return self._adding.one(client)
-        return (self._models.places if path in _ANSWERED else self._places).one(client)
+            return self._adding.hold(client)
+        return (self._models.places if path in _ANSWERED else self._places).hold(client)
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""

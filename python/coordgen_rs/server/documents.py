@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError, OptionError
 from coordgen_rs.history.corpus.corpus import Corpus
-from coordgen_rs.server.network.client import Client, client_of
-from coordgen_rs.server.network.lanes import Lanes
+from coordgen_rs.server.clients import Client, Lanes, client_of
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, read
 from coordgen_rs.server.requests.fields import Fields

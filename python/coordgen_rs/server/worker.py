@@ -16,11 +16,10 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.answers.awaiting import LONG_ANSWER, steps
+from coordgen_rs.server.clients import Client, FairQueue, Waiter
 from coordgen_rs.server.figures import Figures
-from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError, UnfollowedError
 from coordgen_rs.server.requests.record import Request
-from coordgen_rs.server.turns import FairQueue, Waiter
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
 

@@ -21,7 +21,7 @@ from coordgen_rs.server.answers.awaiting import LONG_ANSWER, Sign
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
 from coordgen_rs.server.answers.openai import stream_of_several, whole_of_several
 from coordgen_rs.server.answers.reader import AnswerReader, Delta, Ended
-from coordgen_rs.server.network.client import Client
+from coordgen_rs.server.clients import Client
 from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal, refused
 from coordgen_rs.server.worker import Admission, Worker
 

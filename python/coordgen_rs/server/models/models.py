@@ -15,10 +15,10 @@ from typing import Literal
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
+from coordgen_rs.server.clients import Places
 from coordgen_rs.server.figures import Figures, merged, summed
 from coordgen_rs.server.models.offered import LATEST, Offered
 from coordgen_rs.server.models.room import Room
-from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.worker import State, Worker
 from coordgen_rs.target.batch.counts import RunCounts

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from coordgen_rs.server.network.client import network_of
+from coordgen_rs.server.clients import network_of
 from coordgen_rs.server.network.guard import MOST_HEAD_BYTES
 from coordgen_rs.server.refusal import HeadTooLongError, RefusalError, refused
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordgen_rs.server.network.client import KEY_NAME, Client, client_of
+from coordgen_rs.server.clients import KEY_NAME, Client, client_of
 from coordgen_rs.server.network.keys import ApiKey, found_key
 from coordgen_rs.server.refusal import (
     HeadTooLongError,

@@ -8,9 +8,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from coordgen_rs.server.network.client import Client, client_of, network_of
-from coordgen_rs.server.network.lanes import Lanes
-from coordgen_rs.server.network.places import FULL_CLIENTS, Places
+from coordgen_rs.server.clients import FULL_CLIENTS, Client, Lanes, Places, client_of, network_of
 from coordgen_rs.server.refusal import RefusalError
 
 ALICE, BOB = Client("alice", "10.0.0.1"), Client("bob", "10.0.0.1")
@@ -19,7 +17,7 @@ ALICE, BOB = Client("alice", "10.0.0.1"), Client("bob", "10.0.0.1")
 def taken(places, client, num):
     with ExitStack() as held:
         for _ in range(num):
-            held.enter_context(places.one(client))
+            held.enter_context(places.hold(client))
         return held.pop_all()
 
 
@@ -28,13 +26,13 @@ def test_a_client_that_has_all_its_places_is_told_when_to_come_again():
     held = taken(places, ALICE, 3)
     with (
         pytest.raises(RefusalError, match="3 requests of this client") as refused,
-        places.one(ALICE),
+        places.hold(ALICE),
     ):
         pass
     assert (refused.value.status, refused.value.code) == (429, "queue_full")
     assert refused.value.headers == {"Retry-After": "21"}
     held.close()
-    with places.one(ALICE):
+    with places.hold(ALICE):
         pass
 
 
@@ -45,7 +43,7 @@ def test_what_one_key_does_never_takes_a_place_of_another():
             held.enter_context(taken(places, Client("alice", f"10.0.0.{number}"), 2))
         for number in range(100):  # addresses of a key are bounded, too
             client = Client("alice", f"10.0.1.{number}")
-            with pytest.raises(RefusalError), places.one(client):
+            with pytest.raises(RefusalError), places.hold(client):
                 pass
         held.enter_context(taken(places, BOB, 2))
 
@@ -53,7 +51,7 @@ def test_what_one_key_does_never_takes_a_place_of_another():
 def test_places_that_were_left_take_no_memory():
     places = Places(2, lambda _: 1)
     for number in range(1000):
-        with places.one(Client("", f"10.0.{number // 250}.{number % 250}")):
+        with places.hold(Client("", f"10.0.{number // 250}.{number % 250}")):
             pass
     assert not places._of_client
     assert not places._of_key
