@@ -1,8 +1,6 @@
 """Connections of a server: which are dropped, and when; and what a descriptor too few does."""
 
 import asyncio
-import errno
-import json
 import socket
 from types import SimpleNamespace
 
@@ -14,23 +12,20 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import uvicorn
 from uvicorn.server import ServerState
 
-from coordgen_rs.server.network import connections, listening
-from coordgen_rs.server.network.connections import Connection, Connections
+from coordgen_rs.server.network import connections
+from coordgen_rs.server.network.connections import Connection, Connections, tracked
 
 IDLE, ASKING = True, False
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class FakeConnection:
-    def __init__(self, is_idle=IDLE, address="a", since=0.0, most=float("inf")):
-        self._is_idle, self.address, self._since = is_idle, address, (since, most)
-        self.is_dropped = False
+    def __init__(self, may_go=IDLE, address="a", since_s=0.0, is_slow=False):
+        self.may_go, self.address, self.since_s = may_go, address, since_s
+        self._is_slow, self.is_dropped = is_slow, False
 
-    def may_go(self):
-        return self._is_idle
-
-    def waits_since(self):
-        return self._since
+    def is_slow(self):
+        return self._is_slow
 
     def drop(self):
         self.is_dropped = True
@@ -64,35 +59,33 @@ def test_where_all_are_asking_the_new_one_goes():
 
 
 def test_who_got_an_answer_waits_behind_the_others():
-    all_of_them, given = Connections(3), [FakeConnection(IDLE) for _ in range(4)]
+    all_of_them, given = Connections(3), [FakeConnection(since_s=number) for number in range(4)]
     for one in given[:3]:
         all_of_them.add(one)
-    all_of_them.answered(given[0])
+    given[0].since_s = 2.5
     all_of_them.add(given[3])
     assert [one.is_dropped for one in given] == [False, True, False, False]
     all_of_them.discard(given[2])
-    all_of_them.answered(given[1])  # it is gone
+    all_of_them.discard(given[1])  # it is gone
     assert len(all_of_them) == 2
 
 
-def test_who_does_not_get_on_is_dropped_and_nobody_else():
+def test_who_does_not_get_on_is_dropped_and_nobody_else_until_all_are():
     all_of_them = Connections(9)
-    slow, good, asking = FakeConnection(most=20), FakeConnection(since=1, most=20), FakeConnection()
-    for one in (slow, good, asking):
+    slow, good = FakeConnection(is_slow=True), FakeConnection()
+    for one in (slow, good):
         all_of_them.add(one)
-    all_of_them.drop_slow(20)
-    assert not slow.is_dropped
-    all_of_them.drop_slow(20.5)
-    assert (slow.is_dropped, good.is_dropped, asking.is_dropped) == (True, False, False)
-    assert len(all_of_them) == 2
+    all_of_them.drop_slow()
+    assert (slow.is_dropped, good.is_dropped, len(all_of_them)) == (True, False, 1)
+    all_of_them.drop_all()
+    assert (good.is_dropped, len(all_of_them)) == (True, 0)
 
 
 class FakeTransport:
-    """What a connection writes to; the clock is the test's."""
+    """What a connection writes to."""
 
     def __init__(self):
         self.is_closed, self.is_paused, self.written, self.num_unread = False, False, b"", 0
-        self.has_ended = False
 
     def get_extra_info(self, name):
         return ("10.0.0.1", 1) if name in ("peername", "sockname") else None
@@ -112,158 +105,199 @@ class FakeTransport:
     def write(self, content):
         self.written += content
 
-    def write_eof(self):
-        self.has_ended = True
-
     def close(self):
         self.is_closed = True
 
     abort = close
 
 
+def sent(one, content):
+    """Send to a connection, in pieces of the size that it reads at once; how many they were."""
+    num = 0
+    while content:
+        buffer, num = one.get_buffer(-1), num + 1
+        piece, content = content[: len(buffer)], content[len(buffer) :]
+        buffer[: len(piece)] = piece
+        one.buffer_updated(len(piece))
+    return num
+
+
 def with_connection(test, app):
-    """Run an async test with a connection of uvicorn's whose time the test sets."""
+    """Run an async test with a connection between uvicorn and a transport; it sets the clock."""
 
     async def run():
-        config = uvicorn.Config(app, lifespan="off", ws="none", log_level="error")
+        config = uvicorn.Config(tracked(app), lifespan="off", ws="none", log_level="error")
         config.load()
-        loop, clock = asyncio.get_running_loop(), SimpleNamespace(now=0.0)
-        timed = SimpleNamespace(
-            time=lambda: clock.now, create_task=loop.create_task, call_later=loop.call_later
-        )
         all_of_them, transport = Connections(9), FakeTransport()
-        one = Connection(
-            all_of_them, config=config, server_state=ServerState(), app_state={}, _loop=timed
-        )
+        one = Connection(all_of_them, config=config, server_state=ServerState(), app_state={})
         one.connection_made(transport)
         await test(one, transport, clock, all_of_them)
         one.connection_lost(None)
         assert len(all_of_them) == 0
 
-    asyncio.run(run())
+    clock = SimpleNamespace(now=0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "monotonic", lambda: clock.now)
+        asyncio.run(run())
 
 
 async def answer(scope, receive, send):
+    """Read a body that is announced, and answer."""
+    if scope["path"] == "/v1/completions":
+        while (await receive()).get("more_body"):
+            pass
+    await refuse(scope, receive, send)
+
+
+async def refuse(scope, receive, send):
+    """Answer, whatever the body holds."""
     headers = [(b"content-length", b"2")]
+    if scope["path"] == "/close":
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b"ok"})
 
 
-async def answered(transport):
-    before = transport.written
-    while transport.written.count(b"ok") == before.count(b"ok"):
-        await asyncio.sleep(0)
+async def until(is_so):
+    while not is_so():
+        await asyncio.sleep(0.001)
+
+
+async def answered(transport, num=1):
+    """Return once so many answers have been written."""
+    await until(lambda: transport.written.count(b"ok") == num)
     await asyncio.sleep(0)
 
 
 def test_the_head_of_a_request_has_to_end_however_its_bytes_come():
     async def test(one, transport, clock, all_of_them):
         clock.now = connections.LONGEST_SILENCE_S
-        all_of_them.drop_slow(clock.now)
+        all_of_them.drop_slow()
         assert not transport.is_closed
-        for _ in range(4):  # as long as bytes come, but not longer than that
-            one.data_received(HEAD if not one._has_begun else b"X: y\r\n")
-            all_of_them.drop_slow(clock.now)
+        for number in range(4):  # as long as bytes come, but not longer than that
+            sent(one, b"X: y\r\n" if number else HEAD)
+            all_of_them.drop_slow()
             assert not transport.is_closed
             clock.now += connections.SLOWEST_HEAD_S / 3.5
-        all_of_them.drop_slow(clock.now)
+        all_of_them.drop_slow()
         assert transport.is_closed
 
     with_connection(test, answer)
 
 
-@pytest.mark.parametrize(
-    ("sent", "status", "form"),
-    [
-        (HEAD + b"X: " + b"x" * 17000, b"431", ["error"]),
-        (HEAD.replace(b"/v1/completions", b"/api/chat") + b"x" * 17000, b"431", ["error"]),
-        (b"POST /v1/messages HTTP/1.1\r\nX: " + b"x" * 17000, b"431", ["type", "error"]),
-        (b"no HTTP\r\n\r\n", b"400", ["error"]),
-        (HEAD + b"Content-Length: x\r\n\r\n", b"400", ["error"]),
-        (HEAD + b"Transfer-Encoding: gzip\r\n\r\n", b"501", ["error"]),
-    ],
-)
-def test_what_is_no_request_gets_an_answer_in_json_and_is_heard_out(sent, status, form):
+def test_a_connection_that_stays_silent_is_dropped():
     async def test(one, transport, clock, all_of_them):
-        one.data_received(sent)
-        head, _, body = transport.written.partition(b"\r\n\r\n")
-        assert head.split()[1] == status
-        assert (b"\r\nconnection: close" in head.lower(), transport.has_ended) == (True, True)
-        assert list(json.loads(body)) == form
-        assert not transport.is_closed
-        sent_more = 0
-        while not transport.is_closed:
-            one.data_received(b"x" * (1 << 20))
-            sent_more += 1 << 20
-        assert sent_more <= connections.MOST_BODY_BYTES + (1 << 20)
-        assert transport.written == head + b"\r\n\r\n" + body
+        clock.now = connections.LONGEST_SILENCE_S + 1
+        all_of_them.drop_slow()
+        assert transport.is_closed
 
     with_connection(test, answer)
 
 
 def test_between_requests_a_connection_may_be_silent():
     async def test(one, transport, clock, all_of_them):
-        for _ in range(3):
-            one.data_received(HEAD)
+        for number in range(3):
+            sent(one, HEAD)
             clock.now += connections.SLOWEST_HEAD_S - 1
-            one.data_received(b"Content-Length: 2\r\n\r\n")
-            assert not one.may_go()
-            one.data_received(b"{}")
-            await answered(transport)
-            assert one.may_go()
+            sent(one, b"Content-Length: 2\r\n\r\n")
+            await asyncio.sleep(0)
+            assert not one.may_go
+            clock.now += 3600  # as long as it is asking
+            all_of_them.drop_slow()
+            sent(one, b"{}")
+            await answered(transport, number + 1)
+            assert one.may_go
             clock.now += connections.LONGEST_SILENCE_S - 1
-            all_of_them.drop_slow(clock.now)
+            all_of_them.drop_slow()
             assert not transport.is_closed
         clock.now += 2
-        all_of_them.drop_slow(clock.now)
+        all_of_them.drop_slow()
         assert transport.is_closed
 
     with_connection(test, answer)
 
 
-def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever():
+@pytest.mark.parametrize("path", [b"/", b"/close"])
+def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever(path):
     async def test(one, transport, clock, all_of_them):
-        one.data_received(HEAD + b"Content-Length: 999999999999\r\n\r\n")
+        sent(one, b"POST " + path + b" HTTP/1.1\r\nContent-Length: 999999999\r\nHost: x\r\n\r\n")
         await answered(transport)
-        piece, sent = b"x" * (1 << 20), 0
+        assert one.may_go
+        num_sent = 0
         while not transport.is_closed:
-            one.data_received(piece)
-            sent += len(piece)
-            clock.now += 1
-            all_of_them.drop_slow(clock.now)
-        assert connections.MOST_BODY_BYTES < sent <= connections.MOST_BODY_BYTES + len(piece)
+            if not transport.is_paused:
+                num_sent += 1 << 16
+                sent(one, b"x" * (1 << 16))
+            await asyncio.sleep(0)
+        assert connections.MOST_BODY_BYTES < num_sent <= connections.MOST_BODY_BYTES + (3 << 16)
 
-    with_connection(test, answer)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "_BETWEEN_UNASKED_S", 0)
+        with_connection(test, refuse)
 
 
-def test_what_was_refused_is_read_with_pauses():
+def test_who_does_not_send_the_rest_of_what_was_refused_is_dropped_in_time():
     async def test(one, transport, clock, all_of_them):
-        one.data_received(HEAD + b"Content-Length: 9\r\n\r\n")
+        sent(one, HEAD + b"Content-Length: 9\r\n\r\n")
         await answered(transport)
-        for _ in range(2):
-            one.data_received(b"x")
-            assert transport.is_paused
-            while transport.is_paused:
-                await asyncio.sleep(0.001)
-        one.data_received(b"x" * 7)  # the end: the next request comes at once
-        assert not transport.is_paused
-        one.data_received(HEAD + b"Content-Length: 0\r\n\r\n")
-        await answered(transport)
+        sent(one, b"x")
+        clock.now += connections.LONGEST_SILENCE_S
+        all_of_them.drop_slow()
+        assert not transport.is_closed
+        clock.now += 1
+        all_of_them.drop_slow()
+        assert transport.is_closed
 
-    with_connection(test, answer)
+    with_connection(test, refuse)
+
+
+def test_what_was_refused_is_read_with_pauses_and_the_next_request_is_answered():
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Content-Length: 1000000\r\n\r\n")
+        await answered(transport)
+        num_pauses, left = 0, 1_000_000
+        while left:
+            if transport.is_paused:
+                num_pauses += 1
+                await until(lambda: not transport.is_paused)
+            piece = b"x" * min(left, 60_000)
+            sent(one, piece)
+            left -= len(piece)
+        assert num_pauses > 5
+        sent(one, HEAD + b"Content-Length: 0\r\n\r\n")
+        await answered(transport, 2)
+        assert not transport.is_closed
+
+    with_connection(test, refuse)
+
+
+@pytest.mark.parametrize("body", [b"Content-Length: 2\r\n\r\n{}", b"Content-Length: 0\r\n\r\n"])
+def test_a_body_that_has_come_is_no_reason_to_wait(body):
+    async def test(one, transport, clock, all_of_them):
+        for number in range(3):
+            sent(one, HEAD + body)
+            await answered(transport, number + 1)
+        sent(one, b"GET /close HTTP/1.1\r\nHost: x\r\n\r\n")
+        await answered(transport, 4)
+        assert transport.is_closed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "_BETWEEN_UNASKED_S", 3600)
+        with_connection(test, refuse)
 
 
 def test_little_is_read_at_once_and_of_chunks_less():
     async def test(one, transport, clock, all_of_them):
-        assert transport.max_size == 65536
-        one.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-        assert transport.max_size == 2048
-        one.data_received(b"2\r\n{}\r\n0\r\n\r\n")
+        assert sent(one, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") == 1
+        await asyncio.sleep(0)
+        chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+        assert sent(one, chunk * 4) == 9
+        sent(one, b"0\r\n\r\n")
         await answered(transport)
-        one.data_received(HEAD + b"Content-Length: 2\r\n\r\n")
-        assert transport.max_size == 65536
-        one.data_received(b"{}")
-        await answered(transport)
+        sent(one, HEAD + b"Content-Length: 65536\r\n\r\n")
+        await asyncio.sleep(0)
+        assert sent(one, b"x" * 65536) == 1
+        await answered(transport, 2)
 
     with_connection(test, answer)
 
@@ -271,33 +305,37 @@ def test_little_is_read_at_once_and_of_chunks_less():
 def test_chunks_that_were_refused_are_read_like_other_bytes():
     """Else a client that sends all before it reads waits for minutes to see why."""
 
-    async def refusal(scope, receive, send):
-        headers = [(b"content-length", b"2"), (b"connection", b"close")]
-        await send({"type": "http.response.start", "status": 413, "headers": headers})
-        await send({"type": "http.response.body", "body": b"ok"})
-
     async def test(one, transport, clock, all_of_them):
-        one.data_received(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        sent(one, b"POST /close HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
         await answered(transport)
-        assert transport.max_size == 65536
-        one.data_received(b"2\r\n{}\r\n0\r\n\r\n")
         assert not transport.is_closed
+        num_chunks = 0
+        while not transport.is_paused:  # until it is read further, 20 ms later
+            sent(one, b"1000\r\n" + b"x" * 4096 + b"\r\n")
+            num_chunks += 1
+        assert num_chunks >= 16
+        await until(lambda: not transport.is_paused)
+        sent(one, b"0\r\n\r\n")
+        await until(lambda: transport.is_closed)
 
-    with_connection(test, refusal)
+    with_connection(test, refuse)
 
 
 def test_who_does_not_read_is_cut_off():
     async def test(one, transport, clock, all_of_them):
-        one.data_received(HEAD + b"Content-Length: 2\r\n\r\n{}")
-        assert not one.may_go()
+        sent(one, HEAD + b"Content-Length: 2\r\n\r\n")
+        await asyncio.sleep(0)
+        assert not one.may_go
         one.pause_writing()
-        assert one.may_go()
+        assert one.may_go
         clock.now = connections.SLOWEST_READER_S
-        all_of_them.drop_slow(clock.now)
+        all_of_them.drop_slow()
         assert not transport.is_closed
-        all_of_them.drop_slow(clock.now + 1)
+        clock.now += 1
+        all_of_them.drop_slow()
         assert transport.is_closed
         one.resume_writing()
+        sent(one, b"{}")
         await answered(transport)
 
     with_connection(test, answer)
@@ -306,28 +344,28 @@ def test_who_does_not_read_is_cut_off():
 @pytest.mark.parametrize("is_whole", [True, False])
 def test_who_reads_slowly_gets_all_of_it(is_whole):
     async def test(one, transport, clock, all_of_them):
-        one.data_received(HEAD + b"Content-Length: 2\r\n\r\n{}")
+        sent(one, HEAD + b"Content-Length: 2\r\n\r\n{}")
         if is_whole:
             await answered(transport)
         transport.num_unread = 1 << 20
         one.pause_writing()
+        await asyncio.sleep(0)
         while transport.num_unread:
-            all_of_them.drop_slow(clock.now)
+            all_of_them.drop_slow()
             assert not transport.is_closed
             clock.now += connections.SLOWEST_READER_S - 1
             transport.num_unread -= 1 << 18
-        all_of_them.drop_slow(clock.now)
+        all_of_them.drop_slow()
         assert not transport.is_closed
         one.resume_writing()
-        if not is_whole:
-            await answered(transport)
+        await answered(transport)
 
     with_connection(test, answer)
 
 
 def connected(number):
     """A socket that listens, and as many that connect to it."""
-    listens = listening.bound("127.0.0.1", 0)
+    listens = connections.bound("127.0.0.1", 0)
     return listens, [socket.create_connection(listens.getsockname()) for _ in range(number)]
 
 
@@ -349,30 +387,8 @@ def test_what_is_written_leaves_at_once():
     asyncio.run(test())
 
 
-def test_without_a_descriptor_the_connection_that_waits_is_closed_and_the_next_one_served(
-    monkeypatch,
-):
-    listens, [refused, good] = connected(2)
-    failures, accept = [OSError(errno.EMFILE, "Too many open files")], listens._accept
-
-    def failing():
-        if failures:
-            raise failures.pop()
-        return accept()
-
-    monkeypatch.setattr(listening.ListeningSocket, "_accept", lambda self: failing(), raising=False)
-    with pytest.raises(BlockingIOError):
-        listens.accept()
-    assert refused.recv(1) == b""
-    served, _ = listens.accept()
-    served.sendall(b"x")
-    assert good.recv(1) == b"x"
-    for one in (served, good, refused, listens):
-        one.close()
-
-
 def test_there_are_fewer_connections_than_descriptors(monkeypatch):
     resource = pytest.importorskip("resource")
     for soft, most in ((256, 64), (1024, 512), (resource.RLIM_INFINITY, 512), (100, 8)):
         monkeypatch.setattr(resource, "getrlimit", lambda _, soft=soft: (soft, soft))
-        assert listening.most_connections() == most
+        assert connections.most_connections() == most

@@ -7,6 +7,7 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -55,6 +56,51 @@ def test_who_sends_a_body_to_its_end_reads_why_it_is_refused(server, key, status
         answered = connection.getresponse()
         assert (answered.status, bool(answered.read())) == (expected, True)
     connection.close()
+
+
+LONG = b"X: " + b"x" * 17_000 + b"\r\n\r\n"
+HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "form"),
+    [
+        (b"POST /v1/completions" + HOST + LONG, 431, ["error"]),
+        (b"POST /api/chat" + HOST + LONG, 431, ["error"]),
+        (b"POST /v1/messages" + HOST + LONG, 431, ["type", "error"]),
+        (b"GET /health" + HOST + b"x" * 100_000, 400, None),
+        (b"GET /health" + HOST + b"x" * 5_000_000, 400, None),
+        (b"no HTTP\r\n\r\n", 400, None),
+        (b"POST /v1/completions" + HOST + b"Content-Length: x\r\n\r\n", 400, None),
+        (b"POST /v1/completions" + HOST + b"Transfer-Encoding: gzip\r\n\r\n", 400, None),
+        (b"POST /x" + HOST + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", 400, None),
+    ],
+)
+def test_what_is_no_request_gets_an_answer_and_its_connection_is_closed(server, sent, status, form):
+    place = urlsplit(server)
+    with socket.create_connection((place.hostname, place.port), timeout=600) as client:
+        with suppress(ConnectionError):
+            client.sendall(sent)
+        response = http.client.HTTPResponse(client)
+        response.begin()
+        body = response.read()
+        assert (response.status, response.headers["connection"]) == (status, "close")
+        assert (list(json.loads(body)) if form else body) == (
+            form or b"Invalid HTTP request received."
+        )
+        with suppress(ConnectionError):
+            assert client.recv(1) == b""
+
+
+def test_a_body_without_a_key_or_an_end_is_heard_out_and_its_connection_is_closed(server):
+    place, num_sent = urlsplit(server), 0
+    with socket.create_connection((place.hostname, place.port), timeout=600) as client:
+        client.sendall(b"POST /v1/completions" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+        with suppress(ConnectionError):
+            while num_sent < 1 << 30:
+                client.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                num_sent += 65536
+    assert bodies.MOST_BODY_BYTES < num_sent < 1 << 30
 
 
 def with_app(test, model=None, max_queue=2):

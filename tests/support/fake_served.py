@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered
-from coordgen_rs.server.network.listening import bound, url_of
+from coordgen_rs.server.network.connections import bound, url_of
 
 
 def fake_models(model, max_queue=8, **options):

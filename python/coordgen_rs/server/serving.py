@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 
 import uvicorn
 
@@ -20,12 +21,14 @@ from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered
-from coordgen_rs.server.network.connections import Connection, Connections
-from coordgen_rs.server.network.listening import (
-    ACCEPTED_AT_ONCE,
-    MOST_CONNECTIONS,
+from coordgen_rs.server.network.connections import (
+    BACKLOG,
+    LONGEST_READ_HEAD,
+    Connection,
+    Connections,
     bound,
     most_connections,
+    tracked,
     url_of,
 )
 from coordgen_rs.server.refusal import UnavailableError
@@ -146,10 +149,11 @@ def serve(
     )
     connections = Connections(most_connections())
     config = uvicorn.Config(
-        make_app(models, access),
+        tracked(make_app(models, access)),
         loop="asyncio",
         http=partial(Connection, connections),  # type: ignore[arg-type]
-        backlog=ACCEPTED_AT_ONCE,
+        h11_max_incomplete_event_size=LONGEST_READ_HEAD,
+        backlog=BACKLOG,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -193,18 +197,11 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._models, self._stopping, self._connections = models, stopping, connections
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen; how many are accepted at once says nothing about how many may wait for it."""
-        await super().startup(sockets)
-        for listening in sockets or ():
-            listening.listen(MOST_CONNECTIONS)
-
     async def on_tick(self, counter: int) -> bool:
         """Do what is due ten times a second; see uvicorn. New requests are heard until it ends."""
-        now_s = asyncio.get_running_loop().time()
         if counter % 10 == 0:
-            self._connections.drop_slow(now_s)
-        return await super().on_tick(counter) or self._stopping.is_due(now_s)
+            self._connections.drop_slow()
+        return await super().on_tick(counter) or self._stopping.is_due(monotonic())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what still runs by an error, and let clients read it."""
@@ -215,21 +212,14 @@ class _Server(uvicorn.Server):
         self._stopping.end()
 
     async def _cut_off_in_time(self) -> None:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._stopping.left_s(loop.time()) + _SLOWEST_READER_S
-        while loop.time() < until_s and not self._stopping.is_urgent:
+        until_s = monotonic() + self._stopping.left_s(monotonic()) + _SLOWEST_READER_S
+        while monotonic() < until_s and not self._stopping.is_urgent:
             await asyncio.sleep(_BETWEEN_LOOKS_S)
         if self._stopping.is_urgent:
             await asyncio.sleep(_SLOWEST_READER_AT_ONCE_S)
-        self._cut_off()
+        self._connections.drop_all()
         if self._stopping.is_urgent:  # a thread may still work for a request
             self._stopping.end()
-
-    def _cut_off(self) -> None:
-        """Drop clients that neither send the rest of a request nor read their answer."""
-        for connection in list(self.server_state.connections):
-            if (transport := connection.transport) is not None:
-                transport.abort()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,23 +1,36 @@
-"""The connections of a server: how many there may be, and which of them have to go.
+"""The connections of a server: the socket they come from, how many may be, and which have to go.
 
 In: connections as they come, ask and are answered. Out: some are dropped: where there are too many,
 the one that has waited longest without a request, of the address that has the most; and those that
-do not get on. Nobody can keep others out by opening connections.
+do not get on. Nobody can keep others out by opening connections. HTTP itself is uvicorn's: what
+stands here is between it and the sockets, as a proxy would be.
 """
 
 import asyncio
-import sys
+import errno
+import socket
 from collections import Counter
-from http import HTTPStatus
-from typing import Any, Protocol
+from collections.abc import Iterable
+from math import inf
+from time import monotonic
+from typing import Any
 
-import h11
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from coordgen_rs.errors import OptionError
 from coordgen_rs.server.clients import network_of
-from coordgen_rs.server.network.guard import MOST_HEAD_BYTES
-from coordgen_rs.server.refusal import HeadTooLongError, RefusalError, refused
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES
+
+MOST_CONNECTIONS = 512
+"""Most connections however many descriptors there are: one request is answered at a time."""
+
+BACKLOG = 64
+"""Connections that wait to be accepted, and those that asyncio accepts between two looks at the
+others."""
+
+_OTHER_DESCRIPTORS = 192
+"""Descriptors that the model's files and the connections of one look may need."""
 
 SLOWEST_HEAD_S = 20.0
 """Seconds that a client has from the first byte of a request's head to its end."""
@@ -29,6 +42,10 @@ refused."""
 SLOWEST_READER_S = 60.0
 """Seconds for which a client may leave unread what it is sent."""
 
+LONGEST_READ_HEAD = 64 << 10
+"""The longest head of a request that is read to its end, to be refused in the form of its dialect.
+What is longer, uvicorn refuses."""
+
 _READ_AT_ONCE, _CHUNKS_AT_ONCE = 64 << 10, 2 << 10
 """Bytes of a body that are read before others have their turn. The smallest chunks take 6 bytes and
 5 us each."""
@@ -37,24 +54,8 @@ _BETWEEN_UNASKED_S = 0.02
 """A pause behind each piece of a body that was refused: at full speed, reading what nobody wants
 takes the time of all others."""
 
-
-class Open(Protocol):
-    """A connection, as seen when one has to be dropped.
-
-    Attributes:
-        address: Where it comes from.
-    """
-
-    address: str
-
-    def may_go(self) -> bool:
-        """Whether no request is being done on it, or the client does not read what it gets."""
-
-    def waits_since(self) -> tuple[float, float]:
-        """Since when it has made no progress, and for how long it may; seconds."""
-
-    def drop(self) -> None:
-        """Close it at once."""
+_KEY = "coordgen.connection"
+"""Where in the state of a request's scope its connection stands."""
 
 
 class Connections:
@@ -65,203 +66,210 @@ class Connections:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._open: dict[Open, None] = {}  # who waits longest first
+        self._most, self._open = most, list["Connection"]()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def add(self, connection: Open) -> None:
+    def add(self, new: "Connection") -> None:
         """Take a new connection; where there are too many, another is dropped, or itself."""
-        self._open[connection] = None
+        self._open.append(new)
         if len(self._open) > self._most:
-            self._drop_one(connection)
+            free = [one for one in self._open if one is not new and one.may_go]
+            num = Counter(one.address for one in free)
+            # Who has waited longest. Whether it ever asked does not matter: else those who have
+            # asked once would keep out all who are about to.
+            self._drop(max(free, key=lambda one: (num[one.address], -one.since_s), default=new))
 
-    def discard(self, connection: Open) -> None:
+    def discard(self, connection: "Connection") -> None:
         """Forget a connection that is closed."""
-        self._open.pop(connection, None)
-
-    def answered(self, connection: Open) -> None:
-        """Note that a connection has got an answer: now it waits behind all others."""
         if connection in self._open:
-            del self._open[connection]
-            self._open[connection] = None
+            self._open.remove(connection)
 
-    def drop_slow(self, now_s: float) -> None:
+    def drop_slow(self) -> None:
         """Drop those that have not got on for too long."""
-        for connection in list(self._open):
-            since_s, for_s = connection.waits_since()
-            if now_s - since_s > for_s:
-                self._drop(connection)
+        for one in [*self._open]:
+            if one.is_slow():
+                self._drop(one)
 
-    def _drop_one(self, new: Open) -> None:
-        free = [one for one in self._open if one is not new and one.may_go()]
-        num = Counter(one.address for one in free)
-        # The first of them, who has waited longest. Whether it ever asked does not matter: else
-        # those who have asked once would keep out all who are about to.
-        self._drop(max(free, key=lambda one: num[one.address], default=new))
+    def drop_all(self) -> None:
+        """Drop clients that neither send the rest of a request nor read their answer."""
+        for one in [*self._open]:
+            self._drop(one)
 
-    def _drop(self, connection: Open) -> None:
+    def _drop(self, connection: "Connection") -> None:
         self.discard(connection)
         connection.drop()
 
 
-class _Written(asyncio.Transport):
-    """What an answer is written to; closing it hears out the rest of a body before.
-
-    Where bytes wait that nobody reads, a system resets what is closed, and the client may never see
-    its answer.
-
-    Args:
-        connection: Its connection.
-    """
-
-    def __init__(self, connection: "Connection") -> None:
-        super().__init__()
-        self._connection, self._transport = connection, connection.transport
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """See asyncio."""
-        self._transport.write(data)
-
-    def is_closing(self) -> bool:
-        """See asyncio."""
-        return self._transport.is_closing()
-
-    def close(self) -> None:
-        """See asyncio."""
-        if self._connection.is_sent_more:
-            self._connection.read_at_once(_READ_AT_ONCE)  # nobody looks for chunks any more
-            self._transport.write_eof()
-        else:
-            self._transport.close()
-
-
-class Connection(H11Protocol):
-    """A uvicorn connection that a server's `Connections` keeps track of.
+class Connection(asyncio.BufferedProtocol):
+    """Stands between a socket and uvicorn's protocol, and knows how long it has not got on.
 
     Args:
         all_of_them: All connections of the server.
+        app_state: uvicorn's; requests find their connection in it.
         **more: uvicorn's own.
+
+    Attributes:
+        address: Where it comes from.
+        since_s: Since when it has made no progress.
     """
 
-    def __init__(self, all_of_them: Connections, **more: Any) -> None:
-        super().__init__(**more)
-        self._all = all_of_them
-        self.address = ""
-        self._since_s = self.loop.time()
-        self._has_begun = False  # a head, and not ended
-        self._num_unasked = 0  # bytes since the last head
-        self._num_unread = 0  # bytes that were written
+    def __init__(self, all_of_them: Connections, *, app_state: dict[str, Any], **more: Any) -> None:
+        self._http = H11Protocol(app_state={**app_state, _KEY: self}, **more)
+        self._all, self.address, self._buffer = all_of_them, "", bytearray(_READ_AT_ONCE)
+        self._at_once, self._num_unread, self._is_idle = _READ_AT_ONCE, 0, True
+        self._is_full = False  # the client does not read: nothing more is written
+        self._may_take(LONGEST_SILENCE_S)
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
-        super().connection_made(transport)
-        self.read_at_once(_READ_AT_ONCE)
-        self.address = network_of(self.client[0]) if self.client else ""
+        self._transport = transport
+        self.address = network_of((transport.get_extra_info("peername") or [""])[0])
+        self._http.connection_made(transport)
         self._all.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """See asyncio."""
         self._all.discard(self)
-        super().connection_lost(exc)
+        self._http.connection_lost(exc)
 
-    @property
-    def is_sent_more(self) -> bool:
-        """Whether the body of a request has not ended."""
-        return self.conn.their_state is h11.SEND_BODY
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio; this is how much is read at once."""
+        return memoryview(self._buffer)[: self._at_once]
 
-    def handle_events(self) -> None:
-        """See uvicorn."""
-        super().handle_events()
-        if self.cycle is not None:
-            self.cycle.transport = _Written(self)
-
-    def data_received(self, data: bytes) -> None:
+    def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
-        if self.conn.their_state is h11.ERROR or self.conn.our_state is h11.CLOSED:
-            self._hear_out(len(data))  # answered: so that it may read
-            return
-        is_idle, before = self._is_idle(), self.cycle
-        if is_idle and not self._has_begun:
-            self._since_s = self.loop.time()
-        super().data_received(data)
-        if self.cycle is not before:
-            self._num_unasked = 0
-            is_chunked = any(name == b"transfer-encoding" for name, _ in self.headers)
-            self.read_at_once(_CHUNKS_AT_ONCE if is_chunked else _READ_AT_ONCE)
-        elif is_idle:  # of a head, or of a body that was refused
-            self._hear_out(len(data))
-        is_in_head = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
-        self._has_begun = self._is_idle() and is_in_head
+        if self._is_idle:
+            self._is_idle = False
+            self._may_take(SLOWEST_HEAD_S)
+        self._http.data_received(bytes(self._buffer[:nbytes]))
 
-    def send_400_response(self, msg: str) -> None:
-        """See uvicorn, which calls it where a request is no HTTP; the form is the dialect's."""
-        status = getattr(sys.exc_info()[1], "error_status_hint", HTTPStatus.BAD_REQUEST)
-        if status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
-            line = bytes(self.conn.trailing_data[0][:256]).split(b" ")
-            path = line[1].decode("latin-1") if len(line) > 1 else ""
-            told: RefusalError = HeadTooLongError(MOST_HEAD_BYTES)
-        else:
-            path, close = "", {"Connection": "close"}
-            told = RefusalError("the request is not valid HTTP", status=status, headers=close)
-        response = refused(told, {"path": path, "headers": []})
-        reason = HTTPStatus(status).phrase.encode()
-        head = h11.Response(status_code=status, headers=response.raw_headers, reason=reason)
-        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
-        if self._is_idle():
-            self.transport.write_eof()
-        else:
-            self.transport.close()
-
-    def on_response_complete(self) -> None:
-        """See uvicorn."""
-        self._since_s = self.loop.time()
-        self._all.answered(self)
-        super().on_response_complete()
+    def eof_received(self) -> None:
+        """See asyncio."""
+        self._http.eof_received()
 
     def pause_writing(self) -> None:
         """See asyncio."""
-        self._since_s = self.loop.time()
-        super().pause_writing()
+        self._is_full, self.since_s = True, monotonic()
+        self._http.pause_writing()
 
+    def resume_writing(self) -> None:
+        """See asyncio."""
+        self._is_full = False
+        self._http.resume_writing()
+
+    def asks(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Note that the head of a request has ended; return whether a body comes behind it."""
+        found = dict(headers)
+        is_chunked = b"transfer-encoding" in found
+        self._at_once = _CHUNKS_AT_ONCE if is_chunked else _READ_AT_ONCE
+        self._may_take(inf)
+        return is_chunked or found.get(b"content-length", b"0") != b"0"
+
+    def is_answered(self, *, has_more: bool) -> None:
+        """Note that a request has its answer.
+
+        Args:
+            has_more: Whether its body has not ended.
+        """
+        self._is_idle = not has_more
+        self._may_take(LONGEST_SILENCE_S)
+
+    def _may_take(self, seconds: float) -> None:
+        """Begin something that may take so long."""
+        self.since_s, self._for_s = monotonic(), seconds
+
+    @property
     def may_go(self) -> bool:
-        """Same as in `Open`."""
-        return self._is_idle() or self.flow.write_paused
+        """Whether no request is being done on it, or the client does not read what it gets."""
+        return self._for_s < inf or self._is_full
 
-    def waits_since(self) -> tuple[float, float]:
-        """Same as in `Open`."""
-        before, self._num_unread = self._num_unread, self.transport.get_write_buffer_size()
-        if self._num_unread < before and not self._has_begun:  # it reads
-            self._since_s = self.loop.time()
-        if self.flow.write_paused or (self._num_unread and self._is_idle()):
-            return self._since_s, SLOWEST_READER_S
-        if self._is_idle():
-            return self._since_s, SLOWEST_HEAD_S if self._has_begun else LONGEST_SILENCE_S
-        return self._since_s, float("inf")
+    def is_slow(self) -> bool:
+        """Whether it has not got on for too long; asked from time to time."""
+        before, self._num_unread = self._num_unread, self._transport.get_write_buffer_size()
+        if self._num_unread < before and self._for_s != SLOWEST_HEAD_S:  # it reads
+            self.since_s = monotonic()
+        is_to_read = self._is_full or (self._num_unread and self._for_s < inf)
+        return monotonic() - self.since_s > (SLOWEST_READER_S if is_to_read else self._for_s)
 
     def drop(self) -> None:
-        """Same as in `Open`."""
-        if self.transport is not None:
-            self.transport.abort()
+        """Close it at once."""
+        self._transport.abort()
 
-    def _hear_out(self, num_bytes: int) -> None:
-        """Count what nobody wants; of a body, the rest is read with pauses."""
-        self._num_unasked += num_bytes
-        if self._num_unasked > MOST_BODY_BYTES:
-            self.drop()
-        elif self.is_sent_more:
-            self.flow.pause_reading()
-            self.loop.call_later(_BETWEEN_UNASKED_S, self._read_on)
 
-    def _read_on(self) -> None:
-        if not self.transport.is_closing():
-            self.flow.resume_reading()
+def tracked(app: ASGIApp) -> ASGIApp:
+    """An application whose requests tell their connection how far they have come.
 
-    def read_at_once(self, num_bytes: int) -> None:
-        """Take at most so many bytes before others have their turn."""
-        self.transport.max_size = num_bytes  # type: ignore[attr-defined]  # of asyncio's
+    A body that was refused is heard out before the end of its answer: where bytes wait that nobody
+    reads, a system resets what is closed, and the client may never see its answer.
+    """
 
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: Connection = scope["state"][_KEY]
+        has_more, is_held, num_unasked = connection.asks(scope["headers"]), False, 0
+
+        async def received() -> Message:
+            nonlocal has_more
+            message = await receive()
+            has_more = message.get("more_body", False)
+            return message
+
+        async def sent(message: Message) -> None:
+            nonlocal is_held
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                connection.is_answered(has_more=has_more)
+                is_held = has_more
+            await send({**message, "more_body": True} if is_held else message)
+
+        await app(scope, received, sent)
+        while is_held and has_more:
+            num_unasked += len((await received()).get("body", b""))
+            if num_unasked > MOST_BODY_BYTES:
+                connection.drop()
+            await asyncio.sleep(_BETWEEN_UNASKED_S if has_more else 0)
+        if is_held:
+            connection.is_answered(has_more=False)
+            await send({"type": "http.response.body"})
+
+    return answer
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Its connections send what is written at once. With Nagle's algorithm, the end of an answer waits
+    for the client's acknowledgement of its beginning, about 40 ms.
+
+    Raises:
+        OptionError: The address is in use, or not one of this machine.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, *_, address = found[0]
+        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except (OSError, OverflowError, UnicodeError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            said = "another program listens there: give --port, or 0 for any that is free"
+        raise OptionError(f"cannot listen on {host} port {port}: {said}") from error
+    return listening
+
+
+def url_of(listening: socket.socket) -> str:
+    """The URL at which it listens."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def most_connections() -> int:
+    """How many connections there may be, with the descriptors that the process may have."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return MOST_CONNECTIONS
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most == resource.RLIM_INFINITY:
+        return MOST_CONNECTIONS
+    return max(min(MOST_CONNECTIONS, most - _OTHER_DESCRIPTORS), 8)
