@@ -66,14 +66,14 @@ class Connections:
     """
 
     def __init__(self, most: int) -> None:
-        self._most, self._open = most, list["Connection"]()
+        self._most, self._open = most, dict["Connection", None]()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, new: "Connection") -> None:
         """Take a new connection; where there are too many, another is dropped, or itself."""
-        self._open.append(new)
+        self._open[new] = None
         if len(self._open) > self._most:
             free = [one for one in self._open if one is not new and one.may_go]
             num = Counter(one.address for one in free)
@@ -83,8 +83,7 @@ class Connections:
 
     def discard(self, connection: "Connection") -> None:
         """Forget a connection that is closed."""
-        if connection in self._open:
-            self._open.remove(connection)
+        self._open.pop(connection, None)
 
     def drop_slow(self) -> None:
         """Drop those that have not got on for too long."""

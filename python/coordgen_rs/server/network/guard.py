@@ -100,14 +100,9 @@ class Guard:
                 log_unexpected(error)
             if not is_begun:
                 await asyncio.sleep(REFUSED_AFTER_S)
-                told.headers |= self._for_page(headers.get("origin"))
+                if (origin := headers.get("origin")) in self._origins:  # so that a page reads why
+                    told.headers |= {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
                 await refused(told, scope)(scope, receive, sent)
-
-    def _for_page(self, origin: str | None) -> dict[str, str]:
-        """Headers that let an allowed page from elsewhere read why it is refused."""
-        if origin not in self._origins or origin is None:
-            return {}
-        return {"Access-Control-Allow-Origin": origin, "Vary": "Origin"}
 
     def _check(self, headers: Headers, path: str, method: str) -> str | None:
         """Check where a request comes from, and return the name behind its key.

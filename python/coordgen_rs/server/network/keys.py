@@ -87,8 +87,5 @@ def checked_keys(keys: Iterable[ApiKey]) -> tuple[ApiKey, ...]:
 
 def found_key(keys: Iterable[ApiKey], sent: bytes) -> ApiKey | None:
     """The key that a client has sent; all are compared, each in constant time."""
-    found = None
-    for key in keys:
-        if hmac.compare_digest(key.secret, sent):
-            found = key
-    return found
+    found = [key for key in keys if hmac.compare_digest(key.secret, sent)]
+    return found[-1] if found else None
