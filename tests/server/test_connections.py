@@ -288,7 +288,8 @@ def test_a_body_that_has_come_is_no_reason_to_wait(body):
 
 def test_little_is_read_at_once_and_of_chunks_less():
     async def test(one, transport, clock, all_of_them):
-        assert sent(one, HEAD + b"Transfer-Encoding: chunked\r\n\r\n") == 1
+        assert sent(one, HEAD + b"X: " + b"x" * 4096 + b"\r\n") == 3
+        sent(one, b"Transfer-Encoding: chunked\r\n\r\n")
         await asyncio.sleep(0)
         chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
         assert sent(one, chunk * 4) == 9

@@ -46,9 +46,9 @@ LONGEST_READ_HEAD = 64 << 10
 """The longest head of a request that is read to its end, to be refused in the form of its dialect.
 What is longer, uvicorn refuses."""
 
-_READ_AT_ONCE, _CHUNKS_AT_ONCE = 64 << 10, 2 << 10
-"""Bytes of a body that are read before others have their turn. The smallest chunks take 6 bytes and
-5 us each."""
+_BODY_AT_ONCE, _LITTLE_AT_ONCE = 64 << 10, 2 << 10
+"""Bytes of a body, and of heads and chunks, that are read before others have their turn. The
+smallest chunks take 6 bytes and 5 us each, and a connection keeps what it reads into."""
 
 _BETWEEN_UNASKED_S = 0.02
 """A pause behind each piece of a body that was refused: at full speed, reading what nobody wants
@@ -116,8 +116,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def __init__(self, all_of_them: Connections, *, app_state: dict[str, Any], **more: Any) -> None:
         self._http = H11Protocol(app_state={**app_state, _KEY: self}, **more)
-        self._all, self.address, self._buffer = all_of_them, "", bytearray(_READ_AT_ONCE)
-        self._at_once, self._num_unread, self._is_idle = _READ_AT_ONCE, 0, True
+        self._all, self.address, self._buffer = all_of_them, "", bytearray()
+        self._at_once, self._num_unread, self._is_idle = _LITTLE_AT_ONCE, 0, True
         self._is_full = False  # the client does not read: nothing more is written
         self._may_take(LONGEST_SILENCE_S)
 
@@ -133,9 +133,11 @@ class Connection(asyncio.BufferedProtocol):
         self._all.discard(self)
         self._http.connection_lost(exc)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> bytearray:
         """See asyncio; this is how much is read at once."""
-        return memoryview(self._buffer)[: self._at_once]
+        if len(self._buffer) != self._at_once:
+            self._buffer = bytearray(self._at_once)
+        return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
@@ -160,11 +162,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def asks(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Note that the head of a request has ended; return whether a body comes behind it."""
-        found = dict(headers)
-        is_chunked = b"transfer-encoding" in found
-        self._at_once = _CHUNKS_AT_ONCE if is_chunked else _READ_AT_ONCE
         self._may_take(inf)
-        return is_chunked or found.get(b"content-length", b"0") != b"0"
+        found = dict(headers)
+        if b"transfer-encoding" in found:
+            return True
+        self._at_once = _BODY_AT_ONCE
+        return found.get(b"content-length", b"0") != b"0"
 
     def is_answered(self, *, has_more: bool) -> None:
         """Note that a request has its answer.
@@ -173,6 +176,8 @@ class Connection(asyncio.BufferedProtocol):
             has_more: Whether its body has not ended.
         """
         self._is_idle = not has_more
+        if not has_more:
+            self._at_once = _LITTLE_AT_ONCE
         self._may_take(LONGEST_SILENCE_S)
 
     def _may_take(self, seconds: float) -> None:
