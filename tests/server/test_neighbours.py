@@ -68,8 +68,8 @@ HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
         (b"POST /v1/completions" + HOST + LONG, 431, ["error"]),
         (b"POST /api/chat" + HOST + LONG, 431, ["error"]),
         (b"POST /v1/messages" + HOST + LONG, 431, ["type", "error"]),
-        (b"GET /health" + HOST + b"x" * 100_000, 400, None),
-        (b"GET /health" + HOST + b"x" * 5_000_000, 400, None),
+        (b"GET /health" + HOST + b"x" * 100_000, 431, None),
+        (b"GET /health" + HOST + b"x" * 5_000_000, 431, None),
         (b"no HTTP\r\n\r\n", 400, None),
         (b"POST /v1/completions" + HOST + b"Content-Length: x\r\n\r\n", 400, None),
         (b"POST /v1/completions" + HOST + b"Transfer-Encoding: gzip\r\n\r\n", 400, None),
@@ -85,20 +85,23 @@ def test_what_is_no_request_gets_an_answer_and_its_connection_is_closed(server, 
         response.begin()
         body = response.read()
         assert (response.status, response.headers["connection"]) == (status, "close")
-        assert (list(json.loads(body)) if form else body) == (
-            form or b"Invalid HTTP request received."
-        )
+        if form is None:
+            assert body == (b"Invalid HTTP request received." if status == 400 else b"")
+        else:
+            assert list(json.loads(body)) == form
         with suppress(ConnectionError):
             assert client.recv(1) == b""
 
 
-def test_a_body_without_a_key_or_an_end_is_heard_out_and_its_connection_is_closed(server):
+@pytest.mark.parametrize("head", [b"Transfer-Encoding: chunked\r\n\r\n", b"X: "])
+def test_what_is_refused_and_has_no_end_is_heard_out_and_its_connection_is_closed(server, head):
     place, num_sent = urlsplit(server), 0
     with socket.create_connection((place.hostname, place.port), timeout=600) as client:
-        client.sendall(b"POST /v1/completions" + HOST + b"Transfer-Encoding: chunked\r\n\r\n")
+        client.sendall(b"POST /v1/completions" + HOST + head)
+        piece = b"x" * 65536 if head == b"X: " else b"10000\r\n" + b"x" * 65536 + b"\r\n"
         with suppress(ConnectionError):
             while num_sent < 1 << 30:
-                client.sendall(b"10000\r\n" + b"x" * 65536 + b"\r\n")
+                client.sendall(piece)
                 num_sent += 65536
     assert bodies.MOST_BODY_BYTES < num_sent < 1 << 30
 

@@ -43,8 +43,11 @@ SLOWEST_READER_S = 60.0
 """Seconds for which a client may leave unread what it is sent."""
 
 LONGEST_READ_HEAD = 64 << 10
-"""The longest head of a request that is read to its end, to be refused in the form of its dialect.
-What is longer, uvicorn refuses."""
+"""The longest head of a request that uvicorn gets, so that it is refused in the form of its
+dialect."""
+
+_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+"""What is told to who sends a longer one; it is heard out, else the client may never see this."""
 
 _BODY_AT_ONCE, _LITTLE_AT_ONCE = 64 << 10, 2 << 10
 """Bytes of a body, and of heads and chunks, that are read before others have their turn. The
@@ -118,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._http = H11Protocol(app_state={**app_state, _KEY: self}, **more)
         self._all, self.address, self._buffer = all_of_them, "", bytearray()
         self._at_once, self._num_unread, self._is_idle = _LITTLE_AT_ONCE, 0, True
+        self._num_bytes = 0  # since it was idle
         self._is_full = False  # the client does not read: nothing more is written
         self._may_take(LONGEST_SILENCE_S)
 
@@ -142,9 +146,16 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """See asyncio."""
         if self._is_idle:
-            self._is_idle = False
+            self._is_idle, self._num_bytes = False, 0
             self._may_take(SLOWEST_HEAD_S)
-        self._http.data_received(bytes(self._buffer[:nbytes]))
+        before, self._num_bytes = self._num_bytes, self._num_bytes + nbytes
+        if self._for_s != SLOWEST_HEAD_S or self._num_bytes <= LONGEST_READ_HEAD:
+            self._http.data_received(bytes(self._buffer[:nbytes]))
+        elif before <= LONGEST_READ_HEAD:
+            self._transport.write(_TOO_LONG)
+            self._transport.write_eof()
+        elif self._num_bytes > MOST_BODY_BYTES:
+            self.drop()
 
     def eof_received(self) -> None:
         """See asyncio."""
