@@ -46,7 +46,10 @@ LONGEST_READ_HEAD = 64 << 10
 """The longest head of a request that uvicorn gets, so that it is refused in the form of its
 dialect."""
 
-_TOO_LONG = b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+_TOO_LONG = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"connection: close\r\ncontent-length: 0\r\n\r\n"
+)
 """What is told to who sends a longer one; it is heard out, else the client may never see this."""
 
 _BODY_AT_ONCE, _LITTLE_AT_ONCE = 64 << 10, 2 << 10
