@@ -73,6 +73,7 @@ def test_thinking_and_answer_are_told_apart(thinking, said, told):
 PARTS = ["<think>", "</think>", "\n", " ", "a", "<", "think>", "</", "so ", "<|channel>thought\n"]
 PARTS += ["<channel|>", "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"]
 PARTS += ["<|channel|>final<|message|>", "<|channel|>", "<|message|>", "<|call|>"]
+PARTS += [" to=functions.f<|message|>", "<|channel|>commentary to=functions.f json<|message|>"]
 
 
 @given(
