@@ -7,23 +7,28 @@ it, it is an event.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.answers import awaiting
-from coordgen_rs.server.answers.awaiting import LONG_ANSWER, Sign
-from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
-from coordgen_rs.server.answers.openai import stream_of_several, whole_of_several
-from coordgen_rs.server.answers.reader import AnswerReader, Delta, Ended
+from coordgen_rs.server.answers.dialect import Answered, Dialect, Event
+from coordgen_rs.server.answers.reader import LONG_ANSWER, AnswerReader
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal, refused
 from coordgen_rs.server.worker import Admission, Worker
+
+PING_S = 15.0
+"""A stream on which nothing comes for so long gets a sign, which clients leave out."""
+
+_Sign = Callable[[], Awaitable[None]]
+"""Sends one."""
+
+_T = TypeVar("_T")
 
 _UNHELD = [
     (b"cache-control", b"no-cache"),
@@ -100,9 +105,9 @@ class Answering(Response):
                 await refused(told, scope)(scope, receive, send)
 
     async def _stream(self, sent: "_Sent") -> None:
-        prepared = await awaiting.done(self._prepare(), sent.sign)
-        readers = [AnswerReader(one.request) for one in prepared.answered]
-        writing = _writing(self._dialect, prepared.answered)
+        prepared = await _done(self._prepare(), sent.sign)
+        readers = [AnswerReader(one.request, at) for at, one in enumerate(prepared.answered)]
+        writing = self._dialect.stream(prepared.answered)
         opening = next(writing)
         try:
             async with aclosing(_news(prepared, sent.sign)) as news:
@@ -112,7 +117,7 @@ class Answering(Response):
                     for choice in choices:
                         reader = readers[choice]
                         told = reader.read(one) if isinstance(one, Gain) else reader.end(*one)
-                        await sent.put(writing.send((choice, told)))
+                        await sent.put(writing.send(told))
         except Exception:
             if sent.is_begun:  # by a sign: what comes first comes before the error
                 await sent.put(opening)
@@ -133,12 +138,10 @@ class Answering(Response):
 
         def written() -> Response:
             ends = [
-                AnswerReader(one.request).whole(*answers[choice], gains[choice])
+                AnswerReader(one.request, choice).whole(*answers[choice], gains[choice])
                 for choice, one in enumerate(prepared.answered)
             ]
-            if len(ends) > 1:
-                return JSONResponse(whole_of_several(prepared.answered, ends))
-            return JSONResponse(self._dialect.whole(prepared.answered[0], ends[0]))
+            return JSONResponse(self._dialect.whole(prepared.answered, ends))
 
         num_tokens = sum(len(answer.token_ids) for answer, _ in answers.values())
         return await asyncio.to_thread(written) if num_tokens > LONG_ANSWER else written()
@@ -181,23 +184,8 @@ class _Sent:
         await self._send(message)
 
 
-def _writing(
-    dialect: Dialect, answered: Sequence[Answered]
-) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
-    """The events of a stream; see `Writing`. What comes is told with the choice that it is of."""
-    if len(answered) > 1:
-        return stream_of_several(answered)
-    return _of_one(dialect.stream(answered[0]))
-
-
-def _of_one(writing: Writing) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
-    _, told = yield next(writing)
-    while True:
-        _, told = yield writing.send(told)
-
-
 async def _news(
-    prepared: Prepared, sign: Sign | None
+    prepared: Prepared, sign: _Sign | None
 ) -> AsyncGenerator[tuple[Sequence[int], Gain | tuple[Answer, float]]]:
     """The news of each answer, with the choices that it is; see `Worker.answer`.
 
@@ -225,7 +213,7 @@ async def _news(
     try:
         num_left = len(tasks)
         while num_left:
-            await awaiting.heard(is_there, sign)
+            await _heard(is_there, sign)
             is_there.clear()
             while found:
                 choices, one = found.popleft()
@@ -237,6 +225,29 @@ async def _news(
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _heard(event: asyncio.Event, sign: _Sign | None) -> None:
+    """Wait for an event; `sign` is sent from time to time, None for none."""
+    while not event.is_set():
+        try:
+            async with asyncio.timeout(None if sign is None else PING_S):
+                await event.wait()
+        except TimeoutError:
+            if sign is not None:
+                await sign()
+
+
+async def _done(awaitable: Awaitable[_T], sign: _Sign | None) -> _T:
+    """What something returns, or raises; `sign` as in `_heard`."""
+    task, event = asyncio.ensure_future(awaitable), asyncio.Event()
+    task.add_done_callback(lambda _: event.set())
+    try:
+        await _heard(event, sign)
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # what it holds, it holds until then
 
 
 async def _gone(receive: Receive) -> None:

@@ -6,7 +6,7 @@ whether the answer is constrained to that, so that a call that has begun can be 
 `constraint.py`.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -60,6 +60,23 @@ class Choice:
 
 
 AnswerEvent = Content | Thought | Call
+
+
+def joined(found: Iterable[AnswerEvent]) -> list[AnswerEvent]:
+    """What was said, with the parts of each call put together."""
+    told = list[AnswerEvent]()
+    for one in found:
+        before = told[-1] if told else None
+        if isinstance(one, Call) and one.name is None and isinstance(before, Call):
+            told[-1] = before._replace(arguments=before.arguments + one.arguments)
+        else:
+            told.append(one)
+    return told
+
+
+def text_of(found: Iterable[AnswerEvent], kind: type[Content] | type[Thought]) -> str:
+    """The text of one kind in what was said."""
+    return "".join(one.text for one in found if isinstance(one, kind))
 
 
 class CallReader(TextBuffer):
