@@ -13,8 +13,8 @@ from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing, server_sent
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.refusal import anthropic_error
-from coordgen_rs.server.tools.arguments.syntax import is_object
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.server.tools.syntax import is_object
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 

@@ -21,8 +21,8 @@ from coordgen_rs.server.answers.dialect import (
     entries,
 )
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.tools.arguments.syntax import is_object
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.server.tools.syntax import is_object
 
 _Saying = Callable[[Sequence[AnswerEvent]], Event]
 """Makes the part of a line that holds what was said, each call in one part."""

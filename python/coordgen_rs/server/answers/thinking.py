@@ -7,9 +7,8 @@ gpt-oss says each thing in a channel of its own, which `harmony.py` reads.
 
 from collections.abc import Generator
 
-from coordgen_rs.server.tools.calls import AnswerEvent, CallReader, Content, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, CallReader, Content, Thought, begun_len
 from coordgen_rs.server.tools.harmony import HarmonyReader
-from coordgen_rs.server.tools.text_buffer import begun_len
 from coordgen_rs.text.thinking import CHANNELS, Thinking
 
 

@@ -8,10 +8,23 @@ import re
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 
-from coordgen_rs.server.tools.arguments.syntax import is_object, read_json
-from coordgen_rs.server.tools.calls import CallReader, Choice, Content, Parameters, Thought
-from coordgen_rs.server.tools.lexicon import TEXT, WHITE, Lexicon, Rules, grammar_of
-from coordgen_rs.server.tools.text_buffer import begun_len
+from coordgen_rs.server.tools.calls import (
+    CallReader,
+    Choice,
+    Content,
+    Parameters,
+    Thought,
+    begun_len,
+)
+from coordgen_rs.server.tools.syntax import (
+    TEXT,
+    WHITE,
+    Lexicon,
+    Rules,
+    grammar_of,
+    is_object,
+    read_json,
+)
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
