@@ -6,7 +6,6 @@ it, it is an event.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple, TypeVar
@@ -193,8 +192,7 @@ async def _news(
     by a task, so that a client which reads slowly has its turn no longer than the answer takes.
     """
     everyone, is_each = range(len(prepared.answered)), len(prepared.streams) > 1
-    found = deque[tuple[Sequence[int], Gain | tuple[Answer, float] | Exception]]()
-    is_there = asyncio.Event()
+    found = asyncio.Queue[tuple[Sequence[int], Gain | tuple[Answer, float] | Exception]]()
 
     async def read(number: int, stream: Stream) -> None:
         choices = [number] if is_each else everyone
@@ -203,48 +201,42 @@ async def _news(
         try:
             async with aclosing(answer) as news:
                 async for one in news:
-                    found.append((choices, one))
-                    is_there.set()
+                    found.put_nowait((choices, one))
         except Exception as error:
-            found.append((choices, error))
-            is_there.set()
+            found.put_nowait((choices, error))
 
     tasks = [asyncio.create_task(read(*one)) for one in enumerate(prepared.streams)]
     try:
         num_left = len(tasks)
         while num_left:
-            await _heard(is_there, sign)
-            is_there.clear()
-            while found:
-                choices, one = found.popleft()
-                if isinstance(one, Exception):
-                    raise one
-                num_left -= not isinstance(one, Gain)
-                yield choices, one
+            choices, one = await _next(found, sign)
+            if isinstance(one, Exception):
+                raise one
+            num_left -= not isinstance(one, Gain)
+            yield choices, one
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _heard(event: asyncio.Event, sign: _Sign | None) -> None:
-    """Wait for an event; `sign` is sent from time to time, None for none."""
-    while not event.is_set():
+async def _next(queue: asyncio.Queue[_T], sign: _Sign | None) -> _T:
+    """What comes next from a queue; `sign` is sent from time to time, None for none."""
+    while True:
         try:
             async with asyncio.timeout(None if sign is None else PING_S):
-                await event.wait()
+                return await queue.get()
         except TimeoutError:
             if sign is not None:
                 await sign()
 
 
-async def _done(awaitable: Awaitable[_T], sign: _Sign | None) -> _T:
-    """What something returns, or raises; `sign` as in `_heard`."""
-    task, event = asyncio.ensure_future(awaitable), asyncio.Event()
-    task.add_done_callback(lambda _: event.set())
+async def _done(awaitable: Awaitable[_T], sign: _Sign) -> _T:
+    """What something returns, or raises; `sign` as in `_next`."""
+    task, ended = asyncio.ensure_future(awaitable), asyncio.Queue[asyncio.Future[_T]]()
+    task.add_done_callback(ended.put_nowait)
     try:
-        await _heard(event, sign)
-        return task.result()
+        return (await _next(ended, sign)).result()
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)  # what it holds, it holds until then

@@ -24,6 +24,7 @@ from coordgen_rs.server.tools.calls import (
     Content,
     Parameters,
     begun_len,
+    joined,
 )
 from coordgen_rs.server.tools.syntax import (
     JSON,
@@ -362,8 +363,7 @@ class MarkedReader(CallReader):
         """Read the calls of a section."""
         marked = self._marked
         self.is_open = self.num_calls > 0
-        yield from self.skip(marked.first)
-        yield from self.skip(marked.before)
+        yield from self.skip(marked.first + marked.before)
         yield from self._calls((yield from self._name()), marked.last + marked.closing)
 
     def _calls(self, name: str, closing: str) -> Generator[None]:
@@ -453,9 +453,6 @@ class MarkedReader(CallReader):
             return []
         if reader.is_open or reader.ahead.strip():
             return []
-        told = [one for one in reader._told if isinstance(one, Call)]  # each name, then arguments
-        calls = [
-            (one.name or "", whole.arguments)
-            for one, whole in zip(told[::2], told[1::2], strict=True)
-        ]
+        told = [one for one in joined(reader._told) if isinstance(one, Call)]
+        calls = [(one.name or "", one.arguments) for one in told]
         return calls if all(is_object(arguments) for _, arguments in calls) else []
