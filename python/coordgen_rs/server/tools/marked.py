@@ -278,17 +278,12 @@ class MarkedReader(CallReader):
 
     def _finish(self) -> None:
         """Tell what is left at the end of the answer."""
-        marked = self._marked
-        start = self.ahead.find(marked.opening)
-        inside = self.ahead[start + len(marked.opening) :].removesuffix(marked.closing)
+        start = self.ahead.find(self._marked.opening)
         if self._is_constrained:
             self._give(self._begun_at() if self._is_cut else len(self.ahead))
         elif calls := self._calls_in(self.ahead):
             self._tell_calls(calls)
-        elif start >= 0 and (calls := self._calls_in(inside)):
-            self._give(start, before_call=True)
-            self._tell_calls(calls)
-        else:
+        elif start < 0 or not self._tell_section(start, len(self.ahead)):
             self._give(len(self.ahead))
 
     def _give(self, num_chars: int, *, before_call: bool = False) -> None:
@@ -409,12 +404,18 @@ class MarkedReader(CallReader):
         end = self.ahead.find(closing, behind) if closing else -1
         if end < 0:
             yield from self._wait_at(start)
-        elif calls := self._calls_in(self.ahead[behind:end]):
+        elif not self._tell_section(start, end + len(closing)):
+            self._give(behind)
+
+    def _tell_section(self, start: int, end: int) -> bool:
+        """Tell a section as calls, and the text before it; whether it is any."""
+        marked = self._marked
+        inside = self.ahead[start + len(marked.opening) : end].removesuffix(marked.closing)
+        if calls := self._calls_in(inside):
             self._give(start, before_call=True)
             self._tell_calls(calls)
-            self.take(end - start + len(closing))
-        else:
-            self._give(behind)
+            self.take(end - start)
+        return bool(calls)
 
     def _tell_calls(self, calls: list[tuple[str, str]]) -> None:
         for name, arguments in calls:
