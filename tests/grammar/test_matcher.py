@@ -16,7 +16,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.kinds import LarkOfSchemas
-from coordgen_rs.server.tools.lexicon import Lexicon
+from coordgen_rs.server.tools.syntax import Lexicon
 from grammar_schemas import FOLLOWED
 
 END = 1

@@ -101,7 +101,7 @@ def test_events_come_in_anthropics_order():
 
 def test_thoughts_and_the_parts_of_a_call_are_blocks():
     request = parse_message(Fields(dict(HELLO) | {"tools": [TOOL]}), FakeModel())
-    writing = MESSAGES.stream(Answered(request, "fake", chr))
+    writing = MESSAGES.stream([Answered(request, "fake", chr)])
     [begin] = next(writing)
     assert begin["type"] == "message_start"
     said = [

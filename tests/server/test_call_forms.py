@@ -15,7 +15,7 @@ from call_templates import ENDS, TEMPLATES
 from checkpoints import ROOT
 from coordgen_rs.server.tools.calls import Call, Choice, Content
 from coordgen_rs.server.tools.formats import FORMATS, HERMES, Calling, call_reader, format_of
-from coordgen_rs.server.tools.lexicon import Lexicon
+from coordgen_rs.server.tools.syntax import Lexicon
 from coordgen_rs.text.chat_template import ChatTemplate
 
 BY_NAME = {form.name: form for form in FORMATS}

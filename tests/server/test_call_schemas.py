@@ -11,7 +11,7 @@ from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.server.tools.calls import Choice
 from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
-from coordgen_rs.server.tools.lexicon import Lexicon
+from coordgen_rs.server.tools.syntax import Lexicon
 
 BY_NAME = {form.name: form for form in FORMATS}
 QUOTED = {"gemma": '<|"|>', "function-gemma": "<escape>"}

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from coordgen_rs import Model
 from coordgen_rs.errors import BundleError, NonFiniteLogitsError
-from coordgen_rs.server.answers import awaiting
+from coordgen_rs.server.answers import answering
 from coordgen_rs.server.answers.answering import _Sent
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.clients import Client, Places
@@ -163,7 +163,7 @@ def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
             raise BundleError("damaged")
         return FakeModel()
 
-    monkeypatch.setattr(awaiting, "PING_S", 0.001)
+    monkeypatch.setattr(answering, "PING_S", 0.001)
     monkeypatch.setattr(_Sent, "sign", sign)
     models = Models([Offered("fake", Path("fake"))], opened, 8)
     models.start()

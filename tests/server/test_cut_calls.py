@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from call_templates import TEMPLATES
-from coordgen_rs.server.tools.arguments.syntax import is_object
+from coordgen_rs.server.tools.syntax import is_object
 from coordgen_rs.text.chat_template import ChatTemplate
 from fake_model import FakeModel
 from fake_served import serving

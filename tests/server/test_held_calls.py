@@ -12,7 +12,7 @@ import jsonschema
 from coordgen_rs import Lark, Model
 from coordgen_rs.server.tools.calls import Call, Choice
 from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
-from coordgen_rs.server.tools.lexicon import Lexicon
+from coordgen_rs.server.tools.syntax import Lexicon
 
 LAMP = {
     "type": "object",

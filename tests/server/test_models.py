@@ -15,7 +15,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
-from coordgen_rs.server.answers import awaiting
+from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import Offered, offered
@@ -116,7 +116,7 @@ def test_the_first_is_the_default_and_others_are_opened_when_they_are_asked_for(
 
 
 def test_requests_wait_for_a_model_that_is_opened_once_and_others_go_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(awaiting, "PING_S", 0.001)
+    monkeypatch.setattr(answering, "PING_S", 0.001)
     several = Several(tmp_path)
     several.may_open["a"].set()
     answers = []

@@ -130,7 +130,7 @@ def test_text_and_calls_are_streamed_in_their_order(size):
 
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
     request = parse_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}), FakeModel())
-    writing = CHAT.stream(Answered(request, "fake", chr))
+    writing = CHAT.stream([Answered(request, "fake", chr)])
     assert next(writing) == []
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
     lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))

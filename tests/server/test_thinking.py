@@ -15,7 +15,7 @@ from coordgen_rs import JsonSchema
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model.prompts import TemplateFacts
-from coordgen_rs.server.answers.content_tokens import ContentTokens
+from coordgen_rs.server.answers.reader import ContentTokens
 from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.tools.calls import CallReader, Content, Thought
 from coordgen_rs.text.thinking import CHANNELS, Thinking, marks_of
@@ -73,6 +73,7 @@ def test_thinking_and_answer_are_told_apart(thinking, said, told):
 PARTS = ["<think>", "</think>", "\n", " ", "a", "<", "think>", "</", "so ", "<|channel>thought\n"]
 PARTS += ["<channel|>", "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"]
 PARTS += ["<|channel|>final<|message|>", "<|channel|>", "<|message|>", "<|call|>"]
+PARTS += [" to=functions.f<|message|>", "<|channel|>commentary to=functions.f json<|message|>"]
 
 
 @given(

@@ -16,8 +16,7 @@ from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.messages import messages_of
 from coordgen_rs.server.tools.calls import Content
-from coordgen_rs.server.tools.constraint import constrained
-from coordgen_rs.server.tools.formats import HERMES, Calling, call_reader
+from coordgen_rs.server.tools.formats import HERMES, Calling, call_reader, constrained
 from coordgen_rs.server.tools.functions import tools_of
 from coordgen_rs.server.tools.prompts import described, with_short_ids
 from fake_model import FakeModel

@@ -15,7 +15,7 @@ from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, DeviceLostError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.server.answers import awaiting
+from coordgen_rs.server.answers import answering
 from coordgen_rs.server.answers.reader import AnswerReader
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
@@ -155,7 +155,7 @@ def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt():
 
 
 def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
-    monkeypatch.setattr(awaiting, "PING_S", 0.001)
+    monkeypatch.setattr(answering, "PING_S", 0.001)
     model = FakeModel(is_gated=True)
 
     async def test(worker):

@@ -6,24 +6,28 @@ it, it is an event.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.answers import awaiting
-from coordgen_rs.server.answers.awaiting import LONG_ANSWER, Sign
-from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
-from coordgen_rs.server.answers.openai import stream_of_several, whole_of_several
-from coordgen_rs.server.answers.reader import AnswerReader, Delta, Ended
+from coordgen_rs.server.answers.dialect import Answered, Dialect, Event
+from coordgen_rs.server.answers.reader import LONG_ANSWER, AnswerReader
 from coordgen_rs.server.clients import Client
 from coordgen_rs.server.refusal import RefusalError, log_unexpected, refusal, refused
 from coordgen_rs.server.worker import Admission, Worker
+
+PING_S = 15.0
+"""A stream on which nothing comes for so long gets a sign, which clients leave out."""
+
+_Sign = Callable[[], Awaitable[None]]
+"""Sends one."""
+
+_T = TypeVar("_T")
 
 _UNHELD = [
     (b"cache-control", b"no-cache"),
@@ -100,9 +104,9 @@ class Answering(Response):
                 await refused(told, scope)(scope, receive, send)
 
     async def _stream(self, sent: "_Sent") -> None:
-        prepared = await awaiting.done(self._prepare(), sent.sign)
-        readers = [AnswerReader(one.request) for one in prepared.answered]
-        writing = _writing(self._dialect, prepared.answered)
+        prepared = await _done(self._prepare(), sent.sign)
+        readers = [AnswerReader(one.request, at) for at, one in enumerate(prepared.answered)]
+        writing = self._dialect.stream(prepared.answered)
         opening = next(writing)
         try:
             async with aclosing(_news(prepared, sent.sign)) as news:
@@ -112,7 +116,7 @@ class Answering(Response):
                     for choice in choices:
                         reader = readers[choice]
                         told = reader.read(one) if isinstance(one, Gain) else reader.end(*one)
-                        await sent.put(writing.send((choice, told)))
+                        await sent.put(writing.send(told))
         except Exception:
             if sent.is_begun:  # by a sign: what comes first comes before the error
                 await sent.put(opening)
@@ -133,12 +137,10 @@ class Answering(Response):
 
         def written() -> Response:
             ends = [
-                AnswerReader(one.request).whole(*answers[choice], gains[choice])
+                AnswerReader(one.request, choice).whole(*answers[choice], gains[choice])
                 for choice, one in enumerate(prepared.answered)
             ]
-            if len(ends) > 1:
-                return JSONResponse(whole_of_several(prepared.answered, ends))
-            return JSONResponse(self._dialect.whole(prepared.answered[0], ends[0]))
+            return JSONResponse(self._dialect.whole(prepared.answered, ends))
 
         num_tokens = sum(len(answer.token_ids) for answer, _ in answers.values())
         return await asyncio.to_thread(written) if num_tokens > LONG_ANSWER else written()
@@ -181,23 +183,8 @@ class _Sent:
         await self._send(message)
 
 
-def _writing(
-    dialect: Dialect, answered: Sequence[Answered]
-) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
-    """The events of a stream; see `Writing`. What comes is told with the choice that it is of."""
-    if len(answered) > 1:
-        return stream_of_several(answered)
-    return _of_one(dialect.stream(answered[0]))
-
-
-def _of_one(writing: Writing) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
-    _, told = yield next(writing)
-    while True:
-        _, told = yield writing.send(told)
-
-
 async def _news(
-    prepared: Prepared, sign: Sign | None
+    prepared: Prepared, sign: _Sign | None
 ) -> AsyncGenerator[tuple[Sequence[int], Gain | tuple[Answer, float]]]:
     """The news of each answer, with the choices that it is; see `Worker.answer`.
 
@@ -205,8 +192,7 @@ async def _news(
     by a task, so that a client which reads slowly has its turn no longer than the answer takes.
     """
     everyone, is_each = range(len(prepared.answered)), len(prepared.streams) > 1
-    found = deque[tuple[Sequence[int], Gain | tuple[Answer, float] | Exception]]()
-    is_there = asyncio.Event()
+    found = asyncio.Queue[tuple[Sequence[int], Gain | tuple[Answer, float] | Exception]]()
 
     async def read(number: int, stream: Stream) -> None:
         choices = [number] if is_each else everyone
@@ -215,28 +201,45 @@ async def _news(
         try:
             async with aclosing(answer) as news:
                 async for one in news:
-                    found.append((choices, one))
-                    is_there.set()
+                    found.put_nowait((choices, one))
         except Exception as error:
-            found.append((choices, error))
-            is_there.set()
+            found.put_nowait((choices, error))
 
     tasks = [asyncio.create_task(read(*one)) for one in enumerate(prepared.streams)]
     try:
         num_left = len(tasks)
         while num_left:
-            await awaiting.heard(is_there, sign)
-            is_there.clear()
-            while found:
-                choices, one = found.popleft()
-                if isinstance(one, Exception):
-                    raise one
-                num_left -= not isinstance(one, Gain)
-                yield choices, one
+            choices, one = await _next(found, sign)
+            if isinstance(one, Exception):
+                raise one
+            num_left -= not isinstance(one, Gain)
+            yield choices, one
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _next(queue: asyncio.Queue[_T], sign: _Sign | None) -> _T:
+    """What comes next from a queue; `sign` is sent from time to time, None for none."""
+    while True:
+        try:
+            async with asyncio.timeout(None if sign is None else PING_S):
+                return await queue.get()
+        except TimeoutError:
+            if sign is not None:
+                await sign()
+
+
+async def _done(awaitable: Awaitable[_T], sign: _Sign) -> _T:
+    """What something returns, or raises; `sign` as in `_next`."""
+    task, ended = asyncio.ensure_future(awaitable), asyncio.Queue[asyncio.Future[_T]]()
+    task.add_done_callback(ended.put_nowait)
+    try:
+        return (await _next(ended, sign)).result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)  # what it holds, it holds until then
 
 
 async def _gone(receive: Receive) -> None:

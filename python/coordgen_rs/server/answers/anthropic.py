@@ -7,13 +7,14 @@ other; a stream opens and closes each.
 import json
 import secrets
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing, server_sent
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.refusal import anthropic_error
-from coordgen_rs.server.tools.arguments.syntax import is_object
-from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.server.tools.syntax import is_object
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
@@ -23,28 +24,17 @@ class _Blocks:
 
     def __init__(self) -> None:
         self._num = 0
-        self._open: str | int | None = None  # the kind of the block that goes on, or its call
+        self._open: type[AnswerEvent] | int | None = None  # the block that goes on, or its call
 
     def say(self, found: Sequence[AnswerEvent]) -> Iterator[Event]:
         """Tell what was said next."""
-        block: Event
         for one in found:
-            if isinstance(one, Call):
-                kind: str | int = one.number
-                delta = {"type": "input_json_delta", "partial_json": one.arguments}
-                block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}"}
-                block |= {"name": one.name, "input": {}}
-            elif isinstance(one, Content):
-                kind, delta = "text", {"type": "text_delta", "text": one.text}
-                block = {"type": "text", "text": ""}
-            else:
-                kind, delta = "thinking", {"type": "thinking_delta", "thinking": one.text}
-                block = {"type": "thinking", "thinking": "", "signature": ""}
+            kind = one.number if isinstance(one, Call) else type(one)
             if kind != self._open:
                 yield from self.close()
-                self._open = kind
+                self._open, block = kind, _block(one)
                 yield {"type": "content_block_start", "index": self._num, "content_block": block}
-            yield {"type": "content_block_delta", "index": self._num, "delta": delta}
+            yield {"type": "content_block_delta", "index": self._num, "delta": _delta(one)}
 
     def close(self) -> Iterator[Event]:
         """End the block that goes on, if one does."""
@@ -54,8 +44,26 @@ class _Blocks:
             yield {"type": "content_block_stop", "index": self._num - 1}
 
 
-def _stream(answered: Answered) -> Writing:
-    blocks = _Blocks()
+def _block(one: AnswerEvent) -> Event:
+    """A block before what it holds."""
+    if isinstance(one, Call):
+        block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}"}
+        return block | {"name": one.name, "input": {}}
+    if isinstance(one, Content):
+        return {"type": "text", "text": ""}
+    return {"type": "thinking", "thinking": "", "signature": ""}
+
+
+def _delta(one: AnswerEvent) -> Event:
+    if isinstance(one, Call):
+        return {"type": "input_json_delta", "partial_json": one.arguments}
+    if isinstance(one, Content):
+        return {"type": "text_delta", "text": one.text}
+    return {"type": "thinking_delta", "thinking": one.text}
+
+
+def _stream(several: Sequence[Answered]) -> Writing:
+    [answered], blocks = several, _Blocks()
     used = {"input_tokens": len(answered.request.prompt_ids), "output_tokens": 0}
     used |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     told = yield [{"type": "message_start", "message": _message(answered) | {"usage": used}}]
@@ -65,19 +73,20 @@ def _stream(answered: Answered) -> Writing:
     yield [*blocks.say(told.said), *blocks.close(), end, {"type": "message_stop"}]
 
 
-def _whole(answered: Answered, end: Ended) -> Event:
+def _whole(several: Sequence[Answered], ends: Sequence[Ended]) -> Event:
     """The message as one object; a call that was cut off is left out."""
-    blocks: list[Event] = []
-    for event in _Blocks().say(end.said):
-        if event["type"] == "content_block_start":
-            blocks.append(event["content_block"] | {"input": ""})
-        elif event["type"] == "content_block_delta":
-            _add(blocks[-1], event["delta"])
-    for block in blocks:
-        given = block.pop("input")
-        if block["type"] == "tool_use":
-            block["input"] = json.loads(given) if is_object(given) else None
-    content = [block for block in blocks if block.get("input", {}) is not None]
+    [answered], [end] = several, ends
+    content = list[Event]()
+    for kind, same in groupby(joined(end.said), type):
+        parts = [*same]
+        if kind is Call:
+            called = [one for one in parts if isinstance(one, Call) and is_object(one.arguments)]
+            content += [_block(one) | {"input": json.loads(one.arguments)} for one in called]
+        else:
+            block = _block(parts[0])
+            content.append(
+                block | {block["type"]: text_of(parts, Content) or text_of(parts, Thought)}
+            )
     return _message(answered) | {"content": content} | _end(end) | {"usage": _usage(end.answer)}
 
 
@@ -108,14 +117,6 @@ def _end(end: Ended) -> Event:
     if end.reason == "stop" and stopped is not None:
         return {"stop_reason": "stop_sequence", "stop_sequence": stopped}
     return {"stop_reason": _REASONS[end.reason], "stop_sequence": None}
-
-
-def _add(block: Event, delta: Event) -> None:
-    """Add a delta to its block; arguments are collected as text."""
-    of_block = {"partial_json": "input"}
-    for name, value in delta.items():
-        if name != "type":
-            block[of_block.get(name, name)] += value
 
 
 def _usage(answer: Answer) -> Event:

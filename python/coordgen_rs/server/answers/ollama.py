@@ -12,31 +12,36 @@ from itertools import groupby
 from typing import Literal
 
 from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing, as_json
-from coordgen_rs.server.answers.logprobs import entries
+from coordgen_rs.server.answers.dialect import (
+    Answered,
+    Dialect,
+    Event,
+    Writing,
+    as_json,
+    entries,
+)
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.tools.arguments.syntax import is_object
-from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.server.tools.syntax import is_object
 
 _Saying = Callable[[Sequence[AnswerEvent]], Event]
-"""Makes the part of a line that holds what was said."""
+"""Makes the part of a line that holds what was said, each call in one part."""
 
 
 def _chat(found: Sequence[AnswerEvent]) -> Event:
     """Of `/api/chat`."""
-    message: Event = {"role": "assistant", "content": _text(found, Content)}
-    if thought := _text(found, Thought):
+    message: Event = {"role": "assistant", "content": text_of(found, Content)}
+    if thought := text_of(found, Thought):
         message["thinking"] = thought
-    calls = _joined([one for one in found if isinstance(one, Call)])
-    if calls := [call for call in calls if is_object(call.arguments)]:
+    calls = [one for one in found if isinstance(one, Call) and is_object(one.arguments)]
+    if calls:
         message["tool_calls"] = [_call(call) for call in calls]
     return {"message": message}
 
 
 def _generated(found: Sequence[AnswerEvent]) -> Event:
     """Of `/api/generate`."""
-    thought = _text(found, Thought)
-    said = {"response": _text(found, Content)}
+    said, thought = {"response": text_of(found, Content)}, text_of(found, Thought)
     return said | {"thinking": thought} if thought else said
 
 
@@ -46,28 +51,32 @@ def loaded(dialect: Dialect, model: str, what: Literal["load", "unload"]) -> Eve
     return _line(model, saying([]), is_end=True) | {"done_reason": what}
 
 
-def _stream(saying: _Saying, answered: Answered) -> Writing:
-    calls = _Calls()
+def _stream(saying: _Saying, several: Sequence[Answered]) -> Writing:
+    [answered] = several
+    open_call = list[AnswerEvent]()
 
-    def lines(found: Sequence[AnswerEvent], *, is_whole: bool) -> list[Event]:
-        said = calls.completed(found, is_whole=is_whole)
-        return [_line(answered.model, saying(one)) for one in said]
+    def lines(told: Delta | Ended, *, is_call_open: bool) -> list[Event]:
+        """What was said, in its order, as lines: text, and calls once they are complete."""
+        said = joined([*open_call, *told.said])
+        open_call[:] = [said.pop()] if said and isinstance(said[-1], Call) and is_call_open else []
+        return [_line(answered.model, saying([*same])) for _, same in groupby(said, type)]
 
     told = yield []
     while isinstance(told, Delta):
-        found = lines(told.said, is_whole=not told.is_call_open)
+        found = lines(told, is_call_open=told.is_call_open)
         if likely := _likely(answered, told.logprobs):
             found = found or [_line(answered.model, saying([]))]
             found[0] |= likely
         told = yield found
-    found = lines(told.said, is_whole=True)
+    found = lines(told, is_call_open=False)
     found.append(_line(answered.model, saying([]), is_end=True) | _end(told))
     found[0] |= _likely(answered, told.logprobs)
     yield found
 
 
-def _whole(saying: _Saying, answered: Answered, end: Ended) -> Event:
-    line = _line(answered.model, saying(end.said), is_end=True)
+def _whole(saying: _Saying, several: Sequence[Answered], ends: Sequence[Ended]) -> Event:
+    [answered], [end] = several, ends
+    line = _line(answered.model, saying(joined(end.said)), is_end=True)
     return line | _likely(answered, end.logprobs) | _end(end)
 
 
@@ -88,36 +97,6 @@ def _encoded(event: Event) -> str:
 
 
 CHAT, GENERATE = _dialect(_chat), _dialect(_generated)
-
-
-class _Calls:
-    """Puts the parts of calls together."""
-
-    def __init__(self) -> None:
-        self._parts: list[AnswerEvent] = []  # of a call that is not complete
-
-    def completed(self, found: Sequence[AnswerEvent], *, is_whole: bool) -> list[list[AnswerEvent]]:
-        """What was said, in its order, as lines: text, and calls once they are complete.
-
-        Args:
-            found: What was said.
-            is_whole: Whether the last call goes on no more.
-        """
-        told: list[list[AnswerEvent]] = []
-        for one in found:
-            if not isinstance(one, Call):
-                told += [self._parts, [one]]
-                self._parts = []
-            elif one.name is not None:
-                told.append(self._parts)
-                self._parts = [one]
-            else:
-                self._parts.append(one)
-        if is_whole:
-            told.append(self._parts)
-            self._parts = []
-        kinds = groupby((part for part in told if part), lambda part: type(part[0]))
-        return [[one for part in parts for one in part] for _, parts in kinds]
 
 
 def _likely(answered: Answered, told: Sequence[TokenLogprob]) -> Event:
@@ -142,23 +121,6 @@ def _end(end: Ended) -> Event:
         "eval_count": len(end.answer.token_ids),
         "eval_duration": _ns(stats.decode_s),
     }
-
-
-def _joined(parts: Sequence[Call]) -> list[Call]:
-    """Calls of which each has all its arguments."""
-    calls = dict[int, Call]()
-    for part in parts:
-        before = calls.get(part.number)
-        if before is None:
-            calls[part.number] = part
-        else:
-            whole = before.arguments + part.arguments
-            calls[part.number] = before._replace(arguments=whole)
-    return list(calls.values())
-
-
-def _text(found: Sequence[AnswerEvent], kind: type[Content] | type[Thought]) -> str:
-    return "".join(one.text for one in found if isinstance(one, kind))
 
 
 def _call(call: Call) -> Event:

@@ -1,175 +1,160 @@
 """OpenAI's chats and completions: one object, or the chunks of a stream, with one answer or more.
 
-In: what a model says. Out: objects for JSON, with the figures of `timings.py`. Where a request has
-several answers, each choice has its figures beside its text, and the prompt counts once.
+In: what a model says. Out: objects for JSON. Where a request has several answers, each choice has
+its figures beside its text, and the prompt counts once.
 """
 
 import secrets
 import time
+from codecs import getincrementaldecoder
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from coordgen_rs.files.version import package_version
 from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
-from coordgen_rs.server.answers.logprobs import CompletionLogprobs, entries
+from coordgen_rs.server.answers.dialect import (
+    LEAST_LOGPROB,
+    Answered,
+    Dialect,
+    Event,
+    StepFigures,
+    Writing,
+    entries,
+    figures,
+    usage,
+)
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.answers.timings import StepFigures, figures, usage
-from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.text.token_spelling import TokenSpelling
 
 _FINGERPRINT = f"coordgen-{package_version()}"
-_OF_CHOICE = ("timings", "metrics", "coordgen")
-"""What stands beside a choice's text where there are several."""
 
 
-class _Objects:
-    """What the objects of one answer have in common, whole or streamed."""
+class _Choice:
+    """One choice, whole or streamed.
 
-    def __init__(self, answered: Answered, index: int = 0) -> None:
-        request = answered.request
-        self._request, self._index = request, index
-        self.is_chat, self.head = request.kind == "chat", _head(answered)
+    Args:
+        answered: What is answered, for each choice.
+        index: The number of this one.
+        head: What all objects of the answer have in common.
+    """
+
+    def __init__(self, answered: Sequence[Answered], index: int, head: Event) -> None:
+        self._answered, self._index, self._head = answered[index], index, head
+        self._is_alone = len(answered) == 1
+        request = self._request = self._answered.request
+        self._is_chat, self._steps = request.kind == "chat", StepFigures(self._answered)
         self._lists = None if request.spelling is None else CompletionLogprobs(request.spelling)
 
-    def chunk(
-        self,
-        said: Event | None,
-        reason: str | None = None,
-        likely: Sequence[TokenLogprob] = (),
+    def opening(self) -> list[Event]:
+        """The chunks before the first text."""
+        if self._is_chat:
+            return [self._chunk({"delta": {"role": "assistant", "content": ""}})]
+        echoed = self._request.echoed
+        return [self._chunk({"text": echoed})] if echoed else []
+
+    def chunks(self, told: Delta) -> list[Event]:
+        """The chunks of what is new with a step."""
+        said, gain = self._delta(told.said), told.gain
+        is_told = gain.token_ids and (self._steps.is_wanted or told.logprobs)
+        if said is None and not is_told:
+            return []
+        chunk = self._chunk(said or self._nothing, told.logprobs)
+        if self._request.with_token_ids:
+            chunk["choices"][0]["token_ids"] = gain.token_ids
+        if own := self._steps.of(gain):
+            self._add(chunk, {"coordgen": own})
+        return [chunk]
+
+    def last(self, told: Ended) -> list[Event]:
+        """The chunks of the end, usage excepted."""
+        said = self._delta(told.said)
+        last = self._chunk(self._nothing, (), told.reason)
+        self._add(last, figures(self._answered, told, is_whole=False))
+        if said is None and not told.logprobs:
+            return [last]
+        return [self._chunk(said or self._nothing, told.logprobs), last]
+
+    def whole(self, told: Ended) -> Event:
+        """The answer as one object."""
+        text = self._request.echoed + told.answer.text
+        said = {"message": _message(told.said)} if self._is_chat else {"text": text}
+        choice = self._choice(said, told.logprobs, told.reason)
+        if self._request.with_token_ids:
+            choice["token_ids"] = told.answer.token_ids
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        used = usage(self._request, told.answer)
+        whole = {"object": kind} | self._head | {"choices": [choice], "usage": used}
+        self._add(whole, figures(self._answered, told, is_whole=True))
+        return whole
+
+    def _add(self, like: Event, told: Event) -> None:
+        """Add figures to an object: beside the text where there are several choices."""
+        (like if self._is_alone else like["choices"][0]).update(told)
+
+    def _chunk(
+        self, said: Event, likely: Sequence[TokenLogprob] = (), reason: str | None = None
     ) -> Event:
-        """A chunk with a choice; None for a chunk without."""
-        choices = [] if said is None else [self.choice(said, reason, likely)]
-        kind = "chat.completion.chunk" if self.is_chat else "text_completion"
-        chunk = {"object": kind} | self.head | {"choices": choices}
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        chunk = {"object": kind} | self._head | {"choices": [self._choice(said, likely, reason)]}
         return chunk | {"usage": None} if self._request.with_usage else chunk
 
-    def choice(self, said: Event, reason: str | None, likely: Sequence[TokenLogprob]) -> Event:
-        """A choice, with how likely its tokens were."""
-        return (
-            {"index": self._index}
-            | said
-            | {"logprobs": self._told(likely), "finish_reason": reason}
-        )
+    def _choice(self, said: Event, likely: Sequence[TokenLogprob], reason: str | None) -> Event:
+        told = {"logprobs": self._likely(likely), "finish_reason": reason}
+        return {"index": self._index} | said | told
 
-    def _told(self, likely: Sequence[TokenLogprob]) -> Event | None:
+    def _likely(self, likely: Sequence[TokenLogprob]) -> Event | None:
         if self._request.spelling is None or self._lists is None or not likely:
             return None
-        if not self.is_chat:
+        if not self._is_chat:
             return self._lists.told(likely)
         return {"content": entries(likely, self._request.spelling), "refusal": None}
 
     @property
-    def nothing(self) -> Event:
+    def _nothing(self) -> Event:
         """The part of a choice that holds no text."""
-        return {"delta": {}} if self.is_chat else {"text": ""}
+        return {"delta": {}} if self._is_chat else {"text": ""}
 
-    def delta(self, found: Sequence[AnswerEvent]) -> Event | None:
+    def _delta(self, found: Sequence[AnswerEvent]) -> Event | None:
         """The part of a choice that holds what is new; None where nothing is."""
-        text = "".join(one.text for one in found if isinstance(one, Content))
-        if not self.is_chat:
+        text = text_of(found, Content)
+        if not self._is_chat:
             return {"text": text} if text else None
-        delta = _thinking(found)
-        if text:
-            delta["content"] = text
-        if calls := [_call(one) | {"index": one.number} for one in _joined(found)]:
-            delta["tool_calls"] = calls
+        delta = _thinking(found) | ({"content": text} if text else {})
+        if calls := _calls(found):
+            delta["tool_calls"] = [_call(one) | {"index": one.number} for one in calls]
         return {"delta": delta} if delta else None
 
 
-def _stream(answered: Answered, index: int = 0, head: Event | None = None) -> Writing:
-    """The chunks of an answer, usage excepted."""
-    request, objects = answered.request, _Objects(answered, index)
-    objects.head = head or objects.head
-    own = StepFigures(answered)
-    opening: Event | None = (
-        {"delta": {"role": "assistant", "content": ""}} if objects.is_chat else None
-    )
-    if opening is None and request.echoed:
-        opening = {"text": request.echoed}
-    told = yield [] if opening is None else [objects.chunk(opening)]
-    while isinstance(told, Delta):
-        said, gain = objects.delta(told.said), told.gain
-        if said is None and not (gain.token_ids and (own.is_wanted or told.logprobs)):
-            told = yield []
-            continue
-        chunk = objects.chunk(said or objects.nothing, None, told.logprobs)
-        if request.with_token_ids:
-            chunk["choices"][0]["token_ids"] = gain.token_ids
-        if mine := own.of(gain):
-            chunk["coordgen"] = mine
-        told = yield [chunk]
-    said = objects.delta(told.said)
-    last = objects.chunk(objects.nothing, told.reason)
-    chunks = [last | figures(answered, told, is_whole=False)]
-    if said is not None or told.logprobs:
-        chunks.insert(0, objects.chunk(said or objects.nothing, None, told.logprobs))
-    yield chunks
-
-
-def _whole(answered: Answered, end: Ended, index: int = 0) -> Event:
-    """An answer as one object."""
-    request, objects, answer = answered.request, _Objects(answered, index), end.answer
-    if objects.is_chat:
-        said: Event = {"message": _message(end.said)}
-    else:
-        said = {"text": request.echoed + answer.text}
-    choice = objects.choice(said, end.reason, end.logprobs)
-    if request.with_token_ids:
-        choice["token_ids"] = answer.token_ids
-    kind = "chat.completion" if objects.is_chat else "text_completion"
-    return (
-        {"object": kind}
-        | objects.head
-        | {"choices": [choice], "usage": usage(request, answer)}
-        | figures(answered, end, is_whole=True)
-    )
-
-
-def stream(answered: Answered) -> Writing:
-    """The chunks of an answer, with usage where it is asked for."""
-    writing = _stream(answered)
-    told = yield next(writing)
-    while isinstance(told, Delta):
-        told = yield writing.send(told)
-    chunks = writing.send(told)
-    if answered.request.with_usage:
-        chunks.append(_used(chunks[0], usage(answered.request, told.answer)))
-    yield chunks
-
-
-def stream_of_several(
-    answered: Sequence[Answered],
-) -> Generator[list[Event], tuple[int, Delta | Ended], None]:
-    """The chunks of several answers to one request; what comes is told with its choice."""
+def _stream(answered: Sequence[Answered]) -> Writing:
     head, usages = _head(answered[0]), dict[int, Event]()
-    writings = [_stream(one, index, head) for index, one in enumerate(answered)]
-    chunks = [chunk for writing in writings for chunk in next(writing)]
+    choices = [_Choice(answered, index, head) for index in range(len(answered))]
+    chunks = [chunk for choice in choices for chunk in choice.opening()]
     while True:
-        choice, told = yield chunks
-        chunks = [_beside_text(chunk) for chunk in writings[choice].send(told)]
-        request = answered[choice].request
-        if isinstance(told, Ended):
-            usages[choice] = usage(request, told.answer)
-            if request.with_usage and len(usages) == len(answered):
-                all_used = summed([usages[number] for number in sorted(usages)])
-                chunks.append(_used(chunks[0], all_used))
+        told = yield chunks
+        if isinstance(told, Delta):
+            chunks = choices[told.choice].chunks(told)
+            continue
+        chunks, request = choices[told.choice].last(told), answered[told.choice].request
+        usages[told.choice] = usage(request, told.answer)
+        if request.with_usage and len(usages) == len(answered):
+            used = {"choices": [], "usage": summed([usages[at] for at in sorted(usages)])}
+            chunks.append({"object": chunks[0]["object"]} | head | used)
 
 
-def whole_of_several(answered: Sequence[Answered], ends: Sequence[Ended]) -> Event:
-    """Several answers to one request as one object."""
-    wholes = [
-        _whole(one, end, index) for index, (one, end) in enumerate(zip(answered, ends, strict=True))
-    ]
-    usages = [whole["usage"] for whole in wholes]
-    choices = [_beside_text(whole)["choices"][0] for whole in wholes]
-    return wholes[0] | {"choices": choices, "usage": summed(usages)}
+def _whole(answered: Sequence[Answered], ends: Sequence[Ended]) -> Event:
+    head = _head(answered[0])
+    wholes = [_Choice(answered, end.choice, head).whole(end) for end in ends]
+    choices = [choice for whole in wholes for choice in whole["choices"]]
+    return wholes[0] | {"choices": choices, "usage": summed([one["usage"] for one in wholes])}
 
 
-OPENAI = Dialect(stream, _whole, last="data: [DONE]\n\n")
+OPENAI = Dialect(_stream, _whole, last="data: [DONE]\n\n")
 
 
 def _head(answered: Answered) -> Event:
-    """What all chunks of a stream have in common."""
+    """What all objects of an answer have in common."""
     prefix = "chatcmpl" if answered.request.kind == "chat" else "cmpl"
     return {
         "id": f"{prefix}-{secrets.token_hex(12)}",
@@ -179,36 +164,21 @@ def _head(answered: Answered) -> Event:
     }
 
 
-def _used(like: Event, told: Event) -> Event:
-    """The chunk that tells the usage of a whole stream."""
-    kept = ("object", "id", "created", "model", "system_fingerprint")
-    return {name: like[name] for name in kept} | {"choices": [], "usage": told}
-
-
 def _message(found: Sequence[AnswerEvent]) -> Event:
     """What a model said, with the parts of each call put together."""
-    text = "".join(one.text for one in found if isinstance(one, Content))
-    calls = [_call(one) for one in _joined(found)]
-    message: Event = {"role": "assistant", "content": text, "refusal": None}
-    message |= _thinking(found)
+    text, calls = text_of(found, Content), [_call(one) for one in _calls(found)]
+    message: Event = {"role": "assistant", "content": text, "refusal": None} | _thinking(found)
     return message | {"content": text or None, "tool_calls": calls} if calls else message
 
 
 def _thinking(found: Sequence[AnswerEvent]) -> Event:
     """What a model thinks, as clients of llama.cpp and of vLLM read it; nothing if it does not."""
-    thought = "".join(one.text for one in found if isinstance(one, Thought))
+    thought = text_of(found, Thought)
     return {"reasoning_content": thought, "reasoning": thought} if thought else {}
 
 
-def _joined(found: Sequence[AnswerEvent]) -> list[Call]:
-    """Calls, or their next parts, with what belongs to one call put together."""
-    joined: list[Call] = []
-    for one in found:
-        if isinstance(one, Call) and one.name is None and joined:
-            joined[-1] = joined[-1]._replace(arguments=joined[-1].arguments + one.arguments)
-        elif isinstance(one, Call):
-            joined.append(one)
-    return joined
+def _calls(found: Sequence[AnswerEvent]) -> list[Call]:
+    return [one for one in joined(found) if isinstance(one, Call)]
 
 
 def _call(call: Call) -> Event:
@@ -235,9 +205,44 @@ def summed(usages: Sequence[Event]) -> Event:
     }
 
 
-def _beside_text(chunk: Event) -> Event:
-    """An object or a chunk whose figures stand in its choice: each choice has its own."""
-    told = {name: chunk.pop(name) for name in _OF_CHOICE if name in chunk}
-    if told:
-        chunk["choices"][0] |= told
-    return chunk
+class CompletionLogprobs:
+    """The lists of a completion: of a stream, those of what is new in each chunk.
+
+    Args:
+        spelling: How tokens are spelt.
+    """
+
+    def __init__(self, spelling: TokenSpelling) -> None:
+        self._spelling, self._offset = spelling, 0
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def told(self, told: Sequence[TokenLogprob]) -> dict[str, Any]:
+        """The lists for the next tokens; the token itself is always among the alternatives."""
+        return {
+            "tokens": [self._text(one.token_id) for one in told],
+            "token_logprobs": [max(one.logprob, LEAST_LOGPROB) for one in told],
+            "top_logprobs": [self._top(one) for one in told],
+            "text_offset": [self._start(one.token_id) for one in told],
+        }
+
+    def _start(self, token_id: int) -> int:
+        """Where a token's text starts: behind the characters that are whole before it."""
+        start = self._offset
+        if not self._spelling.is_special(token_id):
+            self._offset += len(self._decoder.decode(self._spelling.bytes_of(token_id)))
+        return start
+
+    def _top(self, one: TokenLogprob) -> dict[str, float]:
+        top = dict[str, float]()
+        for token_id, logprob in one.top:
+            # Two tokens may share a text, as a byte and its character: the likelier one stays.
+            top.setdefault(self._text(token_id), max(logprob, LEAST_LOGPROB))
+        return top | {self._text(one.token_id): max(one.logprob, LEAST_LOGPROB)}
+
+    def _text(self, token_id: int) -> str:
+        """A token's text; one of no whole characters by its bytes, as OpenAI writes them."""
+        spelt = self._spelling.bytes_of(token_id)
+        try:
+            return spelt.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + spelt.decode("ascii", "backslashreplace")

@@ -1,202 +1,78 @@
 """OpenAI's responses: one object, or the events of a stream, each with its number.
 
-In: what a model says. Out: objects for JSON, with the figures of `timings.py` in the response
+In: what a model says. Out: objects for JSON, with figures in the response
 itself. Its output is items, in the order in which they are said; events tell how each begins, grows
 and ends.
 """
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
-from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.server.answers.dialect import Answered, Dialect, Event, Writing
-from coordgen_rs.server.answers.logprobs import entries
+from coordgen_rs.server.answers.dialect import (
+    Answered,
+    Dialect,
+    Event,
+    StepFigures,
+    Writing,
+    entries,
+    figures,
+    usage,
+)
 from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.answers.timings import StepFigures, figures, usage
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought
+from coordgen_rs.server.tools.calls import Call, Thought
 from coordgen_rs.server.tools.functions import Tools
 
-_DELTA = {"reasoning": "response.reasoning_text", "message": "response.output_text"}
-
-
-class OutputItems:
-    """The items of one response.
-
-    Args:
-        event: Makes an event of a type and its fields, with its number.
-
-    Attributes:
-        listed: The items as far as they have been said.
-    """
-
-    def __init__(self, event: Callable[..., Event]) -> None:
-        self._event = event
-        self.listed: list[dict[str, Any]] = []
-        self._is_open = False  # whether the last one goes on
-        self._entries: list[dict[str, Any]] = []  # of tokens, to be told with the next text
-
-    def say(
-        self, found: Iterable[AnswerEvent], logprobs: Sequence[dict[str, Any]] = ()
-    ) -> list[Event]:
-        """Tell what the model says.
-
-        Args:
-            found: Thinking, text and calls, in order.
-            logprobs: How likely tokens were, as OpenAI tells it; told with the next text.
-        """
-        self._entries += logprobs
-        events: list[Event] = []
-        for one in found:
-            if isinstance(one, Thought):
-                events += self._text("reasoning", one.text)
-            elif isinstance(one, Content):
-                events += self._text("message", one.text)
-            else:
-                events += self._call(one)
-        return events
-
-    def text(self, text: str) -> list[Event]:
-        """Tell text, which may be empty, of the item that is open, or of the answer."""
-        is_thinking = self._is_open and self.listed[-1]["type"] == "reasoning"
-        return self._text("reasoning" if is_thinking else "message", text)
-
-    def close(self, status: str) -> list[Event]:
-        """End the output; the last item has the response's own status.
-
-        Args:
-            status: "completed" or "incomplete".
-        """
-        events = [] if self.listed else self._open_text("message")
-        if self._entries and self._is_open and self.listed[-1]["type"] == "message":
-            events += self._text("message", "")
-        return [*events, *self._close(status)]
-
-    def _text(self, kind: str, text: str) -> list[Event]:
-        is_same = self._is_open and self.listed[-1]["type"] == kind
-        events = [] if is_same else [*self._close("completed"), *self._open_text(kind)]
-        part, more = self.listed[-1]["content"][0], dict[str, Any]()
-        part["text"] += text
-        if kind == "message":
-            more["logprobs"], self._entries = self._entries, []
-            part["logprobs"] += more["logprobs"]
-        place = self._part_place()
-        return [*events, self._event(f"{_DELTA[kind]}.delta", **place, delta=text, **more)]
-
-    def _call(self, call: Call) -> list[Event]:
-        events: list[Event] = []
-        if call.name is not None:
-            events += self._close("completed")
-            events += self._open(
-                {
-                    "id": f"fc_{secrets.token_hex(12)}",
-                    "type": "function_call",
-                    "status": "in_progress",
-                    "call_id": f"call_{secrets.token_hex(12)}",
-                    "name": call.name,
-                    "arguments": "",
-                }
-            )
-        if call.arguments:
-            self.listed[-1]["arguments"] += call.arguments
-            kind = "response.function_call_arguments.delta"
-            events.append(self._event(kind, **self._place(), delta=call.arguments))
-        return events
-
-    def _open(self, item: dict[str, Any]) -> list[Event]:
-        self.listed.append(item)
-        self._is_open = True
-        at = len(self.listed) - 1
-        return [self._event("response.output_item.added", output_index=at, item=_copy(item))]
-
-    def _open_text(self, kind: str) -> list[Event]:
-        is_message = kind == "message"
-        own = {"role": "assistant"} if is_message else {"summary": list[Any]()}
-        item: dict[str, Any] = {
-            "id": f"{'msg' if is_message else 'rs'}_{secrets.token_hex(12)}",
-            "type": kind,
-            **own,
-            "status": "in_progress",
-            "content": [],
-        }
-        events = self._open(item)
-        item["content"].append(_part(kind))
-        part = self._event("response.content_part.added", **self._part_place(), part=_part(kind))
-        return [*events, part]
-
-    def _close(self, status: str) -> list[Event]:
-        """End the open item, if there is one."""
-        if not self._is_open:
-            return []
-        self._is_open = False
-        item = self.listed[-1]
-        item["status"] = status
-        if item["type"] != "function_call":
-            [part] = item["content"]
-            place, told = self._part_place(), {"text": part["text"]}
-            if item["type"] == "message":
-                told["logprobs"] = list(part["logprobs"])
-            events = [
-                self._event(f"{_DELTA[item['type']]}.done", **place, **told),
-                self._event("response.content_part.done", **place, part=_copied(part)),
-            ]
-        else:
-            kind = "response.function_call_arguments.done"
-            told = {"name": item["name"], "arguments": item["arguments"]}
-            events = [self._event(kind, **self._place(), **told)]
-        at = len(self.listed) - 1
-        done = self._event("response.output_item.done", output_index=at, item=_copy(item))
-        return [*events, done]
-
-    def _place(self) -> dict[str, Any]:
-        return {"item_id": self.listed[-1]["id"], "output_index": len(self.listed) - 1}
-
-    def _part_place(self) -> dict[str, Any]:
-        return self._place() | {"content_index": 0}
-
-
-def _part(kind: str) -> dict[str, Any]:
-    if kind == "reasoning":
-        return {"type": "reasoning_text", "text": ""}
-    return {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-
-
-def _copied(part: dict[str, Any]) -> dict[str, Any]:
-    return {name: list(it) if isinstance(it, list) else it for name, it in part.items()}
-
-
-def _copy(item: dict[str, Any]) -> dict[str, Any]:
-    """An item as it is now: it may grow before the event is sent."""
-    if item["type"] == "function_call":
-        return dict(item)
-    return item | {"content": [_copied(part) for part in item["content"]]}
+_DELTA = {"reasoning": "reasoning_text", "message": "output_text"}
 
 
 class _Response:
-    """One response: its events are numbered, and its items are those of `items`."""
+    """One response as it grows: its items, and the events that tell of it, which are numbered."""
 
     def __init__(self, answered: Answered) -> None:
-        self._answered, self._number = answered, 0
-        self.base = _base(answered)
-        self.items = OutputItems(self.event)
+        self._answered, self._number, self._base = answered, 0, _base(answered)
+        self.items = list[Event]()
+        self._is_open = False  # whether the last one goes on
+        self._entries = list[Event]()  # of tokens, to be told with the next text
 
     def event(self, kind: str, **values: Any) -> Event:
-        """An event, with its number."""
-        event = {"type": kind, "sequence_number": self._number, **values}
+        """An event of a response, with its number."""
+        event = {"type": f"response.{kind}", "sequence_number": self._number, **values}
         self._number += 1
         return event
 
-    def entries(self, likely: Sequence[TokenLogprob]) -> list[Event]:
-        """How likely tokens were, as OpenAI tells it."""
-        spelling = self._answered.request.spelling
-        return [] if spelling is None else entries(likely, spelling)
+    def begin(self) -> list[Event]:
+        """The events before the first item."""
+        return [self.event(kind, response=self._base) for kind in ("created", "in_progress")]
 
-    def ended(self, end: Ended) -> list[Event]:
-        """The events of what was said last."""
-        events = self.items.say(end.said, self.entries(end.logprobs))
-        return [*events, *self.items.close(_status(end))]
+    def say(self, told: Delta | Ended) -> list[Event]:
+        """Tell what the model says; how likely tokens were is told with the next text."""
+        if (spelling := self._answered.request.spelling) is not None:
+            self._entries += entries(told.logprobs, spelling)
+        events = list[Event]()
+        for one in told.said:
+            if isinstance(one, Call):
+                events += self._call(one)
+            else:
+                kind = "reasoning" if isinstance(one, Thought) else "message"
+                events += self._text(kind, one.text)
+        return events
+
+    def go_on(self) -> list[Event]:
+        """Tell a step of no text, of the item that is open, or of the answer."""
+        return self._text("reasoning" if self._has_open("reasoning") else "message", "")
+
+    def end(self, told: Ended) -> list[Event]:
+        """Tell what is left; the last item has the response's own status."""
+        events = self.say(told)
+        if not self.items:
+            events += self._open_text("message")
+        if self._entries and self._has_open("message"):
+            events += self._text("message", "")
+        return [*events, *self._close(_status(told))]
 
     def whole(self, end: Ended) -> Event:
         """The whole response; its output has been said."""
@@ -205,11 +81,11 @@ class _Response:
         if request.with_token_ids:
             mine["coordgen"]["token_ids"] = answer.token_ids
         is_cut = status == "incomplete"
-        return self.base | {
+        return self._base | {
             "status": status,
             "completed_at": None if is_cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
-            "output": self.items.listed,
+            "output": self.items,
             "usage": {
                 "input_tokens": told["prompt_tokens"],
                 "input_tokens_details": told["prompt_tokens_details"],
@@ -221,33 +97,115 @@ class _Response:
             **mine,
         }
 
+    def _has_open(self, kind: str) -> bool:
+        return self._is_open and self.items[-1]["type"] == kind
 
-def _stream(answered: Answered) -> Writing:
+    def _text(self, kind: str, text: str) -> list[Event]:
+        is_same = self._has_open(kind)
+        events = [] if is_same else [*self._close("completed"), *self._open_text(kind)]
+        [part], more = self.items[-1]["content"], Event()
+        part["text"] += text
+        if kind == "message":
+            more["logprobs"], self._entries = self._entries, []
+            part["logprobs"] += more["logprobs"]
+        delta = self.event(f"{_DELTA[kind]}.delta", **self._place, delta=text, **more)
+        return [*events, delta]
+
+    def _call(self, call: Call) -> list[Event]:
+        events = list[Event]()
+        if call.name is not None:
+            item = {
+                "id": f"fc_{secrets.token_hex(12)}",
+                "type": "function_call",
+                "status": "in_progress",
+                "call_id": f"call_{secrets.token_hex(12)}",
+                "name": call.name,
+                "arguments": "",
+            }
+            events = [*self._close("completed"), self._open(item)]
+        if call.arguments:
+            self.items[-1]["arguments"] += call.arguments
+            kind = "function_call_arguments.delta"
+            events.append(self.event(kind, **self._place, delta=call.arguments))
+        return events
+
+    def _open(self, item: Event) -> Event:
+        """Begin an item; the event has it as it is now."""
+        self.items.append(item)
+        self._is_open = True
+        at = len(self.items) - 1
+        return self.event("output_item.added", output_index=at, item=dict(item))
+
+    def _open_text(self, kind: str) -> list[Event]:
+        prefix, own, more = "rs", Event(summary=[]), Event()
+        if kind == "message":
+            prefix, own, more = "msg", Event(role="assistant"), Event(annotations=[], logprobs=[])
+        item: Event = {"id": f"{prefix}_{secrets.token_hex(12)}", "type": kind, **own}
+        part = {"type": _DELTA[kind], "text": "", **more}
+        added = self._open(item | {"status": "in_progress", "content": []})
+        self.items[-1]["content"] = [part | deepcopy(more)]
+        return [added, self.event("content_part.added", **self._place, part=part)]
+
+    def _close(self, status: str) -> list[Event]:
+        """End the open item, if there is one."""
+        if not self._is_open:
+            return []
+        self._is_open, item, place = False, self.items[-1], self._place
+        item["status"], events = status, list[Event]()
+        if item["type"] == "function_call":
+            told = {"name": item["name"], "arguments": item["arguments"]}
+            events.append(self.event("function_call_arguments.done", **place, **told))
+        else:
+            [part] = item["content"]
+            told = {name: part[name] for name in ("text", "logprobs") if name in part}
+            events.append(self.event(f"{_DELTA[item['type']]}.done", **place, **told))
+            events.append(self.event("content_part.done", **place, part=part))
+        at = len(self.items) - 1
+        return [*events, self.event("output_item.done", output_index=at, item=item)]
+
+    @property
+    def _place(self) -> Event:
+        """Where the last item stands, and where its text does."""
+        item = self.items[-1]
+        place = {"item_id": item["id"], "output_index": len(self.items) - 1}
+        return place if item["type"] == "function_call" else place | {"content_index": 0}
+
+
+def _stream(several: Sequence[Answered]) -> Writing:
+    [answered] = several
     request, response, own = answered.request, _Response(answered), StepFigures(answered)
-    event, items, beside = response.event, response.items, _Beside()
-    told = yield [
-        event("response.created", response=response.base),
-        event("response.in_progress", response=response.base),
-    ]
+    beside = Event()  # for the next event: nothing of it is for a call's own events
+    told = yield response.begin()
     while isinstance(told, Delta):
-        events = items.say(told.said, response.entries(told.logprobs))
-        if told.gain.token_ids and (own.is_wanted or told.logprobs):
+        events, gain = response.say(told), told.gain
+        if gain.token_ids and (own.is_wanted or told.logprobs):
             # Where nothing is certain yet, thinking or a call may be what comes first.
-            is_certain = items.listed or request.thinking is None
+            is_certain = response.items or request.thinking is None
             if not events and request.tools is None and is_certain:
-                events = items.text("")
-            beside.add(own.of(told.gain), told.gain.token_ids if request.with_token_ids else None)
+                events = response.go_on()
+            _add(beside, own.of(gain), gain.token_ids if request.with_token_ids else ())
             if events:
-                events[-1] |= beside.taken()
+                events[-1] |= beside
+                beside = Event()
         told = yield events
-    events = response.ended(told)
-    events[0] |= beside.taken()
-    yield [*events, event(f"response.{_status(told)}", response=response.whole(told))]
+    events = response.end(told)
+    events[0] |= beside
+    yield [*events, response.event(_status(told), response=response.whole(told))]
 
 
-def _whole(answered: Answered, end: Ended) -> Event:
+def _add(beside: Event, own: Event, token_ids: Sequence[int]) -> None:
+    """Add a step's figures and tokens to those of the steps before it."""
+    for name, value in own.items():
+        waiting = beside.setdefault("coordgen", {})
+        waiting[name] = waiting.get(name, []) + value if isinstance(value, list) else value
+    if token_ids:
+        beside["token_ids"] = [*beside.get("token_ids", []), *token_ids]
+
+
+def _whole(several: Sequence[Answered], ends: Sequence[Ended]) -> Event:
+    [answered], [end] = several, ends
     response = _Response(answered)
-    response.ended(end)
+    response.end(end)
     return response.whole(end)
 
 
@@ -262,26 +220,6 @@ def _failure(error: RefusalError, num_events: int) -> Event:
 
 
 RESPONSES = Dialect(_stream, _whole, _failure)
-
-
-class _Beside:
-    """What is told beside the next event: nothing of it is for a call's own events."""
-
-    def __init__(self) -> None:
-        self._waiting: Event = {}
-
-    def add(self, own: Event, token_ids: Sequence[int] | None) -> None:
-        """Add a step's figures and tokens."""
-        waiting = self._waiting.setdefault("coordgen", {}) if own else {}
-        for name, value in own.items():
-            waiting[name] = waiting.get(name, []) + value if isinstance(value, list) else value
-        if token_ids is not None:
-            self._waiting["token_ids"] = [*self._waiting.get("token_ids", []), *token_ids]
-
-    def taken(self) -> Event:
-        """All of it; nothing waits any more."""
-        waiting, self._waiting = self._waiting, {}
-        return waiting
 
 
 def _status(end: Ended) -> str:

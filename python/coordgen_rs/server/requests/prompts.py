@@ -17,7 +17,7 @@ from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.refusal import RefusalError, TooLongError, names_path
 from coordgen_rs.server.requests.fields import Fields
 from coordgen_rs.server.requests.messages import check_messages
-from coordgen_rs.server.tools.constraint import format_for
+from coordgen_rs.server.tools.formats import format_for
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
 from coordgen_rs.text.thinking import CHANNELS

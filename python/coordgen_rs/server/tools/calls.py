@@ -1,16 +1,15 @@
 """Calls of functions in what a model says: told apart from other text, as they are made.
 
 In: an answer's text, piece by piece. Out: content, and calls. Text that turns out to be no call is
-content: nothing that the model says is lost. How calls are written is known to `formats.py`;
-whether the answer is constrained to that, so that a call that has begun can be streamed, to
-`constraint.py`.
+content: nothing that the model says is lost. How calls are written, and whether the answer is
+constrained to that, so that a call that has begun can be streamed, is known to `formats.py`.
+Readers are generators over one buffer: plain walks over the text, which wait by `yield` wherever
+the next piece decides.
 """
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-
-from coordgen_rs.server.tools.text_buffer import TextBuffer
 
 Parameters = Mapping[str, dict[str, Any]]
 """The JSON schema of each function's arguments, by the function's name."""
@@ -60,6 +59,75 @@ class Choice:
 
 
 AnswerEvent = Content | Thought | Call
+
+
+def joined(found: Iterable[AnswerEvent]) -> list[AnswerEvent]:
+    """What was said, with the parts of each call put together."""
+    told = list[AnswerEvent]()
+    for one in found:
+        before = told[-1] if told else None
+        if isinstance(one, Call) and one.name is None and isinstance(before, Call):
+            told[-1] = before._replace(arguments=before.arguments + one.arguments)
+        else:
+            told.append(one)
+    return told
+
+
+def text_of(found: Iterable[AnswerEvent], kind: type[Content] | type[Thought]) -> str:
+    """The text of one kind in what was said."""
+    return "".join(one.text for one in found if isinstance(one, kind))
+
+
+class TextBuffer:
+    """The text that is not read yet.
+
+    Attributes:
+        ahead: The text.
+    """
+
+    def __init__(self) -> None:
+        self.ahead = ""
+
+    def take(self, num_chars: int) -> str:
+        """Read the next characters."""
+        text, self.ahead = self.ahead[:num_chars], self.ahead[num_chars:]
+        return text
+
+    def which(self, *marks: str) -> Generator[None, None, str]:
+        """Wait for one of some marks; "" where something else comes.
+
+        White space around marks is passed over, but the mark stays ahead.
+
+        Args:
+            marks: The marks; those that are empty or white space are none.
+        """
+        marks = tuple(filter(None, map(str.strip, marks)))
+        while marks:
+            rest = self.ahead.lstrip()
+            if found := next(filter(rest.startswith, marks), ""):
+                self.ahead = rest
+                return found
+            if rest and not any(mark.startswith(rest) for mark in marks):
+                break
+            yield
+        return ""
+
+    def skip(self, mark: str) -> Generator[None]:
+        """Pass a mark, white space around it aside.
+
+        Raises:
+            ValueError: Something else comes.
+        """
+        found = yield from self.which(mark)
+        if found != mark.strip():
+            raise ValueError(f"no {mark}")
+        self.take(len(found))
+
+
+def begun_len(text: str, mark: str) -> int:
+    """How many of a text's last characters may be the beginning of a mark."""
+    longest = min(len(text), len(mark) - 1)
+    return next((n for n in range(longest, 0, -1) if text.endswith(mark[:n])), 0)
 
 
 class CallReader(TextBuffer):

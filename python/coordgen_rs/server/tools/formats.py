@@ -1,30 +1,45 @@
-"""The formats in which models write calls, which of them a chat template is for, and their readers.
+"""The formats in which models write calls, which of them a model has, and how it is held to it.
 
-In: a chat template; functions; an answer's text. Out: a format; a reader of calls. A family of
-models whose calls stand between marks is a row here, and its signs below.
+In: a chat template, the tools of a request, a model; an answer's text. Out: a format, a reader of
+calls, and a grammar, so that a call that begins is one that the function takes. A family of models
+whose calls stand between marks is a row here, and its signs below. Without the package llguidance,
+or where the request has a grammar of its own that is no JSON schema, there is no constraint: calls
+are found in the text, and given when they are complete.
 """
 
+import json
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coordgen_rs.server.tools.arguments.pairs import PYTHON, gemma_syntax
-from coordgen_rs.server.tools.arguments.xml import XML
-from coordgen_rs.server.tools.calls import CallReader, Parameters
+from coordgen_rs.errors import GrammarError, OptionError
+from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
+from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
+from coordgen_rs.model import Model
+from coordgen_rs.server.refusal import UnfollowedError
+from coordgen_rs.server.tools.calls import CallReader, Choice, Parameters
+from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.harmony import HARMONY, Harmony, HarmonyReader
-from coordgen_rs.server.tools.marked_format import MarkedFormat
-from coordgen_rs.server.tools.marked_reader import MarkedReader
+from coordgen_rs.server.tools.marked import MarkedFormat, MarkedReader
+from coordgen_rs.server.tools.pairs import PYTHON, gemma_syntax
+from coordgen_rs.server.tools.syntax import Lexicon
+from coordgen_rs.server.tools.xml import XML
+
+_MOST_COSTLY = 3
+"""Schemas of a request that may turn out to cost too much, in a few seconds each."""
+_LISTING = re.compile(r" 1 \| .*", re.DOTALL)
+"""The text of a grammar, which llguidance puts behind what is wrong with it."""
 
 ToolCallFormat = MarkedFormat | Harmony
 
-HERMES = MarkedFormat(
-    "hermes", opening="<tool_call>", closing="</tool_call>", gap="\n", is_bare=True
-)
+HERMES = MarkedFormat("hermes", "<tool_call>", "</tool_call>", gap="\n", is_bare=True)
 """Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 4; models whose template knows no tools are
 told of it in words (`prompts.py`)."""
 
 LLAMA = MarkedFormat(
     "llama",
     opening="<|python_tag|>",
-    after='", "parameters": ',
+    call='{"name": "NAME", "parameters": ARGUMENTS}',
     between="; ",
     is_bare=True,
     prefers_bare=True,
@@ -36,11 +51,9 @@ QWEN_XML = MarkedFormat(
     "qwen-xml",
     opening="<tool_call>",
     closing="</tool_call>",
+    call="<function=NAME>ARGUMENTS</function>",
     begin="<function=",
     gap="\n",
-    before="<function=",
-    after=">",
-    end="</function>",
     syntax=XML,
 )
 """Qwen3-Coder, Qwen3.5 and Qwen3.6: a function with its parameters as tags."""
@@ -48,10 +61,8 @@ QWEN_XML = MarkedFormat(
 MISTRAL_NAMED = MarkedFormat(
     "mistral-named",
     opening="[TOOL_CALLS]",
+    call="NAME[ARGS]ARGUMENTS",
     begin="",
-    before="",
-    after="[ARGS]",
-    end="",
     between="[TOOL_CALLS]",
     hidden=("[ARGS]",),
     id_len=9,
@@ -59,13 +70,7 @@ MISTRAL_NAMED = MarkedFormat(
 """Newer Mistral models: the name, and JSON."""
 
 MISTRAL_LISTED = MarkedFormat(
-    "mistral-listed",
-    opening="[TOOL_CALLS]",
-    begin="[",
-    first="[",
-    between=", ",
-    last="]",
-    id_len=9,
+    "mistral-listed", "[TOOL_CALLS]", begin="[", first="[", between=", ", last="]", id_len=9
 )
 """Mistral: a list in JSON."""
 
@@ -75,34 +80,21 @@ GRANITE = replace(MISTRAL_LISTED, name="granite", opening="<|tool_call|>", id_le
 PHI = replace(GRANITE, name="phi", closing="<|/tool_call|>")
 """Phi-4-mini: a list in JSON between two marks."""
 
-LFM2 = MarkedFormat(
-    "lfm2",
+LFM2 = replace(
+    GRANITE,
+    name="lfm2",
     opening="<|tool_call_start|>",
     closing="<|tool_call_end|>",
-    begin="[",
-    first="[",
-    before="",
-    after="(",
-    end=")",
-    between=", ",
-    last="]",
+    call="NAME(ARGUMENTS)",
     syntax=PYTHON,
 )
 """LFM2 and LFM2.5: calls as a list in Python."""
 
 
 def _gemma(name: str, opening: str, closing: str, quote: str) -> MarkedFormat:
-    """`call:NAME{..}` between two marks, with texts between quotes of its own."""
-    return MarkedFormat(
-        name,
-        opening=opening,
-        closing=closing,
-        begin="call:",
-        before="call:",
-        after="{",
-        syntax=gemma_syntax(quote),
-        hidden=(quote,),
-    )
+    """Calls between two marks, with texts between quotes of their own."""
+    call, syntax = "call:NAME{ARGUMENTS}", gemma_syntax(quote)
+    return MarkedFormat(name, opening, closing, call, begin="call:", syntax=syntax, hidden=(quote,))
 
 
 GEMMA = _gemma("gemma", "<|tool_call>", "<tool_call|>", '<|"|>')
@@ -127,10 +119,8 @@ DEEPSEEK = MarkedFormat(
     "deepseek",
     opening=_deepseek_mark("calls", "begin"),
     closing=_deepseek_mark("calls", "end"),
+    call=f"{_CALL}function{_SEPARATOR}NAME\n```json\nARGUMENTS\n```{_CALL_END}",
     begin="",
-    before=f"{_CALL}function{_SEPARATOR}",
-    after="\n```json\n",
-    end=f"\n```{_CALL_END}",
     between="\n",
     hidden=(_CALL, _SEPARATOR, _CALL_END),
 )
@@ -196,3 +186,107 @@ def call_reader(calling: Calling | None) -> CallReader:
     if isinstance(calling.format, Harmony):
         return HarmonyReader(parameters, is_constrained=is_constrained)
     return MarkedReader(calling.format, parameters, is_constrained=is_constrained)
+
+
+def format_for(model: Model) -> ToolCallFormat:
+    """The format in which a model writes calls: its template's, or the one that it is told of."""
+    return format_of(model.tools_template) if model.reads_tools else HERMES
+
+
+def constrained(
+    tools: Tools, model: Model, given: Grammar | None, given_field: str | None = None
+) -> tuple[Calling, Grammar | None]:
+    """How calls are told, and what the answer is constrained to.
+
+    Args:
+        tools: The functions.
+        model: Who answers.
+        given: What the answer is constrained to where nothing is called; None for nothing.
+        given_field: The field that asks for that.
+
+    Raises:
+        UnfollowedError: A call has to be made, or a function is strict, and cannot be followed.
+    """
+    calling = Calling(format_for(model), tools.callable)
+    if given is not None and not isinstance(given, JsonSchema):
+        return calling, given
+    answer = None if given is None else json.loads(given.text)
+    is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
+    choice = Choice(tools.callable, tools.is_required, is_parallel, answer)
+    try:
+        lark = _grammar(calling.format, choice, tools.strict, model)
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        if not tools.is_required and not tools.strict:
+            return calling, given
+        schemas = tools.schemas
+        if answer is not None and given_field is not None:
+            schemas[given_field] = answer
+        why, field = _at_fault(schemas, model, error)
+        raise UnfollowedError(why, field) from error
+    return replace(calling, is_constrained=True), lark
+
+
+def _grammar(call_format: ToolCallFormat, choice: Choice, strict: set[str], model: Model) -> Lark:
+    """The grammar, which the model can follow. In it, what cannot be followed is any object.
+
+    Raises:
+        OptionError: The package llguidance is missing.
+        GrammarError: A schema cannot be followed, and has to be; or they are too many.
+    """
+    try:
+        return _checked(call_format, choice, model)
+    except GrammarError:
+        loose = _loose(choice.parameters, model)
+        if choice.is_required or strict & loose or not loose:
+            raise
+    parameters = {**choice.parameters, **{name: {"type": "object"} for name in loose}}
+    return _checked(call_format, replace(choice, parameters=parameters), model)
+
+
+def _checked(call_format: ToolCallFormat, choice: Choice, model: Model) -> Lark:
+    """A grammar that the model can follow.
+
+    Raises:
+        GrammarError: It cannot.
+    """
+    lexicon = Lexicon(model.tokenizer.added_tokens(), model.end_token_ids)
+    are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
+    lark = LarkOfSchemas(call_format.grammar(choice, lexicon), are_cheap)
+    model.check_grammar(lark)
+    return lark
+
+
+def _loose(schemas: Mapping[str, dict[str, object]], model: Model) -> set[str]:
+    """The functions whose schemas cannot be followed; behind a few that cost too much, all."""
+    loose, num_costly = set[str](), 0
+    for name, schema in schemas.items():
+        why = GrammarError() if num_costly == _MOST_COSTLY else _why_not(schema, model)
+        num_costly += isinstance(why, TooCostlyError)
+        if why is not None:
+            loose.add(name)
+    return loose
+
+
+def _why_not(schema: dict[str, object], model: Model) -> Exception | None:
+    """Why a schema cannot be followed; None where it can."""
+    try:
+        model.check_grammar(JsonSchema(schema))
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        return error
+    return None
+
+
+def _at_fault(
+    schemas: dict[str, dict[str, object]], model: Model, error: Exception
+) -> tuple[Exception, str]:
+    """Why functions cannot be followed, and the field at fault.
+
+    Args:
+        schemas: All schemas of the request, by their fields.
+        model: Who answers.
+        error: What is wrong with the grammar of all of it, which no client has seen.
+    """
+    for field, schema in schemas.items():
+        if why := _why_not(schema, model):
+            return why, field
+    return GrammarError(_LISTING.sub("", str(error))), "tools"

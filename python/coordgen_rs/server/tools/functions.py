@@ -1,7 +1,7 @@
 """The functions that a request offers to the model, and whether it has to call one.
 
 In: `tools`, `tool_choice` and `parallel_tool_calls` of a body. Out: `Tools`, or a refusal that
-names the field. How the answer is constrained to them stands in `constraint.py`, how calls are read
+names the field. How the answer is constrained to them stands in `formats.py`, how calls are read
 in `calls.py`.
 """
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.tools.arguments.schemas import choices_of, kind_of
+from coordgen_rs.server.tools.syntax import choices_of, kind_of
 
 MOST_TOOLS = 128
 """The same limit as OpenAI's."""

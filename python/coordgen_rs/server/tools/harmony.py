@@ -5,18 +5,32 @@ In: text behind `<|start|>assistant`. Out: thinking (the channel `analysis`), co
 """
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import suppress
 
-from coordgen_rs.server.tools.arguments.syntax import is_object, read_json
-from coordgen_rs.server.tools.calls import CallReader, Choice, Content, Parameters, Thought
-from coordgen_rs.server.tools.lexicon import TEXT, WHITE, Lexicon, Rules, grammar_of
-from coordgen_rs.server.tools.text_buffer import begun_len
+from coordgen_rs.server.tools.calls import (
+    CallReader,
+    Choice,
+    Content,
+    Parameters,
+    Thought,
+    begun_len,
+)
+from coordgen_rs.server.tools.syntax import (
+    TEXT,
+    WHITE,
+    Lexicon,
+    Rules,
+    grammar_of,
+    is_object,
+    read_json,
+)
 
 _START, _CHANNEL, _CONSTRAIN, _MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _TO = re.compile(r"to=functions\.([^\s<]+)")
 _SAYS = re.compile(r"<\|channel\|>\s*(\w+)")
+_HEADERS = (_START, _CHANNEL)
 _LONGEST_HEADER = 400
 """Characters; a longer one is none."""
 
@@ -58,56 +72,58 @@ class Harmony:
 
 
 class HarmonyReader(CallReader):
-    """Reads one answer.
+    """Reads one answer, and what it thinks.
 
     Args:
-        parameters: The functions that may be called.
+        parameters: The functions that may be called; none where channels alone are told apart.
         is_constrained: Whether the answer is constrained to the grammar.
     """
 
-    def __init__(self, parameters: Parameters, *, is_constrained: bool) -> None:
+    def __init__(self, parameters: Parameters, *, is_constrained: bool = False) -> None:
         super().__init__()
         self._parameters, self._is_constrained = parameters, is_constrained
-        self._is_begun = False  # whether anything was said: what is addressed comes first
         self._is_behind_call = False
-        self._is_plain = False  # whether it was said without a header: then no other is cut
 
     def _answer(self) -> Generator[None]:
+        marks: tuple[str, ...] = (*_HEADERS, "to=functions.")  # what is addressed comes first
         while not self._is_over or self.ahead:
-            yield from self._message()
+            yield from self._message(marks)
+            marks = _HEADERS
 
-    def _message(self) -> Generator[None]:
-        """Read a message with its header."""
-        while (end := self.ahead.find(_MESSAGE)) < 0:
-            header = self.ahead.lstrip()
-            marks = (_START, _CHANNEL) if self._is_begun else (_START, _CHANNEL, "to=functions.")
+    def _message(self, marks: tuple[str, ...]) -> Generator[None]:
+        """Read a message; `marks` are what its header may begin with."""
+        while True:
+            header, mark, _ = self.ahead.lstrip().partition(_MESSAGE)
             may_be_one = len(header) <= _LONGEST_HEADER and any(
                 header.startswith(mark) or mark.startswith(header) for mark in marks
             )
-            if self._is_over or not may_be_one:
-                is_cut = self._is_cut and self._is_constrained and not self._is_plain and may_be_one
-                is_blank = not header and self._is_behind_call
-                if not (self._is_over and (header.startswith(marks) or is_cut or is_blank)):
-                    self._tell(Content, self.ahead)
-                    self._is_plain = True
-                self.ahead = ""
-            if self._is_over:
-                return
+            if mark or self._is_over or not may_be_one:
+                break
             yield
-        header = self.take(end)
-        self.take(len(_MESSAGE))
-        self._is_begun, self._is_plain = True, False
+        if not may_be_one:
+            yield from self._text(Content, _ENDS)
+        elif mark:
+            self.take(self.ahead.find(_MESSAGE) + len(_MESSAGE))
+            yield from self._behind(header)
+        else:
+            is_cut = self._is_cut and self._is_constrained
+            is_blank = not header and self._is_behind_call
+            if not (header.startswith(marks) or is_cut or is_blank):
+                self._tell(Content, self.ahead)
+            self.ahead = ""
+
+    def _behind(self, header: str) -> Generator[None]:
+        """Read what stands behind a header."""
         to, says = _TO.search(header), _SAYS.search(header)
         self._is_behind_call = to is not None and to[1] in self._parameters
         if to is not None and self._is_behind_call:
             yield from self._call(to[1])
         else:
             is_thought = says is not None and says[1] == "analysis"
-            yield from self._text(Thought if is_thought else Content)
+            yield from self._text(Thought if is_thought else Content, (*_ENDS, _START))
 
-    def _text(self, kind: type[Content] | type[Thought]) -> Generator[None]:
-        """Read text up to the mark behind it."""
-        marks = (*_ENDS, _START)
+    def _text(self, kind: type[Content] | type[Thought], marks: Sequence[str]) -> Generator[None]:
+        """Read text up to one of some marks; the one that begins a header stays ahead."""
         while True:
             kept = 0 if self._is_over else max(begun_len(self.ahead, mark) for mark in marks)
             found = [(at, mark) for mark in marks if (at := self.ahead.find(mark)) >= 0]
@@ -120,24 +136,29 @@ class HarmonyReader(CallReader):
 
     def _call(self, name: str) -> Generator[None]:
         """Read arguments: as they come where they are constrained, else all at once."""
+        parts, is_whole = list[str](), False
         if self._is_constrained:
             self._tell_call(name)
             self.is_open = True
-            with suppress(ValueError):
-                yield from read_json(self, self._parameters[name], self._tell_arguments)
-                self.is_open = False
-        else:
-            parts = list[str]()
-            with suppress(ValueError):
-                for _ in read_json(self, self._parameters[name], parts.append):
-                    if self._is_over:
-                        break
-                    yield
-            if not is_object(arguments := "".join(parts)):
-                self._tell(Content, arguments)
-                yield from self._text(Content)
-                return
+        tell = self._tell_arguments if self._is_constrained else parts.append
+        with suppress(ValueError):
+            for _ in read_json(self, self._parameters[name], tell):
+                if self._is_over:
+                    break
+                yield
+            else:
+                is_whole = True
+        if self._is_constrained:
+            self.is_open = not is_whole
+        elif is_object(arguments := "".join(parts)):
             self._tell_call(name, arguments)
+        else:
+            self._tell(Content, arguments)
+            yield from self._text(Content, (*_ENDS, _START))
+            return
+        yield from self._pass_ends()
+
+    def _pass_ends(self) -> Generator[None]:
         for mark in _ENDS:
             self.ahead = self.ahead.lstrip()
             while not self._is_over and mark.startswith(self.ahead) and self.ahead != mark:
@@ -146,10 +167,6 @@ class HarmonyReader(CallReader):
             self.ahead = self.ahead.removeprefix(mark)
         if self._is_cut and any(mark.startswith(self.ahead) for mark in _ENDS):
             self.ahead = ""
-
-    def _tell(self, kind: type[Content] | type[Thought], text: str) -> None:
-        self._is_begun = True
-        super()._tell(kind, text)
 
 
 HARMONY = Harmony()

@@ -8,10 +8,9 @@ listed. Nothing holds the pattern or the length of a text: what is between the m
 import json
 from collections.abc import Collection, Generator
 
-from coordgen_rs.server.tools.arguments import schemas
-from coordgen_rs.server.tools.arguments.syntax import ArgumentSyntax, Schema, Tell
-from coordgen_rs.server.tools.lexicon import Lexicon, Rules, regex
-from coordgen_rs.server.tools.text_buffer import TextBuffer, begun_len
+from coordgen_rs.server.tools import syntax
+from coordgen_rs.server.tools.calls import TextBuffer, begun_len
+from coordgen_rs.server.tools.syntax import ArgumentSyntax, Lexicon, Rules, Schema, Tell, regex
 
 _OPEN, _CLOSE, _END = "<parameter=", "</parameter>", "</function>"
 _ANY_TEXT = rf"/(.|\n)*{regex(chr(10) + _CLOSE)}/"
@@ -21,7 +20,7 @@ _PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _read(buffer: TextBuffer, schema: Schema, tell: Tell) -> Generator[None]:
-    named, before = schemas.properties_of(schema), "{"
+    named, before = syntax.properties_of(schema), "{"
     while (mark := (yield from buffer.which(_OPEN, _END))) == _OPEN:
         name = yield from _name(buffer, named)
         tell(f"{before}{json.dumps(name, ensure_ascii=False)}: ")
@@ -84,9 +83,9 @@ def _value(buffer: TextBuffer, schema: Schema, tell: Tell) -> Generator[None]:
 def _texts_of(schema: Schema) -> list[str] | None:
     """The texts that a schema lists, which stand without quotes; None where any may stand."""
     found = list[str]()
-    for one in schemas.choices_of(schema, schema):
-        if schemas.kind_of(one) == "string":
-            if (values := schemas.values_of(one)) is None:
+    for one in syntax.choices_of(schema, schema):
+        if syntax.kind_of(one) == "string":
+            if (values := syntax.values_of(one)) is None:
                 return None
             found += [value for value in values if isinstance(value, str)]
     return found
@@ -94,16 +93,16 @@ def _texts_of(schema: Schema) -> list[str] | None:
 
 def _may_be_json(schema: Schema) -> bool:
     """Whether an argument may be written as JSON: it could not be told from any text."""
-    is_other = any(schemas.kind_of(one) != "string" for one in schemas.choices_of(schema, schema))
+    is_other = any(syntax.kind_of(one) != "string" for one in syntax.choices_of(schema, schema))
     return is_other and _texts_of(schema) is not None
 
 
 def _lark(schema: Schema, place: str, lexicon: Lexicon) -> tuple[str, Rules]:
-    if schemas.is_open(schema):
+    if syntax.is_open(schema):
         any_one = rf"/{regex(_OPEN)}[^>\n]+>\n{_ANY_TEXT[1:]}"
         return f"{_LINE} ({place}x {_LINE})*", {f"{place}x[lazy]": any_one}
-    rules, parts, required = Rules(), [_LINE], schemas.required_of(schema)
-    for number, (name, one) in enumerate(schemas.properties_of(schema).items()):
+    rules, parts, required = Rules(), [_LINE], syntax.required_of(schema)
+    for number, (name, one) in enumerate(syntax.properties_of(schema).items()):
         rule = f"{place}-{number}"
         value = _value_lark(one, rule, lexicon, rules)
         rules[rule] = f"{lexicon.literal(f'{_OPEN}{name}>')} {value} {_LINE}"

@@ -11,16 +11,16 @@ and bounds of numbers, but no patterns and lengths.
 """
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar.own_stack import MOST_LEVELS
-from coordgen_rs.server.tools.arguments import schemas
-from coordgen_rs.server.tools.arguments.syntax import ArgumentSyntax, Schema
-from coordgen_rs.server.tools.arguments.values import read_pairs, written_name
-from coordgen_rs.server.tools.lexicon import Lexicon, Rules, regex
+from coordgen_rs.server.tools import syntax
+from coordgen_rs.server.tools.calls import TextBuffer
+from coordgen_rs.server.tools.syntax import ArgumentSyntax, Lexicon, Rules, Schema, Tell, regex
 
 _PYTHON_WORDS = {True: "True", False: "False", None: "None"}
 _PYTHON_QUOTED = r"/'([^'\\\n]|\\['\\nt])*'/"
@@ -30,6 +30,21 @@ _DEEPEST = 8
 """Levels of a schema that Gemma is constrained to; below them any value is allowed."""
 _GEMMA_NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/"
 _GEMMA_NAME = r"/[^\s,:=()\[\]{}'\"<]+/"
+_DEEPEST_VALUE = 300
+"""Levels of lists and objects in a value; one of more is none."""
+_WORDS = {"True": "true", "False": "false", "None": "null"}
+_NAME = r"[^\s,:=()\[\]{}'\"<]++"
+_TEXT = r"{0}(?P<{1}>[^{0}\\]*+(?:\\.[^{0}\\]*+)*+){0}"
+_TOKEN = "|".join(
+    [
+        _TEXT.format("'", "single"),
+        _TEXT.format('"', "double"),
+        r"(?P<sign>[\[\]{}(),:=])",
+        rf"(?P<word>{_NAME})(?=.)",  # one at the end may go on
+    ]
+)
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
 def _pairs(
@@ -44,7 +59,7 @@ def _pairs(
         pair: Writes an argument, given its name and schema.
         rules: Gets the rules that are made.
     """
-    named, required = schemas.properties_of(schema), schemas.required_of(schema)
+    named, required = syntax.properties_of(schema), syntax.required_of(schema)
     for number, (name, one) in enumerate(named.items()):
         own, rest = f"{place}-{number}", f" {place}-{number + 1}"
         rules[own] = pair(name, one)
@@ -57,29 +72,29 @@ def _pairs(
 
 
 def _python_lark(schema: Schema, place: str, lexicon: Lexicon) -> tuple[str, Rules]:
-    if schemas.is_open(schema):
+    if syntax.is_open(schema):
         value = f'{lexicon.json({})} | {_PYTHON_QUOTED} | "True" | "False" | "None"'
         return f'({place}p (", " {place}p)*)?', {f"{place}p": f'{_PYTHON_NAME} "=" ({value})'}
 
     def pair(name: str, one: Schema) -> str:
         values = " | ".join(
-            _python_value(choice, one, lexicon) for choice in schemas.choices_of(one, one)
+            _python_value(choice, one, lexicon) for choice in syntax.choices_of(one, one)
         )
-        return f"{lexicon.literal(f'{written_name(name)}=')} ({values})"
+        return f"{lexicon.literal(f'{_written_name(name)}=')} ({values})"
 
     rules: Rules = {}
     return _pairs(schema, place, '", "', pair, rules), rules
 
 
 def _python_value(schema: Schema, root: Schema, lexicon: Lexicon) -> str:
-    if (values := schemas.values_of(schema)) is not None:
+    if (values := syntax.values_of(schema)) is not None:
         return "(" + " | ".join(_python_listed(value, lexicon) for value in values) + ")"
-    kind = schemas.kind_of(schema)
+    kind = syntax.kind_of(schema)
     if kind == "boolean":
         return '("True" | "False")'
     if kind == "null":
         return '"None"'
-    as_json = lexicon.json(schemas.with_definitions(schema, root))
+    as_json = lexicon.json(syntax.with_definitions(schema, root))
     is_any_text = kind == "string" and schema.keys() <= _TEXT_KEYS
     return f"({as_json} | {_PYTHON_QUOTED})" if is_any_text else as_json
 
@@ -104,13 +119,15 @@ class _GemmaGrammar:
     def object(self, schema: Schema, depth: int) -> str:
         """What stands between the braces of an object."""
         self._num_objects += 1
-        place, whole = f"{self._place}g{self._num_objects}", schemas.resolved(schema, self._root)
-        if schemas.is_open(whole):
+        place, whole = f"{self._place}g{self._num_objects}", syntax.resolved(schema, self._root)
+        if syntax.is_open(whole):
             pair = f'{_GEMMA_NAME} ":" {self._anything()}'
             return f'({pair} ("," {pair})*)?'
 
         def pair_of(name: str, one: Schema) -> str:
-            return f"{self._lexicon.literal(f'{written_name(name)}:')} {self.value(one, depth + 1)}"
+            return (
+                f"{self._lexicon.literal(f'{_written_name(name)}:')} {self.value(one, depth + 1)}"
+            )
 
         return _pairs(whole, place, '","', pair_of, self.rules)
 
@@ -127,13 +144,13 @@ class _GemmaGrammar:
             raise UnsupportedGrammarError(
                 f"the parameters cannot be followed: they have more than {MOST_LEVELS:,} parts"
             )
-        choices = schemas.choices_of(schema, self._root)
+        choices = syntax.choices_of(schema, self._root)
         return "(" + " | ".join(self._one(choice, depth) for choice in choices) + ")"
 
     def _one(self, schema: Schema, depth: int) -> str:
-        if (values := schemas.values_of(schema)) is not None:
+        if (values := syntax.values_of(schema)) is not None:
             return " | ".join(map(self._listed, values))
-        match schemas.kind_of(schema):
+        match syntax.kind_of(schema):
             case "object":
                 return f'"{{" {self.object(schema, depth)} "}}"'
             case "array":
@@ -141,7 +158,7 @@ class _GemmaGrammar:
                 item = self.value(items, depth + 1) if isinstance(items, dict) else self._anything()
                 return f'"[" ({item} ("," {item})*)? "]"'
             case "integer" | "number":
-                return self._lexicon.json(schemas.with_definitions(schema, self._root))
+                return self._lexicon.json(syntax.with_definitions(schema, self._root))
             case "string":
                 return self._string()
             case "boolean":
@@ -180,11 +197,121 @@ def _gemma_lark(quote: str, schema: Schema, place: str, lexicon: Lexicon) -> tup
     return grammar.object(schema, 0), grammar.rules
 
 
-PYTHON = ArgumentSyntax(_python_lark, partial(read_pairs, between="=", end=")"))
+def _written_name(name: str) -> str:
+    """A name as it is read: in quotes where it would not end where it ends."""
+    return name if re.fullmatch(_NAME, name) else _json(name)
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2])
+
+
+class _Scanner:
+    """Reads names and values that are next in a buffer, and leaves them there.
+
+    Args:
+        buffer: The text.
+        quote: What stands around texts beside the quotes of Python and JSON; "" for nothing else.
+
+    Attributes:
+        at: Where what is not read begins.
+    """
+
+    def __init__(self, buffer: TextBuffer, quote: str) -> None:
+        self._buffer, self._quote, self.at = buffer, quote, 0
+        mark = re.escape(quote)
+        raw = f"{mark}(?P<raw>.*?){mark}|" if quote else ""
+        self._pattern = re.compile(rf"\s*+(?:{raw}{_TOKEN})", re.DOTALL)
+
+    def token(self) -> Generator[None, None, tuple[str, str]]:
+        """Read a token: its kind, and its text.
+
+        Raises:
+            ValueError: There is none.
+        """
+        while (found := self._pattern.match(self._buffer.ahead, self.at)) is None:
+            rest = self._buffer.ahead[self.at :].lstrip()
+            if rest.startswith("<") and not (
+                self._quote and self._quote.startswith(rest[: len(self._quote)])
+            ):
+                raise ValueError("no value")
+            yield
+        self.at, kind = found.end(), found.lastgroup or ""
+        if kind not in ("single", "double"):
+            return kind, found[kind]
+        return "text", _ESCAPED.sub(
+            lambda one: chr(int(one[1], 16)) if one[1] else _ESCAPES.get(one[2], one[2]),
+            found[kind],
+        )
+
+    def value(self) -> Generator[None, None, str]:
+        """Read a value, and give it as JSON.
+
+        Raises:
+            ValueError: There is none.
+        """
+        written, depth, word = list[str](), 0, None
+        while True:
+            kind, text = yield from self.token()
+            if kind == "sign":
+                depth += (text in "[{") - (text in "]}")
+                if not 0 <= depth <= _DEEPEST_VALUE or not (depth or written):
+                    raise ValueError("no value")
+                if text == ":" and word is not None:
+                    written[-1] = _json(word)
+                elif text in "]}" and written[-1] == ",":
+                    written.pop()
+                written.append(text)
+            else:
+                written.append(_WORDS.get(text, text) if kind == "word" else _json(text))
+            word = text if kind == "word" else None
+            if not depth:
+                return _json(json.loads(" ".join(written)))
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _read(
+    buffer: TextBuffer, schema: Schema, tell: Tell, *, between: str, end: str, quote: str = ""
+) -> Generator[None]:
+    """Read arguments that are names and values, and tell each when it is whole.
+
+    Args:
+        buffer: The text.
+        schema: The schema of the arguments.
+        tell: Takes them.
+        between: What stands between name and value.
+        end: The character behind the last; it is not read.
+        quote: Same as in `_Scanner`.
+
+    Raises:
+        ValueError: They are written in another way.
+    """
+    scanner, before = _Scanner(buffer, quote), "{"
+    while (token := (yield from scanner.token())) != ("sign", end):
+        if before == ", ":
+            if token != ("sign", ","):
+                raise ValueError("no comma")
+            token = yield from scanner.token()
+        kind, name = token
+        if kind == "sign" or (yield from scanner.token()) != ("sign", between):
+            raise ValueError(f"no {between}")
+        value = yield from scanner.value()
+        buffer.take(scanner.at)
+        scanner.at = 0
+        tell(f"{before}{_json(name)}: {value}")
+        before = ", "
+    buffer.take(scanner.at - len(end))
+    tell("{}" if before == "{" else "}")
+
+
+PYTHON = ArgumentSyntax(_python_lark, partial(_read, between="=", end=")"))
 
 
 def gemma_syntax(quote: str) -> ArgumentSyntax:
     """Gemma's syntax, with a mark around texts."""
     return ArgumentSyntax(
-        partial(_gemma_lark, quote), partial(read_pairs, between=":", end="}", quote=quote)
+        partial(_gemma_lark, quote), partial(_read, between=":", end="}", quote=quote)
     )
