@@ -50,8 +50,7 @@ from coordgen_rs.server.refusal import (
     refused,
 )
 from coordgen_rs.server.requests import anthropic, ollama, openai
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, most_body_bytes, read
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
 from coordgen_rs.server.worker import Worker
@@ -227,8 +226,7 @@ class Endpoints:
         """What a model is and can do, for Ollama's clients."""
         name, fields = await self.read(request)
         other = fields.text("name")  # as it was called before
-        fields.ignore("verbose", "system", "template", "options")
-        fields.end()
+        fields.end("verbose", "system", "template", "options")
         self._models.found(other)
         return JSONResponse(listed.shown(self._models, self._models.found(name or other)))
 

@@ -20,8 +20,7 @@ from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.server.network.client import Client, client_of
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES, read
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, read
 
 PATH = "/v1/documents"
 

@@ -14,7 +14,7 @@ from coordgen_rs.files.version import package_version
 from coordgen_rs.model import Model
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.models.offered import LATEST, Offered
-from coordgen_rs.server.requests.infill import infill_marks
+from coordgen_rs.server.requests.prompts import infill_marks
 
 VERSION = "0.12.0"
 """The version of Ollama whose API this follows: clients ask for it before they use what is new."""

@@ -18,7 +18,7 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.refusal import UnfollowedError
-from coordgen_rs.server.requests.formats import Constraint
+from coordgen_rs.server.requests.options import Constraint
 from coordgen_rs.server.tools.constraint import constrained
 from coordgen_rs.server.tools.formats import Calling
 from coordgen_rs.server.tools.functions import Tools

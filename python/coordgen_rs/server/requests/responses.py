@@ -10,12 +10,18 @@ from typing import Any
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.formats import format_of
-from coordgen_rs.server.requests.messages import ROLES, arguments_of, call_of, text_of
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.requests.openai import settings_of
-from coordgen_rs.server.requests.options import limit_of, num_alternatives_of
-from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
+from coordgen_rs.server.requests.options import format_of, limit_of, num_alternatives_of
+from coordgen_rs.server.requests.prompts import (
+    NAMELESS,
+    ROLES,
+    Dialogue,
+    call_of,
+    chat_ids,
+    effort_of,
+    text_of,
+)
 from coordgen_rs.server.requests.record import Request, complete
 from coordgen_rs.server.tools.functions import tools_of
 
@@ -136,8 +142,7 @@ class _Dialogue:
             if add is None:
                 raise item.unsupported("type", f"is not supported: {_KINDS}")
             add(item)
-            item.ignore("id", "status")
-            item.end()
+            item.end("id", "status")
 
     def _add_message(self, item: Fields) -> None:
         item.ignore("phase")
@@ -149,13 +154,10 @@ class _Dialogue:
         self.messages.append(message)
 
     def _add_call(self, item: Fields) -> None:
-        name, identity = item.text("name"), item.text("call_id")
+        name, identity = item.needed("name", NAMELESS), item.text("call_id")
         item.only("namespace", why="functions have no namespaces")
         item.ignore("caller")
-        if name is None:
-            raise item.wrong("name", "must be the function's name")
-        given = arguments_of(item, "arguments", item.take("arguments"))
-        call = call_of(identity, name, given)
+        call = call_of(identity, name, item, "arguments")
         if identity is not None:
             self._names[identity] = name
         if self._turn is None:
@@ -164,10 +166,8 @@ class _Dialogue:
         self._turn.setdefault("tool_calls", []).append(call)
 
     def _add_output(self, item: Fields) -> None:
-        identity = item.text("call_id")
+        identity = item.needed("call_id", "must be the id of a call")
         item.ignore("caller")
-        if identity is None:
-            raise item.wrong("call_id", "must be the id of a call")
         message = {"role": "tool", "tool_call_id": identity}
         if identity in self._names:
             message["name"] = self._names[identity]
@@ -204,8 +204,7 @@ def _part(item: Fields, name: str, part: object) -> str:
     kinds = ("input_text", "output_text", "reasoning_text", "text")
     fields.only("type", *kinds, why="the model reads text only")
     text = fields.text("text")
-    fields.ignore("annotations", "logprobs")
-    fields.end()
+    fields.end("annotations", "logprobs")
     if text is None:
         raise RefusalError(f"{fields.name('text')} must be text", param=fields.name("text"))
     return text
