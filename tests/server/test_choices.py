@@ -17,8 +17,8 @@ from coordgen_rs.errors import BundleError, NonFiniteLogitsError
 from coordgen_rs.server.answers import awaiting
 from coordgen_rs.server.answers.answering import _Sent
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.refusal import RefusalError

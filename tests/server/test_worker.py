@@ -18,8 +18,8 @@ from coordgen_rs.model.answer import Answer
 from coordgen_rs.server.answers import awaiting
 from coordgen_rs.server.answers.reader import AnswerReader
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.client import Client
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.turns import FairQueue, Waiter

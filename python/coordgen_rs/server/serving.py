@@ -18,8 +18,8 @@ import uvicorn
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.connections import Connection, Connections
 from coordgen_rs.server.network.listening import (
     ACCEPTED_AT_ONCE,

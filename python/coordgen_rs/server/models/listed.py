@@ -12,8 +12,8 @@ from typing import Any
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.files.version import package_version
 from coordgen_rs.model import Model
+from coordgen_rs.server.models import LATEST, Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import LATEST, Offered
 from coordgen_rs.server.requests.prompts import infill_marks
 
 VERSION = "0.12.0"
