@@ -268,15 +268,16 @@ def test_who_waits_for_room_is_sent_away_when_the_server_ends(tmp_path):
     several = Several(tmp_path, limit=150)
     may_all(several)
     several.models.start()
-    with several.models.hold("a") as busy, several.models.hold("b") as waiting:
+    with several.models.hold("a") as busy:
         asyncio.run(busy.opened())
-        while several.models.state("a") != "unloaded":  # asked to go for b
-            pass
-        several.models.stop_all(UnavailableError("the server is going down"))
-        with pytest.raises(UnavailableError, match="going down"):
-            asyncio.run(waiting.opened())
-        several.models.join()
-        assert (several.opened, waiting.state) == (["a"], "failed")
+        with several.models.hold("b") as waiting:
+            while several.models.state("a") != "unloaded":  # asked to go for b
+                pass
+            several.models.stop_all(UnavailableError("the server is going down"))
+            with pytest.raises(UnavailableError, match="going down"):
+                asyncio.run(waiting.opened())
+            several.models.join()
+            assert (several.opened, waiting.state) == (["a"], "failed")
 
 
 def test_no_model_is_opened_once_the_server_is_told_to_end(tmp_path):
