@@ -43,12 +43,7 @@ from coordgen_rs.server.network.keys import ApiKey
 from coordgen_rs.server.network.lanes import Lanes
 from coordgen_rs.server.network.places import Places
 from coordgen_rs.server.page import page
-from coordgen_rs.server.refusal import (
-    OF_ANTHROPIC,
-    RefusalError,
-    refusal,
-    refused,
-)
+from coordgen_rs.server.refusal import OF_ANTHROPIC, RefusalError, refusal, refused
 from coordgen_rs.server.requests import anthropic, ollama, openai
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, most_body_bytes, read
 from coordgen_rs.server.requests.record import Request as ParsedRequest
@@ -78,15 +73,9 @@ _TOLD = {
 _NO_EMBEDDINGS = "the server gives no embeddings: its models answer with text"
 _NO_FILES = "the server does not change its models: give others on its command line"
 _UNSUPPORTED = {
-    "/v1/embeddings": _NO_EMBEDDINGS,
-    "/api/embed": _NO_EMBEDDINGS,
-    "/api/embeddings": _NO_EMBEDDINGS,
-    "/api/pull": _NO_FILES,
-    "/api/push": _NO_FILES,
-    "/api/create": _NO_FILES,
-    "/api/copy": _NO_FILES,
-    "/api/delete": _NO_FILES,
-    "/api/blobs/{digest}": _NO_FILES,
+    **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
+    **dict.fromkeys(("/api/pull", "/api/push", "/api/create", "/api/copy"), _NO_FILES),
+    **dict.fromkeys(("/api/delete", "/api/blobs/{digest}"), _NO_FILES),
     "/v1/messages/batches": "the server takes requests one by one, not in batches",
 }
 """Paths of other servers that this one does not have, and why."""
@@ -170,13 +159,8 @@ def make_app(models: Models, access: Access) -> ASGIApp:
             allow_private_network=True,
             expose_headers=["Retry-After"],
         )
-    return Guard(
-        app,
-        keys=access.keys,
-        hosts=access.hosts,
-        origins=access.origins,
-        place=endpoints.place,
-    )
+    keys, hosts, origins = access.keys, access.hosts, access.origins
+    return Guard(app, keys=keys, hosts=hosts, origins=origins, place=endpoints.place)
 
 
 class Endpoints:
@@ -423,12 +407,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """What Starlette refuses by itself: an unknown path, or another method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == 404:
-        told = RefusalError("there is no such path", status=404, kind="not_found_error")
-    elif status == 405:
-        told = RefusalError("the path does not take this method", status=405)
-    else:
-        told = RefusalError("the request cannot be read", status=status)
+    said = {404: "there is no such path", 405: "the path does not take this method"}
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    told = RefusalError(said.get(status, "the request cannot be read"), status=status, kind=kind)
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
     return refused(told, request.scope)
