@@ -155,40 +155,27 @@ def _message(message: Fields) -> list[dict[str, Any]]:
     role = message.one_of("role", _ROLES)
     blocks = _blocks(message, "content")
     message.end()
-    if role == "assistant":
-        return [_said(blocks)]
-    found, texts = list[dict[str, Any]](), list[str]()
+    texts, thoughts = list[str](), list[str]()
+    calls, results = list[dict[str, Any]](), list[dict[str, Any]]()
     for kind, block in blocks:
-        if kind == "tool_result" and role == "user":
-            found.append(_result(block))
-        else:
-            texts.append(_text(kind, block))
-    if texts or not found:
-        found.append({"role": role, "content": "\n".join(texts)})
-    return found
-
-
-def _said(blocks: list[tuple[str | None, Fields]]) -> dict[str, Any]:
-    """What the model said before: text, thoughts and calls.
-
-    Raises:
-        RefusalError: It is malformed.
-    """
-    texts, thoughts, calls = list[str](), list[str](), list[dict[str, Any]]()
-    for kind, block in blocks:
-        if kind == "thinking":
-            thoughts.append(block.text("thinking") or "")
-            block.end("signature")
-        elif kind == "redacted_thinking":
-            block.end("data")
-        elif kind == "tool_use":
-            calls.append(_call(block))
-        else:
-            texts.append(_text(kind, block))
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+        match role, kind:
+            case "user", "tool_result":
+                results.append(_result(block))
+            case "assistant", "tool_use":
+                calls.append(_call(block))
+            case "assistant", "thinking":
+                thoughts.append(block.text("thinking") or "")
+                block.end("signature")
+            case "assistant", "redacted_thinking":
+                block.end("data")
+            case _:
+                texts.append(_text(kind, block))
+    said: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
     if any(thoughts):
-        message["reasoning_content"] = "\n".join(thoughts)
-    return message | {"tool_calls": calls} if calls else message
+        said["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        said["tool_calls"] = calls
+    return results if results and not texts else [*results, said]
 
 
 def _call(block: Fields) -> dict[str, Any]:

@@ -293,11 +293,25 @@ async def read(
 
 
 def _parsed(body: bytes) -> Fields:
-    _check_num_values(body)
+    """The fields of a body.
+
+    Raises:
+        RefusalError: It is no JSON object, or would become far more objects than it has bytes.
+    """
+    if _num_values(body) > MOST_VALUES and _num_values(_STRING.sub(b"", body)) > MOST_VALUES:
+        raise RefusalError(
+            f"the body has more than {MOST_VALUES:,} values in lists and objects",
+            status=413,
+            code="body_too_large",
+        )
     try:
         return Fields(parse_json(body, "the body"))
     except JsonTextError as error:
         raise RefusalError(str(error), code="invalid_json") from error
+
+
+def _num_values(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 async def _body(request: Request, most_bytes: int) -> bytes:
@@ -322,21 +336,3 @@ async def _body(request: Request, most_bytes: int) -> bytes:
         code="body_too_large",
         headers=headers,
     )
-
-
-def _check_num_values(body: bytes) -> None:
-    """Refuse what would become far more objects than it has bytes.
-
-    Raises:
-        RefusalError: There are too many lists, objects and values in them.
-    """
-    if _num_values(body) > MOST_VALUES and _num_values(_STRING.sub(b"", body)) > MOST_VALUES:
-        raise RefusalError(
-            f"the body has more than {MOST_VALUES:,} values in lists and objects",
-            status=413,
-            code="body_too_large",
-        )
-
-
-def _num_values(text: bytes) -> int:
-    return text.count(b",") + text.count(b"[") + text.count(b"{")
