@@ -243,7 +243,7 @@ class Endpoints:
         is_of_ollama = dialect in (CHAT, GENERATE)
         if is_of_ollama and (what := ollama.asked_of_model(fields)) is not None:
             check = partial(ollama.check_of_model, fields, is_chat=dialect is CHAT)
-            await self.in_lane(request, check)
+            await self._lanes.run(client_of(request.scope), check)
             if what == "load":
                 await self.opened(request, name)
             return JSONResponse(loaded(dialect, shown, what))
@@ -268,10 +268,8 @@ class Endpoints:
             parsed, namespace = parse(model), self._namespace(client)
             each = [parsed.choice(number) for number in range(parsed.num_choices)]
             begun = each[: 1 if parsed.seed is None else None]
-            return (
-                [Answered(one, name, worker.text_of) for one in each],
-                [one.begin(model, namespace=namespace) for one in begun],
-            )
+            answered = [Answered(one, name, worker.text_of) for one in each]
+            return answered, [one.begin(model, namespace=namespace) for one in begun]
 
         try:
             model = await worker.opened(admission)
@@ -279,16 +277,7 @@ class Endpoints:
         except asyncio.CancelledError:  # its client has left
             worker.figures.ended("given_up")
             raise
-        self._hold_places(request, client, len(streams))
-        return Prepared(worker, admission, client, answered, streams)
-
-    def _hold_places(self, request: Request, client: Client, num: int) -> None:
-        """Hold a place for each answer of a request; it has one already.
-
-        Raises:
-            RefusalError: The client has too few, now or ever.
-        """
-        places = self._models.places
+        places, num = self._models.places, len(streams)
         if num > places.most:
             raise RefusalError(
                 f"n is {num}, but a client may have {places.most} answers at a time here: "
@@ -296,7 +285,8 @@ class Endpoints:
                 param="n",
                 code="invalid_value",
             )
-        held(request.scope).enter_context(places.more(client, num - 1))
+        held(request.scope).enter_context(places.more(client, num - 1))  # one it has already
+        return Prepared(worker, admission, client, answered, streams)
 
     async def _while_wanted(self, client: Client, worker: Worker, function: Callable[[], _T]) -> _T:
         """Run what may compile a grammar in a lane, until the client leaves or the server ends.
@@ -323,17 +313,13 @@ class Endpoints:
             is_wanted.reset(compiling)
             await asyncio.gather(running, return_exceptions=True)  # it has its lane until then
 
-    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
-        """Run what takes long in a thread, in turn with others of the client."""
-        return self._lanes.run(client_of(request.scope), function)
-
     async def tell(
         self, told: Callable[[Fields, Model], dict[str, Any]], request: Request
     ) -> Response:
         """Answer with what a model's tokenizer or template makes of a body."""
         name, fields = await self.read(request)
-        model = await self.opened(request, name)
-        return JSONResponse(await self.in_lane(request, partial(told, fields, model)))
+        model, client = await self.opened(request, name), client_of(request.scope)
+        return JSONResponse(await self._lanes.run(client, partial(told, fields, model)))
 
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
@@ -347,9 +333,8 @@ class Endpoints:
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""
-        if self._access.namespace_by_key and client.key:
-            return f"{self._access.namespace}/{client.key}"
-        return None
+        is_own = self._access.namespace_by_key and client.key
+        return f"{self._access.namespace}/{client.key}" if is_own else None
 
     async def _corpus(self, request: Request) -> Callable[[], Corpus]:
         """Opens the documents that a client's requests draft from.

@@ -102,12 +102,12 @@ class Models:
             opening.num_held += 1
             opening.last_used = next(self._uses)
         try:
-            yield opening.worker
+            yield opening
         finally:
             with self._right:
                 opening.num_held -= 1
                 if opening.is_leaving and not opening.num_held:
-                    opening.worker.close()
+                    opening.close()
                 self._right.notify_all()  # it may go now
 
     def found(self, name: str | None) -> Offered:
@@ -134,8 +134,7 @@ class Models:
 
     def worker(self, name: str) -> Worker | None:
         """The worker that has a model, or is about to; None where it is not open."""
-        opening = self._slots[name].opening
-        return None if opening is None else opening.worker
+        return self._slots[name].opening
 
     def open_one(self, name: str) -> Model | None:
         """A model, if it can be asked now."""
@@ -197,7 +196,7 @@ class Models:
 
     def _metrics_of(self, slot: "_Slot") -> str:
         """The counts of a model, those of when it was open before among them."""
-        workers = [opening.worker for opening in self._open_ones if opening.slot is slot]
+        workers = [one for one in self._open_ones if one.slot is slot]
         now = self.worker(slot.offered.name)
         return slot.figures.text(
             num_running=sum(worker.num_running for worker in workers),
@@ -244,7 +243,7 @@ class Models:
 
     def _workers(self) -> list[Worker]:
         with self._right:
-            return [opening.worker for opening in self._open_ones]
+            return [*self._open_ones]
 
     def _opening(self, slot: "_Slot") -> "_Opening":
         """What has a model now; it begins to open it where nothing has.
@@ -258,15 +257,9 @@ class Models:
             return found
         if self._is_closing:
             raise UnavailableError("the server is going down")
-        made = slot.opening = _Opening(slot)
-        made.worker = Worker(
-            lambda: self._opened(made),
-            lambda: self._changed(made),
-            slot.figures,
-            lambda: self._ended(made),
-        )
+        made = slot.opening = _Opening(slot, self._opened, self._changed, self._ended)
         self._open_ones.add(made)
-        made.worker.start()
+        made.start()
         return made
 
     def _opened(self, opening: "_Opening") -> Model:
@@ -373,23 +366,22 @@ class Models:
         return False
 
     def _changed(self, opening: "_Opening") -> None:
-        worker = opening.worker
         self._was_up = self._was_up or opening.slot.offered is self.default
-        if worker.state == "failed":
+        if opening.state == "failed":
             opening.failed_s = time.monotonic()
         else:
-            self.places.most = max(self.places.most, self._max_queue + worker.num_places)
-        self._on_change(opening.slot.offered.name, worker.state)
+            self.places.most = max(self.places.most, self._max_queue + opening.num_places)
+        self._on_change(opening.slot.offered.name, opening.state)
 
     def _ended(self, opening: "_Opening") -> None:
-        slot, worker = opening.slot, opening.worker
+        slot = opening.slot
         with self._right:
             opening.num_bytes = 0
             self._open_ones.discard(opening)
-            slot.runs = summed([slot.runs, worker.runs])
-            slot.store = summed([slot.store, worker.store])
+            slot.runs = summed([slot.runs, opening.runs])
+            slot.store = summed([slot.store, opening.store])
             self._right.notify_all()
-        if worker.state != "failed":
+        if opening.state != "failed":
             self._on_change(slot.offered.name, "closed")
 
     def _refused(self, num: int) -> int:
@@ -413,12 +405,26 @@ class _Slot:
         self.store: StoreCounts | None = None
 
 
-class _Opening:
-    """A model from when it begins to be opened to when it is closed."""
+class _Opening(Worker):
+    """A model from when it begins to be opened to when it is closed, and what it is held for.
 
-    worker: Worker
+    Args:
+        slot: Whose model it is.
+        open_model: Opens it.
+        changed: Called when the model is ready, and when it has failed.
+        ended: Called when it is closed, or could not be opened.
+    """
 
-    def __init__(self, slot: _Slot) -> None:
+    def __init__(
+        self,
+        slot: _Slot,
+        open_model: Callable[["_Opening"], Model],
+        changed: Callable[["_Opening"], None],
+        ended: Callable[["_Opening"], None],
+    ) -> None:
+        super().__init__(
+            lambda: open_model(self), lambda: changed(self), slot.figures, lambda: ended(self)
+        )
         self.slot = slot
         self.num_held, self.last_used = 0, 0
         self.num_bytes = 0  # that it is reckoned to take
@@ -431,4 +437,4 @@ class _Opening:
         if self.slot.opening is self:
             self.slot.opening = None
         if not self.num_held:
-            self.worker.close()
+            self.close()
