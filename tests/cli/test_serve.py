@@ -13,7 +13,7 @@ from coordgen_rs.cli.main import main
 from coordgen_rs.cli.options import access as serve_access
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.server.models.offered import offered
+from coordgen_rs.server.models import offered
 from coordgen_rs.server.network.keys import read_keys
 
 

@@ -17,7 +17,7 @@ from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.reader import Delta
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.requests.anthropic import parse_message
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from fake_model import STEPS, FakeModel
 from fake_served import listening, serving

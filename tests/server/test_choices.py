@@ -18,8 +18,8 @@ from coordgen_rs.server.answers import answering
 from coordgen_rs.server.answers.answering import _Sent
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.clients import Client, Places
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.refusal import RefusalError
 from fake_model import STEPS, FakeModel
 from fake_served import refused, serving

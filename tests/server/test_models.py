@@ -17,9 +17,8 @@ from starlette.testclient import TestClient
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
 from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered, offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered, offered
-from coordgen_rs.server.models.room import Room
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.target.batch.counts import RunCounts
 from coordgen_rs.target.prefix_store.counts import StoreCounts
@@ -265,34 +264,20 @@ def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
     several.models.join()
 
 
-def test_who_waits_for_room_is_sent_away_when_the_server_ends():
-    class Busy:
-        name = "busy"
-
-        def __init__(self):
-            self.is_asked_to_go = threading.Event()
-
-        def use(self):
-            return True, 1
-
-        def put_away(self):
-            self.is_asked_to_go.set()
-
-    room, first, told = Room(150), Busy(), []
-    with room.opening(first, 100):
-        pass
-
-    def wait():
-        with pytest.raises(UnavailableError, match="going down") as error, room.opening(Busy(), 60):
-            pass
-        told.append(error)
-
-    waiting = threading.Thread(target=wait)
-    waiting.start()
-    first.is_asked_to_go.wait()
-    room.close()
-    waiting.join()
-    assert len(told) == 1
+def test_who_waits_for_room_is_sent_away_when_the_server_ends(tmp_path):
+    several = Several(tmp_path, limit=150)
+    may_all(several)
+    several.models.start()
+    with several.models.hold("a") as busy:
+        asyncio.run(busy.opened())
+        with several.models.hold("b") as waiting:
+            while several.models.state("a") != "unloaded":  # asked to go for b
+                pass
+            several.models.stop_all(UnavailableError("the server is going down"))
+            with pytest.raises(UnavailableError, match="going down"):
+                asyncio.run(waiting.opened())
+            several.models.join()
+            assert (several.opened, waiting.state) == (["a"], "failed")
 
 
 def test_no_model_is_opened_once_the_server_is_told_to_end(tmp_path):

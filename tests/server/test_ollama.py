@@ -19,7 +19,7 @@ from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.ollama import CHAT
 from coordgen_rs.server.answers.reader import Delta
 from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.requests.ollama import parse_chat
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from coordgen_rs.text.thinking import marks_of

@@ -11,7 +11,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.kinds import Lark
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.requests.responses import messages_of_items
 from fake_model import FakeModel
 from fake_served import refused, serving

@@ -15,7 +15,7 @@ import httpx
 
 from command_line import MODULE
 from coordgen_rs.cli.exit_codes import INTERRUPTED
-from coordgen_rs.server.stopping import Stopping
+from coordgen_rs.server.serving import Stopping
 from served import served
 from stalled import stall_servers
 

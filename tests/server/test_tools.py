@@ -13,8 +13,8 @@ from call_templates import TEMPLATES
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.messages import messages_of
+from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.requests.prompts import messages_of
 from coordgen_rs.server.tools.calls import Content
 from coordgen_rs.server.tools.formats import HERMES, Calling, call_reader, constrained
 from coordgen_rs.server.tools.functions import tools_of

@@ -19,8 +19,8 @@ from coordgen_rs.server.answers import answering
 from coordgen_rs.server.answers.reader import AnswerReader
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.server.worker import Worker
 from fake_model import STEPS, FakeModel

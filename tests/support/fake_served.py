@@ -8,8 +8,8 @@ import uvicorn
 from starlette.testclient import TestClient
 
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.connections import bound, url_of
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import uvicorn
 
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from fake_model import FakeModel
 
 _PIECE = 7

@@ -6,7 +6,7 @@ from coordgen_rs.server.answers.answering import Answering, Prepared
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.clients import Client
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.requests.openai import parse_completion
 from coordgen_rs.server.worker import Admission, Worker
 

@@ -41,15 +41,9 @@ from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.network.guard import Guard, held
 from coordgen_rs.server.network.keys import ApiKey
 from coordgen_rs.server.page import page
-from coordgen_rs.server.refusal import (
-    OF_ANTHROPIC,
-    RefusalError,
-    refusal,
-    refused,
-)
+from coordgen_rs.server.refusal import OF_ANTHROPIC, RefusalError, refusal, refused
 from coordgen_rs.server.requests import anthropic, ollama, openai
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES, most_body_bytes, read
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, most_body_bytes, read
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
 from coordgen_rs.server.worker import Worker
@@ -77,15 +71,9 @@ _TOLD = {
 _NO_EMBEDDINGS = "the server gives no embeddings: its models answer with text"
 _NO_FILES = "the server does not change its models: give others on its command line"
 _UNSUPPORTED = {
-    "/v1/embeddings": _NO_EMBEDDINGS,
-    "/api/embed": _NO_EMBEDDINGS,
-    "/api/embeddings": _NO_EMBEDDINGS,
-    "/api/pull": _NO_FILES,
-    "/api/push": _NO_FILES,
-    "/api/create": _NO_FILES,
-    "/api/copy": _NO_FILES,
-    "/api/delete": _NO_FILES,
-    "/api/blobs/{digest}": _NO_FILES,
+    **dict.fromkeys(("/v1/embeddings", "/api/embed", "/api/embeddings"), _NO_EMBEDDINGS),
+    **dict.fromkeys(("/api/pull", "/api/push", "/api/create", "/api/copy"), _NO_FILES),
+    **dict.fromkeys(("/api/delete", "/api/blobs/{digest}"), _NO_FILES),
     "/v1/messages/batches": "the server takes requests one by one, not in batches",
 }
 """Paths of other servers that this one does not have, and why."""
@@ -169,13 +157,8 @@ def make_app(models: Models, access: Access) -> ASGIApp:
             allow_private_network=True,
             expose_headers=["Retry-After"],
         )
-    return Guard(
-        app,
-        keys=access.keys,
-        hosts=access.hosts,
-        origins=access.origins,
-        place=endpoints.place,
-    )
+    keys, hosts, origins = access.keys, access.hosts, access.origins
+    return Guard(app, keys=keys, hosts=hosts, origins=origins, place=endpoints.place)
 
 
 class Endpoints:
@@ -225,8 +208,7 @@ class Endpoints:
         """What a model is and can do, for Ollama's clients."""
         name, fields = await self.read(request)
         other = fields.text("name")  # as it was called before
-        fields.ignore("verbose", "system", "template", "options")
-        fields.end()
+        fields.end("verbose", "system", "template", "options")
         self._models.found(other)
         return JSONResponse(listed.shown(self._models, self._models.found(name or other)))
 
@@ -259,7 +241,7 @@ class Endpoints:
         is_of_ollama = dialect in (CHAT, GENERATE)
         if is_of_ollama and (what := ollama.asked_of_model(fields)) is not None:
             check = partial(ollama.check_of_model, fields, is_chat=dialect is CHAT)
-            await self.in_lane(request, check)
+            await self._lanes.run(client_of(request.scope), check)
             if what == "load":
                 await self.opened(request, name)
             return JSONResponse(loaded(dialect, shown, what))
@@ -284,10 +266,8 @@ class Endpoints:
             parsed, namespace = parse(model), self._namespace(client)
             each = [parsed.choice(number) for number in range(parsed.num_choices)]
             begun = each[: 1 if parsed.seed is None else None]
-            return (
-                [Answered(one, name, worker.text_of) for one in each],
-                [one.begin(model, namespace=namespace) for one in begun],
-            )
+            answered = [Answered(one, name, worker.text_of) for one in each]
+            return answered, [one.begin(model, namespace=namespace) for one in begun]
 
         try:
             model = await worker.opened(admission)
@@ -295,16 +275,7 @@ class Endpoints:
         except asyncio.CancelledError:  # its client has left
             worker.figures.ended("given_up")
             raise
-        self._hold_places(request, client, len(streams))
-        return Prepared(worker, admission, client, answered, streams)
-
-    def _hold_places(self, request: Request, client: Client, num: int) -> None:
-        """Hold a place for each answer of a request; it has one already.
-
-        Raises:
-            RefusalError: The client has too few, now or ever.
-        """
-        places = self._models.places
+        places, num = self._models.places, len(streams)
         if num > places.most:
             raise RefusalError(
                 f"n is {num}, but a client may have {places.most} answers at a time here: "
@@ -312,7 +283,8 @@ class Endpoints:
                 param="n",
                 code="invalid_value",
             )
-        held(request.scope).enter_context(places.hold(client, num - 1))
+        held(request.scope).enter_context(places.hold(client, num - 1))  # one it has already
+        return Prepared(worker, admission, client, answered, streams)
 
     async def _while_wanted(self, client: Client, worker: Worker, function: Callable[[], _T]) -> _T:
         """Run what may compile a grammar in a lane, until the client leaves or the server ends.
@@ -339,17 +311,13 @@ class Endpoints:
             is_wanted.reset(compiling)
             await asyncio.gather(running, return_exceptions=True)  # it has its lane until then
 
-    def in_lane(self, request: Request, function: Callable[[], _T]) -> Awaitable[_T]:
-        """Run what takes long in a thread, in turn with others of the client."""
-        return self._lanes.run(client_of(request.scope), function)
-
     async def tell(
         self, told: Callable[[Fields, Model], dict[str, Any]], request: Request
     ) -> Response:
         """Answer with what a model's tokenizer or template makes of a body."""
         name, fields = await self.read(request)
-        model = await self.opened(request, name)
-        return JSONResponse(await self.in_lane(request, partial(told, fields, model)))
+        model, client = await self.opened(request, name), client_of(request.scope)
+        return JSONResponse(await self._lanes.run(client, partial(told, fields, model)))
 
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
@@ -363,9 +331,8 @@ class Endpoints:
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""
-        if self._access.namespace_by_key and client.key:
-            return f"{self._access.namespace}/{client.key}"
-        return None
+        is_own = self._access.namespace_by_key and client.key
+        return f"{self._access.namespace}/{client.key}" if is_own else None
 
     async def _corpus(self, request: Request) -> Callable[[], Corpus]:
         """Opens the documents that a client's requests draft from.
@@ -423,12 +390,9 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """What Starlette refuses by itself: an unknown path, or another method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == 404:
-        told = RefusalError("there is no such path", status=404, kind="not_found_error")
-    elif status == 405:
-        told = RefusalError("the path does not take this method", status=405)
-    else:
-        told = RefusalError("the request cannot be read", status=status)
+    said = {404: "there is no such path", 405: "the path does not take this method"}
+    kind = "not_found_error" if status == 404 else "invalid_request_error"
+    told = RefusalError(said.get(status, "the request cannot be read"), status=status, kind=kind)
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
     return refused(told, request.scope)

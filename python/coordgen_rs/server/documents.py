@@ -19,8 +19,7 @@ from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError
 from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.server.clients import Client, Lanes, client_of
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES, read
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, read
 
 PATH = "/v1/documents"
 
@@ -34,6 +33,7 @@ _MOST_NAME = 1024
 """Characters of a document's name."""
 _WAIT_S = 10.0
 """How long other processes may change the documents before a client is asked to come again."""
+_BUSY = "other documents are being added"
 
 
 class Documents:
@@ -91,7 +91,7 @@ class Documents:
         try:
             await asyncio.wait_for(self._changing.acquire(), _WAIT_S)
         except TimeoutError as error:
-            raise UnavailableError("other documents are being added") from error
+            raise UnavailableError(_BUSY) from error
         try:
             yield
         finally:
@@ -107,18 +107,14 @@ class Documents:
 
         def done() -> Response:
             try:
-                opened = corpus_of()
-            except OptionError as error:
-                raise RefusalError(str(error), code="no_history") from error
-            with opened as corpus:
                 try:
+                    opened = corpus_of()
+                except OptionError as error:
+                    raise RefusalError(str(error), code="no_history") from error
+                with opened as corpus:
                     return JSONResponse(what(corpus))
-                except HistoryBusyError as error:
-                    raise UnavailableError("other documents are being added") from error
-
-        def told() -> Response:
-            try:
-                return done()
+            except HistoryBusyError as error:
+                raise UnavailableError(_BUSY) from error
             except (HistoryError, HistoryIndexError) as error:  # their messages name paths
                 logging.getLogger(__name__).error("documents: %s", error)
                 raise RefusalError(
@@ -127,7 +123,7 @@ class Documents:
                     kind="server_error",
                 ) from error
 
-        return await asyncio.to_thread(told)
+        return await asyncio.to_thread(done)
 
 
 def _texts_of(fields: Fields) -> dict[str, str]:
@@ -137,9 +133,8 @@ def _texts_of(fields: Fields) -> dict[str, str]:
         RefusalError: It is malformed.
     """
     fields.end(but="documents")
-    documents = fields.objects("documents", "must be a list of documents", least=1)
     texts: dict[str, str] = {}
-    for document in documents:
+    for document in fields.objects("documents", "must be a list of documents", least=1):
         name, text = document.text("name"), document.text("text")
         document.end()
         if not name or len(name) > _MOST_NAME:
@@ -155,33 +150,20 @@ def _texts_of(fields: Fields) -> dict[str, str]:
 
 
 def _listed(corpus: Corpus) -> dict[str, Any]:
-    documents = [
-        {
-            "name": document.name,
-            "num_bytes": document.num_bytes,
-            "num_tokens": document.num_tokens,
-            "added_at": document.added_at,
-        }
-        for document in corpus.documents()
-    ]
+    told = ("name", "num_bytes", "num_tokens", "added_at")
+    documents = [{name: getattr(one, name) for name in told} for one in corpus.documents()]
     return {"object": "list", "data": documents}
 
 
 def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
-    documents = corpus.documents()
+    documents, full = corpus.documents(), None
     if len(texts.keys() | {document.name for document in documents}) > MOST_DOCUMENTS:
-        raise RefusalError(
-            f"the namespace would have more than {MOST_DOCUMENTS:,} documents: remove some",
-            status=413,
-            code="documents_full",
-        )
-    if sum(document.num_tokens for document in documents) >= MOST_TOKENS:
-        raise RefusalError(
-            f"the namespace has {MOST_TOKENS:,} tokens of documents, which is all that it may: "
-            "remove some",
-            status=413,
-            code="documents_full",
-        )
+        full = f"would have more than {MOST_DOCUMENTS:,} documents"
+    elif sum(document.num_tokens for document in documents) >= MOST_TOKENS:
+        full = f"has {MOST_TOKENS:,} tokens of documents, which is all that it may"
+    if full is not None:
+        said = f"the namespace {full}: remove some"
+        raise RefusalError(said, status=413, code="documents_full")
     added = corpus.add_texts(texts, wait_s=_WAIT_S)
     return {
         "added": added.num_added,

@@ -5,9 +5,8 @@ format 0.0.4). Draft tokens are labelled by the source that proposed them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple
-from itertools import chain
 from threading import Lock
 from typing import Literal, TypeVar
 
@@ -19,15 +18,25 @@ _Counts = TypeVar("_Counts", RunCounts, StoreCounts)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_SUMS = {
-    "prompt_tokens": "Tokens of prompts.",
-    "cached_tokens": "Tokens of prompts that were not computed again.",
-    "tokens_predicted": "Tokens of answers.",
-    "steps": "Verifications, one run of a decode graph each.",
-    "prompt_seconds": "Seconds of reading prompts.",
-    "tokens_predicted_seconds": "Seconds of decoding.",
-    "queue_seconds": "Seconds that requests waited for their turn.",
+_ENDS = ("finished", "given_up", "failed", "refused")
+_Sum = Callable[[Answer, float], float]
+_SUMS: dict[str, tuple[str, _Sum]] = {
+    "prompt_tokens": ("Tokens of prompts.", lambda answer, _: answer.stats.prompt_tokens),
+    "cached_tokens": (
+        "Tokens of prompts that were not computed again.",
+        lambda answer, _: answer.stats.reused_tokens,
+    ),
+    "tokens_predicted": ("Tokens of answers.", lambda answer, _: len(answer.token_ids)),
+    "steps": (
+        "Verifications, one run of a decode graph each.",
+        lambda answer, _: answer.stats.steps,
+    ),
+    "prompt_seconds": ("Seconds of reading prompts.", lambda answer, _: answer.stats.prefill_s),
+    "tokens_predicted_seconds": ("Seconds of decoding.", lambda answer, _: answer.stats.decode_s),
+    "queue_seconds": ("Seconds that requests waited for their turn.", lambda _, queued_s: queued_s),
 }
+"""What is added up over answers, and how much of it one has that waited for so many seconds."""
+
 _RUNS = {
     "runs": "Runs of the graphs that requests shared.",
     "requests": "Requests that had rows in these runs, counted once for each run.",
@@ -70,28 +79,16 @@ class Figures:
         """Count an answer, whole or given up."""
         self.ended("given_up" if is_given_up else "finished")
         with self._right:
-            self._add(answer, queued_s)
+            for name, (_, of) in _SUMS.items():
+                self._sums[name] += of(answer, queued_s)
+            for source, counts in answer.stats.per_source.items():
+                self._proposed[source] += counts["proposed"]
+                self._accepted[source] += counts["accepted"]
 
     def ended(self, how: Literal["finished", "given_up", "failed", "refused"]) -> None:
         """Count a request by how it has ended, where there is no answer to count."""
         with self._right:
             setattr(self, how, getattr(self, how) + 1)
-
-    def _add(self, answer: Answer, queued_s: float) -> None:
-        stats = answer.stats
-        for name, value in (
-            ("prompt_tokens", stats.prompt_tokens),
-            ("cached_tokens", stats.reused_tokens),
-            ("tokens_predicted", len(answer.token_ids)),
-            ("steps", stats.steps),
-            ("prompt_seconds", stats.prefill_s),
-            ("tokens_predicted_seconds", stats.decode_s),
-            ("queue_seconds", queued_s),
-        ):
-            self._sums[name] += value
-        for source, counts in stats.per_source.items():
-            self._proposed[source] += counts["proposed"]
-            self._accepted[source] += counts["accepted"]
 
     def text(
         self,
@@ -111,48 +108,42 @@ class Figures:
             runs: What the runs were made of that they shared; None where there are none.
             store: What was done with prefixes on disk; None where none are kept.
         """
-        now = {
-            "requests_processing": (num_running, "Requests being answered."),
-            "requests_deferred": (num_waiting, "Requests waiting for their turn."),
-            "places": (num_places, "Requests that are answered at a time."),
-        }
+        found = [
+            _gauge("requests_processing", "Requests being answered.", num_running),
+            _gauge("requests_deferred", "Requests waiting for their turn.", num_waiting),
+            _gauge("places", "Requests that are answered at a time.", num_places),
+        ]
         with self._right:
-            gauges = (_metric(name, "gauge", about, {"": n}) for name, (n, about) in now.items())
-            return "".join([*chain(*gauges), *self._sums_text(), *_beside(runs, store)])
-
-    def _sums_text(self) -> Iterator[str]:
-        ended = {
-            "finished": self.finished,
-            "given_up": self.given_up,
-            "failed": self.failed,
-            "refused": self.refused,
-        }
-        labelled = {f'{{outcome="{name}"}}': count for name, count in ended.items()}
-        yield from _metric("requests_total", "counter", "Requests by how they ended.", labelled)
-        for name, about in _SUMS.items():
-            yield from _metric(f"{name}_total", "counter", about, {"": self._sums[name]})
-        for name, counts, about in (
-            ("draft_tokens", self._proposed, "Draft tokens proposed, by source."),
-            ("accepted_tokens", self._accepted, "Draft tokens accepted, by source."),
-        ):
-            labelled = {f'{{source="{source}"}}': n for source, n in sorted(counts.items())}
-            yield from _metric(f"spec_decode_num_{name}_total", "counter", about, labelled)
+            ends = {how: getattr(self, how) for how in _ENDS}
+            found.append(_counter("requests", "Requests by how they ended.", ends, "outcome"))
+            found += [_counter(name, about, self._sums[name]) for name, (about, _) in _SUMS.items()]
+            for kind, did, by in (
+                ("draft", "proposed", self._proposed),
+                ("accepted", "accepted", self._accepted),
+            ):
+                name, about = f"spec_decode_num_{kind}_tokens", f"Draft tokens {did}, by source."
+                found.append(_counter(name, about, dict(sorted(by.items())), "source"))
+        for kind, counts, abouts in (("shared", runs, _RUNS), ("prefix_store", store, _STORE)):
+            if counts is not None:
+                each = abouts.items()
+                found += [_counter(f"{kind}_{n}", about, getattr(counts, n)) for n, about in each]
+        return "".join(found)
 
 
-def _beside(runs: RunCounts | None, store: StoreCounts | None) -> Iterator[str]:
-    """What others have counted."""
-    for kind, counts, abouts in (("shared", runs, _RUNS), ("prefix_store", store, _STORE)):
-        if counts is not None:
-            for name, about in abouts.items():
-                yield from _metric(
-                    f"{kind}_{name}_total", "counter", about, {"": getattr(counts, name)}
-                )
+def _gauge(name: str, about: str, value: float) -> str:
+    name = f"coordgen_{name}"
+    return f"# HELP {name} {about}\n# TYPE {name} gauge\n{name} {value}\n"
 
 
-def _metric(name: str, kind: str, about: str, samples: Mapping[str, float]) -> Iterator[str]:
-    yield f"# HELP coordgen_{name} {about}\n# TYPE coordgen_{name} {kind}\n"
-    for label, value in samples.items():
-        yield f"coordgen_{name}{label} {value}\n"
+def _counter(name: str, about: str, value: float | Mapping[str, float], label: str = "") -> str:
+    """A counter, or several by the values of a label."""
+    name = f"coordgen_{name}_total"
+    values = value if isinstance(value, Mapping) else {"": value}
+    samples = [
+        f'{name}{{{label}="{key}"}} {one}\n' if label else f"{name} {one}\n"
+        for key, one in values.items()
+    ]
+    return "".join([f"# HELP {name} {about}\n# TYPE {name} counter\n", *samples])
 
 
 def summed(every: Iterable[_Counts | None]) -> _Counts | None:

@@ -14,22 +14,9 @@ from importlib.resources import files
 from starlette.responses import HTMLResponse
 
 _SCRIPTS = (
-    "elements.js",
-    "vendor/marked.min.js",
-    "runs.js",
-    "markdown.js",
-    "rendered.js",
-    "record.js",
-    "kept.js",
-    "figures.js",
-    "tree.js",
-    "steps.js",
-    "messages.js",
-    "settings.js",
-    "asking.js",
-    "files.js",
-    "shelf.js",
-    "chat.js",
+    *("elements.js", "vendor/marked.min.js", "runs.js", "markdown.js", "rendered.js", "record.js"),
+    *("kept.js", "figures.js", "tree.js", "steps.js", "messages.js", "settings.js", "asking.js"),
+    *("files.js", "shelf.js", "chat.js"),
 )
 """In this order: each stands behind what it needs when it is read."""
 

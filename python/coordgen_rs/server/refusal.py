@@ -28,11 +28,7 @@ _INVALID = "invalid_request_error"
 _PATH = re.compile(r"(?<![\w<])(?:/|[A-Za-z]:\\)[\w.~-]+[/\\]")
 
 _OF_REQUEST = (
-    ChatTemplateError,
-    EmptyPromptError,
-    GrammarError,
-    OptionError,
-    ShapeError,
+    *(ChatTemplateError, EmptyPromptError, GrammarError, OptionError, ShapeError),
     TokenOutOfRangeError,
 )
 """Errors that the request itself causes: another one would not get them."""
@@ -66,14 +62,8 @@ class RefusalError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         """The error as OpenAI writes it."""
-        return {
-            "error": {
-                "message": str(self),
-                "type": self.kind,
-                "param": self.param,
-                "code": self.code,
-            }
-        }
+        told = {"message": str(self), "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": told}
 
 
 def refusal(error: Exception) -> RefusalError:
@@ -209,11 +199,9 @@ def error_json(error: RefusalError, scope: Mapping[str, Any]) -> dict[str, Any]:
 
 def anthropic_error(error: RefusalError) -> dict[str, Any]:
     """An error as Anthropic writes it; our own code beside its message, and where clients look."""
-    other = "invalid_request_error" if error.status < 500 else "api_error"
-    told: dict[str, Any] = {
-        "type": _ANTHROPIC_TYPES.get(error.status, other),
-        "message": str(error),
-    }
+    other = _INVALID if error.status < 500 else "api_error"
+    kind = _ANTHROPIC_TYPES.get(error.status, other)
+    told: dict[str, Any] = {"type": kind, "message": str(error)}
     if error.code:
         told |= {"code": error.code, "details": {"error_code": error.code}}
     return {"type": "error", "error": told}

@@ -1,12 +1,15 @@
 """A server's life: it binds, loads, answers, and ends when it is told to.
 
 In: how to open a model, where to listen, who may ask. Out: nothing; it returns after SIGINT or
-SIGTERM, when what was running has ended or the time for that is over.
+SIGTERM, when what was running has ended or the time for that is over: a first signal lets running
+requests end, a second one does not. Signals are only counted where they are heard; all else is done
+by who asks for them from time to time, so nothing is done twice at once.
 """
 
 import asyncio
 import ipaddress
 import os
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +17,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
+from types import FrameType
 
 import uvicorn
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import Offered
 from coordgen_rs.server.network.connections import (
     BACKLOG,
     LONGEST_READ_HEAD,
@@ -32,7 +36,6 @@ from coordgen_rs.server.network.connections import (
     url_of,
 )
 from coordgen_rs.server.refusal import UnavailableError
-from coordgen_rs.server.stopping import Stopping
 
 _SLOWEST_READER_S = 2
 """Seconds for clients to read the end of their answers, once the server is told to end."""
@@ -179,6 +182,86 @@ def serve(
     if models.failure is not None:
         raise models.failure
     return is_closed
+
+
+class Stopping:
+    """The end of a server.
+
+    Args:
+        models: Take no more requests from the first signal on.
+        grace_s: Seconds that requests get from then on.
+        tell: Takes a line for the user.
+        leave: Ends the process; called from the second signal on once nothing needs to be told.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        grace_s: float,
+        tell: Callable[[str], None],
+        leave: Callable[[], object],
+    ) -> None:
+        self._models, self._grace_s, self._tell, self._leave = models, grace_s, tell, leave
+        self._num_signals = 0
+        self._is_past_telling = False
+        self._until_s: float | None = None
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether there was a second signal."""
+        return self._num_signals > 1
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to end, once a signal was heard.
+
+        Args:
+            now_s: Seconds of a clock that is the same in each call.
+        """
+        if not self._num_signals:
+            return False
+        if self._until_s is None:
+            self._until_s = now_s + self._grace_s
+            self._models.close()
+            self._tell(self._told())
+        is_idle = not self._models.num_running + self._models.num_waiting
+        return is_idle or self.is_urgent or now_s >= self._until_s
+
+    def left_s(self, now_s: float) -> float:
+        """How much of the grace is left; 0 where it was not begun."""
+        return 0.0 if self._until_s is None else max(self._until_s - now_s, 0.0)
+
+    def end(self) -> None:
+        """Say that all requests have ended: from now on a second signal leaves at once."""
+        self._is_past_telling = True
+        if self.is_urgent:
+            self._leave()
+
+    @contextmanager
+    def hearing(self) -> Iterator[None]:
+        """Hear SIGINT and SIGTERM within the block."""
+        before = {
+            number: signal.signal(number, self._heard) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self._num_signals += 1
+        if self._is_past_telling and self.is_urgent:
+            self._leave()
+
+    def _told(self) -> str:
+        running, waiting = self._models.num_running, self._models.num_waiting
+        if not running + waiting:
+            return "ending: no request is being answered; Ctrl-C again stops at once"
+        also = f", {waiting} wait{'s' if waiting == 1 else ''}" if waiting else ""
+        return (
+            f"draining: {running} request{'s run' if running != 1 else ' runs'}{also}; they get "
+            f"{self._grace_s:g} s (--grace), new ones status 503; Ctrl-C again stops at once"
+        )
 
 
 class _Server(uvicorn.Server):

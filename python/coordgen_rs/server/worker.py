@@ -49,6 +49,7 @@ class Worker:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
         figures: Counts of what was answered.
+        num_running: How many requests are being answered.
         mean_s: Seconds that an answer took lately.
     """
 
@@ -67,7 +68,7 @@ class Worker:
         self._right, self._may_end = Lock(), Event()
         self._early = set[Admission]()  # requests that have not asked for a turn yet
         self._openers = list[Waiter]()  # those that wait for the model to be open
-        self._waiting, self._num_running = FairQueue(), 0
+        self._waiting, self.num_running = FairQueue(), 0
         self._stopped: UnavailableError | None = None  # why nothing is answered any more
         self._streams = set[Stream]()  # those of the requests that run
         self.mean_s = 1.0
@@ -118,11 +119,6 @@ class Worker:
         """Requests that wait for the model, or for their turn."""
         with self._right:
             return len(self._early) + len(self._waiting)
-
-    @property
-    def num_running(self) -> int:
-        """Requests that are being answered."""
-        return self._num_running
 
     @property
     def num_places(self) -> int:
@@ -249,17 +245,17 @@ class Worker:
 
     def _call(self) -> None:
         """Call as many as there are free places; and let the model go when nothing is left."""
-        while self._waiting and self._num_running < self.num_places:
-            self._num_running += 1
+        while self._waiting and self.num_running < self.num_places:
+            self.num_running += 1
             self._waiting.take().call(has_turn=True)
-        is_idle = not (self._early or self._waiting or self._num_running)
+        is_idle = not (self._early or self._waiting or self.num_running)
         if self.state in ("closing", "failed") and is_idle:
             self._may_end.set()
 
     def _leave(self) -> None:
         """End a turn."""
         with self._right:
-            self._num_running -= 1
+            self.num_running -= 1
             self._call()
 
     @contextmanager
@@ -282,7 +278,10 @@ class Worker:
     ) -> BaseException:
         """Count a request that ends by an error; what is told of it."""
         if isinstance(error, UnavailableError | asyncio.CancelledError | GeneratorExit):
-            self._count_given_up(stream, queued_s)  # it was stopped, or its client has left
+            if (answer := stream.answer).token_ids:  # it was stopped, or its client has left
+                self.figures.add(answer, queued_s, is_given_up=True)
+            else:
+                self.figures.ended("given_up")
         elif isinstance(error, DeviceLostError | SessionClosedError):
             self._fail(error)
         elif isinstance(error, Exception):
@@ -293,13 +292,6 @@ class Worker:
             self._fail(error)
             return UnavailableError("the model has failed")
         return error
-
-    def _count_given_up(self, stream: Stream, queued_s: float) -> None:
-        answer = stream.answer
-        if answer.token_ids:
-            self.figures.add(answer, queued_s, is_given_up=True)
-        else:
-            self.figures.ended("given_up")
 
     def stop_all(self, why: UnavailableError) -> None:
         """End what runs, within a step, and what waits."""

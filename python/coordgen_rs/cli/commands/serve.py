@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
         OptionError: An option would be ignored or is unsafe, or a package is missing.
     """
     try:
-        from coordgen_rs.server.models.offered import Offered, offered
+        from coordgen_rs.server.models import Offered, offered
         from coordgen_rs.server.serving import Place, is_loopback, serve
     except ModuleNotFoundError as error:
         raise OptionError(

@@ -12,9 +12,9 @@ from typing import Any
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.files.version import package_version
 from coordgen_rs.model import Model
+from coordgen_rs.server.models import LATEST, Offered
 from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.models.offered import LATEST, Offered
-from coordgen_rs.server.requests.infill import infill_marks
+from coordgen_rs.server.requests.prompts import infill_marks
 
 VERSION = "0.12.0"
 """The version of Ollama whose API this follows: clients ask for it before they use what is new."""
@@ -30,14 +30,8 @@ def described(models: Models, one: Offered, created: int) -> dict[str, Any]:
         one: The model.
         created: Since when it is served, in seconds since 1970.
     """
-    told: dict[str, Any] = {
-        "id": one.name,
-        "object": "model",
-        "created": created,
-        "owned_by": "coordgen",
-        "version": package_version(),
-        "state": models.state(one.name),
-    }
+    told: dict[str, Any] = {"id": one.name, "object": "model", "created": created}
+    told |= {"owned_by": "coordgen", "version": package_version(), "state": models.state(one.name)}
     model = models.open_one(one.name)
     if model is None:
         return told
@@ -55,8 +49,7 @@ def described(models: Models, one: Offered, created: int) -> dict[str, Any]:
 
 def described_to_anthropic(name: str, created: int) -> dict[str, Any]:
     """A model as Anthropic describes it; arguments are those of `described`."""
-    since = datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z")
-    return {"type": "model", "id": name, "display_name": name, "created_at": since}
+    return {"type": "model", "id": name, "display_name": name, "created_at": _time(created)}
 
 
 def listed_to_anthropic(models: Models, created: int) -> dict[str, Any]:
@@ -145,7 +138,11 @@ def _details(one: Offered, model: Model | None) -> dict[str, Any]:
 
 def _modified(one: Offered) -> str:
     try:
-        changed = one.path.stat().st_mtime
+        return _time(one.path.stat().st_mtime)
     except OSError:  # a name at the hub, or gone
-        changed = 0.0
-    return datetime.fromtimestamp(changed, UTC).isoformat().replace("+00:00", "Z")
+        return _time(0)
+
+
+def _time(seconds: float) -> str:
+    """Seconds since 1970, in letters."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")

@@ -1,8 +1,10 @@
 """The models behind one port: opened when they are first asked for, put away by use.
 
-In: requests, by the name of their model. Out: the worker that answers them, which is kept open as
-long as one of them holds it. What a worker does is in `server/worker.py`, who has to go for whom in
-`room.py`.
+In: requests, by the name of their model. Out: the worker that answers them (`server/worker.py`),
+which is kept open as long as one of them holds it. Models are opened one after the other. Where
+there is too little memory for the next, the one that was used longest ago is put away, those that
+answer nothing first; one that is busy answers what it was asked for before it goes. The limit is on
+what models are reckoned to take; the process itself comes on top.
 """
 
 import math
@@ -10,15 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from threading import RLock
+from threading import Condition
 from typing import Literal
 
-from coordgen_rs.errors import arguments
+from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.model import Model
 from coordgen_rs.server.clients import Places
 from coordgen_rs.server.figures import Figures, merged, summed
-from coordgen_rs.server.models.offered import LATEST, Offered
-from coordgen_rs.server.models.room import Room
+from coordgen_rs.server.models import LATEST, Offered
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.worker import State, Worker
 from coordgen_rs.target.batch.counts import RunCounts
@@ -62,13 +63,14 @@ class Models:
         self._open, self._on_change = open_model, on_change
         self._max_queue, self._cache_bytes = max_queue, cache_bytes
         self.places = Places(max_queue + 1, self._refused)
-        self._room, self._limit = Room(memory_limit), memory_limit
+        self._limit = memory_limit
         self._was_up = False  # whether the first model could be asked, or failed
-        self._right = RLock()
+        self._right = Condition()  # what is open, held and reckoned; it may be entered again
         self._uses = count(1)
         self._slots = {one.name: _Slot(one) for one in self.offered}
         self._open_ones = set[_Opening]()
-        self._is_closing = False
+        self._queue = list[_Opening]()  # those that are to be opened, in order
+        self._is_closing = self._is_stopped = False
 
     @property
     def default(self) -> Offered:
@@ -100,13 +102,13 @@ class Models:
             opening.num_held += 1
             opening.last_used = next(self._uses)
         try:
-            yield opening.worker
+            yield opening
         finally:
             with self._right:
                 opening.num_held -= 1
                 if opening.is_leaving and not opening.num_held:
-                    opening.worker.close()
-            self._room.looked_at()
+                    opening.close()
+                self._right.notify_all()  # it may go now
 
     def found(self, name: str | None) -> Offered:
         """The model of a name; also of its file's whole name, or with Ollama's tag.
@@ -132,8 +134,7 @@ class Models:
 
     def worker(self, name: str) -> Worker | None:
         """The worker that has a model, or is about to; None where it is not open."""
-        opening = self._slots[name].opening
-        return None if opening is None else opening.worker
+        return self._slots[name].opening
 
     def open_one(self, name: str) -> Model | None:
         """A model, if it can be asked now."""
@@ -167,7 +168,7 @@ class Models:
     def taken(self, name: str) -> int:
         """What an open model is reckoned to take, in bytes; 0 for others."""
         opening = self._slots[name].opening
-        return 0 if opening is None else self._room.taken(opening)
+        return 0 if opening is None else opening.num_bytes
 
     @property
     def failure(self) -> BaseException | None:
@@ -195,7 +196,7 @@ class Models:
 
     def _metrics_of(self, slot: "_Slot") -> str:
         """The counts of a model, those of when it was open before among them."""
-        workers = [opening.worker for opening in self._open_ones if opening.slot is slot]
+        workers = [one for one in self._open_ones if one.slot is slot]
         now = self.worker(slot.offered.name)
         return slot.figures.text(
             num_running=sum(worker.num_running for worker in workers),
@@ -207,7 +208,7 @@ class Models:
 
     def stop_all(self, why: UnavailableError) -> None:
         """End what runs, within a step, and what waits."""
-        self._room.close()
+        self._send_away()
         for worker in self._workers():
             worker.stop_all(why)
 
@@ -227,16 +228,22 @@ class Models:
         Returns:
             Whether all are closed.
         """
-        self._room.close()
+        self._send_away()
         workers = self._workers()
         closing = [worker for worker in workers if with_opening or not worker.is_opening]
         for worker in closing:
             worker.join()
         return len(closing) == len(workers)
 
+    def _send_away(self) -> None:
+        """Let no model wait for memory any more."""
+        with self._right:
+            self._is_stopped = True
+            self._right.notify_all()
+
     def _workers(self) -> list[Worker]:
         with self._right:
-            return [opening.worker for opening in self._open_ones]
+            return [*self._open_ones]
 
     def _opening(self, slot: "_Slot") -> "_Opening":
         """What has a model now; it begins to open it where nothing has.
@@ -245,19 +252,14 @@ class Models:
             UnavailableError: The server ends.
         """
         found = slot.opening
-        if found is not None and not found.is_to_be_tried_again(time.monotonic()):
+        failed_s = None if found is None else found.failed_s
+        if found is not None and (failed_s is None or time.monotonic() - failed_s < _RETRY_S):
             return found
         if self._is_closing:
             raise UnavailableError("the server is going down")
-        made = slot.opening = _Opening(slot, self._right)
-        made.worker = Worker(
-            lambda: self._opened(made),
-            lambda: self._changed(made),
-            slot.figures,
-            lambda: self._ended(made),
-        )
+        made = slot.opening = _Opening(slot, self._opened, self._changed, self._ended)
         self._open_ones.add(made)
-        made.worker.start()
+        made.start()
         return made
 
     def _opened(self, opening: "_Opening") -> Model:
@@ -269,13 +271,13 @@ class Models:
         slot = opening.slot
         try:
             reckoned = slot.measured or slot.offered.num_bytes + self._cache_bytes
-            with self._room.opening(opening, reckoned) as correct:
+            with self._room(opening, reckoned):
                 before = resident_bytes()
                 model = self._open(slot.offered)
                 grown = resident_bytes() - before
                 slot.measured = self._measured(slot.offered, model, grown)
                 try:
-                    correct(slot.measured)
+                    self._correct(opening, slot.measured)
                 except BaseException:
                     model.close()
                     raise
@@ -298,22 +300,89 @@ class Models:
         grown += self._cache_bytes
         return max(files, grown if self._limit is None else min(grown, self._limit))
 
+    @contextmanager
+    def _room(self, opening: "_Opening", num_bytes: int) -> Iterator[None]:
+        """Wait for memory; what is opened within the block is opened alone.
+
+        Raises:
+            UnavailableError: It needs more than the limit, or the server ends.
+        """
+        self._check_limit(opening, num_bytes)
+        with self._right:
+            self._queue.append(opening)
+        try:
+            with self._right:
+                while not self._is_stopped and (
+                    self._queue[0] is not opening or not self._has_room(num_bytes)
+                ):
+                    self._right.wait()
+                if self._is_stopped:
+                    raise UnavailableError("the server is going down")
+                opening.num_bytes = num_bytes
+            yield
+        finally:
+            with self._right:
+                self._queue.remove(opening)
+                self._right.notify_all()
+
+    def _check_limit(self, opening: "_Opening", num_bytes: int) -> None:
+        if self._limit is not None and num_bytes > self._limit:
+            message = (
+                f"the model {opening.slot.offered.name} takes about {num_bytes:,} bytes, which is "
+                f"more than --memory-limit {self._limit:,}"
+            )
+            raise UnavailableError(message, code="model_failed") from MemoryBudgetError(message)
+
+    def _correct(self, opening: "_Opening", num_bytes: int) -> None:
+        """Note what a model really takes; others go where that is more than there is room for.
+
+        Raises:
+            UnavailableError: It is more than the limit.
+        """
+        self._check_limit(opening, num_bytes)
+        with self._right:
+            opening.num_bytes = num_bytes
+            self._has_room(0, beside=opening)
+
+    def _has_room(self, num_bytes: int, beside: "_Opening | None" = None) -> bool:
+        """Whether there is room now; if not, as many are put away as it takes.
+
+        Args:
+            num_bytes: What is to be opened.
+            beside: Stays.
+        """
+        if self._limit is None:
+            return True
+        over = sum(one.num_bytes for one in self._open_ones) + num_bytes - self._limit
+        if over <= 0:
+            return True
+        over -= sum(one.num_bytes for one in self._open_ones if one.is_leaving)
+        for one in sorted(self._open_ones, key=lambda one: (one.num_held > 0, one.last_used)):
+            if over <= 0:
+                break
+            if one.num_bytes and not one.is_leaving and one is not beside:
+                over -= one.num_bytes
+                one.put_away()
+        return False
+
     def _changed(self, opening: "_Opening") -> None:
-        worker = opening.worker
         self._was_up = self._was_up or opening.slot.offered is self.default
-        if worker.state == "failed":
+        if opening.state == "failed":
             opening.failed_s = time.monotonic()
         else:
-            self.places.most = max(self.places.most, self._max_queue + worker.num_places)
-        self._on_change(opening.slot.offered.name, worker.state)
+            self.places.most = max(self.places.most, self._max_queue + opening.num_places)
+        self._on_change(opening.slot.offered.name, opening.state)
 
     def _ended(self, opening: "_Opening") -> None:
-        self._room.left(opening)
+        slot = opening.slot
         with self._right:
+            opening.num_bytes = 0
             self._open_ones.discard(opening)
-            opening.slot.count(opening.worker)
-        if opening.worker.state != "failed":
-            self._on_change(opening.slot.offered.name, "closed")
+            slot.runs = summed([slot.runs, opening.runs])
+            slot.store = summed([slot.store, opening.store])
+            self._right.notify_all()
+        if opening.state != "failed":
+            self._on_change(slot.offered.name, "closed")
 
     def _refused(self, num: int) -> int:
         """Note that a client with `num` requests got no place; when it pays to come again."""
@@ -335,41 +404,37 @@ class _Slot:
         self.runs: RunCounts | None = None  # of when it was open before, and so is the next
         self.store: StoreCounts | None = None
 
-    def count(self, worker: Worker) -> None:
-        """Keep what a worker has counted, whose model is closed."""
-        self.runs = summed([self.runs, worker.runs])
-        self.store = summed([self.store, worker.store])
 
+class _Opening(Worker):
+    """A model from when it begins to be opened to when it is closed, and what it is held for.
 
-class _Opening:
-    """A model from when it begins to be opened to when it is closed."""
+    Args:
+        slot: Whose model it is.
+        open_model: Opens it.
+        changed: Called when the model is ready, and when it has failed.
+        ended: Called when it is closed, or could not be opened.
+    """
 
-    worker: Worker
-
-    def __init__(self, slot: _Slot, right: RLock) -> None:
-        self.slot, self._right = slot, right
+    def __init__(
+        self,
+        slot: _Slot,
+        open_model: Callable[["_Opening"], Model],
+        changed: Callable[["_Opening"], None],
+        ended: Callable[["_Opening"], None],
+    ) -> None:
+        super().__init__(
+            lambda: open_model(self), lambda: changed(self), slot.figures, lambda: ended(self)
+        )
+        self.slot = slot
         self.num_held, self.last_used = 0, 0
+        self.num_bytes = 0  # that it is reckoned to take
         self.is_leaving = False
         self.failed_s: float | None = None
 
-    @property
-    def name(self) -> str:
-        """Same as in `Tenant`."""
-        return self.slot.offered.name
-
-    def is_to_be_tried_again(self, now_s: float) -> bool:
-        """Whether it has failed, and long enough ago."""
-        return self.failed_s is not None and now_s - self.failed_s >= _RETRY_S
-
-    def use(self) -> tuple[bool, int]:
-        """Same as in `Tenant`."""
-        return self.num_held > 0, self.last_used
-
     def put_away(self) -> None:
-        """Same as in `Tenant`."""
-        with self._right:
-            self.is_leaving = True
-            if self.slot.opening is self:
-                self.slot.opening = None
-            if not self.num_held:
-                self.worker.close()
+        """Take no more requests, and be closed when those that run have ended."""
+        self.is_leaving = True
+        if self.slot.opening is self:
+            self.slot.opening = None
+        if not self.num_held:
+            self.close()

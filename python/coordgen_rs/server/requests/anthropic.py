@@ -12,11 +12,9 @@ from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.formats import Constraint, format_of
-from coordgen_rs.server.requests.messages import arguments_of, call_of
-from coordgen_rs.server.requests.options import options_of
-from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
+from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.requests.options import Constraint, format_of, options_of
+from coordgen_rs.server.requests.prompts import Dialogue, call_of, chat_ids, effort_of
 from coordgen_rs.server.requests.record import Request, Settings, complete
 from coordgen_rs.server.tools import functions
 
@@ -109,8 +107,7 @@ def _thinks(fields: Fields) -> bool:
     thinking = fields.nested("thinking")
     kind = thinking.one_of("type", _THINKING, "disabled")
     thinking.count("budget_tokens")
-    thinking.ignore("display")
-    thinking.end()
+    thinking.end("display")
     return kind != "disabled"
 
 
@@ -120,12 +117,9 @@ def _constraint(fields: Fields, config: Fields) -> Constraint | None:
     Raises:
         RefusalError: It is malformed, or both are there.
     """
-    config.ignore("task_budget")
-    old, new = (
-        format_of(asked, name, ("json_schema",), is_flat=True)
-        for asked, name in ((fields, "output_format"), (config, "format"))
-    )
-    config.end()
+    old = format_of(fields, "output_format", ("json_schema",), is_flat=True)
+    new = format_of(config, "format", ("json_schema",), is_flat=True)
+    config.end("task_budget")
     if old is not None and new is not None:
         raise fields.wrong("output_format", "and output_config.format exclude each other")
     return old or new
@@ -133,8 +127,7 @@ def _constraint(fields: Fields, config: Fields) -> Constraint | None:
 
 def _end(fields: Fields) -> None:
     fields.only("mcp_servers", [], why="the server calls no other servers")
-    fields.ignore(*_IGNORED)
-    fields.end()
+    fields.end(*_IGNORED)
 
 
 def _messages(fields: Fields) -> list[dict[str, Any]]:
@@ -162,60 +155,43 @@ def _message(message: Fields) -> list[dict[str, Any]]:
     role = message.one_of("role", _ROLES)
     blocks = _blocks(message, "content")
     message.end()
-    if role == "assistant":
-        return [_said(blocks)]
-    found, texts = list[dict[str, Any]](), list[str]()
+    texts, thoughts = list[str](), list[str]()
+    calls, results = list[dict[str, Any]](), list[dict[str, Any]]()
     for kind, block in blocks:
-        if kind == "tool_result" and role == "user":
-            found.append(_result(block))
-        else:
-            texts.append(_text(kind, block))
-    if texts or not found:
-        found.append({"role": role, "content": "\n".join(texts)})
-    return found
-
-
-def _said(blocks: list[tuple[str | None, Fields]]) -> dict[str, Any]:
-    """What the model said before: text, thoughts and calls.
-
-    Raises:
-        RefusalError: It is malformed.
-    """
-    texts, thoughts, calls = list[str](), list[str](), list[dict[str, Any]]()
-    for kind, block in blocks:
-        if kind == "thinking":
-            thoughts.append(block.text("thinking") or "")
-            block.ignore("signature")
-            block.end()
-        elif kind == "redacted_thinking":
-            block.ignore("data")
-            block.end()
-        elif kind == "tool_use":
-            calls.append(_call(block))
-        else:
-            texts.append(_text(kind, block))
-    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+        match role, kind:
+            case "user", "tool_result":
+                results.append(_result(block))
+            case "assistant", "tool_use":
+                calls.append(_call(block))
+            case "assistant", "thinking":
+                thoughts.append(block.text("thinking") or "")
+                block.end("signature")
+            case "assistant", "redacted_thinking":
+                block.end("data")
+            case _:
+                texts.append(_text(kind, block))
+    said: dict[str, Any] = {"role": role, "content": "\n".join(texts)}
     if any(thoughts):
-        message["reasoning_content"] = "\n".join(thoughts)
-    return message | {"tool_calls": calls} if calls else message
+        said["reasoning_content"] = "\n".join(thoughts)
+    if calls:
+        said["tool_calls"] = calls
+    return results if results and not texts else [*results, said]
 
 
 def _call(block: Fields) -> dict[str, Any]:
     identity, name = block.text("id"), block.text("name")
-    given = arguments_of(block, "input", block.take("input"))
-    block.ignore("caller")
-    block.end()
     if identity is None or name is None:
         raise block.wrong("name", "must name the function, and id the call")
-    return call_of(identity, name, given)
+    call = call_of(identity, name, block, "input")
+    block.end("caller")
+    return call
 
 
 def _result(block: Fields) -> dict[str, Any]:
-    identity, is_error = block.text("tool_use_id"), block.flag("is_error")
+    identity = block.needed("tool_use_id", "must name the call")
+    is_error = block.flag("is_error")
     text = _texts(block, "content") if block.has("content") else ""
     block.end()
-    if identity is None:
-        raise block.wrong("tool_use_id", "must name the call")
     told = f"Error: {text}" if is_error else text
     return {"role": "tool", "tool_call_id": identity, "content": told}
 
@@ -250,10 +226,8 @@ def _text(kind: str | None, block: Fields) -> str:
     if kind != "text":
         how = "which is not supported here: the model reads text only"
         raise block.unsupported("type", f"is {arguments.shown(kind)}, {how}")
-    text = block.text("text")
+    text = block.needed("text", "must be text")
     block.end()
-    if text is None:
-        raise block.wrong("text", "must be text")
     return text
 
 
@@ -265,9 +239,8 @@ def _tools(fields: Fields) -> dict[str, Any]:
     """
     found = dict[str, Any]()
     if fields.has("tools"):
-        found["tools"] = [
-            _tool(one) for one in fields.objects("tools", "must be a list of objects")
-        ]
+        given = fields.objects("tools", "must be a list of objects")
+        found["tools"] = [_tool(one) for one in given]
     if fields.has("tool_choice"):
         choice = fields.nested("tool_choice")
         kind, name = choice.text("type"), choice.text("name")
@@ -292,6 +265,5 @@ def _tool(tool: Fields) -> dict[str, Any]:
         "parameters": tool.take("input_schema"),
         "strict": tool.take("strict"),
     }
-    tool.ignore(*_OF_TOOLS)
-    tool.end()
+    tool.end(*_OF_TOOLS)
     return {"type": "function", "function": function}

@@ -8,12 +8,14 @@ import re
 from typing import Any, Literal
 
 from coordgen_rs.model import Model
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.formats import Constraint, schema_of
-from coordgen_rs.server.requests.infill import infilled
-from coordgen_rs.server.requests.messages import messages_of
-from coordgen_rs.server.requests.options import num_alternatives_of, options_of
-from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, encode
+from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.requests.options import (
+    Constraint,
+    num_alternatives_of,
+    options_of,
+    schema_of,
+)
+from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, encode, infilled, messages_of
 from coordgen_rs.server.requests.record import Request, Settings, complete
 from coordgen_rs.server.tools.functions import Tools, tools_of
 
@@ -147,14 +149,12 @@ def _settings(fields: Fields, tools: Tools | None = None) -> Settings:
     given = fields.nested("options")
     limit = given.count("num_predict", least=_NO_LIMIT)
     options = options_of(given, "ollama")
-    given.ignore(*_OF_DEVICES)
-    given.end()
+    given.end(*_OF_DEVICES)
     is_told, is_streamed = fields.flag("logprobs"), fields.flag("stream", default=True)
     options["logprobs"] = num_alternatives_of(fields, is_told, "logprobs: true")
     constraint = _constraint(fields)
     _check_keep_alive(fields)
-    fields.ignore("truncate", "shift")
-    fields.end()
+    fields.end("truncate", "shift")
     return Settings(
         options=options,
         limit=limit if limit is not None and limit > 0 else None,

@@ -15,12 +15,11 @@ from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.formats import Constraint, constraint_of
-from coordgen_rs.server.requests.infill import infilled
-from coordgen_rs.server.requests.messages import messages_of
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.requests.options import (
+    Constraint,
     biases_of,
+    constraint_of,
     limit_of,
     num_alternatives_of,
     options_of,
@@ -33,6 +32,8 @@ from coordgen_rs.server.requests.prompts import (
     effort_of,
     encode,
     fitting,
+    infilled,
+    messages_of,
 )
 from coordgen_rs.server.requests.record import Request, Settings, complete
 from coordgen_rs.server.tools.functions import Tools, tools_of
@@ -173,8 +174,7 @@ def settings_of(
             raise fields.wrong("tool_choice", "asks for a call: then nothing else can be, too")
         constraint = None  # the format of an answer that is not given
     with_token_ids = fields.flag("return_token_ids")
-    fields.ignore(*_ABOUT_CLIENT)
-    fields.end(_ELSEWHERE)
+    fields.end(*_ABOUT_CLIENT, known=_ELSEWHERE)
     return Settings(
         options=options,
         limit=limit,
@@ -212,9 +212,7 @@ def tokenize(fields: Fields, model: Model) -> dict[str, Any]:
     Raises:
         RefusalError: The body is malformed.
     """
-    content = fields.text("content")
-    if content is None:
-        raise fields.wrong("content", "must be the text")
+    content = fields.needed("content", "must be the text")
     special_tokens, with_pieces = fields.flag("add_special"), fields.flag("with_pieces")
     fields.end()
     ids = model.tokenizer.encode(content, special_tokens=special_tokens).tolist()

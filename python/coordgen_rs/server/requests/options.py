@@ -1,27 +1,30 @@
-"""How an answer is made: sampling, where it ends, biases of tokens, how many answers.
+"""How an answer is made: sampling, where it ends, biases of tokens, and what it is held to.
 
-In: fields of a body, under all the names that clients send them by. Out: options as `Model` takes
-them, or a refusal that names the field. Two names of one thing must agree. What cannot be had may
-say what happens anyway: clients send their own settings at neutral values.
+In: fields of a body, under all the names that clients of other servers send them by. Out: options
+as `Model` takes them and one grammar, or a refusal that names the field. Two names of one thing
+must agree; two grammars exclude each other, and whether one can be followed is found out where it
+meets the model. What cannot be had may say what happens anyway: clients send their own settings at
+neutral values.
 """
 
 import math
+import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from coordgen_rs.errors import arguments
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.options import Option
 from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
+from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.messages import text_of
-from coordgen_rs.server.requests.prompts import check_fits
+from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.requests.prompts import check_fits, text_of
 
 MOST_STOPS, MOST_STOP_LEN = 16, 256
 """Stop strings, and characters of each: every token is compared with all of them."""
@@ -91,6 +94,27 @@ _NEUTRAL_SETTINGS = (
     "timings_per_token",
 )
 """Settings of samplers that are off; and when figures are told, which is at the end here."""
+
+_MOST_TEXTS = 1024
+"""Texts among which an answer may have to choose."""
+
+_META = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")
+_FORMATS = ("text", "json_object", "json_schema")
+_KINDS = ("json", "regex", "choice", "grammar")
+"""What vLLM's fields may hold."""
+_ANY_OBJECT: dict[str, Any] = {"type": "object"}
+
+
+class Constraint(NamedTuple):
+    """What an answer is held to.
+
+    Attributes:
+        field: The field that asks for it.
+        grammar: The grammar.
+    """
+
+    field: str
+    grammar: Grammar
 
 
 def options_of(fields: Fields, dialect: str) -> RequestOptions:
@@ -288,3 +312,114 @@ def _check_neutral(fields: Fields, *, has_penalty: bool) -> None:
     named = given if isinstance(given, list) else []
     if [name for name in _SAMPLERS if name in named] != named or not {*named} >= _OURS:
         raise fields.wrong("samplers", f"must be in the usual order: {', '.join(_SAMPLERS)}")
+
+
+def constraint_of(
+    fields: Fields, own: Fields, given: Constraint | None = None
+) -> Constraint | None:
+    """What the answer is held to; None for anything.
+
+    Args:
+        fields: The fields of the body: `response_format` is OpenAI's, `json_schema` and `grammar`
+            are llama.cpp's, `structured_outputs` and `guided_*` vLLM's.
+        own: Those of `coordgen`.
+        given: What another field holds it to.
+
+    Raises:
+        RefusalError: It is malformed, or there are several.
+    """
+    outputs = fields.nested("structured_outputs")
+    asked = [
+        *((fields, "json_schema", "json"), (fields, "grammar", "grammar")),
+        *((fields, f"guided_{kind}", kind) for kind in _KINDS),
+        *((outputs, kind, kind) for kind in ("json_object", *_KINDS)),
+        *((own, kind, kind) for kind in ("regex", "lark")),
+    ]
+    each = [given, format_of(fields, "response_format"), *(_grammar(*one) for one in asked)]
+    outputs.end()
+    found = [one for one in each if one is not None]
+    for other in found[1:]:
+        how = "exclude each other: an answer is held to one of them"
+        raise fields.wrong(other.field, f"and {found[0].field} {how}")
+    return found[0] if found else None
+
+
+def _grammar(fields: Fields, name: str, kind: str) -> Constraint | None:
+    """The grammar in a field; None where that is absent, or an empty `grammar`.
+
+    Args:
+        fields: The fields.
+        name: The field's name.
+        kind: What it holds.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    if not fields.has(name):
+        return None
+    grammar: Grammar
+    if kind == "json":
+        grammar = schema_of(fields, name, may_be_text=True)
+    elif kind == "json_object":
+        if not fields.flag(name):
+            return None
+        grammar = JsonSchema(_ANY_OBJECT)
+    elif kind == "choice":
+        texts = fields.take(name)
+        are_texts = isinstance(texts, list) and all(isinstance(t, str) and t for t in texts)
+        if not are_texts or not 0 < len(texts) <= _MOST_TEXTS:
+            how = f"must be a list of 1 to {_MOST_TEXTS} texts, none of them empty"
+            raise fields.wrong(name, how)
+        grammar = Regex("|".join(_META.sub(r"\\\g<0>", text) for text in texts))
+    else:
+        text = fields.text(name) or ""
+        if kind == "grammar" and not text:
+            return None
+        is_gbnf = kind == "grammar" and "::=" in text  # which is how it writes rules
+        grammar = Regex(text) if kind == "regex" else Gbnf(text) if is_gbnf else Lark(text)
+    return Constraint(fields.name(name), grammar)
+
+
+def schema_of(fields: Fields, name: str, *, may_be_text: bool = False) -> JsonSchema:
+    """The JSON schema in a field.
+
+    Raises:
+        RefusalError: It is none.
+    """
+    schema = fields.take(name)
+    if not isinstance(schema, dict | str if may_be_text else dict):
+        raise fields.wrong(name, "must be a JSON schema, an object")
+    try:
+        return JsonSchema(schema)
+    except OptionError as error:
+        raise fields.wrong(name, f"cannot be used: {error}") from error
+
+
+def format_of(
+    fields: Fields, name: str, kinds: Sequence[str] = _FORMATS, *, is_flat: bool = False
+) -> Constraint | None:
+    """What a field such as `response_format` holds the answer to; None for text.
+
+    Args:
+        fields: Whose field it is.
+        name: The field.
+        kinds: What its type may be.
+        is_flat: Whether the schema stands in it, and not in its `json_schema`.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    asked = fields.nested(name)
+    kind, schema = asked.text("type"), JsonSchema(_ANY_OBJECT)
+    if kind not in kinds and (kind is not None or asked.has("schema")):
+        *others, last = (f'"{one}"' for one in kinds)
+        raise asked.wrong("type", f"must be {', '.join(others)}{' or ' if others else ''}{last}")
+    if kind == "json_object" and asked.has("schema"):
+        schema = schema_of(asked, "schema")
+    elif kind == "json_schema":
+        is_flat = is_flat or (asked.has("schema") and not asked.has("json_schema"))
+        named = asked if is_flat else asked.nested("json_schema")
+        named.end("name", "description", "strict", but="schema")  # it is always held to
+        schema = schema_of(named, "schema")
+    asked.end()
+    return None if kind in (None, "text") else Constraint(fields.name(name), schema)

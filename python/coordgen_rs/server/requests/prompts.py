@@ -1,26 +1,48 @@
-"""What the model reads: the text of a dialogue, as its chat template has it, and tokens that fit.
+"""What the model reads: messages of a dialogue, their text by its chat template, and its tokens.
 
-In: messages, tools, and how much the model is to think. Out: a text, or tokens, or a refusal that
-names the field. Where the template knows no tools, see `server/tools/prompts.py`. A template that
-reads none of the variables of thinking gets none: its model answers as it does in any case.
+In: fields of a body, tools, and how much the model is to think. Out: messages, a text, or tokens
+that fit, or a refusal that names the field, the message or the part at fault. Where the template
+knows no tools, see `server/tools/prompts.py`. A template that reads none of the variables of
+thinking gets none: its model answers as it does in any case. A text is filled in between a prompt
+and a suffix by models that were trained on that, with the marks of their family around both.
 """
 
 import re
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import ChatTemplateError, arguments
+from coordgen_rs.files.json_text import JsonTextError, parse_json
 from coordgen_rs.model import Model
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.refusal import RefusalError, TooLongError, names_path
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.messages import check_messages
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.tools.formats import format_for
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
 from coordgen_rs.text.thinking import CHANNELS
+from coordgen_rs.text.tokenizer import Tokenizer
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles that all templates get."""
+
+NAMELESS = "must be the function's name"
+"""What the message says of a call of none."""
+
+_FIELDS = frozenset(
+    (
+        *("role", "content", "name", "tool_calls", "tool_call_id"),
+        *("reasoning_content", "reasoning", "thinking"),
+        # What clients keep beside an answer, and send back with it, says nothing to the model:
+        *("id", "type", "status", "annotations", "refusal", "parsed", "metadata", "timestamp"),
+        *("cache_control", "extra"),
+        *("provider_specific_fields", "thinking_blocks", "reasoning_details", "reasoning_items"),
+    )
+)
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """How much thinking may be asked for, least first."""
@@ -46,6 +68,145 @@ class Dialogue(NamedTuple):
     effort: str | None = None
     thinks: bool | None = None
     variables: dict[str, Any] | None = None
+
+
+def messages_of(fields: Fields) -> list[dict[str, Any]]:
+    """The dialogue, oldest message first.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    messages = fields.take("messages")
+    if not isinstance(messages, list) or not messages:
+        raise fields.wrong("messages", "must be a list of one message or more")
+    return [_message(fields, message, f"messages[{i}]") for i, message in enumerate(messages)]
+
+
+def _message(body: Fields, message: object, where: str) -> dict[str, Any]:
+    """A message with its text parts joined: most templates know text only.
+
+    Raises:
+        RefusalError: It is malformed, or holds something else than text.
+    """
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise body.wrong(where, "must be an object with a role")
+    fields, plain = Fields(message, where), {n: v for n, v in message.items() if v is not None}
+    if fields.has("content"):
+        plain["content"] = text_of(fields, "content")
+    elif not plain.get("tool_calls") or plain["role"] == "tool":
+        raise RefusalError(
+            f"{where} has no content", param=f"{where}.content", code="invalid_value"
+        )
+    if fields.has("tool_calls"):
+        calls = fields.objects("tool_calls", "must be a list of calls")
+        plain["tool_calls"] = [_call(call) for call in calls]
+        if not calls:  # as clients write that none was made
+            del plain["tool_calls"]
+    return plain
+
+
+def _call(call: Fields) -> dict[str, Any]:
+    """A call that the model has made.
+
+    Raises:
+        RefusalError: It is malformed.
+    """
+    call.only("type", "function", why='its type must be "function"')
+    identity, function = call.text("id"), call.nested("function")
+    name = function.needed("name", NAMELESS)
+    function.end("index", "description", but="arguments")  # of Ollama's
+    call.end("index")
+    return call_of(identity, name, function, "arguments")
+
+
+def call_of(identity: str | None, name: str, fields: Fields, field: str) -> dict[str, Any]:
+    """A call of a function, as templates read it.
+
+    Its arguments, which clients write as text, are an object then. A call that was cut short, or
+    that is wrong, comes back with its result all the same: its text stays text.
+
+    Args:
+        identity: The call's id; None for none.
+        name: The function's name.
+        fields: Those that have the arguments.
+        field: Which of them has.
+
+    Raises:
+        RefusalError: The arguments are neither an object nor text.
+    """
+    given = fields.take(field)
+    if isinstance(given, str):
+        with suppress(JsonTextError):
+            parsed = parse_json(given or "{}", fields.name(field))
+            given = parsed if isinstance(parsed, dict) else given
+    elif not isinstance(given, dict):
+        raise fields.wrong(field, "must be a JSON object, or text")
+    call = {"type": "function", "function": {"name": name, "arguments": given}}
+    return call if identity is None else {"id": identity} | call
+
+
+def text_of(
+    fields: Fields,
+    name: str,
+    part_of: Callable[[Fields, str, object], str] | None = None,
+    expected: str = "a string or a list of parts",
+) -> str:
+    """A text, or its parts, which are lines.
+
+    Args:
+        fields: Whose text it is.
+        name: The field.
+        part_of: The text of a part that has a name; None where parts are those of a chat.
+        expected: What messages say that it must be.
+
+    Raises:
+        RefusalError: It is something else.
+    """
+    content = fields.take(name)
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise fields.wrong(name, f"must be {expected}, but is {arguments.shown(content)}")
+    of = part_of or _part
+    return "\n".join(of(fields, f"{name}[{index}]", part) for index, part in enumerate(content))
+
+
+def _part(fields: Fields, name: str, part: object) -> str:
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        text: str = part["text"]
+        return text
+    how = 'must be {"type": "text", "text": ".."}: the model reads text only'
+    raise fields.unsupported(name, how)
+
+
+def check_messages(messages: Sequence[dict[str, Any]], template: str) -> None:
+    """Check the roles and the fields of messages, so that what is misspelt is refused.
+
+    A field that is empty or false says nothing; what the template itself names is its own to read.
+
+    Args:
+        messages: The messages of the body, in its order.
+        template: The chat template, in Jinja.
+
+    Raises:
+        RefusalError: One is known neither here nor to the template.
+    """
+    for index, message in enumerate(messages):
+        role, where = message["role"], f"messages[{index}]"
+        if role not in ROLES and not _is_named(role, template):
+            how = f"but must be one of {', '.join(ROLES)}, or a role that the model's chat template"
+            shown = arguments.shown(role)
+            raise Fields(message, where).wrong("role", f"is {shown}, {how} names")
+        for name, value in message.items():
+            if value and name not in _FIELDS and not _is_named(name, template):
+                Fields({name: value}, where).end()
+
+
+def _is_named(word: str, template: str) -> bool:
+    """Whether a template has a word in quotes, or as an attribute."""
+    quoted = (f"'{word}'", f'"{word}"')
+    attribute = rf"\.{re.escape(word)}\b"
+    return any(one in template for one in quoted) or re.search(attribute, template) is not None
 
 
 def chat_ids(model: Model, dialogue: Dialogue, field: str = "messages") -> NDArray[np.uint32]:
@@ -85,8 +246,9 @@ def _rendered(model: Model, dialogue: Dialogue) -> str:
     facts, messages, tools = model.template_facts, dialogue.messages, dialogue.tools
     listed = None if tools is None else tools.listed
     check_messages(messages, model.tools_template)
-    if not facts.knows_developer:
-        messages = [_by_system(message) for message in messages]
+    if not facts.knows_developer:  # whom OpenAI's newer clients send
+        system = {"role": "system"}
+        messages = [one | system if one["role"] == "developer" else one for one in messages]
     about_tools = listed is not None or any(
         message["role"] == "tool" or "tool_calls" in message for message in messages
     )
@@ -101,11 +263,6 @@ def _rendered(model: Model, dialogue: Dialogue) -> str:
         if (mapped := with_mapped_arguments(messages)) == messages:
             raise
         return model.chat_prompt(mapped, tools=listed, template_variables=variables)
-
-
-def _by_system(message: dict[str, Any]) -> dict[str, Any]:
-    """A message for a template that has no developers, which OpenAI's newer clients send."""
-    return message | {"role": "system"} if message["role"] == "developer" else message
 
 
 def effort_of(fields: Fields, name: str) -> str | None:
@@ -201,3 +358,77 @@ def check_fits(model: Model, text: str, field: str) -> None:
     if least > model.context:
         what = f"the text of {field}, {len(text):,} characters long,"
         raise TooLongError(what, f"at least {least}", model.context, field)
+
+
+class InfillMarks(NamedTuple):
+    """The special tokens of one family of models.
+
+    Attributes:
+        prefix: Stands before the text that comes first.
+        suffix: Stands before the text that comes last.
+        middle: Stands before what is to be filled in; None where the suffix is given first, and the
+            answer goes on behind the prefix.
+    """
+
+    prefix: str
+    suffix: str
+    middle: str | None
+
+
+_FAMILIES = (
+    InfillMarks("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma, Granite 4
+    InfillMarks("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite Code
+    InfillMarks("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    InfillMarks("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek  # noqa: RUF001
+    InfillMarks("▁<PRE>", "▁<SUF>", "▁<MID>"),  # CodeLlama
+    InfillMarks("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),  # GLM
+    InfillMarks("[PREFIX]", "[SUFFIX]", None),  # Codestral
+)
+
+_ENDS = (
+    *("<|fim_pad|>", "<fim_pad>", "<fim-pad>", "▁<EOT>", "<|endoftext|>"),
+    *("<|file_sep|>", "<|file_separator|>", "<file_sep>", "<|repo_name|>", "<repo_name>"),
+)
+"""What models of all families say when the middle is complete, besides their end tokens."""
+
+
+def infill_marks(tokenizer: Tokenizer) -> InfillMarks | None:
+    """The marks that a tokenizer has; None if it has none."""
+    for marks in _FAMILIES:
+        if all(mark is None or tokenizer.token_id(mark) is not None for mark in marks):
+            return marks
+    return None
+
+
+def infilled(
+    model: Model, before: NDArray[np.uint32], suffix: str
+) -> tuple[NDArray[np.uint32], list[str]]:
+    """The prompt `(tokens,) u32` of a text whose middle is wanted, and the tokens that end it.
+
+    Args:
+        model: The model.
+        before: The text that comes first, without tokens around it.
+        suffix: The text that comes last.
+
+    Raises:
+        RefusalError: The model has no tokens for that.
+        TooLongError: It does not fit into the context.
+    """
+    tokenizer = model.tokenizer
+    marks = infill_marks(tokenizer)
+    if marks is None:
+        raise RefusalError(
+            "suffix is not supported: the model's tokenizer has no tokens to fill in the middle of "
+            "a text, such as <|fim_prefix|>: leave it out, or take a model for code that has them",
+            param="suffix",
+            code="unsupported_value",
+        )
+
+    def mark(text: str) -> NDArray[np.uint32]:
+        return np.asarray([tokenizer.token_id(text)], np.uint32)
+
+    parts = [mark(marks.prefix), before, mark(marks.suffix), encode(model, suffix, "suffix")]
+    parts = [*parts, mark(marks.middle)] if marks.middle else [*parts[2:], *parts[:2]]
+    ids = fitting(model, np.concatenate([tokenizer.encode(""), *parts]), "suffix")
+    ends = (*_ENDS, *filter(None, marks))
+    return ids, [end for end in ends if tokenizer.token_id(end) is not None]

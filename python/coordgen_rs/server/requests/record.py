@@ -18,7 +18,7 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.refusal import UnfollowedError
-from coordgen_rs.server.requests.formats import Constraint
+from coordgen_rs.server.requests.options import Constraint
 from coordgen_rs.server.tools.formats import Calling, constrained
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of

@@ -10,12 +10,18 @@ from typing import Any
 
 from coordgen_rs.model import Model
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
-from coordgen_rs.server.requests.formats import format_of
-from coordgen_rs.server.requests.messages import ROLES, arguments_of, call_of, text_of
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.requests.openai import settings_of
-from coordgen_rs.server.requests.options import limit_of, num_alternatives_of
-from coordgen_rs.server.requests.prompts import Dialogue, chat_ids, effort_of
+from coordgen_rs.server.requests.options import format_of, limit_of, num_alternatives_of
+from coordgen_rs.server.requests.prompts import (
+    NAMELESS,
+    ROLES,
+    Dialogue,
+    call_of,
+    chat_ids,
+    effort_of,
+    text_of,
+)
 from coordgen_rs.server.requests.record import Request, complete
 from coordgen_rs.server.tools.functions import tools_of
 
@@ -100,92 +106,59 @@ def messages_of_items(fields: Fields) -> list[dict[str, Any]]:
         dialogue = [{"role": "user", "content": text}]
     else:
         how = "must be a text, or a list of one item or more"
-        dialogue = _Dialogue(fields.objects("input", how, least=1)).messages
+        dialogue = _messages(fields.objects("input", how, least=1))
     if not dialogue:
         raise fields.wrong("input", "must hold a message")
     said = [] if instructions is None else [{"role": "system", "content": instructions}]
     return [*said, *dialogue]
 
 
-class _Dialogue:
-    """Items as messages.
+def _messages(items: list[Fields]) -> list[dict[str, Any]]:
+    """Items, oldest first, as messages.
 
-    Args:
-        items: The items, oldest first.
-
-    Attributes:
-        messages: The messages.
+    All kinds in one loop: what an item is depends on whose turn those before it belong to.
 
     Raises:
         RefusalError: One is malformed, or of another kind.
     """
-
-    def __init__(self, items: list[Fields]) -> None:
-        self.messages: list[dict[str, Any]] = []
-        self._turn: dict[str, Any] | None = None  # the model's, to which its next items belong
-        self._names: dict[str, str] = {}  # functions by the ids of calls
-        self._thought = ""  # said before the items of a turn that is still to come
-        adders = {
-            "message": self._add_message,
-            "function_call": self._add_call,
-            "function_call_output": self._add_output,
-            "reasoning": self._add_thought,
-        }
-        for item in items:
-            add = adders.get(item.text("type") or "message")
-            if add is None:
-                raise item.unsupported("type", f"is not supported: {_KINDS}")
-            add(item)
-            item.ignore("id", "status")
-            item.end()
-
-    def _add_message(self, item: Fields) -> None:
-        item.ignore("phase")
-        message = {"role": item.one_of("role", ROLES), "content": _text(item, "content")}
-        thoughts, self._turn = self._thoughts(), None
-        if message["role"] == "assistant":
-            message |= thoughts
-            self._turn = message
-        self.messages.append(message)
-
-    def _add_call(self, item: Fields) -> None:
-        name, identity = item.text("name"), item.text("call_id")
-        item.only("namespace", why="functions have no namespaces")
-        item.ignore("caller")
-        if name is None:
-            raise item.wrong("name", "must be the function's name")
-        given = arguments_of(item, "arguments", item.take("arguments"))
-        call = call_of(identity, name, given)
-        if identity is not None:
-            self._names[identity] = name
-        if self._turn is None:
-            self._turn = dict[str, Any](role="assistant", content="") | self._thoughts()
-            self.messages.append(self._turn)
-        self._turn.setdefault("tool_calls", []).append(call)
-
-    def _add_output(self, item: Fields) -> None:
-        identity = item.text("call_id")
-        item.ignore("caller")
-        if identity is None:
-            raise item.wrong("call_id", "must be the id of a call")
-        message = {"role": "tool", "tool_call_id": identity}
-        if identity in self._names:
-            message["name"] = self._names[identity]
-        self.messages.append(message | {"content": _text(item, "output")})
-        self._turn, self._thought = None, ""
-
-    def _add_thought(self, item: Fields) -> None:
-        """Thoughts go to templates that write them; what is encrypted or summed up does not."""
-        item.ignore("summary", "encrypted_content")
-        if item.peek("content"):
-            self._thought += _text(item, "content")
-            self._turn = None
-        item.ignore("content")
-
-    def _thoughts(self) -> dict[str, str]:
-        """What was thought right before this; it belongs to nothing that comes later."""
-        thought, self._thought = self._thought, ""
-        return {"reasoning_content": thought} if thought else {}
+    messages, names = list[dict[str, Any]](), dict[str, str]()  # functions by the ids of calls
+    turn: dict[str, Any] | None = None  # the model's, to which its next items belong
+    thought = dict[str, str]()  # right before a turn that is still to come; of no later one
+    for item in items:
+        kind = item.text("type") or "message"
+        if kind == "message":
+            item.ignore("phase")
+            message = {"role": item.one_of("role", ROLES), "content": _text(item, "content")}
+            turn = message | thought if message["role"] == "assistant" else None
+            messages.append(turn or message)
+            thought = {}
+        elif kind == "function_call":
+            name, identity = item.needed("name", NAMELESS), item.text("call_id")
+            item.only("namespace", why="functions have no namespaces")
+            item.ignore("caller")
+            call = call_of(identity, name, item, "arguments")
+            names |= {} if identity is None else {identity: name}
+            if turn is None:
+                turn, thought = {"role": "assistant", "content": "", **thought}, {}
+                messages.append(turn)
+            turn.setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            identity = item.needed("call_id", "must be the id of a call")
+            item.ignore("caller")
+            name_of = {"name": names[identity]} if identity in names else {}
+            said = {"content": _text(item, "output")}
+            messages.append({"role": "tool", "tool_call_id": identity} | name_of | said)
+            turn, thought = None, {}
+        elif kind == "reasoning":  # templates write thoughts, not what is encrypted or summed up
+            item.ignore("summary", "encrypted_content")
+            if item.peek("content"):
+                text = thought.get("reasoning_content", "") + _text(item, "content")
+                turn, thought = None, {"reasoning_content": text} if text else {}
+            item.ignore("content")
+        else:
+            raise item.unsupported("type", f"is not supported: {_KINDS}")
+        item.end("id", "status")
+    return messages
 
 
 def _text(item: Fields, name: str) -> str:
@@ -204,8 +177,7 @@ def _part(item: Fields, name: str, part: object) -> str:
     kinds = ("input_text", "output_text", "reasoning_text", "text")
     fields.only("type", *kinds, why="the model reads text only")
     text = fields.text("text")
-    fields.ignore("annotations", "logprobs")
-    fields.end()
+    fields.end("annotations", "logprobs")
     if text is None:
         raise RefusalError(f"{fields.name('text')} must be text", param=fields.name("text"))
     return text

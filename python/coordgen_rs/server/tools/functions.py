@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.fields import Fields
+from coordgen_rs.server.requests.body import Fields
 from coordgen_rs.server.tools.syntax import choices_of, kind_of
 
 MOST_TOOLS = 128
