@@ -235,6 +235,7 @@ pub mod batch;
 #[cfg(any(feature = "c", test))]
 pub mod c;
 pub mod cache_rows;
+pub mod chat_template;
 pub mod commit;
 pub mod constraint;
 pub mod draft;
