@@ -147,6 +147,7 @@
 //!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
 //! - [`host`](draft::host): [`HostDrafter`](draft::host::HostDrafter), which drafts for an engine that
 //!   runs the model itself and tells what it has committed.
+//! - [`chat_template`]: from messages to the text that an instruct model reads, within bounds.
 //! - [`batch`]: many requests in one step; [`Batcher`](batch::Batcher), who gets its rows, by
 //!   [`RowCosts`](batch::RowCosts), what they cost, what candidates are worth (`nodes`), and which prompts are
 //!   read first (`pieces`).

@@ -454,7 +454,6 @@ def render_chat_template(
     Raises:
         SyntaxError: It is no Jinja; the message says in which line.
         ValueError: It refuses what it was given, calls what is not offered, or does too much.
-        MemoryError: There is no memory to run it.
     """
 
 def chat_template_variables(source: str) -> list[str]:

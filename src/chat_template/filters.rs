@@ -1,46 +1,34 @@
 //! What templates may call: minijinja's own, and what Hugging Face and Python's Jinja have besides.
 
-use minijinja::formatting::{FormatStyle, format};
-use minijinja::value::{Tuple, ValueKind};
+use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::methods::stripped;
 use super::to_json::to_json;
 
-/// A slice; no template can write this name.
-pub const SLICE: &str = "[:]";
-
-/// The operator `%`; no template can write this name.
-pub const PERCENT: &str = "%";
-
 /// Add them to an environment.
 pub fn add(environment: &mut Environment<'_>) {
     environment.remove_global("debug");
     environment.add_function("raise_exception", raise_exception);
-    environment.add_function(SLICE, slice);
-    environment.add_function(PERCENT, percent);
     environment.add_filter("tojson", to_json);
     environment.add_filter("trim", |value: &Value, marks: Option<String>| {
         stripped(&value.to_string(), marks.as_deref(), true, true).to_owned()
     });
     environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
-            || value.is_undefined()
+        value.is_undefined()
+            || matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
     });
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
 }
 
 fn raise_exception(said: &Value) -> Result<Value, Error> {
     Err(Error::new(ErrorKind::InvalidOperation, said.to_string()))
 }
 
-/// The items of a list, or the characters of a text, from one to before another.
-fn slice(
-    state: &State,
-    value: &Value,
-    start: Option<i64>,
-    stop: Option<i64>,
-    step: Option<i64>,
-) -> Result<Value, Error> {
+/// The items of a list, or the characters of a text: those from one to before another, by a step.
+pub fn slice(state: &State, given: &[Value]) -> Result<Value, Error> {
+    let (value, start, stop, step): (&Value, Option<i64>, Option<i64>, Option<i64>) =
+        from_args(given)?;
     if value.is_undefined() || value.is_none() {
         return Err(Error::new(
             ErrorKind::UndefinedError,
@@ -84,21 +72,4 @@ fn picked(
         at = at.saturating_add(step);
         Some(index)
     })
-}
-
-/// A remainder, or a text in the format of another.
-fn percent(state: &State, left: &Value, right: &Value) -> Result<Value, Error> {
-    let Some(form) = left.as_str() else {
-        return state
-            .env()
-            .compile_expression("a % b")?
-            .eval(minijinja::context! { a => left, b => right });
-    };
-    state.consume_fuel(form.len() as u64 / 64)?;
-    let values: Vec<Value> = if right.is_tuple() {
-        right.try_iter()?.checked().collect::<Result<_, _>>()?
-    } else {
-        vec![right.clone()]
-    };
-    format(FormatStyle::Printf, form, &values).map(Value::from)
 }

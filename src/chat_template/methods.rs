@@ -7,6 +7,9 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 /// Longest text of marks that a text is stripped of.
 const MOST_MARKS: usize = 100;
 
+/// Widest field of a format.
+const MOST_WIDTH: usize = 9999;
+
 /// Call a method.
 pub fn call(
     state: &mut State,
@@ -137,6 +140,21 @@ fn of_text(
     }))
 }
 
+/// All numbers in a format together; none where one is too large, or stands in a field of a field.
+pub fn widths(form: &str) -> Option<usize> {
+    let (mut sum, mut depth) = (0, 0);
+    for digits in form.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty()) {
+        sum += digits.parse::<usize>().ok().filter(|width| *width <= MOST_WIDTH)?;
+    }
+    for brace in form.replace("{{", "").replace("}}", "").matches(['{', '}']) {
+        depth += if brace == "{" { 1 } else { -1 };
+        if depth > 1 {
+            return None;
+        }
+    }
+    Some(sum)
+}
+
 fn padded(text: &str, missing: usize, method: &str, fill: Option<char>) -> String {
     let (sign, text) = match (method, text.strip_prefix(['+', '-'])) {
         ("zfill", Some(digits)) => (&text[..1], digits),
@@ -166,11 +184,11 @@ fn split<'a>(text: &'a str, separator: &str, most: usize, from_the_right: bool) 
 /// What stands between white space, at most so many; the last takes the rest.
 fn words(text: &str, most: usize, from_the_right: bool) -> Vec<&str> {
     let mut found = Vec::new();
-    let mut rest = stripped(text, None, true, true);
+    let mut rest = stripped(text, None, !from_the_right, from_the_right);
     while !rest.is_empty() {
         let cut = if from_the_right { rest.rfind(is_space) } else { rest.find(is_space) };
         let Some(at) = cut.filter(|_| found.len() + 1 < most) else {
-            found.push(stripped(rest, None, !from_the_right, from_the_right));
+            found.push(rest);
             break;
         };
         let space = rest[at..].chars().next().map_or(0, char::len_utf8);

@@ -5,32 +5,27 @@
 //! and methods of Python that templates use (`filters.rs`, `methods.rs`, `to_json.rs`).
 //!
 //! A rendering ends, and takes a bounded amount of memory: minijinja's fuel pays for each
-//! instruction and for every byte and item that is made. What its own fuel does not bound is made
-//! here instead: slices, which it would put inside each other unread, and `%` of texts. What stands
-//! inside each other is gone through by recursion, so a rendering has a stack for as deep as its
-//! fuel can reach.
+//! instruction and for every byte and item that is made (`bounded.rs`), and no value is too large,
+//! or too deep (`measured.rs`).
 
+mod bounded;
 mod filters;
+mod measured;
 mod methods;
 mod to_json;
 
 use std::collections::BTreeSet;
-use std::thread;
+use std::sync::Arc;
 
-use minijinja::machinery::{
-    CompiledTemplate, Instruction, Instructions, TemplateConfig, eval, make_string_output,
-};
+use minijinja::machinery::{CompiledTemplate, TemplateConfig, eval, make_string_output};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
+use self::bounded::Bounds;
+use self::measured::MOST_SIZE;
+
 /// What a rendering may do: instructions, and 64 bytes of what it makes for each of them.
-pub const FUEL: u64 = 1_000_000;
-
-/// Longest source, in bytes: the longest that is known has a tenth of it.
-pub const MOST_SOURCE_BYTES: usize = 1 << 18;
-
-/// For what stands inside each other as deep as the fuel can bring it; pages are taken as used.
-const STACK_BYTES: usize = 1 << 30;
+pub const FUEL: u64 = 2_000_000;
 
 /// The time as a text, in a format of `strftime`; or why there is none.
 pub type Now = dyn Fn(&str) -> Result<String, String> + Send + Sync;
@@ -52,9 +47,6 @@ pub enum TemplateError {
         /// Its own words, or minijinja's.
         said: String,
     },
-    /// There is no memory to run it.
-    #[error("cannot be applied: out of memory")]
-    OutOfMemory,
 }
 
 /// The names that what a template renders can depend on.
@@ -64,7 +56,8 @@ pub enum TemplateError {
 /// [`TemplateError::Malformed`].
 pub fn variables(source: &str) -> Result<BTreeSet<String>, TemplateError> {
     let source = without_marks(source);
-    let environment = environment(None);
+    let _ = compiled(&source)?;
+    let environment = environment();
     let template = environment.template_from_str(&source).map_err(malformed)?;
     Ok(template.undeclared_variables(false).into_iter().collect())
 }
@@ -75,35 +68,31 @@ pub fn variables(source: &str) -> Result<BTreeSet<String>, TemplateError> {
 ///
 /// [`TemplateError`].
 pub fn render(source: &str, known: Value, now: Box<Now>) -> Result<String, TemplateError> {
-    let run = || {
-        let source = without_marks(source);
-        let environment = environment(Some(now));
-        let compiled = compiled(&source)?;
-        let mut text = String::new();
-        let mut out = make_string_output(&mut text);
-        let (instructions, blocks) = (&compiled.instructions, &compiled.blocks);
-        let none = AutoEscape::None;
-        eval(&environment, instructions, known, blocks, &mut out, none).map_err(refused)?;
-        Ok(text)
-    };
-    thread::scope(|scope| {
-        let own_stack = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
-        let running = own_stack.spawn_scoped(scope, run).map_err(|_| TemplateError::OutOfMemory)?;
-        running.join().unwrap_or_else(|_| Err(TemplateError::Refused { said: "it fails".into() }))
-    })
+    let source = without_marks(source);
+    let compiled = compiled(&source)?;
+    let mut environment = environment();
+    environment.add_function("strftime_now", move |form: &str| {
+        now(form).map_err(|said| Error::new(ErrorKind::InvalidOperation, said))
+    });
+    let bounds = Bounds::default();
+    bounds.add_to(&mut environment);
+    bounds.know(&known).map_err(refused)?;
+    let mut text = String::new();
+    let mut out = make_string_output(&mut text);
+    let (instructions, blocks) = (&compiled.instructions, &compiled.blocks);
+    eval(&environment, instructions, known, blocks, &mut out, AutoEscape::None).map_err(refused)?;
+    if text.len() > MOST_SIZE {
+        return Err(refused(ErrorKind::OutOfFuel.into()));
+    }
+    Ok(text)
 }
 
-fn environment(now: Option<Box<Now>>) -> Environment<'static> {
+fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_syntax(syntax());
     environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(methods::call);
+    environment.set_debug(true); // so that what is undefined is told by name
     filters::add(&mut environment);
-    if let Some(now) = now {
-        environment.add_function("strftime_now", move |form: &str| {
-            now(form).map_err(|said| Error::new(ErrorKind::InvalidOperation, said))
-        });
-    }
     environment
 }
 
@@ -114,31 +103,14 @@ fn syntax() -> SyntaxConfig {
     builder.build().expect("delimiters are the usual ones")
 }
 
-/// Compiled, with what is made here in place of what minijinja's fuel does not bound.
 fn compiled(source: &str) -> Result<CompiledTemplate<'_>, TemplateError> {
-    let config = TemplateConfig {
-        syntax_config: syntax(),
-        default_auto_escape: std::sync::Arc::new(|_| AutoEscape::None),
-    };
+    let default_auto_escape = Arc::new(|_: &str| AutoEscape::None);
+    let config = TemplateConfig { syntax_config: syntax(), default_auto_escape };
     let mut compiled =
         CompiledTemplate::new("chat template", source, &config).map_err(malformed)?;
-    replace(&mut compiled.instructions);
+    bounded::replace(&mut compiled.instructions)
+        .map_err(|(line, said)| TemplateError::Malformed { line, said })?;
     Ok(compiled)
-}
-
-fn replace(instructions: &mut Instructions<'_>) {
-    for index in 0.. {
-        match instructions.get_mut(index) {
-            Some(slice @ Instruction::Slice) => {
-                *slice = Instruction::CallFunction(filters::SLICE, Some(4))
-            }
-            Some(rem @ Instruction::Rem) => {
-                *rem = Instruction::CallFunction(filters::PERCENT, Some(2))
-            }
-            Some(_) => {}
-            None => break,
-        }
-    }
 }
 
 /// `{% generation %}` marks what the model says, for training; it renders as what it holds.

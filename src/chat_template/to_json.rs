@@ -5,8 +5,7 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
-/// Lists and dicts inside each other.
-const MOST_DEPTH: usize = 1000;
+use super::measured::MOST_SIZE;
 
 const MOST_INDENT: usize = 100;
 
@@ -48,7 +47,7 @@ pub fn to_json(
     named.assert_all_used()?;
     let most =
         state.fuel_levels().map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_FOR_FUEL));
-    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let most = usize::try_from(most).unwrap_or(usize::MAX).min(MOST_SIZE);
     let mut written = Written { text: String::new(), ascii, indent, item, key, sorts, most };
     written.value(value, 0)?;
     Ok(written.text)
@@ -68,9 +67,6 @@ impl Written {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if self.text.len() > self.most {
             return Err(ErrorKind::OutOfFuel.into());
-        }
-        if depth > MOST_DEPTH {
-            return Err(failed("JSON of it stands too deep inside itself"));
         }
         match value.kind() {
             ValueKind::None => self.text.push_str("null"),
@@ -136,7 +132,7 @@ impl Written {
     }
 
     fn number(&mut self, value: &Value) {
-        let text = value.to_string();
+        let text = number(value);
         self.text.push_str(match text.as_str() {
             "nan" => "NaN",
             "inf" => "Infinity",
@@ -165,6 +161,22 @@ impl Written {
             }
         }
         self.text.push('"');
+    }
+}
+
+/// A number as Python writes it.
+pub fn number(value: &Value) -> String {
+    let Ok(number) = f64::try_from(value.clone()) else { return value.to_string() };
+    let exponent = format!("{number:e}");
+    match exponent.split_once('e') {
+        Some((digits, exponent)) if !value.is_integer() => match exponent.parse::<i32>() {
+            Ok(power) if !(-4..16).contains(&power) => {
+                let sign = if power < 0 { '-' } else { '+' };
+                format!("{digits}e{sign}{:02}", power.abs())
+            }
+            _ => value.to_string(),
+        },
+        _ => value.to_string(),
     }
 }
 

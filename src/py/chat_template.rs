@@ -4,14 +4,14 @@
 //! runs, but for the time of day, which Python tells.
 
 use minijinja::Value;
-use pyo3::exceptions::{PyMemoryError, PySyntaxError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PySyntaxError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString};
 
 use crate::chat_template::{self, TemplateError};
 
 /// Lists and dicts inside each other.
-const MOST_DEPTH: usize = 1000;
+const MOST_DEPTH: usize = 110;
 
 #[doc = stub_doc!("render_chat_template")]
 #[pyfunction]
@@ -72,7 +72,6 @@ fn in_python(error: TemplateError) -> PyErr {
     match error {
         TemplateError::Malformed { .. } => PySyntaxError::new_err(said),
         TemplateError::Refused { .. } => PyValueError::new_err(said),
-        TemplateError::OutOfMemory => PyMemoryError::new_err(said),
     }
 }
 

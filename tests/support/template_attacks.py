@@ -135,17 +135,28 @@ NESTED = (
     *("ns.x|map('list')", "ns.x|select", "ns.x|chain([1])", "ns.x|zip([1])", "ns.x|batch(1)"),
     *("ns.x|map(attribute='a')", "ns.x|groupby('a')", "{'a': ns.x}.items()", "{1: ns.x}.values()"),
 )
-LOOKED_AT = ("", "{{ ns.x }}", "{{ ns.x == ns.y }}", "{{ ns.x|string|length }}", "{{ ns.x|tojson }}",
-             "{{ {ns.x: 1} }}", "{{ ns.x|list|length }}", "{{ ns.x < ns.y }}", "{{ 7 in ns.x }}",
-             "{{ ns.x|sort }}", "{{ [ns.x, ns.y]|unique|list|length }}", "{{ '%s' % ns.x }}")
+LOOKED_AT = (
+    "",
+    "{{ ns.x }}",
+    "{{ ns.x == ns.y }}",
+    "{{ ns.x|string|length }}",
+    "{{ ns.x|tojson }}",
+    "{{ {ns.x: 1} }}",
+    "{{ ns.x|list|length }}",
+    "{{ ns.x < ns.y }}",
+    "{{ 7 in ns.x }}",
+    "{{ ns.x|sort }}",
+    "{{ [ns.x, ns.y]|unique|list|length }}",
+    "{{ '%s' % ns.x }}",
+)
 
 
 def nested():
     """Templates that put values inside each other, as deep as they can, and look at them."""
     for made, looked_at in itertools.product(NESTED, LOOKED_AT):
         again = "{% set ns.y = ns.x %}{% set ns.x = " + made + " %}"
-        yield "{% for i in range(99999) %}" + again + "{% endfor %}" + looked_at
-        yield "{% for i in range(2000) %}" + again + "{% endfor %}" + looked_at
+        yield "{% for i in range(9999) %}" + again + "{% endfor %}" + looked_at
+        yield "{% for i in range(200) %}" + again + "{% endfor %}" + looked_at
 
 
 REPEATED = (

@@ -163,7 +163,7 @@ class ChatTemplate:
         """
         try:
             yield
-        except (SyntaxError, ValueError, MemoryError) as error:
+        except (SyntaxError, ValueError) as error:
             raise ChatTemplateError(f"{self.name} {error!s:.300}") from error
 
 
