@@ -147,6 +147,7 @@
 //!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
 //! - [`host`](draft::host): [`HostDrafter`](draft::host::HostDrafter), which drafts for an engine that
 //!   runs the model itself and tells what it has committed.
+//! - [`chat_template`]: from messages to the text that an instruct model reads, within bounds.
 //! - [`batch`]: many requests in one step; [`Batcher`](batch::Batcher), who gets its rows, by
 //!   [`RowCosts`](batch::RowCosts), what they cost, what candidates are worth (`nodes`), and which prompts are
 //!   read first (`pieces`).
@@ -235,6 +236,7 @@ pub mod batch;
 #[cfg(any(feature = "c", test))]
 pub mod c;
 pub mod cache_rows;
+pub mod chat_template;
 pub mod commit;
 pub mod constraint;
 pub mod draft;

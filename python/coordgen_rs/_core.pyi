@@ -1,6 +1,6 @@
 """The Rust core: drafting, verification, commit, inputs of a step; plans of loads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Protocol, final
@@ -48,6 +48,7 @@ __all__ = [
     "SwitchReport",
     "Switcher",
     "TokenOutOfRangeError",
+    "chat_template_variables",
     "copy_rows",
     "create_unfinished_directory",
     "create_unfinished_file",
@@ -64,6 +65,7 @@ __all__ = [
     "plan",
     "prompt_rows",
     "remove_abandoned",
+    "render_chat_template",
     "starts",
     "strategies",
     "token_logprob",
@@ -437,6 +439,28 @@ def parse_json_text(document: str | bytes, long_integers: bool) -> Any:
     Raises:
         ValueError: It is not UTF-8, or holds what readers disagree on; the message says which.
         SyntaxError: It is not JSON.
+    """
+
+def render_chat_template(
+    source: str, known: dict[str, Any], strftime_now: Callable[[str], str]
+) -> str:
+    """The text that a chat template makes of what it reads.
+
+    Args:
+        source: In Jinja, as Hugging Face runs it.
+        known: What it reads, by name; of JSON's types alone.
+        strftime_now: Gives the time as a text, in a format of `strftime`.
+
+    Raises:
+        SyntaxError: It is no Jinja; the message says in which line.
+        ValueError: It refuses what it was given, calls what is not offered, or does too much.
+    """
+
+def chat_template_variables(source: str) -> list[str]:
+    """The names that what a chat template renders can depend on, sorted.
+
+    Raises:
+        SyntaxError: It is no Jinja; the message says in which line.
     """
 
 def draft_sources() -> list[DraftSource]:

@@ -7,6 +7,7 @@ include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 mod batch;
 mod bus_error;
 mod cache_rows;
+mod chat_template;
 mod constraint;
 mod convert;
 mod draft;
@@ -34,6 +35,7 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
     errors::register(module)?;
     bus_error::register(module)?;
     cache_rows::register(module)?;
+    chat_template::register(module)?;
     constraint::register(module)?;
     holding::register(module)?;
     json::register(module)?;

@@ -12,8 +12,6 @@ import subprocess
 
 import pytest
 
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
-
 from checkpoints import CHECKPOINTS, ROOT
 from command_line import MODULE, coordgen, refused
 from coordgen_rs import Bundle, Model

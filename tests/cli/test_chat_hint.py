@@ -45,7 +45,6 @@ def test_a_prompt_without_the_template_is_told_of_once_on_a_terminal(chat_bundle
 
 
 def test_nothing_is_told_of_a_chat_or_of_a_model_without_a_template(chat_bundle, bundle_of):
-    pytest.importorskip("jinja2", reason="the extra chat is not installed")
     assert HINT not in told_on_a_terminal("--model", chat_bundle, "--chat", "--user", "What?")
     plain = bundle_of("embedded-draft", "fp32")
     assert HINT not in told_on_a_terminal("--model", plain, "--prompt", "What?")

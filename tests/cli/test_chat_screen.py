@@ -7,7 +7,6 @@ import stat
 
 import pytest
 
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
 pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte", reason="pyte is not installed")
 

@@ -6,8 +6,6 @@ import shutil
 
 import pytest
 
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
-
 from command_line import coordgen
 from coordgen_rs.cli.commands.chat.models_here import models_here
 

@@ -8,8 +8,6 @@ import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
-
 import httpx
 
 from chat_checkpoint import chat_checkpoint

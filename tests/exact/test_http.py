@@ -19,7 +19,6 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
 pytest.importorskip("llguidance", reason="the extra grammar is not installed")
 
 from call_templates import TEMPLATES

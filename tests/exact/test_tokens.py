@@ -3,8 +3,6 @@
 import pytest
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
-
 from chat_checkpoint import TEMPLATE
 from coordgen_rs import Tokenizer, draft_methods, open_session
 from coordgen_rs.drafting.warm_up import save_table, warm_up

@@ -3,8 +3,6 @@
 import pytest
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
-
 from checkpoints import ROOT
 from real_model import QUESTIONS, chat, needs_real_model
 from recorded_tokens import Subject, requests, together

@@ -2,8 +2,6 @@
 
 import pytest
 
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
-
 from checkpoints import ROOT
 from coordgen_rs import Dialogue, Model, Tokenizer
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError

@@ -6,8 +6,6 @@ import re
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
-
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 

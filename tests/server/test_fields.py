@@ -295,7 +295,6 @@ def test_what_cannot_be_followed_is_told_by_its_field(held_to, path, body, field
 @pytest.fixture(scope="module")
 def held_to(bundle_of):
     pytest.importorskip("llguidance", reason="grammars need llguidance")
-    pytest.importorskip("jinja2", reason="chat templates need jinja2")
     template = Path(__file__).parents[1] / "text" / "templates" / "qwen3.jinja"
     model = Model.open(bundle_of("embedded", "fp32"), threads=1, chat_template=template)
     with serving(model) as client:

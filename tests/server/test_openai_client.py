@@ -13,8 +13,6 @@ import pytest
 pytest.importorskip("openai", reason="openai is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
-
 import openai
 
 from checkpoints import ROOT

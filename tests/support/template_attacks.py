@@ -16,13 +16,10 @@ from pathlib import Path
 from jinja2.defaults import DEFAULT_FILTERS, DEFAULT_NAMESPACE, DEFAULT_TESTS
 
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.text import jinja_budget
 from coordgen_rs.text.chat_template import ChatTemplate
 
-MOST_CHARS = 1 << 14
-MEMORY_BYTES = 768 * MOST_CHARS
-"""Beyond what is there before; the budget is 8 texts of the longest, of 4 bytes a character, and
-what one call makes in passing is three more of 10 characters for each."""
+MEMORY_BYTES = 512 << 20
+"""Beyond what is there before: half of it is the stack that a rendering may need."""
 
 HUGE, LONG = "1000000000", "t"
 VALUES = {
@@ -34,7 +31,7 @@ VALUES = {
     "nested": "n",
     "dict": "d",
     "generator": "(range(9000)|map('default', t, true))",
-    "large": "(2 ** 4000)",
+    "large": "(2 ** 120)",
     "float": "1.5",
 }
 GIVEN = {"t": "ab" * 5000, "z": "a" * 9999 + "b", "l": [0] * 200, "d": {"a": "ab" * 5000}}
@@ -95,7 +92,7 @@ def _pairs(values):
 _of_type = {
     "str": ("t", "('\U000e0001' * 9999)"),
     "bytes": ("t.encode()",),
-    "int": ("7", "(2 ** 4000)"),
+    "int": ("7", "(2 ** 120)"),
     "float": ("1.5",),
     "list": ("l", "n"),
     "tuple": ("(1, t)",),
@@ -121,14 +118,47 @@ def operators():
     """Expressions of two large values."""
     signs = ("+", "-", "*", "/", "//", "%", "**", "~", "==", "<", "in")
     for one, sign, other in itertools.product(
-        VALUES.values(), signs, (LONG, "l", "4000000", "(2 ** 4000)")
+        VALUES.values(), signs, (LONG, "l", "4000000", "(2 ** 120)")
     ):
         yield f"({one}) {sign} ({other})"
     for value, part in itertools.product(VALUES.values(), ("[1:]", "[::-1]", "[:4000000]")):
         yield f"({value}){part}"
 
 
-NS = "{% set ns = namespace() %}"
+NS = "{% set ns = namespace(x=[1], y=[1]) %}"
+NESTED = (
+    *(f"[{value}]" for value in ("ns.x", "ns.x, ns.x", "[[[[[[[[[[ns.x]]]]]]]]]]")),
+    *("(ns.x,)", "{'a': ns.x}", "dict(a=ns.x)", "namespace(x=ns.x)", "ns.x[:]", "ns.x[::-1]"),
+    *("ns.x + [1]", "[1] + ns.x", "ns.x + ns.x", "ns.x ~ 'x'", "ns.x|string", "ns.x|tojson"),
+    *(f"ns.x|{name}" for name in (*DEFAULT_FILTERS, "chain", "zip", "lines", "split")),
+    *(f"[ns.x|{name}]" for name in (*DEFAULT_FILTERS, "chain", "zip", "lines", "split")),
+    *("ns.x|map('list')", "ns.x|select", "ns.x|chain([1])", "ns.x|zip([1])", "ns.x|batch(1)"),
+    *("ns.x|map(attribute='a')", "ns.x|groupby('a')", "{'a': ns.x}.items()", "{1: ns.x}.values()"),
+)
+LOOKED_AT = (
+    "",
+    "{{ ns.x }}",
+    "{{ ns.x == ns.y }}",
+    "{{ ns.x|string|length }}",
+    "{{ ns.x|tojson }}",
+    "{{ {ns.x: 1} }}",
+    "{{ ns.x|list|length }}",
+    "{{ ns.x < ns.y }}",
+    "{{ 7 in ns.x }}",
+    "{{ ns.x|sort }}",
+    "{{ [ns.x, ns.y]|unique|list|length }}",
+    "{{ '%s' % ns.x }}",
+)
+
+
+def nested():
+    """Templates that put values inside each other, as deep as they can, and look at them."""
+    for made, looked_at in itertools.product(NESTED, LOOKED_AT):
+        again = "{% set ns.y = ns.x %}{% set ns.x = " + made + " %}"
+        yield "{% for i in range(9999) %}" + again + "{% endfor %}" + looked_at
+        yield "{% for i in range(200) %}" + again + "{% endfor %}" + looked_at
+
+
 REPEATED = (
     "{% for i in range(9999) %}{{ t }}{% endfor %}",
     "{% for i in range(9999) %}{% set _ = d.update({i: t ~ i}) %}{% endfor %}",
@@ -179,13 +209,11 @@ def sources():
     for made in (calls(), formats(), operators()):
         for number, expression in enumerate(made):
             yield "{{ (" + expression + ")" + ENDS[number % len(ENDS)] + " }}"
-    yield from (NS + source for source in REPEATED)
+    yield from (NS + source for source in (*REPEATED, *nested()))
 
 
 def main():
     """Attack, and print what was found as JSON."""
-    jinja_budget.MOST_CHARS, jinja_budget._MOST_MADE = MOST_CHARS, 8 * MOST_CHARS
-    jinja_budget._MOST_WORK = 20_000
     failure("{{ messages|tojson }}")  # loads what is needed
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, resource.RLIM_INFINITY))

@@ -4,14 +4,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("jinja2", reason="the extra chat is not installed")
-
 from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.text import jinja_budget, jinja_sandbox
 from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 from coordgen_rs.text.chat_template import ChatTemplate
 
@@ -33,8 +29,7 @@ def test_what_is_marked_for_training_renders_as_it_is():
 
 def test_dict_is_as_in_transformers():
     assert rendered("{{ dict([('a', 1)], b=2) }}") == "{'a': 1, 'b': 2}"
-    assert rendered("{{ dict.fromkeys('ab', 0) }}") == "{'a': 0, 'b': 0}"
-    with pytest.raises(ChatTemplateError, match="unsafe"):
+    with pytest.raises(ChatTemplateError, match="undefined"):
         rendered("{{ dict.__class__.__mro__ }}")
 
 
@@ -100,7 +95,6 @@ ESCAPES = {
     "a method's self": "{{ messages.append.__self__.__class__.__base__ }}",
     "a changed message": "{{ messages.append(1) }}",
     "a changed dict": "{{ messages[0].update(x=1) }}",
-    "a hidden name": "{% set n = namespace(__init__=1) %}",
     "a format's field": "{{ '{0.__class__.__mro__}'.format(1) }}",
 }
 
@@ -110,10 +104,8 @@ ESCAPES = {
     [*ENDLESS.values(), *HUGE.values(), *ESCAPES.values()],
     ids=[*ENDLESS, *HUGE, *ESCAPES],
 )
-def test_a_hostile_template_is_refused(source, monkeypatch):
-    monkeypatch.setattr(jinja_budget, "_MOST_WORK", 100_000)
-    monkeypatch.setattr(jinja_budget, "MOST_CHARS", 1 << 20)
-    with pytest.raises(ChatTemplateError, match="the chat template cannot be"):
+def test_a_hostile_template_is_refused(source):
+    with pytest.raises(ChatTemplateError, match=r"the chat template (cannot be|is malformed)"):
         rendered(source)
     assert rendered("{{ messages[0].content }}") == "Hello"
 
@@ -136,28 +128,18 @@ def test_nothing_that_a_template_can_call_takes_more_than_its_limits():
         "{{ ([''] * 100000)|tojson(separators=(' ' * 100, ''))|length }}",
     ],
 )
-def test_json_that_would_be_too_long_is_not_made(source, monkeypatch):
-    def made(*_, **__):
-        pytest.fail("it was made")
-
-    monkeypatch.setattr(jinja_sandbox, "json", SimpleNamespace(dumps=made))
-    with pytest.raises(ChatTemplateError, match="is longer than"):
+def test_json_that_would_be_too_long_is_not_made(source):
+    with pytest.raises(ChatTemplateError, match="too long a text"):
         rendered(source)
 
 
-def test_a_limit_of_time_holds_also_where_nothing_is_looped(monkeypatch):
-    monkeypatch.setattr(jinja_budget, "_MOST_SECONDS", -1.0)
-    for source in ("{{ 1 == 2 }}", "{{ 1 + 1 }}", "{{ 1 is odd }}", "{{ [1] }}", "{{ 'x'[1:] }}"):
-        with pytest.raises(ChatTemplateError, match="does not end"):
-            rendered(source)
-
-
-def test_namespaces_that_hold_each_other_many_times_are_short_as_text():
+def test_namespaces_that_hold_each_other_many_times_have_no_text():
     source = (
         "{% set a = namespace(x='x' * 9999) %}{% set b = namespace(x=[a] * 9999) %}"
-        "{% set c = namespace(x=[b] * 9999) %}{{ c }}{{ c.x|string|length < 999999 }}"
+        "{% set c = namespace(x=[b] * 9999) %}{{ c }}"
     )
-    assert rendered(source) == "<Namespace>True"
+    with pytest.raises(ChatTemplateError, match="only JSON's types"):
+        rendered(source)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +148,7 @@ def test_namespaces_that_hold_each_other_many_times_are_short_as_text():
         ("{% if %}", "malformed in line 1"),
         ("\n{% unknown %}", "malformed in line 2"),
         ("{{ raise_exception('no system role') }}", "no system role"),
-        ("{{ nothing.content }}", "'nothing' is undefined"),
+        ("{{ nothing.content }}", "`nothing` is undefined"),
         ("{{ 'x'|unknown }}", "malformed"),
     ],
 )
@@ -306,9 +288,3 @@ def test_a_list_without_a_default_is_refused_where_that_is_asked_for_alone(tmp_p
     assert found.template(for_tools=True).source == "tool_use"
     with pytest.raises(ChatTemplateError, match="no chat template called default, but rag, tool_"):
         found.template()
-
-
-def test_without_jinja2_it_is_said_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(OptionError, match=r"jinja2 3\.1\.6 or newer: pip install"):
-        rendered("x")

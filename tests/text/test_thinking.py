@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("jinja2", reason="jinja2 is not installed")
-
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Tokenizer
 from coordgen_rs.text.chat_template import ChatTemplate

@@ -333,7 +333,7 @@ class Model(NotCopied):
             options: See `ChatOptions`.
 
         Raises:
-            OptionError: Same as in `generate`; a message is malformed, or jinja2 is missing.
+            OptionError: Same as in `generate`; a message is malformed.
             UnsupportedGrammarError, GrammarError: Same as in `generate`.
             ChatTemplateError: There is no chat template, or it refuses the messages.
             EmptyPromptError, PromptTooLongError: The dialogue cannot be used.
@@ -363,7 +363,7 @@ class Model(NotCopied):
         Arguments are the same as in `chat`.
 
         Raises:
-            OptionError: A message is malformed, or jinja2 is missing.
+            OptionError: A message is malformed.
             ChatTemplateError: There is no chat template, or it refuses the messages.
         """
         return self._prompts.render(messages, tools, template_variables)
@@ -443,7 +443,6 @@ class Model(NotCopied):
         """Check that `chat` has what it needs, before anything is asked.
 
         Raises:
-            OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
         self._prompts.plain.check()
@@ -462,7 +461,6 @@ class Model(NotCopied):
         """Whether the chat template tells the model of tools.
 
         Raises:
-            OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
         return self._prompts.for_tools.reads_tools
@@ -472,7 +470,6 @@ class Model(NotCopied):
         """What the chat template knows of: variables, roles, thinking.
 
         Raises:
-            OptionError: jinja2 is missing.
             ChatTemplateError: There is no chat template, or it is malformed.
         """
         return self._prompts.facts

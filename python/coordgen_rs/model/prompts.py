@@ -57,7 +57,7 @@ class ChatPrompts:
         """The prompt for a dialogue, special tokens included; as `Model.chat_prompt`.
 
         Raises:
-            OptionError: A message is malformed, or jinja2 is missing.
+            OptionError: A message is malformed.
             ChatTemplateError: There is no chat template, or it refuses the messages.
         """
         template = self.plain if tools is None else self.for_tools

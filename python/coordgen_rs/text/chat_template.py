@@ -2,26 +2,26 @@
 
 In: a template in Jinja, its special tokens, and messages. Out: text to be encoded without further
 special tokens. Where templates come from stands in `chat_files.py`; they come from strangers, so
-they run in `jinja_sandbox.py`, which needs the extra `chat`.
+the crate runs them within bounds of time and memory.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from coordgen_rs._core import chat_template_variables, render_chat_template
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
-from coordgen_rs.errors.extras import how_to_install
-
-if TYPE_CHECKING:
-    from jinja2 import Template
-
-    from coordgen_rs.text.jinja_sandbox import ChatSandbox
 
 Message = Mapping[str, Any]
 """`{"role": "user", "content": "..."}`; or content as parts, `[{"type": "text", "text": ".."}]`."""
 
 _PROBE = "2718281828"
 """A text that no template changes."""
+
+_MOST_SOURCE_CHARS = 1 << 18
+"""Longest source of a template: the longest that is known has a tenth of it."""
 
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 
@@ -61,7 +61,7 @@ class ChatTemplate:
             variables: What else the template reads, such as `enable_thinking` or `documents`.
 
         Raises:
-            OptionError: Messages are malformed, or jinja2 is missing; the message says which.
+            OptionError: Messages are malformed; the message says how.
             ChatTemplateError: The template is malformed, refuses the messages, or does not end.
         """
         given = {
@@ -80,7 +80,7 @@ class ChatTemplate:
             messages: Same as in `render`, which gives a template what it is given.
 
         Raises:
-            OptionError: Messages are malformed, a part is of another kind, or jinja2 is missing.
+            OptionError: Messages are malformed, or a part is of another kind.
             ChatTemplateError: The template is malformed.
         """
         checked = checked_messages(messages)
@@ -97,7 +97,6 @@ class ChatTemplate:
         """Whether it reads a part of text as it reads the text, or takes nothing but parts.
 
         Raises:
-            OptionError: jinja2 is missing or too old.
             ChatTemplateError: The template is malformed.
         """
         self.check()
@@ -117,7 +116,6 @@ class ChatTemplate:
         """Whether what it renders can depend on `tools`.
 
         Raises:
-            OptionError: jinja2 is missing or too old.
             ChatTemplateError: The template is malformed.
         """
         return "tools" in self.variables
@@ -127,79 +125,50 @@ class ChatTemplate:
         """The names that what it renders can depend on.
 
         Raises:
-            OptionError: jinja2 is missing or too old.
             ChatTemplateError: The template is malformed.
         """
-        sandbox, _ = self._compiled
-        from jinja2 import meta
-
-        return frozenset(meta.find_undeclared_variables(sandbox.parse(self.source)))
+        if len(self.source) > _MOST_SOURCE_CHARS:
+            raise ChatTemplateError(f"{self.name} is longer than {_MOST_SOURCE_CHARS:,} characters")
+        if "{{" not in self.source and "{%" not in self.source:
+            raise ChatTemplateError(
+                f"{self.name} holds {self.source!r:.60}, which is no template: messages would be "
+                "lost; give one (--chat-template FILE, or chat_template of Model.open)"
+            )
+        with self._failing():
+            return frozenset(chat_template_variables(self.source))
 
     def names(self, text: str) -> bool:
         """Whether the template has a text in quotes, such as a role that it knows."""
         return f"'{text}'" in self.source or f'"{text}"' in self.source
 
     def check(self) -> None:
-        """Compile the template.
+        """Parse the template.
 
         Raises:
-            OptionError: jinja2 is missing or too old.
             ChatTemplateError: The template is malformed.
         """
-        _ = self._compiled
+        _ = self.variables
 
     def _render(self, known: dict[str, Any]) -> str:
-        sandbox, template = self._compiled
-        sandbox.budget.restart()
-        try:
-            return sandbox.joined(template.generate(known))
-        except MemoryError as error:
-            raise ChatTemplateError(f"{self.name} cannot be applied: out of memory") from error
-        except Exception as error:  # what a template can do wrong is Jinja's and Python's to name
-            said = str(error) or type(error).__name__
-            raise ChatTemplateError(f"{self.name} cannot be applied: {said:.300}") from error
+        self.check()
+        with self._failing():
+            return render_chat_template(self.source, known, _strftime_now)
 
-    @cached_property
-    def _compiled(self) -> "tuple[ChatSandbox, Template]":
-        """The template, ready to run.
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Give what the crate raises this template's name.
 
         Raises:
-            OptionError: jinja2 is missing or too old.
-            ChatTemplateError: The template is malformed.
+            ChatTemplateError: The template is malformed, or refuses.
         """
         try:
-            import jinja2
+            yield
+        except (SyntaxError, ValueError) as error:
+            raise ChatTemplateError(f"{self.name} {error!s:.300}") from error
 
-            from coordgen_rs.text.jinja_sandbox import MOST_SOURCE_CHARS, ChatSandbox
-        except ImportError as error:
-            raise OptionError(
-                f"chat templates need jinja2 3.1.6 or newer: {how_to_install('chat')}"
-            ) from error
-        if len(self.source) > MOST_SOURCE_CHARS:
-            raise ChatTemplateError(f"{self.name} is longer than {MOST_SOURCE_CHARS:,} characters")
-        if tuple(map(int, jinja2.__version__.split(".")[:3])) < (3, 1, 6):
-            # Older ones let templates out of the sandbox.
-            raise OptionError(
-                f"chat templates need jinja2 3.1.6 or newer, but {jinja2.__version__} is "
-                f"installed: {how_to_install('chat')}"
-            )
-        if "{{" not in self.source and "{%" not in self.source:
-            raise ChatTemplateError(
-                f"{self.name} holds {self.source!r:.60}, which is no template: messages would be "
-                "lost; give one (--chat-template FILE, or chat_template of Model.open)"
-            )
-        sandbox = ChatSandbox()
-        try:
-            return sandbox, sandbox.from_string(self.source)
-        except jinja2.TemplateSyntaxError as error:
-            raise ChatTemplateError(
-                f"{self.name} is malformed in line {error.lineno}: {error.message}"
-            ) from error
-        except jinja2.TemplateError as error:
-            raise ChatTemplateError(f"{self.name} cannot be compiled: {error}") from error
-        except (SyntaxError, RecursionError, MemoryError, ValueError, OverflowError) as error:
-            said = str(error) or type(error).__name__
-            raise ChatTemplateError(f"{self.name} cannot be compiled: {said:.300}") from error
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)
 
 
 def checked_messages(messages: object) -> list[dict[str, Any]]:

@@ -422,7 +422,6 @@ def test_unusable_prompts_are_named(tmp_path, line):
 
 
 def test_messages_are_rendered_before_they_are_encoded(tmp_path, session_of):
-    pytest.importorskip("jinja2", reason="the extra chat is not installed")
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
     path = tmp_path / "prompts.jsonl"
     path.write_text(json.dumps({"task": "rag", "messages": messages}))

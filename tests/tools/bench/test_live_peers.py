@@ -253,7 +253,6 @@ class TestPrompts:
 
     def test_a_file_without_a_template_is_refused(self, tmp_path: Path) -> None:
         gguf = pytest.importorskip("gguf", reason="gguf is not installed")
-        pytest.importorskip("jinja2", reason="jinja2 is not installed")
         for template in (None, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"):
             path = tmp_path / f"{bool(template)}.gguf"
             writer = gguf.GGUFWriter(path, "llama")

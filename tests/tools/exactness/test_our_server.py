@@ -6,8 +6,6 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
-pytest.importorskip("jinja2", reason="the extra server is not installed")
-
 from chat_checkpoint import chat_checkpoint
 from coordgen_rs.tools.export import export_checkpoint
 from served import served

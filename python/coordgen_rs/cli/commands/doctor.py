@@ -37,7 +37,7 @@ examples:
 """
 
 EXTRAS = {
-    "chat": ("jinja2", "chat templates"),
+    "chat": ("prompt_toolkit", "editing lines in coordgen chat"),
     "completion": ("shtab", "completion in shells"),
     "export": ("gguf onnx rich", "converting models"),
     "genai": ("onnx", "folders of ONNX Runtime GenAI"),
@@ -48,7 +48,7 @@ EXTRAS = {
     "plots": ("matplotlib", "plots of benchmarks"),
     "qnn": ("onnxruntime_qnn", "Qualcomm NPUs"),
     "ray": ("ray", "a fleet's history and benchmarks on a cluster"),
-    "server": ("jinja2 starlette uvicorn", "coordgen serve"),
+    "server": ("starlette uvicorn", "coordgen serve"),
 }
 """Name of an extra to the modules that it brings, and what they are for."""
 

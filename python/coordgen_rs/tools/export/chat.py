@@ -1,15 +1,14 @@
 """The chat templates of a bundle: what the checkpoint has, or what the user gives.
 
 In: an opened checkpoint. Out: a file for each template, and their entry in the manifest. Every
-exporter calls `write_chat`. Nothing is rendered here: exporting does not need jinja2, and only
-where that is installed, a given template is compiled to see whether it is one.
+exporter calls `write_chat`. Nothing is rendered here; a given template is parsed, to see whether it
+is one.
 """
 
-from contextlib import suppress
 from pathlib import Path
 
 from coordgen_rs.bundle.manifest import ChatFiles
-from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
+from coordgen_rs.errors import ChatTemplateError, CheckpointError
 from coordgen_rs.text.chat_files import DEFAULT, read_template_file
 from coordgen_rs.text.chat_template import ChatTemplate
 from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
@@ -40,8 +39,7 @@ def write_chat(
     sources = chat.sources
     if given is not None:
         sources = {DEFAULT: read_template_file(given)}
-        with suppress(OptionError):  # jinja2 may be missing here
-            ChatTemplate(sources[DEFAULT], name=str(given)).check()
+        ChatTemplate(sources[DEFAULT], name=str(given)).check()
     if not sources:
         return None
     files = {}

@@ -102,7 +102,6 @@ def encode_prompts(
     Raises:
         ChatTemplateError: A prompt is messages, and the bundle has no chat template, or one that
             cannot render them.
-        OptionError: A prompt is messages, and jinja2 is missing.
     """
     tokenizer = Tokenizer.of(session.bundle)
     encoded: dict[str, list[NDArray[np.uint32]]] = {}

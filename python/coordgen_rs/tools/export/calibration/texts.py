@@ -81,7 +81,7 @@ def texts_for(source: Checkpoint, path: Path | None, *, is_chat: bool = False) -
         path: The file; see `read_texts`.
         is_chat: Whether messages, and prompts with what answers them, go through the checkpoint's
             chat template, as they do when the model is used; also the texts of our own, as
-            prompts. Without a template, or without jinja2, they are plain text.
+            prompts. Without a template, they are plain text.
 
     Raises:
         OptionError: The file cannot be used, see `read_texts`.
@@ -131,7 +131,7 @@ def _template(source: Checkpoint) -> ChatTemplate | None:
     try:
         template = source.read_chat().template()
         template.check()
-    except (ChatTemplateError, OptionError):  # it has none, or jinja2 is missing
+    except ChatTemplateError:  # it has none
         return None
     return template
 
