@@ -59,7 +59,10 @@ pub fn variables(source: &str) -> Result<BTreeSet<String>, TemplateError> {
     let _ = compiled(&source)?;
     let environment = environment();
     let template = environment.template_from_str(&source).map_err(malformed)?;
-    Ok(template.undeclared_variables(false).into_iter().collect())
+    let own: BTreeSet<&str> =
+        environment.globals().map(|(name, _)| name).chain(["strftime_now"]).collect();
+    let read = template.undeclared_variables(false);
+    Ok(read.into_iter().filter(|name| !own.contains(name.as_str())).collect())
 }
 
 /// The text that a template makes of what it reads.

@@ -149,7 +149,8 @@ def test_namespaces_that_hold_each_other_many_times_have_no_text():
         ("\n{% unknown %}", "malformed in line 2"),
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{{ nothing.content }}", "`nothing` is undefined"),
-        ("{{ 'x'|unknown }}", "malformed"),
+        ("{{ 'x'|unknown }}", "filter unknown is unknown"),
+        ("{{ 1 < 2 < messages|length }}", "malformed in line 1: comparisons in a chain"),
     ],
 )
 def test_what_is_wrong_with_a_template_is_said(source, named):
