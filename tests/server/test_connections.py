@@ -217,6 +217,25 @@ def test_between_requests_a_connection_may_be_silent():
     with_connection(test, answer)
 
 
+def test_a_request_whose_head_came_with_the_one_before_is_asking_until_it_is_answered():
+    async def test(one, transport, clock, all_of_them):
+        sent(one, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"Content-Length: 100000\r\n\r\n")
+        await answered(transport)
+        assert not one.may_go
+        for _ in range(10):  # slower than a head may come, and longer than one may be
+            assert not one.may_go
+            sent(one, b"x" * 10_000)
+            await asyncio.sleep(0)
+            clock.now += connections.SLOWEST_HEAD_S
+            all_of_them.drop_slow()
+            assert not transport.is_closed
+        await answered(transport, 2)
+        assert one.may_go
+        assert b"431" not in transport.written
+
+    with_connection(test, answer)
+
+
 @pytest.mark.parametrize("path", [b"/", b"/close"])
 def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever(path):
     async def test(one, transport, clock, all_of_them):

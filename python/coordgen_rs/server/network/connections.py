@@ -124,6 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         self._http = H11Protocol(app_state={**app_state, _KEY: self}, **more)
         self._all, self.address, self._buffer = all_of_them, "", bytearray()
         self._at_once, self._num_unread, self._is_idle = _LITTLE_AT_ONCE, 0, True
+        self._headers: list[tuple[bytes, bytes]] | None = None  # of the last request
         self._num_bytes = 0  # since it was idle
         self._is_full = False  # the client does not read: nothing more is written
         self._may_take(LONGEST_SILENCE_S)
@@ -154,6 +155,7 @@ class Connection(asyncio.BufferedProtocol):
         before, self._num_bytes = self._num_bytes, self._num_bytes + nbytes
         if self._for_s != SLOWEST_HEAD_S or self._num_bytes <= LONGEST_READ_HEAD:
             self._http.data_received(bytes(self._buffer[:nbytes]))
+            self._look_for_request()
         elif before <= LONGEST_READ_HEAD:
             self._transport.write(_TOO_LONG)
             self._transport.write_eof()
@@ -174,17 +176,19 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = False
         self._http.resume_writing()
 
-    def asks(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Note that the head of a request has ended; return whether a body comes behind it."""
-        self._may_take(inf)
-        found = dict(headers)
-        if b"transfer-encoding" in found:
-            return True
-        self._at_once = _BODY_AT_ONCE
-        return found.get(b"content-length", b"0") != b"0"
+    def _look_for_request(self) -> None:
+        """Note that the head of a request has ended, before any more is read.
+
+        It may have come with the end of the one before, and begins when that is answered.
+        """
+        if self._http.headers is not self._headers:
+            self._headers, self._is_idle = self._http.headers, False
+            is_chunked = b"transfer-encoding" in dict(self._headers)
+            self._at_once = _LITTLE_AT_ONCE if is_chunked else _BODY_AT_ONCE
+            self._may_take(inf)
 
     def is_answered(self, *, has_more: bool) -> None:
-        """Note that a request has its answer.
+        """Note that a request has its answer; the next one may have begun.
 
         Args:
             has_more: Whether its body has not ended.
@@ -193,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
         if not has_more:
             self._at_once = _LITTLE_AT_ONCE
         self._may_take(LONGEST_SILENCE_S)
+        self._look_for_request()
 
     def _may_take(self, seconds: float) -> None:
         """Begin something that may take so long."""
@@ -225,7 +230,7 @@ def tracked(app: ASGIApp) -> ASGIApp:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][_KEY]
-        has_more, is_held, num_unasked = connection.asks(scope["headers"]), False, 0
+        has_more, is_held, num_unasked = _has_body(scope["headers"]), False, 0
 
         async def received() -> Message:
             nonlocal has_more
@@ -235,10 +240,11 @@ def tracked(app: ASGIApp) -> ASGIApp:
 
         async def sent(message: Message) -> None:
             nonlocal is_held
-            if message["type"] == "http.response.body" and not message.get("more_body"):
-                connection.is_answered(has_more=has_more)
-                is_held = has_more
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            is_held = is_last and has_more
             await send({**message, "more_body": True} if is_held else message)
+            if is_last:
+                connection.is_answered(has_more=is_held)
 
         await app(scope, received, sent)
         while is_held and has_more:
@@ -247,10 +253,16 @@ def tracked(app: ASGIApp) -> ASGIApp:
                 connection.drop()
             await asyncio.sleep(_BETWEEN_UNASKED_S if has_more else 0)
         if is_held:
-            connection.is_answered(has_more=False)
             await send({"type": "http.response.body"})
+            connection.is_answered(has_more=False)
 
     return answer
+
+
+def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a body comes behind the head of a request."""
+    found = dict(headers)
+    return b"transfer-encoding" in found or found.get(b"content-length", b"0") != b"0"
 
 
 def bound(host: str, port: int) -> socket.socket:
