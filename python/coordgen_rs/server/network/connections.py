@@ -25,9 +25,8 @@ from coordgen_rs.server.requests.body import MOST_BODY_BYTES
 MOST_CONNECTIONS = 512
 """Most connections however many descriptors there are: one request is answered at a time."""
 
-BACKLOG = 64
-"""Connections that wait to be accepted, and those that asyncio accepts between two looks at the
-others."""
+ACCEPTED_AT_ONCE = 4
+"""Connections that asyncio accepts before those that are open have their turn."""
 
 _OTHER_DESCRIPTORS = 192
 """Descriptors that the model's files and the connections of one look may need."""
@@ -277,7 +276,7 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
-        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listening = socket.create_server(address[:2], family=family, backlog=MOST_CONNECTIONS)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, OverflowError, UnicodeError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
