@@ -270,6 +270,22 @@ def test_who_does_not_send_the_rest_of_what_was_refused_is_dropped_in_time():
     with_connection(test, refuse)
 
 
+@pytest.mark.parametrize("is_asking", [True, False])
+def test_at_the_end_who_is_answered_is_closed_though_its_body_has_not_ended(is_asking):
+    async def test(one, transport, clock, all_of_them):
+        sent(
+            one,
+            (HEAD if is_asking else b"POST / HTTP/1.1\r\nHost: x\r\n")
+            + b"Content-Length: 9\r\n\r\n",
+        )
+        if not is_asking:
+            await answered(transport)
+        all_of_them.close_answered()
+        assert transport.is_closed is not is_asking
+
+    with_connection(test, answer)
+
+
 def test_what_was_refused_is_read_with_pauses_and_the_next_request_is_answered():
     async def test(one, transport, clock, all_of_them):
         sent(one, HEAD + b"Content-Length: 1000000\r\n\r\n")

@@ -118,6 +118,15 @@ def test_connections_that_come_at_once_wait_until_the_server_gets_to_them(bundle
         assert httpx.get(f"{url}/health", timeout=600).status_code == 200
 
 
+def test_a_body_that_was_refused_and_has_not_ended_holds_up_nothing(bundle):
+    with served(bundle, "--grace", "3600") as (process, url), connected(url) as client:
+        client.sendall(b"POST /no HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 404")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
 class Answerer:
     """So many requests run and wait."""
 

@@ -296,6 +296,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what still runs by an error, and let clients read it."""
         self._models.stop_all(UnavailableError("the server is going down"))
+        self._connections.close_answered()
         slow = asyncio.create_task(self._cut_off_in_time())
         await super().shutdown(sockets)
         slow.cancel()

@@ -96,6 +96,11 @@ class Connections:
             if one.is_slow():
                 self._drop(one)
 
+    def close_answered(self) -> None:
+        """Close those on which no request is being done, also where one is still heard out."""
+        for one in [*self._open]:
+            one.close_answered()
+
     def drop_all(self) -> None:
         """Drop clients that neither send the rest of a request nor read their answer."""
         for one in [*self._open]:
@@ -214,6 +219,11 @@ class Connection(asyncio.BufferedProtocol):
             self.since_s = monotonic()
         is_to_read = self._is_full or (self._num_unread and self._for_s < inf)
         return monotonic() - self.since_s > (SLOWEST_READER_S if is_to_read else self._for_s)
+
+    def close_answered(self) -> None:
+        """Close it where no request is being done on it; what was written is sent before."""
+        if self._for_s < inf:
+            self._transport.close()
 
     def drop(self) -> None:
         """Close it at once."""
