@@ -199,7 +199,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         self._is_idle = not has_more
         if not has_more:
-            self._at_once = _LITTLE_AT_ONCE
+            self._at_once, self._buffer = _LITTLE_AT_ONCE, bytearray()
         self._may_take(LONGEST_SILENCE_S)
         self._look_for_request()
 
