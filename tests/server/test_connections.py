@@ -357,6 +357,34 @@ def test_chunks_that_were_refused_are_read_like_other_bytes():
     with_connection(test, refuse)
 
 
+def test_what_comes_behind_a_last_request_does_not_cut_off_its_answer():
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+        one.pause_writing()
+        await asyncio.sleep(0.01)  # it is answered, but for what waits for the client
+        sent(one, b"\r\n")
+        is_closed = transport.is_closed
+        one.resume_writing()
+        assert not is_closed
+        await answered(transport)
+        assert transport.is_closed
+
+    with_connection(test, answer)
+
+
+def test_what_is_no_body_behind_a_refusal_ends_the_connection_and_raises_nothing(caplog):
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        await answered(transport)
+        sent(one, b"zz\r\n")
+        assert transport.is_closed
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    with_connection(test, refuse)
+    assert not caplog.records
+
+
 def test_who_does_not_read_is_cut_off():
     async def test(one, transport, clock, all_of_them):
         sent(one, HEAD + b"Content-Length: 2\r\n\r\n")

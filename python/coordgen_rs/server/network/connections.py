@@ -15,6 +15,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -158,13 +159,21 @@ class Connection(asyncio.BufferedProtocol):
             self._may_take(SLOWEST_HEAD_S)
         before, self._num_bytes = self._num_bytes, self._num_bytes + nbytes
         if self._for_s != SLOWEST_HEAD_S or self._num_bytes <= LONGEST_READ_HEAD:
-            self._http.data_received(bytes(self._buffer[:nbytes]))
-            self._look_for_request()
+            self._pass_on(bytes(self._buffer[:nbytes]))
         elif before <= LONGEST_READ_HEAD:
             self._transport.write(_TOO_LONG)
             self._transport.write_eof()
         elif self._num_bytes > MOST_BODY_BYTES:
             self.drop()
+
+    def _pass_on(self, content: bytes) -> None:
+        if self._http.conn.their_state is h11.MUST_CLOSE:
+            return  # behind a last request, such as an empty line, while that is answered
+        try:
+            self._http.data_received(content)
+        except h11.LocalProtocolError:  # no HTTP, told in the middle of an answer
+            self.drop()
+        self._look_for_request()
 
     def eof_received(self) -> None:
         """See asyncio."""
@@ -220,6 +229,11 @@ class Connection(asyncio.BufferedProtocol):
         is_to_read = self._is_full or (self._num_unread and self._for_s < inf)
         return monotonic() - self.since_s > (SLOWEST_READER_S if is_to_read else self._for_s)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return bool(self._transport.is_closing())
+
     def close_answered(self) -> None:
         """Close it where no request is being done on it; what was written is sent before."""
         if self._for_s < inf:
@@ -261,7 +275,9 @@ def tracked(app: ASGIApp) -> ASGIApp:
             if num_unasked > MOST_BODY_BYTES:
                 connection.drop()
             await asyncio.sleep(_BETWEEN_UNASKED_S if has_more else 0)
-        if is_held:
+        if is_held and connection.is_closing:
+            await receive()  # until it is closed: uvicorn then misses no end of the answer
+        elif is_held:
             await send({"type": "http.response.body"})
             connection.is_answered(has_more=False)
 
