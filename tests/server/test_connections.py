@@ -236,6 +236,17 @@ def test_a_request_whose_head_came_with_the_one_before_is_asking_until_it_is_ans
     with_connection(test, answer)
 
 
+def test_a_body_that_is_read_with_its_head_is_not_taken_for_one():
+    """Some systems read much more at once than is asked for, and no task runs meanwhile."""
+
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
+        await answered(transport)
+        assert b"431" not in transport.written
+
+    with_connection(test, answer)
+
+
 @pytest.mark.parametrize("path", [b"/", b"/close"])
 def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever(path):
     async def test(one, transport, clock, all_of_them):
