@@ -217,6 +217,36 @@ def test_between_requests_a_connection_may_be_silent():
     with_connection(test, answer)
 
 
+def test_a_request_whose_head_came_with_the_one_before_is_asking_until_it_is_answered():
+    async def test(one, transport, clock, all_of_them):
+        sent(one, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"Content-Length: 100000\r\n\r\n")
+        await answered(transport)
+        assert not one.may_go
+        for _ in range(10):  # slower than a head may come, and longer than one may be
+            assert not one.may_go
+            sent(one, b"x" * 10_000)
+            await asyncio.sleep(0)
+            clock.now += connections.SLOWEST_HEAD_S
+            all_of_them.drop_slow()
+            assert not transport.is_closed
+        await answered(transport, 2)
+        assert one.may_go
+        assert b"431" not in transport.written
+
+    with_connection(test, answer)
+
+
+def test_a_body_that_is_read_with_its_head_is_not_taken_for_one():
+    """Some systems read much more at once than is asked for, and no task runs meanwhile."""
+
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
+        await answered(transport)
+        assert b"431" not in transport.written
+
+    with_connection(test, answer)
+
+
 @pytest.mark.parametrize("path", [b"/", b"/close"])
 def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever(path):
     async def test(one, transport, clock, all_of_them):
@@ -249,6 +279,22 @@ def test_who_does_not_send_the_rest_of_what_was_refused_is_dropped_in_time():
         assert transport.is_closed
 
     with_connection(test, refuse)
+
+
+@pytest.mark.parametrize("is_asking", [True, False])
+def test_at_the_end_who_is_answered_is_closed_though_its_body_has_not_ended(is_asking):
+    async def test(one, transport, clock, all_of_them):
+        sent(
+            one,
+            (HEAD if is_asking else b"POST / HTTP/1.1\r\nHost: x\r\n")
+            + b"Content-Length: 9\r\n\r\n",
+        )
+        if not is_asking:
+            await answered(transport)
+        all_of_them.close_answered()
+        assert transport.is_closed is not is_asking
+
+    with_connection(test, answer)
 
 
 def test_what_was_refused_is_read_with_pauses_and_the_next_request_is_answered():
@@ -320,6 +366,34 @@ def test_chunks_that_were_refused_are_read_like_other_bytes():
         await until(lambda: transport.is_closed)
 
     with_connection(test, refuse)
+
+
+def test_what_comes_behind_a_last_request_does_not_cut_off_its_answer():
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+        one.pause_writing()
+        await asyncio.sleep(0.01)  # it is answered, but for what waits for the client
+        sent(one, b"\r\n")
+        is_closed = transport.is_closed
+        one.resume_writing()
+        assert not is_closed
+        await answered(transport)
+        assert transport.is_closed
+
+    with_connection(test, answer)
+
+
+def test_what_is_no_body_behind_a_refusal_ends_the_connection_and_raises_nothing(caplog):
+    async def test(one, transport, clock, all_of_them):
+        sent(one, HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        await answered(transport)
+        sent(one, b"zz\r\n")
+        assert transport.is_closed
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    with_connection(test, refuse)
+    assert not caplog.records
 
 
 def test_who_does_not_read_is_cut_off():

@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+from contextlib import ExitStack
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -99,6 +102,29 @@ def test_a_server_that_has_nothing_to_do_ends_at_once(bundle):
         process.send_signal(signal.SIGINT)
         assert "no request is being answered" in line_with(process, "ending")
         assert process.wait(600) == 0
+
+
+def connected(url):
+    place = urlsplit(url)
+    return socket.create_connection((place.hostname, place.port), timeout=60)
+
+
+def test_connections_that_come_at_once_wait_until_the_server_gets_to_them(bundle):
+    with served(bundle) as (process, url), ExitStack() as opened:
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(100):
+            opened.enter_context(connected(url))
+        process.send_signal(signal.SIGCONT)
+        assert httpx.get(f"{url}/health", timeout=600).status_code == 200
+
+
+def test_a_body_that_was_refused_and_has_not_ended_holds_up_nothing(bundle):
+    with served(bundle, "--grace", "3600") as (process, url), connected(url) as client:
+        client.sendall(b"POST /no HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n1")
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 404")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+        assert "Traceback" not in process.stderr.read()
 
 
 class Answerer:

@@ -26,8 +26,9 @@ from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models import Offered
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.network.connections import (
-    BACKLOG,
+    ACCEPTED_AT_ONCE,
     LONGEST_READ_HEAD,
+    MOST_CONNECTIONS,
     Connection,
     Connections,
     bound,
@@ -156,7 +157,7 @@ def serve(
         loop="asyncio",
         http=partial(Connection, connections),  # type: ignore[arg-type]
         h11_max_incomplete_event_size=LONGEST_READ_HEAD,
-        backlog=BACKLOG,
+        backlog=ACCEPTED_AT_ONCE,
         lifespan="off",
         ws="none",
         log_config=None,
@@ -280,6 +281,12 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._models, self._stopping, self._connections = models, stopping, connections
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen; how many are accepted at once says nothing about how many may wait for it."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            listening.listen(MOST_CONNECTIONS)
+
     async def on_tick(self, counter: int) -> bool:
         """Do what is due ten times a second; see uvicorn. New requests are heard until it ends."""
         if counter % 10 == 0:
@@ -289,6 +296,7 @@ class _Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what still runs by an error, and let clients read it."""
         self._models.stop_all(UnavailableError("the server is going down"))
+        self._connections.close_answered()
         slow = asyncio.create_task(self._cut_off_in_time())
         await super().shutdown(sockets)
         slow.cancel()

@@ -15,6 +15,7 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+import h11
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -25,9 +26,8 @@ from coordgen_rs.server.requests.body import MOST_BODY_BYTES
 MOST_CONNECTIONS = 512
 """Most connections however many descriptors there are: one request is answered at a time."""
 
-BACKLOG = 64
-"""Connections that wait to be accepted, and those that asyncio accepts between two looks at the
-others."""
+ACCEPTED_AT_ONCE = 4
+"""Connections that asyncio accepts before those that are open have their turn."""
 
 _OTHER_DESCRIPTORS = 192
 """Descriptors that the model's files and the connections of one look may need."""
@@ -97,6 +97,11 @@ class Connections:
             if one.is_slow():
                 self._drop(one)
 
+    def close_answered(self) -> None:
+        """Close those on which no request is being done, also where one is still heard out."""
+        for one in [*self._open]:
+            one.close_answered()
+
     def drop_all(self) -> None:
         """Drop clients that neither send the rest of a request nor read their answer."""
         for one in [*self._open]:
@@ -124,6 +129,7 @@ class Connection(asyncio.BufferedProtocol):
         self._http = H11Protocol(app_state={**app_state, _KEY: self}, **more)
         self._all, self.address, self._buffer = all_of_them, "", bytearray()
         self._at_once, self._num_unread, self._is_idle = _LITTLE_AT_ONCE, 0, True
+        self._headers: list[tuple[bytes, bytes]] | None = None  # of the last request
         self._num_bytes = 0  # since it was idle
         self._is_full = False  # the client does not read: nothing more is written
         self._may_take(LONGEST_SILENCE_S)
@@ -153,12 +159,21 @@ class Connection(asyncio.BufferedProtocol):
             self._may_take(SLOWEST_HEAD_S)
         before, self._num_bytes = self._num_bytes, self._num_bytes + nbytes
         if self._for_s != SLOWEST_HEAD_S or self._num_bytes <= LONGEST_READ_HEAD:
-            self._http.data_received(bytes(self._buffer[:nbytes]))
+            self._pass_on(bytes(self._buffer[:nbytes]))
         elif before <= LONGEST_READ_HEAD:
             self._transport.write(_TOO_LONG)
             self._transport.write_eof()
         elif self._num_bytes > MOST_BODY_BYTES:
             self.drop()
+
+    def _pass_on(self, content: bytes) -> None:
+        if self._http.conn.their_state is h11.MUST_CLOSE:
+            return  # behind a last request, such as an empty line, while that is answered
+        try:
+            self._http.data_received(content)
+        except h11.LocalProtocolError:  # no HTTP, told in the middle of an answer
+            self.drop()
+        self._look_for_request()
 
     def eof_received(self) -> None:
         """See asyncio."""
@@ -174,25 +189,28 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full = False
         self._http.resume_writing()
 
-    def asks(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        """Note that the head of a request has ended; return whether a body comes behind it."""
-        self._may_take(inf)
-        found = dict(headers)
-        if b"transfer-encoding" in found:
-            return True
-        self._at_once = _BODY_AT_ONCE
-        return found.get(b"content-length", b"0") != b"0"
+    def _look_for_request(self) -> None:
+        """Note that the head of a request has ended, before any more is read.
+
+        It may have come with the end of the one before, and begins when that is answered.
+        """
+        if self._http.headers is not self._headers:
+            self._headers, self._is_idle = self._http.headers, False
+            is_chunked = b"transfer-encoding" in dict(self._headers)
+            self._at_once = _LITTLE_AT_ONCE if is_chunked else _BODY_AT_ONCE
+            self._may_take(inf)
 
     def is_answered(self, *, has_more: bool) -> None:
-        """Note that a request has its answer.
+        """Note that a request has its answer; the next one may have begun.
 
         Args:
             has_more: Whether its body has not ended.
         """
         self._is_idle = not has_more
         if not has_more:
-            self._at_once = _LITTLE_AT_ONCE
+            self._at_once, self._buffer = _LITTLE_AT_ONCE, bytearray()
         self._may_take(LONGEST_SILENCE_S)
+        self._look_for_request()
 
     def _may_take(self, seconds: float) -> None:
         """Begin something that may take so long."""
@@ -211,6 +229,16 @@ class Connection(asyncio.BufferedProtocol):
         is_to_read = self._is_full or (self._num_unread and self._for_s < inf)
         return monotonic() - self.since_s > (SLOWEST_READER_S if is_to_read else self._for_s)
 
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return bool(self._transport.is_closing())
+
+    def close_answered(self) -> None:
+        """Close it where no request is being done on it; what was written is sent before."""
+        if self._for_s < inf:
+            self._transport.close()
+
     def drop(self) -> None:
         """Close it at once."""
         self._transport.abort()
@@ -225,7 +253,7 @@ def tracked(app: ASGIApp) -> ASGIApp:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         connection: Connection = scope["state"][_KEY]
-        has_more, is_held, num_unasked = connection.asks(scope["headers"]), False, 0
+        has_more, is_held, num_unasked = _has_body(scope["headers"]), False, 0
 
         async def received() -> Message:
             nonlocal has_more
@@ -235,10 +263,11 @@ def tracked(app: ASGIApp) -> ASGIApp:
 
         async def sent(message: Message) -> None:
             nonlocal is_held
-            if message["type"] == "http.response.body" and not message.get("more_body"):
-                connection.is_answered(has_more=has_more)
-                is_held = has_more
+            is_last = message["type"] == "http.response.body" and not message.get("more_body")
+            is_held = is_last and has_more
             await send({**message, "more_body": True} if is_held else message)
+            if is_last:
+                connection.is_answered(has_more=is_held)
 
         await app(scope, received, sent)
         while is_held and has_more:
@@ -246,11 +275,19 @@ def tracked(app: ASGIApp) -> ASGIApp:
             if num_unasked > MOST_BODY_BYTES:
                 connection.drop()
             await asyncio.sleep(_BETWEEN_UNASKED_S if has_more else 0)
-        if is_held:
-            connection.is_answered(has_more=False)
+        if is_held and connection.is_closing:
+            await receive()  # until it is closed: uvicorn then misses no end of the answer
+        elif is_held:
             await send({"type": "http.response.body"})
+            connection.is_answered(has_more=False)
 
     return answer
+
+
+def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a body comes behind the head of a request."""
+    found = dict(headers)
+    return b"transfer-encoding" in found or found.get(b"content-length", b"0") != b"0"
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -265,7 +302,7 @@ def bound(host: str, port: int) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, *_, address = found[0]
-        listening = socket.create_server(address[:2], family=family, backlog=BACKLOG)
+        listening = socket.create_server(address[:2], family=family, backlog=MOST_CONNECTIONS)
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except (OSError, OverflowError, UnicodeError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
