@@ -409,3 +409,39 @@ def test_arguments_of_python_are_read_in_either_quotes():
         "",
         [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})],
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ('"\\ud83d\\ude00"', "\N{GRINNING FACE}"),
+        ("'a\\ud83d\\ude00b\\u00e9'", "a\N{GRINNING FACE}bé"),
+        ('"\\ude00 \\ud83d"', "\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}"),
+        (r"'\\\''", "\\'"),
+        (r'"\\"', "\\"),
+    ],
+)
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
+def test_escapes_in_arguments_of_python_are_text_that_can_be_sent(said, text, is_constrained):
+    whole = f"<|tool_call_start|>[get.weather(city={said})]<|tool_call_end|>"
+    for parts in ([whole], whole):
+        found = read(BY_NAME["lfm2"], parts, is_constrained=is_constrained)
+        assert parsed(found) == ("", [("get.weather", {"city": text})])
+        assert found[1][0][1].encode()
+
+
+@pytest.mark.parametrize("said", ["<", "<|", '<|"<|', '|"|>', '<<|"', "'", '\\"', "\n"])
+def test_texts_between_marks_have_all_but_the_mark(said):
+    whole = f'<|tool_call>call:get.weather{{city:<|"|>{said}<|"|>}}<tool_call|>'
+    for parts in ([whole], whole):
+        found = read(BY_NAME["gemma"], parts, is_constrained=True)
+        assert parsed(found) == ("", [("get.weather", {"city": said})])
+
+
+@pytest.mark.parametrize("value", ["[,]", "{,}", "[1,,]", "[[,],1]"])
+def test_a_comma_alone_makes_no_list(value):
+    whole = f"<|tool_call_start|>[get.weather(tags={value})]<|tool_call_end|>"
+    assert read(BY_NAME["lfm2"], [whole], is_constrained=False) == (whole, [])
+    said = whole.replace(value, "[1,]")
+    calls = [("get.weather", {"tags": [1]})]
+    assert parsed(read(BY_NAME["lfm2"], [said], is_constrained=False)) == ("", calls)
