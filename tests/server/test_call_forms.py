@@ -377,6 +377,14 @@ def test_in_channels_the_end_of_an_answer_is_no_header():
     assert read(BY_NAME["harmony"], final + "<|start|>assist", is_constrained=False) == ("Hi", [])
 
 
+@pytest.mark.parametrize("before", ["", "Hello.", "<|start|> begins.", "Hello.<|end|>"])
+def test_in_channels_what_has_no_header_swallows_no_call(before):
+    text = f"{before}<|start|>assistant{spoken('harmony', WRITTEN[:1])}"
+    for parts in ([text], text):
+        found = read(BY_NAME["harmony"], parts, is_constrained=False)
+        assert parsed(found) == (before.removesuffix("<|end|>"), WRITTEN[:1])
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_call_that_is_cut_has_the_beginning_of_its_arguments(name):
     text = spoken(name, calls_of(name))
