@@ -410,6 +410,16 @@ def test_a_value_that_goes_on_opening_lists_ends_no_answer(name, is_constrained)
         assert "[" * 9000 in said + "".join(arguments for _, arguments in calls)
 
 
+@pytest.mark.parametrize("white", ["", " ", "\n"])
+@pytest.mark.parametrize("name", ["granite", "mistral-listed"])
+def test_the_calls_of_a_list_that_has_no_end_are_calls(name, white):
+    call = '{"name": "get.weather", "arguments": {"city": "Ulm"}}'
+    text = f"{BY_NAME[name].opening}[{white}{call}"
+    for parts in ([text], text):
+        found = read(BY_NAME[name], parts, is_constrained=False)
+        assert parsed(found) == ("", [("get.weather", {"city": "Ulm"})])
+
+
 def test_arguments_of_python_are_read_in_either_quotes():
     text = "<|tool_call_start|>[get.weather(city='Kö\\'ln', unit=\"C\", is_long=true)]"
     said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_constrained=False)

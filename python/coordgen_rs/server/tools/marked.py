@@ -358,7 +358,7 @@ class MarkedReader(CallReader):
         """Read the calls of a section."""
         marked = self._marked
         self.is_open = self.num_calls > 0
-        yield from self.skip(marked.first + marked.before)
+        yield from self.skip(marked.first, marked.before)
         yield from self._calls((yield from self._name()), marked.last + marked.closing)
 
     def _calls(self, name: str, closing: str) -> Generator[None]:
