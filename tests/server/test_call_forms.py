@@ -377,6 +377,14 @@ def test_in_channels_the_end_of_an_answer_is_no_header():
     assert read(BY_NAME["harmony"], final + "<|start|>assist", is_constrained=False) == ("Hi", [])
 
 
+@pytest.mark.parametrize("before", ["", "Hello.", "<|start|> begins.", "Hello.<|end|>"])
+def test_in_channels_what_has_no_header_swallows_no_call(before):
+    text = f"{before}<|start|>assistant{spoken('harmony', WRITTEN[:1])}"
+    for parts in ([text], text):
+        found = read(BY_NAME["harmony"], parts, is_constrained=False)
+        assert parsed(found) == (before.removesuffix("<|end|>"), WRITTEN[:1])
+
+
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_call_that_is_cut_has_the_beginning_of_its_arguments(name):
     text = spoken(name, calls_of(name))
@@ -402,6 +410,16 @@ def test_a_value_that_goes_on_opening_lists_ends_no_answer(name, is_constrained)
         assert "[" * 9000 in said + "".join(arguments for _, arguments in calls)
 
 
+@pytest.mark.parametrize("white", ["", " ", "\n"])
+@pytest.mark.parametrize("name", ["granite", "mistral-listed"])
+def test_the_calls_of_a_list_that_has_no_end_are_calls(name, white):
+    call = '{"name": "get.weather", "arguments": {"city": "Ulm"}}'
+    text = f"{BY_NAME[name].opening}[{white}{call}"
+    for parts in ([text], text):
+        found = read(BY_NAME[name], parts, is_constrained=False)
+        assert parsed(found) == ("", [("get.weather", {"city": "Ulm"})])
+
+
 def test_arguments_of_python_are_read_in_either_quotes():
     text = "<|tool_call_start|>[get.weather(city='Kö\\'ln', unit=\"C\", is_long=true)]"
     said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_constrained=False)
@@ -409,3 +427,39 @@ def test_arguments_of_python_are_read_in_either_quotes():
         "",
         [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})],
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ('"\\ud83d\\ude00"', "\N{GRINNING FACE}"),
+        ("'a\\ud83d\\ude00b\\u00e9'", "a\N{GRINNING FACE}bé"),
+        ('"\\ude00 \\ud83d"', "\N{REPLACEMENT CHARACTER} \N{REPLACEMENT CHARACTER}"),
+        (r"'\\\''", "\\'"),
+        (r'"\\"', "\\"),
+    ],
+)
+@pytest.mark.parametrize("is_constrained", [True, False], ids=["held", "free"])
+def test_escapes_in_arguments_of_python_are_text_that_can_be_sent(said, text, is_constrained):
+    whole = f"<|tool_call_start|>[get.weather(city={said})]<|tool_call_end|>"
+    for parts in ([whole], whole):
+        found = read(BY_NAME["lfm2"], parts, is_constrained=is_constrained)
+        assert parsed(found) == ("", [("get.weather", {"city": text})])
+        assert found[1][0][1].encode()
+
+
+@pytest.mark.parametrize("said", ["<", "<|", '<|"<|', '|"|>', '<<|"', "'", '\\"', "\n"])
+def test_texts_between_marks_have_all_but_the_mark(said):
+    whole = f'<|tool_call>call:get.weather{{city:<|"|>{said}<|"|>}}<tool_call|>'
+    for parts in ([whole], whole):
+        found = read(BY_NAME["gemma"], parts, is_constrained=True)
+        assert parsed(found) == ("", [("get.weather", {"city": said})])
+
+
+@pytest.mark.parametrize("value", ["[,]", "{,}", "[1,,]", "[[,],1]"])
+def test_a_comma_alone_makes_no_list(value):
+    whole = f"<|tool_call_start|>[get.weather(tags={value})]<|tool_call_end|>"
+    assert read(BY_NAME["lfm2"], [whole], is_constrained=False) == (whole, [])
+    said = whole.replace(value, "[1,]")
+    calls = [("get.weather", {"tags": [1]})]
+    assert parsed(read(BY_NAME["lfm2"], [said], is_constrained=False)) == ("", calls)

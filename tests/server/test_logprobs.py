@@ -1,6 +1,8 @@
 """How likely tokens were, and what is asked of logits: with a fake model, on each endpoint."""
 
 import json
+import re
+from itertools import accumulate, count
 
 import pytest
 
@@ -8,6 +10,7 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
+from coordgen_rs.errors import GrammarError
 from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
 from fake_served import refused, serving
@@ -55,23 +58,41 @@ def expected_entries(num_alternatives):
     return told
 
 
+class PlacedModel(FakeModel):
+    """Tells of each token its place in the answer, as if that were how likely it is."""
+
+    def _steps(self, *asked):
+        places = count()
+        for step in super()._steps(*asked):
+            told = tuple(one._replace(logprob=float(next(places))) for one in step.logprobs)
+            yield step._replace(logprobs=told)
+
+
 TOOL = {"name": "f", "parameters": {"type": "object"}}
 CALL = '<tool_call>\n{"name": "f", "arguments": {"x": "So"}}\n</tool_call>'
 
 
 @pytest.mark.parametrize("size", [1, 5, 400])
 @pytest.mark.parametrize(
-    ("said", "text"),
+    "marked",
     [
-        ("<think>\nYes, so <b>\n</think>\n\nYes <b>.", "Yes <b>."),
-        (f"So {CALL}", "So "),
-        (CALL, ""),
-        (f"<think>So</think>So {CALL} and", "So and"),
+        "<think>\nYes, so <b>\n</think>\n\n«Yes <b>.»",
+        f"«So »{CALL}",
+        CALL,
+        f"<think>So</think>«So »{CALL} «and»",
+        '«{"a": 1} »<tool_call>{"name": "f", "arguments": {"b": {"a": 1} }}\n',
+        '«[1]\n»<tool_call>\n{"name": "f", "arguments": {"x": [1]\n}}\n</tool_call>',
     ],
 )
-def test_only_the_tokens_of_the_content_are_told(said, text, size):
-    model = FakeModel(steps=[(s, ("target",) * len(s)) for s in _cut(said + "\2", size)])
+@pytest.mark.parametrize("unfollowed", [{}, {"": GrammarError("no")}], ids=["held", "free"])
+def test_only_the_tokens_of_the_content_are_told(marked, size, unfollowed):
+    parts = re.split("[«»]", marked)  # every other one is content
+    starts = [0, *accumulate(map(len, parts))]
+    content = [at for i in range(1, len(parts), 2) for at in range(starts[i], starts[i + 1])]
+    said = "".join(parts)
+    model = PlacedModel(steps=[(s, ("target",) * len(s)) for s in _cut(said + "\2", size)])
     model.template_facts = model.template_facts._replace(thinking=marks_of("</think>"))
+    model.unfollowed = unfollowed
     function = {"type": "function"}
     with serving(model) as client:
         body = BODIES[CHAT] | {"logprobs": True, "tools": [function | {"function": TOOL}]}
@@ -82,11 +103,11 @@ def test_only_the_tokens_of_the_content_are_told(said, text, size):
         events = chunks_of(client, RESPONSES, body)
     lists = [one["logprobs"]["content"] for one in (choice, *chunks) if one["logprobs"]]
     whole, streamed = lists[: bool(choice["logprobs"])], lists[bool(choice["logprobs"]) :]
-    parts = [part for item in output for part in item.get("content", [])]
+    written = [part.get("logprobs", []) for item in output for part in item.get("content", [])]
     told = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
-    for found in (whole, streamed, [part.get("logprobs", []) for part in parts], told):
-        tokens = [one["token"] for entries in found for one in entries]
-        assert "".join(tokens).removesuffix("\2") == text
+    for found in (whole, streamed, written, told):
+        places = [one["logprob"] for entries in found for one in entries if one["token"] != "\2"]
+        assert places == content
 
 
 def _cut(said, size):

@@ -63,6 +63,19 @@ def read(thinking, pieces):
         (Thinking(CHANNELS), "<|channel|>final<|message|>Yes.", ("", "Yes.")),
         (Thinking(CHANNELS), '{"no": "header"}', ("", '{"no": "header"}')),
         (Thinking(CHANNELS), f"<|channel|>analysis<|message|>so<|end|>{MESSAGE}fi", ("so", "")),
+        (Thinking(CHANNELS), f"Hi.{MESSAGE}analysis<|message|>so", ("so", "Hi.")),
+        (
+            Thinking(CHANNELS),
+            f"Hi.\n{MESSAGE}{'final' * 80}",
+            ("", f"Hi.\n{MESSAGE}{'final' * 80}"),
+        ),
+        (Thinking(CHANNELS), "<|start|> begins a turn.", ("", "<|start|> begins a turn.")),
+        (
+            Thinking(CHANNELS),
+            f"<|channel|>analysis<|message|>a <|start|> b{MESSAGE}final<|message|><|start|> so.",
+            ("a <|start|> b", "<|start|> so."),
+        ),
+        (Thinking(CHANNELS), "<|channel|>final<|message|>Hi<|start|>", ("", "Hi")),
     ],
 )
 def test_thinking_and_answer_are_told_apart(thinking, said, told):
@@ -72,7 +85,14 @@ def test_thinking_and_answer_are_told_apart(thinking, said, told):
 
 PARTS = ["<think>", "</think>", "\n", " ", "a", "<", "think>", "</", "so ", "<|channel>thought\n"]
 PARTS += ["<channel|>", "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"]
-PARTS += ["<|channel|>final<|message|>", "<|channel|>", "<|message|>", "<|call|>"]
+PARTS += [
+    "<|start|>",
+    "x" * 390,
+    "<|channel|>final<|message|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|call|>",
+]
 PARTS += [" to=functions.f<|message|>", "<|channel|>commentary to=functions.f json<|message|>"]
 
 

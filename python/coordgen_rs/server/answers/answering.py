@@ -222,13 +222,14 @@ async def _news(
 
 async def _next(queue: asyncio.Queue[_T], sign: _Sign | None) -> _T:
     """What comes next from a queue; `sign` is sent from time to time, None for none."""
-    while True:
+    while queue.empty():
         try:
             async with asyncio.timeout(None if sign is None else PING_S):
                 return await queue.get()
         except TimeoutError:
             if sign is not None:
                 await sign()
+    return queue.get_nowait()
 
 
 async def _done(awaitable: Awaitable[_T], sign: _Sign) -> _T:

@@ -112,16 +112,19 @@ class TextBuffer:
             yield
         return ""
 
-    def skip(self, mark: str) -> Generator[None]:
-        """Pass a mark, white space around it aside.
+    def skip(self, *marks: str) -> Generator[None]:
+        """Pass marks, white space around them aside; where something else comes they stay ahead.
 
         Raises:
             ValueError: Something else comes.
         """
-        found = yield from self.which(mark)
-        if found != mark.strip():
-            raise ValueError(f"no {mark}")
-        self.take(len(found))
+        passed = ""
+        for mark in marks:
+            found = yield from self.which(mark)
+            if found != mark.strip():
+                self.ahead = passed + self.ahead
+                raise ValueError(f"no {mark}")
+            passed += self.take(len(found))
 
 
 def begun_len(text: str, mark: str) -> int:

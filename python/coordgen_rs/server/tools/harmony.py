@@ -1,11 +1,12 @@
 """gpt-oss: messages with channels, of which one to `functions.NAME` is a call.
 
 In: text behind `<|start|>assistant`. Out: thinking (the channel `analysis`), content (`final`, and
-`commentary` to nobody), calls. What is no such message is content as it stands.
+`commentary` to nobody), calls. What is no such message is content, without the marks that end one;
+`<|start|>` begins one where a role follows.
 """
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import suppress
 
 from coordgen_rs.server.tools.calls import (
@@ -31,6 +32,8 @@ _ENDS = ("<|end|>", "<|call|>", "<|return|>")
 _TO = re.compile(r"to=functions\.([^\s<]+)")
 _SAYS = re.compile(r"<\|channel\|>\s*(\w+)")
 _HEADERS = (_START, _CHANNEL)
+_NO_ROLE = re.compile(r"<\|start\|>[^\w<]")
+_STOP = re.compile(rf"{'|'.join(map(re.escape, _ENDS))}|<\|start\|>(?=[\w<])")
 _LONGEST_HEADER = 400
 """Characters; a longer one is none."""
 
@@ -94,14 +97,17 @@ class HarmonyReader(CallReader):
         """Read a message; `marks` are what its header may begin with."""
         while True:
             header, mark, _ = self.ahead.lstrip().partition(_MESSAGE)
-            may_be_one = len(header) <= _LONGEST_HEADER and any(
+            is_none = len(header) > _LONGEST_HEADER or _NO_ROLE.match(header)
+            may_be_one = not is_none and any(
                 header.startswith(mark) or mark.startswith(header) for mark in marks
             )
             if mark or self._is_over or not may_be_one:
                 break
             yield
         if not may_be_one:
-            yield from self._text(Content, _ENDS)
+            if self.ahead.startswith(_START):  # without a role, or of a header that is too long
+                self._tell(Content, self.take(len(_START)))
+            yield from self._text(Content)
         elif mark:
             self.take(self.ahead.find(_MESSAGE) + len(_MESSAGE))
             yield from self._behind(header)
@@ -120,19 +126,19 @@ class HarmonyReader(CallReader):
             yield from self._call(to[1])
         else:
             is_thought = says is not None and says[1] == "analysis"
-            yield from self._text(Thought if is_thought else Content, (*_ENDS, _START))
+            yield from self._text(Thought if is_thought else Content)
 
-    def _text(self, kind: type[Content] | type[Thought], marks: Sequence[str]) -> Generator[None]:
-        """Read text up to one of some marks; the one that begins a header stays ahead."""
-        while True:
-            kept = 0 if self._is_over else max(begun_len(self.ahead, mark) for mark in marks)
-            found = [(at, mark) for mark in marks if (at := self.ahead.find(mark)) >= 0]
-            at, mark = min(found, default=(len(self.ahead) - kept, ""))
-            self._tell(kind, self.take(at))
-            self.take(len(mark) if mark != _START else 0)
-            if mark or self._is_over:
+    def _text(self, kind: type[Content] | type[Thought]) -> Generator[None]:
+        """Read text up to a mark that ends it; the one that begins a header stays ahead."""
+        while not (found := _STOP.search(self.ahead)):
+            kept = max(begun_len(self.ahead, mark) for mark in (*_ENDS, _START + "a"))
+            is_told = self._is_over and not self.ahead.endswith(_START)
+            self._tell(kind, self.take(len(self.ahead) - (0 if is_told else kept)))
+            if self._is_over:
                 return
             yield
+        self._tell(kind, self.take(found.start()))
+        self.take(len(found[0]) if found[0] != _START else 0)
 
     def _call(self, name: str) -> Generator[None]:
         """Read arguments: as they come where they are constrained, else all at once."""
@@ -154,7 +160,7 @@ class HarmonyReader(CallReader):
             self._tell_call(name, arguments)
         else:
             self._tell(Content, arguments)
-            yield from self._text(Content, (*_ENDS, _START))
+            yield from self._text(Content)
             return
         yield from self._pass_ends()
 

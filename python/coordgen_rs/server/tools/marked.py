@@ -358,7 +358,7 @@ class MarkedReader(CallReader):
         """Read the calls of a section."""
         marked = self._marked
         self.is_open = self.num_calls > 0
-        yield from self.skip(marked.first + marked.before)
+        yield from self.skip(marked.first, marked.before)
         yield from self._calls((yield from self._name()), marked.last + marked.closing)
 
     def _calls(self, name: str, closing: str) -> Generator[None]:
@@ -404,17 +404,17 @@ class MarkedReader(CallReader):
         end = self.ahead.find(closing, behind) if closing else -1
         if end < 0:
             yield from self._wait_at(start)
-        elif not self._tell_section(start, end + len(closing)):
+        elif self._tell_section(start, end):
+            self.take(end + len(closing) - start)
+        else:
             self._give(behind)
 
     def _tell_section(self, start: int, end: int) -> bool:
-        """Tell a section as calls, and the text before it; whether it is any."""
-        marked = self._marked
-        inside = self.ahead[start + len(marked.opening) : end].removesuffix(marked.closing)
-        if calls := self._calls_in(inside):
+        """Tell a section as calls, and the text before it; whether it is any. It stays ahead."""
+        inside = self.ahead[start + len(self._marked.opening) : end]
+        if calls := self._calls_in(inside.removesuffix(self._marked.closing)):
             self._give(start, before_call=True)
             self._tell_calls(calls)
-            self.take(end - start)
         return bool(calls)
 
     def _tell_calls(self, calls: list[tuple[str, str]]) -> None:

@@ -34,15 +34,6 @@ _DEEPEST_VALUE = 300
 """Levels of lists and objects in a value; one of more is none."""
 _WORDS = {"True": "true", "False": "false", "None": "null"}
 _NAME = r"[^\s,:=()\[\]{}'\"<]++"
-_TEXT = r"{0}(?P<{1}>[^{0}\\]*+(?:\\.[^{0}\\]*+)*+){0}"
-_TOKEN = "|".join(
-    [
-        _TEXT.format("'", "single"),
-        _TEXT.format('"', "double"),
-        r"(?P<sign>[\[\]{}(),:=])",
-        rf"(?P<word>{_NAME})(?=.)",  # one at the end may go on
-    ]
-)
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
@@ -202,8 +193,22 @@ def _written_name(name: str) -> str:
     return name if re.fullmatch(_NAME, name) else _json(name)
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    return chr(int(found[1], 16)) if found[1] else _ESCAPES.get(found[2], found[2])
+def _unescaped(text: str) -> str:
+    """A text without escapes; U+FFFD for half of a pair of surrogates."""
+    found = _ESCAPED.sub(
+        lambda one: chr(int(one[1], 16)) if one[1] else _ESCAPES.get(one[2], one[2]), text
+    )
+    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _inside(quote: str) -> re.Pattern[str]:
+    """Of a text in quotes the next that is certain to be no beginning of the quote behind it."""
+    first, rest = re.escape(quote[0]), re.escape(quote[1:])
+    if rest:
+        return re.compile(
+            rf"(?:[^{first}]++|{first}(?=.{{{len(quote) - 1}}})(?!{rest}))++", re.DOTALL
+        )
+    return re.compile(rf"(?:[^{first}\\]++|\\.)++", re.DOTALL)
 
 
 class _Scanner:
@@ -219,9 +224,14 @@ class _Scanner:
 
     def __init__(self, buffer: TextBuffer, quote: str) -> None:
         self._buffer, self._quote, self.at = buffer, quote, 0
-        mark = re.escape(quote)
-        raw = f"{mark}(?P<raw>.*?){mark}|" if quote else ""
-        self._pattern = re.compile(rf"\s*+(?:{raw}{_TOKEN})", re.DOTALL)
+        quotes = [*filter(None, (quote, "'", '"'))]
+        either = "|".join(map(re.escape, quotes))
+        self._pattern = re.compile(
+            rf"\s*+(?:(?P<quote>{either})|(?P<sign>[\[\]{{}}(),:=])"
+            rf"|(?P<word>{_NAME})(?=.))",  # one at the end may go on
+            re.DOTALL,
+        )
+        self._inside = {one: _inside(one) for one in quotes}
 
     def token(self) -> Generator[None, None, tuple[str, str]]:
         """Read a token: its kind, and its text.
@@ -237,12 +247,22 @@ class _Scanner:
                 raise ValueError("no value")
             yield
         self.at, kind = found.end(), found.lastgroup or ""
-        if kind not in ("single", "double"):
+        if kind != "quote":
             return kind, found[kind]
-        return "text", _ESCAPED.sub(
-            lambda one: chr(int(one[1], 16)) if one[1] else _ESCAPES.get(one[2], one[2]),
-            found[kind],
-        )
+        text = yield from self._text(found["quote"])
+        return "text", text if found["quote"] == self._quote else _unescaped(text)
+
+    def _text(self, quote: str) -> Generator[None, None, str]:
+        """Read a text and the quote behind it: each character once, in however many pieces."""
+        start = self.at
+        while not self._buffer.ahead.startswith(quote, self.at):
+            if inside := self._inside[quote].match(self._buffer.ahead, self.at):
+                self.at = inside.end()
+            else:
+                yield
+        text = self._buffer.ahead[start : self.at]
+        self.at += len(quote)
+        return text
 
     def value(self) -> Generator[None, None, str]:
         """Read a value, and give it as JSON.
@@ -259,7 +279,7 @@ class _Scanner:
                     raise ValueError("no value")
                 if text == ":" and word is not None:
                     written[-1] = _json(word)
-                elif text in "]}" and written[-1] == ",":
+                elif text in "]}" and written[-1] == "," and written[-2] not in "[{":
                     written.pop()
                 written.append(text)
             else:
