@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The crate's modules, from the ground up; those of a line do not know each other.
 const CRATE: &[&[&str]] = &[
-    &["ids", "kernels", "random", "scores", "unfinished", "waiting"],
+    &["chat_template", "ids", "kernels", "random", "scores", "unfinished", "waiting"],
     &["replace_file"],
     &["error"],
     &["cache_rows", "constraint", "logprobs", "top_k"],
@@ -68,10 +68,12 @@ fn imports_run_one_way() {
 }
 
 /// Where locks are taken without `waiting`: there itself; in the loader's thread and those that read
-/// experts or ask for them, which hold nothing that others need, and for condition variables; and among threads that end within a call.
+/// experts or ask for them, which hold nothing that others need, and for condition variables; among threads that end within a
+/// call; and where one thread alone has them, as a chat template's rendering.
 const TAKE_LOCKS: &[&str] = &[
     "waiting.rs",
     "layers.rs",
+    "chat_template/bounded.rs",
     "load/loader/mod.rs",
     "load/experts/store.rs",
     "draft/sources/lookup_table/reader.rs",
