@@ -11,13 +11,11 @@ use minijinja::machinery::{Instruction, Instructions};
 use minijinja::value::{Object, ObjectRepr, Tuple};
 use minijinja::{Environment, Error, ErrorKind, State, Value, context, escape_formatter};
 
+use super::BYTES_FOR_FUEL;
 use super::filters::slice;
 use super::measured::{MOST_SIZE, Measured};
 use super::methods;
 use super::to_json::number;
-
-/// Bytes that a unit of fuel pays for, as minijinja counts what is made.
-const BYTES_FOR_FUEL: usize = 64;
 
 type Made = Result<Value, Error>;
 
@@ -40,17 +38,19 @@ const SHALLOW: &[&str] = &[
 const TESTS: &[(&str, &str)] = named!("is ": "==" "eq" "equalto" "!=" "ne" ">" "gt" "greaterthan" ">=" "ge" "<" "lt"
     "lessthan" "<=" "le" "in" "sameas");
 
-const OPERATORS: &[(&str, &str)] = &[
-    ("a + b", "+"),
-    ("a * b", "*"),
-    ("a == b", "=="),
-    ("a != b", "!="),
-    ("a < b", "<"),
-    ("a <= b", "<="),
-    ("a > b", ">"),
-    ("a >= b", ">="),
-    ("a in b", "in "),
-    ("a % b", "%"),
+/// Operators that minijinja computes, within an expression of its own.
+const COMPUTED: &[(&str, &str)] =
+    &[("a + b", "+"), ("a * b", "*"), ("a in b", "in "), ("a % b", "%")];
+
+type Compared = fn(&Value, &Value) -> bool;
+
+const COMPARED: &[(&str, Compared)] = &[
+    ("==", |a, b| a == b),
+    ("!=", |a, b| a != b),
+    ("<", |a, b| a < b),
+    ("<=", |a, b| a <= b),
+    (">", |a, b| a > b),
+    (">=", |a, b| a >= b),
 ];
 
 type Own = fn(&Bounds, &mut State, &[Value]) -> Made;
@@ -155,9 +155,15 @@ impl Bounds {
         for &(name, function) in FUNCTIONS {
             self.add(environment, name, function);
         }
-        for &(expression, name) in OPERATORS {
+        for &(expression, name) in COMPUTED {
             self.add(environment, name, move |bounds, state, given| {
-                bounds.operated(state, name, expression, given)
+                bounds.computed(state, name, expression, given)
+            });
+        }
+        for &(name, compared) in COMPARED {
+            self.add(environment, name, move |bounds, state, given| {
+                bounds.pay(state, given)?;
+                Ok(compared(&given[0], &given[1]).into())
             });
         }
         for &(name, called) in FILTERS {
@@ -228,10 +234,18 @@ impl Bounds {
         if let ("format", Some(form)) = (name, given.first().and_then(Value::as_str)) {
             self.pay_format(state, form, '%', &given[1..])?;
         }
-        state.apply_filter(name, given)
+        let made = state.apply_filter(name, given)?;
+        if name != "groupby" {
+            return Ok(made);
+        }
+        let pair = |group: Value| -> Made {
+            let parts = group.try_iter()?.map(|part| self.measured().held(part));
+            Ok(Tuple::from(parts.collect::<Result<Vec<_>, _>>()?).into())
+        };
+        made.try_iter()?.map(pair).collect::<Result<Vec<Value>, Error>>().map(Value::from)
     }
 
-    fn operated(&self, state: &mut State, name: &str, expression: &str, given: &[Value]) -> Made {
+    fn computed(&self, state: &mut State, name: &str, expression: &str, given: &[Value]) -> Made {
         let [a, b] = given else { return Err(ErrorKind::MissingArgument.into()) };
         if name == "%" && a.as_str().is_some() {
             let mut all = vec![a.clone()];
@@ -242,12 +256,9 @@ impl Bounds {
             }
             return self.filtered(state, "format", &all);
         }
-        if a.as_object().is_some()
-            || b.as_object().is_some()
-            || a.as_str().is_some()
-            || b.as_str().is_some()
-        {
-            self.pay(state, given)?;
+        self.pay(state, given)?;
+        if let ("+", Some(a), Some(b)) = (name, a.as_str(), b.as_str()) {
+            return Ok(format!("{a}{b}").into());
         }
         if name == "*" {
             let (times, part) = if a.is_number() { (a, b) } else { (b, a) };

@@ -3,6 +3,7 @@
 use minijinja::value::{Tuple, ValueKind, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
+use super::BYTES_FOR_FUEL;
 use super::methods::stripped;
 use super::to_json::to_json;
 
@@ -40,7 +41,7 @@ pub fn slice(state: &State, given: &[Value]) -> Result<Value, Error> {
         return Err(Error::new(ErrorKind::InvalidOperation, "slice step cannot be zero"));
     }
     if let Some(text) = value.as_str() {
-        state.consume_fuel(text.len() as u64 / 64)?;
+        state.consume_fuel((text.len() / BYTES_FOR_FUEL) as u64)?;
         let characters: Vec<char> = text.chars().collect();
         let picked = picked(characters.len(), start, stop, step);
         return Ok(picked.map(|index| characters[index]).collect::<String>().into());

@@ -35,16 +35,15 @@ pub struct Measured(HashMap<usize, (Value, Measure)>);
 impl Measured {
     /// A value measured, as it is or, where its items come one by one, as a list of them.
     pub fn held(&mut self, value: Value) -> Result<Value, Error> {
-        let is_lazy = matches!(value.kind(), ValueKind::Iterable | ValueKind::Seq | ValueKind::Map);
-        if !is_lazy || address(&value).is_some() || value.is_kwargs() {
-            if is_lazy && !value.is_kwargs() {
-                self.of(&value)?;
-            }
-            return Ok(value);
+        let is_list = matches!(value.kind(), ValueKind::Iterable | ValueKind::Seq);
+        let held = if is_list && address(&value).is_none() {
+            value.try_iter()?.checked().collect::<Result<Vec<Value>, _>>()?.into()
+        } else {
+            value
+        };
+        if address(&held).is_some() {
+            self.of(&held)?;
         }
-        let items: Vec<Value> = value.try_iter()?.checked().collect::<Result<_, _>>()?;
-        let held = Value::from(items);
-        self.of(&held)?;
         Ok(held)
     }
 

@@ -1,4 +1,5 @@
-//! Methods of Python's values that minijinja's own compatibility lacks, or has otherwise.
+//! Methods of Python's values that minijinja's own compatibility lacks, or has otherwise. Who calls
+//! them has paid for what they go through.
 
 use minijinja::value::{Kwargs, Tuple, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -17,8 +18,6 @@ pub fn call(
     method: &str,
     given: &[Value],
 ) -> Result<Value, Error> {
-    let size: usize = given.iter().filter_map(Value::as_str).map(str::len).sum();
-    state.consume_fuel(size as u64 / 64)?;
     if let Some(text) = value.as_str() {
         if let Some(made) = of_text(state, text, method, given)? {
             return Ok(made);

@@ -22,10 +22,14 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
 use self::bounded::Bounds;
+pub use self::measured::MOST_DEPTH;
 use self::measured::MOST_SIZE;
 
 /// What a rendering may do: instructions, and 64 bytes of what it makes for each of them.
 pub const FUEL: u64 = 2_000_000;
+
+/// Bytes that a unit of fuel pays for, as minijinja counts what is made.
+const BYTES_FOR_FUEL: usize = 64;
 
 /// The time as a text, in a format of `strftime`; or why there is none.
 pub type Now = dyn Fn(&str) -> Result<String, String> + Send + Sync;

@@ -5,12 +5,10 @@ use std::fmt::Write;
 use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
+use super::BYTES_FOR_FUEL;
 use super::measured::MOST_SIZE;
 
 const MOST_INDENT: usize = 100;
-
-/// Bytes that a unit of fuel pays for: as minijinja counts what is made.
-const BYTES_FOR_FUEL: u64 = 64;
 
 /// The filter: a value as JSON.
 pub fn to_json(
@@ -45,8 +43,9 @@ pub fn to_json(
     }
     let sorts = named.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     named.assert_all_used()?;
-    let most =
-        state.fuel_levels().map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_FOR_FUEL));
+    let most = state
+        .fuel_levels()
+        .map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_FOR_FUEL as u64));
     let most = usize::try_from(most).unwrap_or(usize::MAX).min(MOST_SIZE);
     let mut written = Written { text: String::new(), ascii, indent, item, key, sorts, most };
     written.value(value, 0)?;

@@ -8,10 +8,7 @@ use pyo3::exceptions::{PySyntaxError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString};
 
-use crate::chat_template::{self, TemplateError};
-
-/// Lists and dicts inside each other.
-const MOST_DEPTH: usize = 110;
+use crate::chat_template::{self, MOST_DEPTH, TemplateError};
 
 #[doc = stub_doc!("render_chat_template")]
 #[pyfunction]
@@ -37,7 +34,9 @@ fn chat_template_variables(source: &str) -> PyResult<Vec<String>> {
 
 fn as_value(given: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     if depth > MOST_DEPTH {
-        return Err(PyValueError::new_err("lists and objects stand too deep inside each other"));
+        return Err(PyValueError::new_err(
+            "cannot be applied: lists stand too deep inside each other",
+        ));
     }
     Ok(if given.is_none() {
         Value::from(())
@@ -48,7 +47,9 @@ fn as_value(given: &Bound<'_, PyAny>, depth: usize) -> PyResult<Value> {
     } else if let Ok(number) = given.cast::<PyInt>() {
         match number.extract::<i128>() {
             Ok(number) => Value::from(number),
-            Err(_) => return Err(PyValueError::new_err("a number is too large")),
+            Err(_) => {
+                return Err(PyValueError::new_err("cannot be applied: a number is too large"));
+            }
         }
     } else if let Ok(number) = given.cast::<PyFloat>() {
         Value::from(number.value())

@@ -39,6 +39,13 @@ def test_filters_join_what_messages_have_by_an_attribute():
     assert rendered("{{ messages|join('-', 'content') }}", both) == "Hello-Hi"
 
 
+def test_groups_are_pairs_and_a_loop_stays_a_loop():
+    source = "{% for k, v in messages|groupby('role') %}{{ k }}{{ v|length }},{% endfor %}"
+    assert rendered(source, [*HELLO, *HELLO]) == "user2,"
+    source = "{% for m in messages %}{{ (loop|default(0)).index }}{% endfor %}"
+    assert rendered(source, [*HELLO, *HELLO]) == "12"
+
+
 def test_a_long_description_of_a_tool_can_be_indented():
     tool = {"function": {"description": "d" * 450_000, "parameters": {"properties": {}}}}
     text = rendered("{{ tools[0]|tojson(indent=4) }}", tools=[tool])
