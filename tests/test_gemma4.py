@@ -19,9 +19,9 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, OptionError
-from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.runtime.device import CpuDevice
 from gemma4 import CONFIGS, write_gemma4
 from lossless import (
     ALL_SOURCES,

@@ -20,9 +20,9 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import ShapeError
-from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.target.states import SNAPSHOT_TOKENS
+from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.states import SNAPSHOT_TOKENS
 from hybrids import CONFIGS, write_hybrid
 from lossless import (
     ALL_SOURCES,

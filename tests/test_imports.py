@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-APART = ("cli", "foreign", "server", "target.qnn", "tools")
+APART = ("cli", "convert", "formats", "server", "runtime.qnn", "tools")
 """Parts that no request on CPU needs."""
 
 ANSWER = """
@@ -55,7 +55,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
     assert not of_parts(
         modules,
         (
-            *("history", "opening.profile", "opening.source"),
+            *("store.history", "opening.profile", "opening.source"),
             *("drafting.draft_model", "drafting.warm_up"),
         ),
     )

@@ -20,8 +20,8 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, SessionClosedError
-from coordgen_rs.tools.export import export_checkpoint
 from lossless import (
     COMMITS,
     Bundles,

@@ -14,10 +14,10 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.target.mtp import MtpSession
-from coordgen_rs.target.session import StepCost
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.runtime.mtp import MtpSession
+from coordgen_rs.runtime.session import StepCost
 from hybrids import write_hybrid
 
 LOOKUPS = ("automaton", "resumed-copy", "reuse", "earlier-requests")

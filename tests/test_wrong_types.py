@@ -18,7 +18,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.opening.cache import cache_directory
+from coordgen_rs.store.cache import cache_directory
 
 WRONG = (object(), 3.5, ["x", 3], {"a": 1}, b"x", "no such", "\udcff", -7, True)
 FITS = {

@@ -24,8 +24,8 @@ from cyllama.llama import llama_cpp
 from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
-from coordgen_rs.target.kv_cache import KV_FORMS
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.runtime.kv_cache import KV_FORMS
 from live.prompts import chat_template
 from support.script import run_script
 

@@ -22,7 +22,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.opening.session import open_session
-from coordgen_rs.target.session import Session, StepCost
+from coordgen_rs.runtime.session import Session, StepCost
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.replay.target import RecordedDrafter, RecordedSession
 

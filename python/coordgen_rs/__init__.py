@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
-    from coordgen_rs.history.corpus.corpus import Corpus
-    from coordgen_rs.history.corpus.reading import Added
-    from coordgen_rs.history.corpus.tables import Document
-    from coordgen_rs.history.requests import History
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span
     from coordgen_rs.model.dialogue import Dialogue
@@ -71,11 +67,15 @@ if TYPE_CHECKING:
     from coordgen_rs.opening.options import OpenOptions, SessionOptions
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session
-    from coordgen_rs.target.batch.counts import RunCounts
-    from coordgen_rs.target.device import CpuDevice
-    from coordgen_rs.target.ort_session import OrtSession
-    from coordgen_rs.target.prefixes import PrefixPool
-    from coordgen_rs.target.session import Session
+    from coordgen_rs.runtime.batch.counts import RunCounts
+    from coordgen_rs.runtime.device import CpuDevice
+    from coordgen_rs.runtime.ort_session import OrtSession
+    from coordgen_rs.runtime.prefixes import PrefixPool
+    from coordgen_rs.runtime.session import Session
+    from coordgen_rs.store.history.corpus.corpus import Corpus
+    from coordgen_rs.store.history.corpus.reading import Added
+    from coordgen_rs.store.history.corpus.tables import Document
+    from coordgen_rs.store.history.requests import History
     from coordgen_rs.text.tokenizer import Tokenizer
     from coordgen_rs.tools.energy.meter import EnergyMeter
 
@@ -146,17 +146,17 @@ __all__ = [
 
 _MODULES = {
     "Accepted": "_core",
-    "Added": "history.corpus.reading",
+    "Added": "store.history.corpus.reading",
     "Alternative": "generation.logprobs",
     "Answer": "model.answer",
     "AsyncStream": "model.stream",
     "Bundle": "bundle.directory",
     "ChatOptions": "model.options",
     "CoordgenError": "errors",
-    "Corpus": "history.corpus.corpus",
-    "CpuDevice": "target.device",
+    "Corpus": "store.history.corpus.corpus",
+    "CpuDevice": "runtime.device",
     "Dialogue": "model.dialogue",
-    "Document": "history.corpus.tables",
+    "Document": "store.history.corpus.tables",
     "DraftMethod": "_core",
     "DraftModel": "drafting.draft_model",
     "DraftSource": "_core",
@@ -166,7 +166,7 @@ _MODULES = {
     "EnergyMeter": "tools.energy.meter",
     "Gain": "model.answer",
     "Gbnf": "grammar.kinds",
-    "History": "history.requests",
+    "History": "store.history.requests",
     "HostDrafter": "_core",
     "JsonSchema": "grammar.kinds",
     "Lark": "grammar.kinds",
@@ -175,17 +175,17 @@ _MODULES = {
     "Model": "model",
     "ModelDrafter": "drafting.draft_model",
     "OpenOptions": "opening.options",
-    "OrtSession": "target.ort_session",
+    "OrtSession": "runtime.ort_session",
     "Piece": "model.answer",
-    "PrefixPool": "target.prefixes",
+    "PrefixPool": "runtime.prefixes",
     "Profile": "opening.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
-    "RunCounts": "target.batch.counts",
+    "RunCounts": "runtime.batch.counts",
     "Sampling": "_core",
     "SeenTokens": "_core",
-    "Session": "target.session",
+    "Session": "runtime.session",
     "SessionOptions": "opening.options",
     "SharedHistory": "_core",
     "Span": "model.answer",

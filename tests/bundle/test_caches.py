@@ -7,8 +7,8 @@ import pytest
 from checkpoints import exported
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BlockLoadError, BundleError
-from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.ort_session import OrtSession
 from gemma4 import write_gemma4
 
 

@@ -18,11 +18,11 @@ from checkpoints import write_checkpoint
 from coordgen_rs import open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from json_values import JSON_VALUES
 from qnn_bundles import SMALL
 

@@ -15,7 +15,7 @@ import pytest
 from checkpoints import CHECKPOINTS, ROOT
 from command_line import MODULE, coordgen, refused
 from coordgen_rs import Bundle, Model
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
 
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}\n{% elif m.role == 'user' %}"

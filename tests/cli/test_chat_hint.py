@@ -13,8 +13,8 @@ import pytest
 from chat_checkpoint import chat_checkpoint
 from command_line import MODULE, coordgen
 from coordgen_rs.cli.commands import generate
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.tools.export import export_checkpoint
 
 HINT = "expects its chat template, and the prompt goes to it as it is: add --chat"
 SHORT = ("--max-new-tokens", "4", "--threads", "1")

@@ -196,7 +196,7 @@ def wait_for_stdin(process):
 
 def test_interrupting_an_export_leaves_nothing_behind(tmp_path):
     code = (
-        "import coordgen_rs.tools.export.writer as writer, os, signal, sys\n"
+        "import coordgen_rs.convert.writer as writer, os, signal, sys\n"
         "from coordgen_rs.cli.main import main\n"
         "real = writer.hashlib.sha256\n"
         "def interrupt(*given): os.kill(os.getpid(), signal.SIGINT); return real(*given)\n"

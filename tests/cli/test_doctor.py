@@ -9,8 +9,8 @@ from coordgen_rs import open_session
 from coordgen_rs._core import kernel_processor
 from coordgen_rs.cli.commands import doctor
 from coordgen_rs.cli.main import main
+from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import ProviderError
-from coordgen_rs.tools.export.qnn.exporter import export_qnn
 from qnn_bundles import SMALL
 
 
@@ -87,7 +87,7 @@ def test_a_bundle_for_qnn_is_told_of_without_the_provider(capsys, tmp_path, monk
     def missing(*_):
         raise ProviderError("onnxruntime-qnn is not installed")
 
-    monkeypatch.setattr("coordgen_rs.target.qnn.onnx_runtime._library", missing)
+    monkeypatch.setattr("coordgen_rs.runtime.qnn.onnx_runtime._library", missing)
     assert main(["doctor", str(tmp_path / "bundle")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].endswith("bundle: int8, for qnn")

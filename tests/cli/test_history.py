@@ -10,7 +10,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import History
 from coordgen_rs.errors import HistoryWarning
-from coordgen_rs.history.store import DATABASE_NAME, HistoryStore
+from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore
 
 PROMPT = ROOT / "models" / "prompts" / "rag.txt"
 FINGERPRINT = {"fingerprint": "a tokenizer", "vocab_size": 50}

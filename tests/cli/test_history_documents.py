@@ -6,7 +6,7 @@ import pytest
 
 from coordgen_rs import History
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.files.unfinished import held_name
+from coordgen_rs.store.unfinished import held_name
 from coordgen_rs.tools.commands import history_documents
 from corpora import knows, source, write_sources
 

@@ -13,12 +13,12 @@ import pytest
 from coordgen_rs._core import BlockCost, Switcher
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BlockLoadError, CallOrderError, MemoryBudgetError, OptionError
-from coordgen_rs.target.blocks import CpuBlocks
-from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.switching import one_pass as passing
-from coordgen_rs.target.switching import reading, running
+from coordgen_rs.runtime.blocks import CpuBlocks
+from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.onnx_runtime import set_threads
+from coordgen_rs.runtime.switching import one_pass as passing
+from coordgen_rs.runtime.switching import reading, running
 
 PREFILL_ROWS, DECODE_ROWS = 8, 4
 COST = BlockCost(

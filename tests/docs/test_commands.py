@@ -15,7 +15,7 @@ import pytest
 
 from chat_checkpoint import TEMPLATE, chat_checkpoint
 from checkpoints import ROOT
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
 from documents import DOCUMENTS, Typed, mistakes, parse_error, run, simple_commands, typed
 from gguf_files import write_gguf
 from not_run import NOT_RUN, why_not

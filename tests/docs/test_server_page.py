@@ -12,7 +12,7 @@ import httpx
 
 from chat_checkpoint import chat_checkpoint
 from checkpoints import ROOT
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
 from documents import Typed, run, simple_commands, typed
 from not_run import Reason, why_not
 from served import served

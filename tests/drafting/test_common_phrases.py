@@ -183,7 +183,7 @@ def test_tokens_beyond_the_vocabulary_are_never_drafted():
 
 
 def test_a_drafter_of_a_bundle_drafts_from_common_phrases(tmp_path):
-    from coordgen_rs.tools.export import export_checkpoint
+    from coordgen_rs.convert import export_checkpoint
 
     export_checkpoint(CHECKPOINTS["embedded"], tmp_path / "bundle", context=256, prefill_rows=32)
     with_phrases = open_session(tmp_path / "bundle")

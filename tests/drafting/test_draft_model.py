@@ -21,7 +21,7 @@ from coordgen_rs._core import Drafter, ModelDraft, draft_methods, least_that_pay
 from coordgen_rs.cli.main import main
 from coordgen_rs.drafting.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
-from coordgen_rs.target.session import StepCost
+from coordgen_rs.runtime.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 EVERYTHING = (

@@ -6,8 +6,8 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from assistants import write_pair
 from checkpoints import write_checkpoint
-from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.checkpoints.families import FAMILIES
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.checkpoints.families import FAMILIES
 from gguf_files import write_gguf
 from hybrids import write_hybrid
 from lossless import ALL_SOURCES

@@ -15,13 +15,13 @@ import pytest
 
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, LookupTable
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.convert.writer import Staging
 from coordgen_rs.errors import CheckpointError, ExportError, HistoryWarning, LookupTableError
-from coordgen_rs.files.unfinished import remove_abandoned
-from coordgen_rs.history import requests
+from coordgen_rs.store.history import requests
+from coordgen_rs.store.unfinished import remove_abandoned
 from coordgen_rs.tools import compile as qnn_compile
-from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.qnn.exporter import export_qnn
-from coordgen_rs.tools.export.writer import Staging
 from fault_workers import KEY, VOCAB_SIZE, stub_compiler, table
 from history_writer import open_history, request
 from killed import names, small_disk
@@ -180,7 +180,7 @@ def test_a_read_error_in_the_middle_is_named(tmp_path, monkeypatch):
 _LIMITED = """
 import resource, sys
 from coordgen_rs.cli import main
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
 
 def limit():
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

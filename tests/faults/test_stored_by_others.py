@@ -13,10 +13,10 @@ import pytest
 import command_line
 from checkpoints import ROOT, write_checkpoint
 from coordgen_rs import History
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import ExportError, HistoryWarning, OptionError
-from coordgen_rs.history.indexes import index_name
-from coordgen_rs.history.store import HistoryStore
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.store.history.indexes import index_name
+from coordgen_rs.store.history.store import HistoryStore
 from drafts import drafted_after
 from history_writer import VOCAB_SIZE, open_history, request
 from killed import names, small_disk

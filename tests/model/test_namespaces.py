@@ -7,7 +7,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import LookupTable, Model
 from coordgen_rs.errors import OptionError, PromptTooLongError
-from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.store.history.store import HistoryStore
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text()
 

@@ -21,6 +21,7 @@ from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
 from coordgen_rs._core import Lock
 from coordgen_rs.cli.main import main as coordgen
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import (
     BlockLoadError,
     BundleDamagedError,
@@ -33,12 +34,11 @@ from coordgen_rs.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from coordgen_rs.files.unfinished import held_name
 from coordgen_rs.opening import conversion, source
-from coordgen_rs.opening.cache import cache_directory, conversions
-from coordgen_rs.target.onnx_runtime import cpu_session
+from coordgen_rs.runtime.onnx_runtime import cpu_session
+from coordgen_rs.store.cache import cache_directory, conversions
+from coordgen_rs.store.unfinished import held_name
 from coordgen_rs.tools import export
-from coordgen_rs.tools.export import export_checkpoint
 from gguf_files import write_gguf
 from hub_server import hub_of
 from killed import names, small_disk
@@ -53,7 +53,7 @@ sys.stdin.read()
 _HALF = """
 import sys
 from coordgen_rs import open_bundle
-from coordgen_rs.tools.export.writer import Staging
+from coordgen_rs.convert.writer import Staging
 def write(staging, name, data):
     if name == "head.onnx":
         print("half", flush=True)
@@ -364,7 +364,7 @@ def test_a_conversion_that_was_killed_half_way_is_made_anew(file, exports):
 
 
 def test_what_a_killed_process_left_goes_where_directories_have_no_locks(file, monkeypatch):
-    monkeypatch.setattr("coordgen_rs.opening.cache.remove_abandoned", lambda path: [])
+    monkeypatch.setattr("coordgen_rs.store.cache.remove_abandoned", lambda path: [])
     with started(_HALF, file) as process:
         assert process.stdout.readline() == b"half\n", process.stderr.read()
         before = names(converted())
@@ -464,7 +464,7 @@ def test_errors_about_a_conversion_name_the_file_first(file, models, monkeypatch
             raise RuntimeError("std::bad_alloc")
         return cpu_session(path)
 
-    monkeypatch.setattr("coordgen_rs.target.blocks.cpu_session", refused)
+    monkeypatch.setattr("coordgen_rs.runtime.blocks.cpu_session", refused)
     with pytest.raises(BlockLoadError) as raised:
         open_session(file)
     assert str(raised.value).startswith(f"{file}: block 0: ")
@@ -597,7 +597,7 @@ class NoLocks:
 
 @pytest.fixture
 def no_locks(monkeypatch):
-    for module in ("opening.conversion", "opening.cache", "files.unfinished"):
+    for module in ("opening.conversion", "store.cache", "store.unfinished"):
         monkeypatch.setattr(f"coordgen_rs.{module}.Lock", NoLocks)
 
 
@@ -761,9 +761,9 @@ def test_a_package_that_is_missing_is_named_with_what_to_type(file, monkeypatch)
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
         return imported(name, *rest)
 
-    for name in [name for name in sys.modules if name.startswith("coordgen_rs.tools.export")]:
+    for name in [name for name in sys.modules if name.startswith("coordgen_rs.convert")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr("coordgen_rs.tools.export")
+    monkeypatch.delattr("coordgen_rs.convert")
     monkeypatch.setattr(builtins, "__import__", without)
     assert open_bundle(file).path == kept.path
     file.write_bytes(file.read_bytes() + b"\0")
@@ -809,7 +809,7 @@ def test_a_write_for_which_there_is_no_room_is_told_of(file, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("coordgen_rs.tools.export.writer.os.fsync", full)
+        patch.setattr("coordgen_rs.convert.writer.os.fsync", full)
         with pytest.raises(ExportError, match="No space left on device; set XDG_CACHE_HOME"):
             open_bundle(file)
     assert conversions(cache_directory()) == []

@@ -8,9 +8,9 @@ import pytest
 
 from coordgen_rs import OrtSession, generate, make_drafter, open_bundle, open_session
 from coordgen_rs._core import Drafter
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.opening import self_test
-from coordgen_rs.target.expert_report import ExpertReport
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.runtime.expert_report import ExpertReport
 from mixtures import write_mixture
 
 FAMILY = "qwen3_moe"

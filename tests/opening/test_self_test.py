@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 
 from checkpoints import save_weights, write_checkpoint
 from coordgen_rs import Bundle, OrtSession, generate, open_session, plain
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import (
     BlockLoadError,
     BundleDamagedError,
@@ -23,9 +24,8 @@ from coordgen_rs.errors import (
     ShapeError,
 )
 from coordgen_rs.opening import self_test
-from coordgen_rs.target.forward import Forward
-from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.runtime.forward import Forward
+from coordgen_rs.runtime.kv_cache import KvCache
 
 
 @pytest.fixture

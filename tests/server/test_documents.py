@@ -13,11 +13,11 @@ import httpx
 
 from coordgen_rs import Bundle, History, Model
 from coordgen_rs.errors import OptionError
-from coordgen_rs.files.unfinished import held_name
-from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.server import documents
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.store.history.corpus.corpus import Corpus
+from coordgen_rs.store.unfinished import held_name
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving

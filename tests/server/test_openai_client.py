@@ -17,7 +17,7 @@ import openai
 
 from checkpoints import ROOT
 from coordgen_rs import JsonSchema, Model
-from coordgen_rs.history.store import HistoryStore
+from coordgen_rs.store.history.store import HistoryStore
 from served import served
 from stalled import stall_servers
 

@@ -10,11 +10,11 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
+from coordgen_rs.runtime.batch.counts import RunCounts
 from coordgen_rs.server.clients import Client
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.serving import how_many_together
-from coordgen_rs.target.batch.counts import RunCounts
 from fake_model import STEPS, FakeModel
 from fake_served import fake_models, is_loading
 from with_worker import Job, ended, in_thread, response_to, with_worker

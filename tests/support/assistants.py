@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from checkpoints import CHECKPOINTS, random_weights, save_weights
 from coordgen_rs import open_session
-from coordgen_rs.target.assistant import AssistantSession
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.runtime.assistant import AssistantSession
 from gemma4 import CONFIGS as TARGETS
 from gemma4 import Shapes, write_gemma4
 from gemma4 import shapes as target_shapes

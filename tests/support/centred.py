@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from coordgen_rs.tools.export.bundle import model_shape
-from coordgen_rs.tools.export.qnn.calibration import WatchedGraph
-from coordgen_rs.tools.export.qnn.centring import key_channels, value_channels
-from coordgen_rs.tools.export.qnn.channels import equalised_channels
-from coordgen_rs.tools.export.qnn.graph import block_graph, key_value_names
-from coordgen_rs.tools.export.qnn.text_inputs import text_inputs
+from coordgen_rs.convert.bundle import model_shape
+from coordgen_rs.convert.qnn.calibration import WatchedGraph
+from coordgen_rs.convert.qnn.centring import key_channels, value_channels
+from coordgen_rs.convert.qnn.channels import equalised_channels
+from coordgen_rs.convert.qnn.graph import block_graph, key_value_names
+from coordgen_rs.convert.qnn.text_inputs import text_inputs
 
 
 def key_values(outputs, layer):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
 
 DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 _SPECIAL = ("<unk>", "<s>", "</s>")

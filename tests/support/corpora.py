@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs import Bundle, History
-from coordgen_rs.history.corpus import reading, segments, texts
-from coordgen_rs.history.corpus.corpus import Corpus
+from coordgen_rs.store.history.corpus import reading, segments, texts
+from coordgen_rs.store.history.corpus.corpus import Corpus
 from coordgen_rs.text.tokenizer import Tokenizer
 from drafts import drafted_after
 

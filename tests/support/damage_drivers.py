@@ -29,9 +29,9 @@ import pytest
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, History, LookupTable, Tokenizer, open_session, plain
 from coordgen_rs.cli.main import main as coordgen
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, CoordgenError, HistoryWarning, LookupTableError
 from coordgen_rs.opening import self_test
-from coordgen_rs.tools.export import export_checkpoint
 from damages import damaged
 from drafts import drafted_after
 

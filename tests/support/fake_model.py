@@ -18,7 +18,7 @@ from coordgen_rs.model.answer import read
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.target.session import StepCost
+from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.token_bytes import TokenBound
 from coordgen_rs.text.token_spelling import TokenSpelling

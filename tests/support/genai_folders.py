@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from coordgen_rs import Bundle
-from coordgen_rs.target.onnx_runtime import cpu_session
+from coordgen_rs.runtime.onnx_runtime import cpu_session
 from genai_model import CONFIG_NAME, MODEL_NAME, export_genai
 
 

@@ -16,9 +16,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs import Bundle
 from coordgen_rs.bundle import rotation
-from coordgen_rs.foreign.genie.binary.file import read_binary
-from coordgen_rs.foreign.genie.binary.tensors import GraphFacts
-from coordgen_rs.target.qnn.onnx_runtime import version
+from coordgen_rs.formats.genie.binary.file import read_binary
+from coordgen_rs.formats.genie.binary.tensors import GraphFacts
+from coordgen_rs.runtime.qnn.onnx_runtime import version
 from genie_bundles import Form, compile_graph, part_model
 
 CONFIG_NAME = "genai_config.json"

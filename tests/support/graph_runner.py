@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.recurrent import RecurrentLayers
-from coordgen_rs.target.experts import ExpertFiles
-from coordgen_rs.target.kv_cache import row_bytes
-from coordgen_rs.target.onnx_runtime import cpu_session, set_threads
+from coordgen_rs.runtime.experts import ExpertFiles
+from coordgen_rs.runtime.kv_cache import row_bytes
+from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 _MOST_NODES = 256
 """Of a tree."""

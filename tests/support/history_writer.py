@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import History
-from coordgen_rs.history import requests
+from coordgen_rs.store.history import requests
 
 VOCAB_SIZE = 50
 

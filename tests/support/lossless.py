@@ -27,8 +27,8 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.tools.check import SideBranchDrafter
-from coordgen_rs.tools.export import export_checkpoint
 from scripted import ScriptedDrafter
 
 ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")

@@ -11,14 +11,14 @@ import pytest
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Bundle
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn.device import QnnDevice
-from coordgen_rs.tools.export.bundle import cut_layers, model_shape
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.qnn.calibration import WatchedGraph
-from coordgen_rs.tools.export.qnn.exporter import export_qnn
-from coordgen_rs.tools.export.qnn.graph import block_graph, head_graph
-from coordgen_rs.tools.export.qnn.text_inputs import text_inputs
+from coordgen_rs.convert.bundle import cut_layers, model_shape
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.qnn.calibration import WatchedGraph
+from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.convert.qnn.graph import block_graph, head_graph
+from coordgen_rs.convert.qnn.text_inputs import text_inputs
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn.device import QnnDevice
 
 SMALL: dict[str, Any] = {"context": 128, "prefill_rows": 32, "decode_rows": 8}
 """Few rows and slots: the emulator's time is their product."""

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from checkpoints import save_weights, tensor_shapes
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
 from steady_servers import Switches
 
 END = "<|im_end|>"

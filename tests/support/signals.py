@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from coordgen_rs import Model
-from coordgen_rs.history.store import DATABASE_NAME
+from coordgen_rs.store.history.store import DATABASE_NAME
 from interrupts import ASKED, OPTIONS, asked, num_idle, open_model, threads_end, together
 
 _LONGEST_S = 100

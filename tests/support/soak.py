@@ -36,7 +36,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
 from coordgen_rs.opening.options import opening
-from coordgen_rs.target.machine import resident_bytes
+from coordgen_rs.runtime.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 WARM_UP = 300

@@ -9,7 +9,7 @@ _CODE = """
 import threading
 
 from coordgen_rs.server.worker import Worker
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 
 is_ending = threading.Event()
 step, stop_all = OrtSession.step, Worker.stop_all

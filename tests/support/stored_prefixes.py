@@ -4,9 +4,9 @@ from collections import deque
 
 import numpy as np
 
-from coordgen_rs.target.prefix_store.store import PrefixStore, TargetIdentity
-from coordgen_rs.target.session import SavedPrefix
-from coordgen_rs.target.snapshot import Snapshot
+from coordgen_rs.runtime.prefix_store.store import PrefixStore, TargetIdentity
+from coordgen_rs.runtime.session import SavedPrefix
+from coordgen_rs.runtime.snapshot import Snapshot
 
 HEADS, SIZE = 2, 8
 TARGET = TargetIdentity(b"a target", "bundle", "f32", "1.0")

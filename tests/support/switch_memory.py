@@ -13,10 +13,10 @@ import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.generation.loop import plain
-from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.target.machine import resident_bytes
-from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.machine import resident_bytes
+from coordgen_rs.runtime.onnx_runtime import set_threads
+from coordgen_rs.runtime.ort_session import OrtSession
 
 STRATEGIES = ("just_in_time", "sync", "greedy", "auto")
 

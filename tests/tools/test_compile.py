@@ -11,11 +11,11 @@ import pytest
 from answers import tokens_of
 from coordgen_rs import Bundle, Tokenizer, plain
 from coordgen_rs.errors import BundleError, OptionError, ProviderError
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn import blocks as qnn_blocks
-from coordgen_rs.target.qnn import device as qnn_device
-from coordgen_rs.target.qnn.device import QnnDevice
-from coordgen_rs.target.qnn.onnx_runtime import is_emulator, qnn_session
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn import blocks as qnn_blocks
+from coordgen_rs.runtime.qnn import device as qnn_device
+from coordgen_rs.runtime.qnn.device import QnnDevice
+from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator, qnn_session
 from coordgen_rs.tools import compile as qnn_compile
 from coordgen_rs.tools.compile import compile_bundle
 from qnn_bundles import PROMPT, needs_emulator, qnn_bundle
@@ -25,8 +25,8 @@ pytestmark = needs_emulator
 _GENERATE = """
 import sys
 from coordgen_rs import Bundle, Tokenizer, plain
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn.device import QnnDevice
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn.device import QnnDevice
 session = OrtSession(QnnDevice(Bundle.open(sys.argv[1])))
 prompt = Tokenizer.of(session.bundle).encode(sys.argv[2])
 steps = plain(session, prompt, max_new_tokens=8)
@@ -35,8 +35,8 @@ print([token for step in steps for token in step.token_ids])
 _LOAD_SHARED = """
 import sys
 from pathlib import Path
-from coordgen_rs.target.qnn.onnx_runtime import qnn_session
-from coordgen_rs.target.qnn.options import soc_named
+from coordgen_rs.runtime.qnn.onnx_runtime import qnn_session
+from coordgen_rs.runtime.qnn.options import soc_named
 entries = {"ep.share_ep_contexts": "1"}
 sessions = [qnn_session(Path(path), soc_named("8-gen-2"), None, entries) for path in sys.argv[1:]]
 print("loaded")

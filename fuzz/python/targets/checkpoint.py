@@ -8,8 +8,8 @@ import json
 import math
 from contextlib import suppress
 
+from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from scratch import FOLDER, holding, without
 
 IS_JSON = True

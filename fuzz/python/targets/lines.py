@@ -8,10 +8,10 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
+from coordgen_rs.convert.calibration.texts import read_texts
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.history.exchange import read_exported
+from coordgen_rs.store.history.exchange import read_exported
 from coordgen_rs.tools.bench.measuring.prompts import read_prompts
-from coordgen_rs.tools.export.calibration.texts import read_texts
 from coordgen_rs.tools.replay.records import read_records
 from scratch import holding
 

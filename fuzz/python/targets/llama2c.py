@@ -6,9 +6,9 @@ weights are zeros: as many as the header asks for, or where those are many, too 
 
 import struct
 
+from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from scratch import FOLDER, holding
 
 _MOST_WEIGHTS = 1 << 16

@@ -5,8 +5,8 @@ The first byte says what follows: a file, or a header, a NUL and the data behind
 
 import numpy as np
 
+from coordgen_rs.convert.checkpoints.safetensors_file import open_safetensors
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.tools.export.checkpoints.safetensors_file import open_safetensors
 from scratch import holding
 
 IS_JSON = True

@@ -1,7 +1,7 @@
 """The published drafter of a target, beside it in a bundle.
 
 In: what an exporter has written. Out: which files it is, and which of the target's keys and values
-it reads. How it drafts is in `target/assistant.py`.
+it reads. How it drafts is in `runtime/assistant.py`.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class ClusterFiles:
 class AssistantFiles:
     """A drafter that reads the target's states, keys and values: one graph for any width.
 
-    Inputs and outputs are named in `tools/export/cpu/assistant.py`.
+    Inputs and outputs are named in `convert/cpu/assistant.py`.
     """
 
     weights: list[str]

@@ -2,7 +2,7 @@
 
 In: a path. Out: a `Bundle` with the manifest, absolute file paths and the embedding's rows.
 Opening costs one small read and a size check per file; `verify` reads every byte.
-It does not load graphs (`target/`) or write bundles (`tools/export/`).
+It does not load graphs (`runtime/`) or write bundles (`convert/`).
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files.json_text import file_errors_as, read_bytes
 
 GENAI_CONFIG_NAME, GENIE_CONFIG_NAME = "genai_config.json", "genie_config.json"
-"""Configs of other tools: their folders are bundles, too, once they are opened (`foreign/`)."""
+"""Configs of other tools: their folders are bundles, too, once they are opened (`formats/`)."""
 _CHUNK_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 64 << 20
 

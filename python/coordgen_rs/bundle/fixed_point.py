@@ -1,6 +1,6 @@
 """Real numbers as integers in quantised graphs: one scale and one zero point per tensor.
 
-In: float32 arrays. Out: integers, and back. Encodings come from calibration (`tools/export/`) and
+In: float32 arrays. Out: integers, and back. Encodings come from calibration (`convert/`) and
 stand in the manifest; sessions write and read the graphs' integers with them.
 """
 

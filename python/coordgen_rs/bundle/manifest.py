@@ -59,7 +59,7 @@ class ModelShape:
     """The sizes of the target, each 1 to 2^24."""
 
     family: str
-    """The name in `tools/export/checkpoints/families.py`; for people."""
+    """The name in `convert/checkpoints/families.py`; for people."""
     hidden_size: int
     ffn_size: int
     """0 where another tool's files do not tell it, like `num_heads`."""
@@ -86,7 +86,7 @@ class BlockFiles:
     graphs: dict[int, str]
     """File name by number of rows; widths may share a file whose rows are symbolic.
 
-    Inputs and outputs are named in `tools/export/cpu/graph.py`.
+    Inputs and outputs are named in `convert/cpu/graph.py`.
     """
 
     @property
@@ -108,7 +108,7 @@ class HeadFiles:
 class MtpFiles:
     """A head for further tokens that came with the checkpoint (MTP): graphs for any width.
 
-    Inputs and outputs are named in `tools/export/cpu/mtp.py`.
+    Inputs and outputs are named in `convert/cpu/mtp.py`.
     """
 
     weights: list[str]
@@ -166,7 +166,7 @@ class CacheEncodings:
         """Whether a row's bits depend neither on where keys stand nor on rows it does not see.
 
         For that past and new rows share an encoding whose zero point is the middle of the integers
-        (measured, `tools/export/qnn/quantize.py`).
+        (measured, `convert/qnn/quantize.py`).
         """
         is_tied = (self.key, self.value) == (self.key_new, self.value_new)
         return is_tied and self.key.is_symmetric and self.value.is_symmetric
@@ -190,7 +190,7 @@ class CompiledGraphs:
 class QnnTarget:
     """What a bundle for Qualcomm's HTP has beyond one for CPU.
 
-    Its graphs take and give integers, named in `tools/export/qnn/graph.py`; `slots` is the context.
+    Its graphs take and give integers, named in `convert/qnn/graph.py`; `slots` is the context.
     """
 
     soc: str

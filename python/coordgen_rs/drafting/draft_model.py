@@ -17,12 +17,12 @@ from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.opening.session import open_session
-from coordgen_rs.target.assistant import AssistantSession
-from coordgen_rs.target.kv_cache import KV_FORMS, KvCache
-from coordgen_rs.target.mtp import MtpSession
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.own_head import OwnHead
-from coordgen_rs.target.session import Session
+from coordgen_rs.runtime.assistant import AssistantSession
+from coordgen_rs.runtime.kv_cache import KV_FORMS, KvCache
+from coordgen_rs.runtime.mtp import MtpSession
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.own_head import OwnHead
+from coordgen_rs.runtime.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
 
 

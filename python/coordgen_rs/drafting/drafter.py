@@ -23,12 +23,12 @@ from coordgen_rs._core import (
     draft_methods,
 )
 from coordgen_rs.errors import BundleError, OptionError, arguments
-from coordgen_rs.target.session import COMMITS, Session, check_session
+from coordgen_rs.runtime.session import COMMITS, Session, check_session
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
     from coordgen_rs.grammar.matcher import Matcher
-    from coordgen_rs.history.requests import History
+    from coordgen_rs.store.history.requests import History
 
 
 _METHODS = [method.name for method in draft_methods()]

@@ -15,13 +15,13 @@ from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method, draft_m
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
 from coordgen_rs.errors import arguments
 from coordgen_rs.opening.options import OpenOptions
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.session import Session
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.session import Session
 from coordgen_rs.threads.owner import Owner
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel
-    from coordgen_rs.history.requests import History
+    from coordgen_rs.store.history.requests import History
 
 MOST_NAMESPACES = 64
 """Drafters that are kept at a time; each remembers up to half a million tokens, 24 to 26 MB."""
@@ -203,7 +203,7 @@ class Drafters:
 
             table = open_table(Path(options["lookup_table"]), bundle)
         if options["history"] is not None or options["fleet_history"] is not None:
-            from coordgen_rs.history.requests import History
+            from coordgen_rs.store.history.requests import History
 
             history = History.of(
                 options["history"],

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from coordgen_rs._core import LookupTable
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import LookupTableError, arguments
-from coordgen_rs.history.requests import fingerprint_of
-from coordgen_rs.target.session import Session
+from coordgen_rs.runtime.session import Session
+from coordgen_rs.store.history.requests import fingerprint_of
 
 _SUFFIX = ".lookup-table"
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs.errors import EmptyPromptError, OptionError, PromptTooLongError, arguments
-from coordgen_rs.target.session import Session
+from coordgen_rs.runtime.session import Session
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher

@@ -1,7 +1,7 @@
 """A step of a request, and what it does where the target runs: alone at once, or with others.
 
 In: a session, and what drafts. Out: inputs of a step whose logits the session has, tokens that are
-read. A sequence (`target/batch`) waits for the others: until then its request yields `WAITS`.
+read. A sequence (`runtime/batch`) waits for the others: until then its request yields `WAITS`.
 """
 
 from collections.abc import Generator, Sequence
@@ -14,8 +14,8 @@ from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step_tree import StepTree
-from coordgen_rs.target.batch.sharing import Offers, SharesRuns
-from coordgen_rs.target.session import OnLogits, OnRead, Session
+from coordgen_rs.runtime.batch.sharing import Offers, SharesRuns
+from coordgen_rs.runtime.session import OnLogits, OnRead, Session
 
 
 class Step(NamedTuple):

@@ -29,9 +29,9 @@ from coordgen_rs.errors import (
     OptionError,
 )
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.files.unfinished import held_name, replacing, unfinished_directory
 from coordgen_rs.files.version import package_version
-from coordgen_rs.opening.cache import (
+from coordgen_rs.opening.source import Progress, Source, State, export_tool
+from coordgen_rs.store.cache import (
     MOST_RECORD_BYTES,
     SOURCE_NAME,
     Conversion,
@@ -43,7 +43,7 @@ from coordgen_rs.opening.cache import (
     remove_leftovers,
     source_record,
 )
-from coordgen_rs.opening.source import Progress, Source, State, export_tool
+from coordgen_rs.store.unfinished import held_name, replacing, unfinished_directory
 
 _EXPORT_SOURCES = Path(__file__).parents[1] / "tools" / "export"
 _POLL_S = 0.1

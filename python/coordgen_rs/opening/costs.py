@@ -14,8 +14,8 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
 from coordgen_rs.opening.profile import Profile
-from coordgen_rs.target.machine import cpu_name, usable_cores
-from coordgen_rs.target.onnx_runtime import kernel_build
+from coordgen_rs.runtime.machine import cpu_name, usable_cores
+from coordgen_rs.runtime.onnx_runtime import kernel_build
 
 
 def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCost]:
@@ -73,7 +73,7 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
     if bundle.manifest.provider == "cpu" and bundle.manifest.weights != "fp32":
         facts["kernels"] = kernel_build()
     if bundle.manifest.qnn is not None:
-        from coordgen_rs.target.qnn import onnx_runtime as qnn
+        from coordgen_rs.runtime.qnn import onnx_runtime as qnn
 
         installed = qnn.version()
         facts |= {

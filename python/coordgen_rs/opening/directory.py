@@ -1,7 +1,7 @@
 """The kinds of directories that can be run: bundles of ours, and those of other tools as they are.
 
 In: a user's path. Out: a `Bundle` of the kind that lies there, and the device that runs it. A
-checkpoint is converted first. What is known of other tools' directories (`foreign/`), of
+checkpoint is converted first. What is known of other tools' directories (`formats/`), of
 conversions, and of QNN, is only imported when it is used.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import arguments
-from coordgen_rs.target.device import CpuDevice, Device
+from coordgen_rs.runtime.device import CpuDevice, Device
 
 
 @dataclass(frozen=True)
@@ -126,25 +126,25 @@ def _has(config_name: str, path: Path) -> bool:
 def _is_pipeline(path: Path) -> bool:
     if not _has(GENAI_CONFIG_NAME, path):
         return False
-    from coordgen_rs.foreign.genie.pipeline import is_pipeline
+    from coordgen_rs.formats.genie.pipeline import is_pipeline
 
     return is_pipeline(path)
 
 
 def _open_genie(path: Path) -> Bundle:
-    from coordgen_rs.foreign.genie.folder import GenieFolder
+    from coordgen_rs.formats.genie.folder import GenieFolder
 
     return GenieFolder.open(path)
 
 
 def _open_pipeline(path: Path) -> Bundle:
-    from coordgen_rs.foreign.genie.pipeline import PipelineFolder
+    from coordgen_rs.formats.genie.pipeline import PipelineFolder
 
     return PipelineFolder.open(path)
 
 
 def _open_genai(path: Path) -> Bundle:
-    from coordgen_rs.foreign.genai.folder import GenaiFolder
+    from coordgen_rs.formats.genai.folder import GenaiFolder
 
     return GenaiFolder.open(path)
 
@@ -152,19 +152,19 @@ def _open_genai(path: Path) -> Bundle:
 def _own_device(bundle: Bundle, *, share_graphs: bool, kv_cache: str, **for_qnn: Any) -> Device:
     if bundle.manifest.provider == "cpu":
         return CpuDevice(bundle, share_graphs=share_graphs, kv_cache=kv_cache)
-    from coordgen_rs.target.qnn.device import QnnDevice
+    from coordgen_rs.runtime.qnn.device import QnnDevice
 
     return QnnDevice(bundle, **for_qnn)
 
 
 def _genai_device(folder: Any, *, share_graphs: bool, kv_cache: str, **_for_qnn: Any) -> Device:
-    from coordgen_rs.foreign.genai.device import GenaiDevice
+    from coordgen_rs.formats.genai.device import GenaiDevice
 
     return GenaiDevice(folder, share_graphs=share_graphs, kv_cache=kv_cache)
 
 
 def _genie_device(folder: Any, *, soc: str | None, options: Any, **_for_others: Any) -> Device:
-    from coordgen_rs.foreign.genie.device import GenieDevice
+    from coordgen_rs.formats.genie.device import GenieDevice
 
     return GenieDevice(folder, soc=soc, options=options)
 

@@ -14,9 +14,9 @@ from coordgen_rs._core import PLAIN
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.options import Option, options_of, record
-from coordgen_rs.target.kv_cache import KV_FORMS
-from coordgen_rs.target.machine import most_threads
-from coordgen_rs.target.session import COMMITS
+from coordgen_rs.runtime.kv_cache import KV_FORMS
+from coordgen_rs.runtime.machine import most_threads
+from coordgen_rs.runtime.session import COMMITS
 
 if TYPE_CHECKING:
     from coordgen_rs.opening.profile import Profile

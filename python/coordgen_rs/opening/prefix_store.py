@@ -13,12 +13,12 @@ import numpy as np
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.version import package_version
 from coordgen_rs.opening.options import OpenOptions, chosen_provider
-from coordgen_rs.target.kv_cache import KvCache
-from coordgen_rs.target.machine import cpu_model
-from coordgen_rs.target.onnx_runtime import kernel_library
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.prefix_store.directory import DEFAULT_BYTES
-from coordgen_rs.target.prefix_store.store import PrefixStore, TargetIdentity
+from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.machine import cpu_model
+from coordgen_rs.runtime.onnx_runtime import kernel_library
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.prefix_store.directory import DEFAULT_BYTES
+from coordgen_rs.runtime.prefix_store.store import PrefixStore, TargetIdentity
 
 
 def store_opened(session: OrtSession, options: OpenOptions) -> PrefixStore | None:

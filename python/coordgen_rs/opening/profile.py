@@ -16,7 +16,7 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import ProfileError
 from coordgen_rs.files.json_text import JsonTextError, file_errors_as, parse_json, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
-from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.store.unfinished import replacing
 
 SCHEMA_VERSION = 1
 

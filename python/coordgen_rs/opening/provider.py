@@ -13,11 +13,11 @@ import onnxruntime
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError, arguments
 from coordgen_rs.opening.directory import KINDS
-from coordgen_rs.target.device import Device
-from coordgen_rs.target.kv_cache import KV_FORMS
+from coordgen_rs.runtime.device import Device
+from coordgen_rs.runtime.kv_cache import KV_FORMS
 
 if TYPE_CHECKING:
-    from coordgen_rs.target.qnn.options import QnnOptions
+    from coordgen_rs.runtime.qnn.options import QnnOptions
 
 PROVIDERS = ("cpu", "qnn")
 
@@ -110,8 +110,8 @@ class ProviderChoice:
         """
         found = [bundle.manifest.provider, onnxruntime.__version__]
         if bundle.manifest.provider == "qnn":
-            from coordgen_rs.target.qnn.onnx_runtime import version
-            from coordgen_rs.target.qnn.options import QnnOptions
+            from coordgen_rs.runtime.qnn.onnx_runtime import version
+            from coordgen_rs.runtime.qnn.options import QnnOptions
 
             options = self.options or QnnOptions()
             found += [*([] if options.on_cpu else [str(version())]), str(options)]

@@ -14,8 +14,6 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, arguments
 from coordgen_rs.files.json_text import read_json
-from coordgen_rs.files.unfinished import replacing
-from coordgen_rs.opening.cache import cache_directory, make_private
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.options import (
     OpenOptions,
@@ -25,9 +23,11 @@ from coordgen_rs.opening.options import (
     opening,
 )
 from coordgen_rs.opening.self_test import SelfTest, run_self_test
-from coordgen_rs.target.machine import cpu_model
-from coordgen_rs.target.onnx_runtime import kernel_build, set_threads
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.machine import cpu_model
+from coordgen_rs.runtime.onnx_runtime import kernel_build, set_threads
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.store.cache import cache_directory, make_private
+from coordgen_rs.store.unfinished import replacing
 
 _MOST_RECORD_BYTES = 16 << 20
 _Stamps = dict[str, tuple[int, int]]

@@ -27,7 +27,7 @@ Progress = Callable[[str, int, int], None]
 State = dict[str, list[int]]
 """Name to size, times of changes in ns, inode and device: other content has another state."""
 
-_EXPORT = "coordgen_rs.tools.export"
+_EXPORT = "coordgen_rs.convert"
 _FROM_HUB = "hf:"
 _READ = ("*.json", "*.jinja", "additional_chat_templates/*.jinja", "*.safetensors")
 """What an export may read in a directory, besides the shards that an index names."""

@@ -24,7 +24,6 @@ from starlette.types import ASGIApp
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
-from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.model import Model
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents
@@ -47,6 +46,7 @@ from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, most_body_
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
 from coordgen_rs.server.worker import Worker
+from coordgen_rs.store.history.corpus.corpus import Corpus
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

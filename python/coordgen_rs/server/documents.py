@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError, OptionError
-from coordgen_rs.history.corpus.corpus import Corpus
 from coordgen_rs.server.clients import Client, Lanes, client_of
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, read
+from coordgen_rs.store.history.corpus.corpus import Corpus
 
 PATH = "/v1/documents"
 

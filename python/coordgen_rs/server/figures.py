@@ -11,8 +11,8 @@ from threading import Lock
 from typing import Literal, TypeVar
 
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.target.batch.counts import RunCounts
-from coordgen_rs.target.prefix_store.counts import StoreCounts
+from coordgen_rs.runtime.batch.counts import RunCounts
+from coordgen_rs.runtime.prefix_store.counts import StoreCounts
 
 _Counts = TypeVar("_Counts", RunCounts, StoreCounts)
 

@@ -19,7 +19,7 @@ from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.step import Step
 from coordgen_rs.opening.self_test import decode_chain, decode_rests, side_branch
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 
 _SIDE_BRANCH = "side branch against first path"
 

@@ -28,10 +28,10 @@ from coordgen_rs.bundle.manifest import (
     QnnTarget,
 )
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
-from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.opening.directory import KINDS, open_bundle
-from coordgen_rs.target.qnn.onnx_runtime import QnnVersion, qnn_session, version
-from coordgen_rs.target.qnn.options import QnnOptions, Soc, soc_named
+from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session, version
+from coordgen_rs.runtime.qnn.options import QnnOptions, Soc, soc_named
+from coordgen_rs.store.unfinished import held, replacing, unfinished_directory
 
 Progress = Callable[[str, int, int], None]
 

@@ -18,22 +18,22 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.bundle import model_shape
+from coordgen_rs.convert.calibration.likeness import Likeness
+from coordgen_rs.convert.calibration.texts import other_texts, texts_for
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.cpu.exporter import CALIBRATED, weight_kinds
+from coordgen_rs.convert.qnn.encodings import CacheType
+from coordgen_rs.convert.qnn.exporter import QNN_WEIGHTS, export_qnn
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.target.device import CpuDevice, Device
-from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn.device import QnnDevice
-from coordgen_rs.target.qnn.options import QnnOptions
-from coordgen_rs.tools.export import export_checkpoint
-from coordgen_rs.tools.export.bundle import model_shape
-from coordgen_rs.tools.export.calibration.likeness import Likeness
-from coordgen_rs.tools.export.calibration.texts import other_texts, texts_for
-from coordgen_rs.tools.export.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
-from coordgen_rs.tools.export.cpu.exporter import CALIBRATED, weight_kinds
-from coordgen_rs.tools.export.qnn.encodings import CacheType
-from coordgen_rs.tools.export.qnn.exporter import QNN_WEIGHTS, export_qnn
+from coordgen_rs.runtime.device import CpuDevice, Device
+from coordgen_rs.runtime.onnx_runtime import set_threads
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn.device import QnnDevice
+from coordgen_rs.runtime.qnn.options import QnnOptions
 
 FLOAT: WeightKind = "fp32"
 _ROWS, _HEAD_ROWS = 256, 32

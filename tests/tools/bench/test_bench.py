@@ -11,6 +11,7 @@ from checkpoints import CHECKPOINTS
 from command_line import MODULE, coordgen, refused
 from coordgen_rs._core import draft_method, draft_sources
 from coordgen_rs.cli.main import main
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import ChatTemplateError, OptionError
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -32,7 +33,6 @@ from coordgen_rs.tools.bench.sections.energy import NO_SOURCE, measure_energy
 from coordgen_rs.tools.bench.sections.methods import measure_methods
 from coordgen_rs.tools.bench.sections.sources import DRAW_ON_EARLIER, drafters_of, measure_sources
 from coordgen_rs.tools.commands import bench as cli
-from coordgen_rs.tools.export import export_checkpoint
 from prompts import PROMPTS
 
 TINY = ("--repeats", 1, "--max-new-tokens", 16, "--prompt-len", 40)

@@ -12,10 +12,10 @@ import real
 from checkpoints import CHECKPOINTS
 from contest import Answer, Contest, ContestantFailedError
 from coordgen_rs import OrtSession
+from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.bench.measuring.prompts import PromptsError
-from coordgen_rs.tools.export.checkpoints.opening import open_checkpoint
 from fake_engines import open_absent, open_scripted
 from live import coordgen, engines, llama_build
 from live.engines import Engine, Row

@@ -13,7 +13,7 @@ from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.generation.step import Step
-from coordgen_rs.target.session import StepCost
+from coordgen_rs.runtime.session import StepCost
 from support import oracles
 from support.oracles import (
     PromptFigures,

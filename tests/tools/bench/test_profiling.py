@@ -8,12 +8,12 @@ import pytest
 from checkpoints import write_checkpoint
 from command_line import coordgen, refused
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, OptionError, ProfileError, StaleProfileWarning
 from coordgen_rs.opening.costs import fitting_costs, stale_facts
 from coordgen_rs.opening.profile import Profile
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.onnx_runtime import set_threads
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.tools.profiling.blocks import measure
 from coordgen_rs.tools.profiling.memory import block_bytes
 

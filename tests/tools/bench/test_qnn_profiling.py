@@ -10,7 +10,7 @@ from coordgen_rs.errors import BundleError
 from coordgen_rs.opening.costs import fitting_costs, stale_facts
 from coordgen_rs.opening.profile import Profile
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.tools.bench.measuring.switching import STRATEGIES, bench_switching
 from coordgen_rs.tools.compile import compile_bundle
 from coordgen_rs.tools.profiling.blocks import measure

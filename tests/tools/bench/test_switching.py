@@ -9,13 +9,13 @@ from checkpoints import CHECKPOINTS, exported
 from command_line import coordgen
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import MemoryBudgetError, OptionError
-from coordgen_rs.target.ort_session import guessed_costs
+from coordgen_rs.runtime.ort_session import guessed_costs
 from coordgen_rs.tools.bench.measuring.answers import NotLosslessError
 from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.measuring.switching import STRATEGIES, bench_switching
 from coordgen_rs.tools.bench.measuring.workbench import Workbench
-from coordgen_rs.tools.export import export_checkpoint
 from mixtures import write_mixture
 from switch_memory import resident_after
 

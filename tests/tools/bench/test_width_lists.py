@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from coordgen_rs.target.session import StepCost
+from coordgen_rs.runtime.session import StepCost
 from support.oracles import Recorded
 from width_lists import compare, cost_at, lists_of
 

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 from chat_checkpoint import chat_checkpoint
-from coordgen_rs.tools.export import export_checkpoint
+from coordgen_rs.convert import export_checkpoint
 from served import served
 
 SMALL = ("--limit", "2", "--max-tokens", "24", "--json")

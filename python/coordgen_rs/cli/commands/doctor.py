@@ -22,12 +22,12 @@ from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.opening.cache import cache_directory
 from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.opening.directory import open_bundle, unconverted
 from coordgen_rs.opening.session import recorded_self_test
-from coordgen_rs.target.machine import cpu_features, memory_bytes
-from coordgen_rs.target.onnx_runtime import kernel_library
+from coordgen_rs.runtime.machine import cpu_features, memory_bytes
+from coordgen_rs.runtime.onnx_runtime import kernel_library
+from coordgen_rs.store.cache import cache_directory
 
 EXAMPLES = """\
 examples:
@@ -212,7 +212,7 @@ def _place(is_emulator: bool) -> str:
 
 def _qnn_facts() -> dict[str, Any]:
     try:
-        from coordgen_rs.target.qnn import onnx_runtime as qnn
+        from coordgen_rs.runtime.qnn import onnx_runtime as qnn
 
         qnn.check_available()
         installed = qnn.version()

@@ -14,7 +14,7 @@ from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.model import Model
 from coordgen_rs.opening.directory import check_path
 from coordgen_rs.opening.options import OPENING
-from coordgen_rs.target.machine import memory_bytes
+from coordgen_rs.runtime.machine import memory_bytes
 
 EXAMPLES = """\
 Any OpenAI client works with http://127.0.0.1:8080/v1 as its base URL; http://127.0.0.1:8080

@@ -2,7 +2,7 @@
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.options.option import Option
-from coordgen_rs.history.store import DEFAULT_MAX_TOKENS
+from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS
 
 
 def max_tokens(shown: str) -> Option:

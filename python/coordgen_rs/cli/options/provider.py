@@ -5,7 +5,7 @@ import argparse
 from coordgen_rs.cli.options import option
 from coordgen_rs.opening.options import OPENING
 from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
-from coordgen_rs.target.qnn.options import parse_options
+from coordgen_rs.runtime.qnn.options import parse_options
 
 QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[]).help(
     "an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "

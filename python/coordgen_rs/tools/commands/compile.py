@@ -7,7 +7,7 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.provider import QNN_OPTION
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.target.qnn.options import SOCS, parse_options
+from coordgen_rs.runtime.qnn.options import SOCS, parse_options
 from coordgen_rs.tools.compile import compile_bundle
 
 EXAMPLES = """\

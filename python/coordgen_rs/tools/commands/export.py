@@ -19,7 +19,7 @@ from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.opening.provider import PROVIDERS
-from coordgen_rs.target.qnn.options import SOCS
+from coordgen_rs.runtime.qnn.options import SOCS
 
 EXAMPLES = """\
 examples:
@@ -116,7 +116,7 @@ def _for_both(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _export_cpu(options: argparse.Namespace) -> int:
-    from coordgen_rs.tools.export import export_checkpoint
+    from coordgen_rs.convert import export_checkpoint
 
     with progress() as on_progress:
         sizes = export_checkpoint(
@@ -143,7 +143,7 @@ def _sizes_line(chosen: WeightKind, sizes: Mapping[WeightKind, int]) -> str:
 
 
 def _export_qnn(options: argparse.Namespace) -> int:
-    from coordgen_rs.tools.export.qnn.exporter import export_qnn
+    from coordgen_rs.convert.qnn.exporter import export_qnn
 
     for_cpu = {
         "--tokenizer": options.tokenizer is not None,
@@ -177,7 +177,7 @@ def _stop_told(out: Path) -> Iterator[None]:
     Raises:
         KeyboardInterrupt: It was interrupted.
     """
-    from coordgen_rs.tools.export.qnn.work import num_prepared
+    from coordgen_rs.convert.qnn.work import num_prepared
 
     try:
         yield

@@ -18,10 +18,10 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
-from coordgen_rs.history.corpus.tables import Tables
-from coordgen_rs.history.exchange import FORMAT, ExportHeader, read_exported
-from coordgen_rs.history.indexes import remove_indexes
-from coordgen_rs.history.store import (
+from coordgen_rs.store.history.corpus.tables import Tables
+from coordgen_rs.store.history.exchange import FORMAT, ExportHeader, read_exported
+from coordgen_rs.store.history.indexes import remove_indexes
+from coordgen_rs.store.history.store import (
     HistoryStore,
     told_evictions,
 )

@@ -8,8 +8,8 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.history.store import DEFAULT_MAX_TOKENS
 from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS
 from coordgen_rs.tools.commands import ray_option
 
 ABOUT = "build the indexes of a fleet from records of many machines"

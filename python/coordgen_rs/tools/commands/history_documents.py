@@ -13,13 +13,13 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.history.corpus.corpus import Corpus, is_below
-from coordgen_rs.history.corpus.reading import Added
-from coordgen_rs.history.corpus.tables import Tables
-from coordgen_rs.history.corpus.texts import checked_paths, name_of
-from coordgen_rs.history.store import HistoryStore
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.target.machine import usable_cores
+from coordgen_rs.runtime.machine import usable_cores
+from coordgen_rs.store.history.corpus.corpus import Corpus, is_below
+from coordgen_rs.store.history.corpus.reading import Added
+from coordgen_rs.store.history.corpus.tables import Tables
+from coordgen_rs.store.history.corpus.texts import checked_paths, name_of
+from coordgen_rs.store.history.store import HistoryStore
 
 _MOST_NAMED = 20
 """Skipped files that are named one by one."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
 from coordgen_rs.files.json_text import JsonTextError, read_json
-from coordgen_rs.files.unfinished import held_name, replacing
+from coordgen_rs.store.unfinished import held_name, replacing
 
 KINDS: Final = (".json", ".parquet")
 CELL: Final = "cell"

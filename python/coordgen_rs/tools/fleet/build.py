@@ -19,18 +19,18 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.files.unfinished import held, replacing, unfinished_directory
-from coordgen_rs.history.fleet import directory as built
-from coordgen_rs.history.fleet.directory import BuildList, IndexEntry
-from coordgen_rs.history.fleet.documents import (
+from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.store.history.fleet import directory as built
+from coordgen_rs.store.history.fleet.directory import BuildList, IndexEntry
+from coordgen_rs.store.history.fleet.documents import (
     Table,
     count_tokens,
     newest_of_each,
     newest_within,
 )
-from coordgen_rs.history.requests import fingerprint_of
-from coordgen_rs.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.store.history.requests import fingerprint_of
+from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
+from coordgen_rs.store.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import check_kind
 from coordgen_rs.tools.fleet.records import FieldNames, Reading, read_documents

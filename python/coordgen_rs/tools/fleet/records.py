@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import HistoryMismatchError, OptionError
-from coordgen_rs.history.exchange import FORMAT
-from coordgen_rs.history.rows import LAST_INSTANT
+from coordgen_rs.store.history.exchange import FORMAT
+from coordgen_rs.store.history.rows import LAST_INSTANT
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import Line, read_lines
 from coordgen_rs.tools.fleet.shard import Document

@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.files.unfinished import replacing
-from coordgen_rs.history.fleet.documents import (
+from coordgen_rs.store.history.fleet.documents import (
     ROW,
     Table,
     count_tokens,
@@ -22,6 +21,7 @@ from coordgen_rs.history.fleet.documents import (
     newest_of_each,
     newest_within,
 )
+from coordgen_rs.store.unfinished import replacing
 
 _TOKENS, _TABLE = "tokens.u32", "documents.npy"
 

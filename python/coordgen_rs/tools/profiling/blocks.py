@@ -26,9 +26,9 @@ from coordgen_rs.opening.profile import (
 )
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.self_test import run_self_test
-from coordgen_rs.target.blocks import GraphName
-from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.blocks import GraphName
+from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.profiling.memory import block_bytes
 
 _MOST_RUNS, _ENOUGH_SECONDS = 20, 0.1

@@ -14,11 +14,11 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.blocks import GRAPHS, GraphName
-from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.machine import resident_bytes
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn.onnx_runtime import is_emulator
+from coordgen_rs.runtime.blocks import GRAPHS, GraphName
+from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.machine import resident_bytes
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator
 from coordgen_rs.tools.own_process import in_own_process
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, StepInputs, SwitchReport
 from coordgen_rs.drafting.wrapped import WrappedDrafter
-from coordgen_rs.target.session import GapWork, OnLogits, OnRead, StepCost
+from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
 
 
 class RecordedSession:

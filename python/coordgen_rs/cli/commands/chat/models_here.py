@@ -17,7 +17,7 @@ from typing import NamedTuple
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.files.part_names import is_further_part, with_parts
-from coordgen_rs.opening.cache import cache_directory, conversions
+from coordgen_rs.store.cache import cache_directory, conversions
 
 _MOST_LISTED = 40
 _MOST_LOOKED_AT = 20_000

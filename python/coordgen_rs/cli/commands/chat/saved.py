@@ -17,7 +17,7 @@ from typing import Any
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.json_text import file_errors_as, read_object
-from coordgen_rs.files.unfinished import replacing
+from coordgen_rs.store.unfinished import replacing
 
 FORMAT = 1
 MOST_BYTES = 1 << 26

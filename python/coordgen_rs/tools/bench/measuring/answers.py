@@ -14,7 +14,7 @@ from coordgen_rs.drafting.drafter import Drafting
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.target.session import Session
+from coordgen_rs.runtime.session import Session
 
 
 class NotLosslessError(CoordgenError):

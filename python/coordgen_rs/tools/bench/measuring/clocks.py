@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.drafting.wrapped import WrappedDrafter
-from coordgen_rs.target.buffers import Buffers
-from coordgen_rs.target.head import Head
+from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.head import Head
 
 
 class ClockedHead:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.files.json_text import JsonTextError, read_json_lines
 from coordgen_rs.files.typed_json import FieldError, parse
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.text.chat_files import bundled_templates
 from coordgen_rs.text.tokenizer import Tokenizer
 

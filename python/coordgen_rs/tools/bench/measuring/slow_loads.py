@@ -12,8 +12,8 @@ import numpy as np
 from coordgen_rs._core import Switcher
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.self_test import run_self_test
-from coordgen_rs.target.blocks import GRAPHS, Blocks, GraphName
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.blocks import GRAPHS, Blocks, GraphName
+from coordgen_rs.runtime.ort_session import OrtSession
 
 
 class DelayedStore:

@@ -20,10 +20,10 @@ from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.target.device import CpuDevice
-from coordgen_rs.target.kv_cache import KV_FORMS
-from coordgen_rs.target.machine import peak_resident_bytes, reset_peak
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.kv_cache import KV_FORMS
+from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.bench.measuring.answers import Answered, NotLosslessError, answer
 from coordgen_rs.tools.bench.measuring.slow_loads import DelayedStore
 

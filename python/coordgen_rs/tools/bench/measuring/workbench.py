@@ -17,8 +17,8 @@ from coordgen_rs.drafting.drafter import Drafting, make_drafter
 from coordgen_rs.drafting.warm_up import open_table
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.session import open_session
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.qnn.onnx_runtime import is_emulator
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator
 from coordgen_rs.tools.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.bench.measuring.repeats import rotated

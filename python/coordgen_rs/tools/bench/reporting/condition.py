@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs.opening.costs import bundle_facts, device_facts
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 
 _SHOWN_DIGITS = 12
 

@@ -5,7 +5,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.bench.measuring.repeats import in_turns, summarize
 from coordgen_rs.tools.bench.measuring.workbench import Workbench
 from coordgen_rs.tools.bench.reporting.section import Cell, Chart, Column, Section

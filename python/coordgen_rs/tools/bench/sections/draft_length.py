@@ -9,7 +9,7 @@ import numpy as np
 
 from coordgen_rs._core import Drafter, StepInputs
 from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.bench.measuring.clocks import ClockedDrafter, ClockedHead
 from coordgen_rs.tools.bench.measuring.repeats import in_turns, summarize
 from coordgen_rs.tools.bench.measuring.workbench import Workbench

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.target.blocks import GraphName
-from coordgen_rs.target.ort_session import OrtSession
-from coordgen_rs.target.session import StepCost
+from coordgen_rs.runtime.blocks import GraphName
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.tools.bench.measuring.answers import Answered
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.bench.measuring.repeats import summarize

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coordgen_rs.target.machine import peak_resident_bytes, reset_peak
+from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.tools.bench.measuring.repeats import Summary, summarize
 from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.measuring.workbench import SHOWN, Workbench

@@ -6,7 +6,7 @@ from typing import Any
 
 from coordgen_rs._core import PLAIN, Drafter
 from coordgen_rs.drafting.draft_model import ModelDrafter
-from coordgen_rs.target.ort_session import OrtSession
+from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.bench.measuring.repeats import ratio, summarize
 from coordgen_rs.tools.bench.measuring.workbench import Given, Workbench
 from coordgen_rs.tools.bench.reporting.section import Across, Cell, Chart, Column, Section

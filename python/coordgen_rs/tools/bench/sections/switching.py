@@ -6,7 +6,7 @@ from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.opening.costs import fitting_costs
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.profile import Profile
-from coordgen_rs.target.onnx_runtime import set_threads
+from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.tools.bench.measuring.repeats import Summary
 from coordgen_rs.tools.bench.measuring.settings import Settings
 from coordgen_rs.tools.bench.measuring.switching import bench_switching

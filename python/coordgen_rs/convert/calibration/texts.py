@@ -1,0 +1,225 @@
+"""Texts that a model reads while its values' ranges are noted.
+
+In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
+from coordgen_rs.text.chat_template import ChatTemplate, Message
+
+_MOST_PIECES = 64
+_MOST_BYTES = 64 << 20
+_PIECE_LEN = 256
+_HELD_OUT = 4
+"""Every fourth piece is held out."""
+
+_FIELDS = ("text", "prompt", "answer", "output")
+
+_DEFAULT = (
+    "Once upon a time there was a little girl who lived near a forest. Every morning she took a "
+    "basket, walked along the river and looked for berries. One day she met an old man who had "
+    'lost his way. "Can you tell me where the village is?" he asked. "Come with me," she said.',
+    "Subject: meeting on Thursday\n\nDear Mr. Keller,\nthank you for your message of 12 March. We "
+    "can offer three dates: Monday at 9:30, Thursday at 14:00, or Friday at 11:15. Please tell us "
+    "until tomorrow which of them suits you. Kind regards, Anna Berg",
+    '{"city": "Lisbon", "population": 545796, "area_km2": 100.05, "districts": ["Alfama", '
+    '"Belem"], "coastal": true}\n\ndef mean(values):\n    total = 0.0\n    for value in values:\n'
+    "        total += value\n    return total / len(values)\n",
+    "Question: Why is the sky blue? Answer: Sunlight is scattered by the molecules of the air, and "
+    "short wavelengths are scattered more than long ones. So blue light reaches the eye from all "
+    "directions, while red light passes nearly straight. At sunset the way through the air is "
+    "longer, and most of the blue is gone before the light arrives.",
+)
+
+_OTHERS = (
+    "The ferry to the islands runs again from Wednesday. It leaves at seven in the morning and at "
+    "four in the afternoon, and takes bicycles but no cars. Tickets that were bought before the "
+    "storm stay valid until the end of October; the company pays the fare back to those who ask.",
+    "User: my order 40718 arrived without the charger. Can I still get one?\nAgent: I am sorry "
+    "about that. I have checked the order, and a charger belongs to it. I can send one today, free "
+    "of charge, and it will be with you by Friday. Shall I use the address of the order?",
+    '[{"id": 3, "type": "button", "text": "Save", "enabled": false}, {"id": 4, "type": "field", '
+    '"text": "", "hint": "Name of the album"}]\n\nfn area(width: u32, height: u32) -> u64 {\n'
+    "    u64::from(width) * u64::from(height)\n}\n",
+    "Bees find their way by the sun. A bee that has found flowers returns to the hive and dances: "
+    "the angle of her dance tells the others the direction, and its length how far they have to "
+    "fly. If a cloud hides the sun, a patch of blue sky is enough, because its light is polarised.",
+)
+"""Texts that nothing is calibrated on."""
+
+
+@dataclass(frozen=True)
+class CalibrationTexts:
+    """Token ids of all pieces, each at least one token."""
+
+    calibration: list[list[int]]
+    held_out: list[list[int]]
+    """Not used for calibration; texts of our own where there is a single piece."""
+    holds_out_own: bool = False
+
+    @property
+    def given(self) -> list[list[int]]:
+        """All pieces of the file, without texts of our own."""
+        return self.calibration if self.holds_out_own else [*self.calibration, *self.held_out]
+
+
+def texts_for(source: Checkpoint, path: Path | None, *, is_chat: bool = False) -> CalibrationTexts:
+    """A calibration file, or some texts of our own, as a checkpoint's tokens.
+
+    Pieces have at most 256 tokens.
+
+    Args:
+        source: The checkpoint.
+        path: The file; see `read_texts`.
+        is_chat: Whether messages, and prompts with what answers them, go through the checkpoint's
+            chat template, as they do when the model is used; also the texts of our own, as
+            prompts. Without a template, they are plain text.
+
+    Raises:
+        OptionError: The file cannot be used, see `read_texts`.
+        CheckpointError: The tokenizer is missing or damaged.
+    """
+    encode, piece_len = _encoder(source)
+    return read_texts(path, encode, piece_len, _template(source) if is_chat else None)
+
+
+def other_texts(source: Checkpoint) -> list[list[int]]:
+    """Short English texts that are never calibrated on, as a checkpoint's tokens.
+
+    Raises:
+        CheckpointError: The tokenizer is missing or damaged.
+    """
+    encode, piece_len = _encoder(source)
+    return _others(encode, piece_len)
+
+
+def _others(encode: Callable[[str], Sequence[int]], piece_len: int) -> list[list[int]]:
+    return [piece for text in _OTHERS for piece in _pieces(encode(text), piece_len)]
+
+
+def _encoder(source: Checkpoint) -> tuple[Callable[[str], Sequence[int]], int]:
+    """A function from text to token ids, and the most of them that are read at a stretch."""
+    tokenizer = Tokenizer.from_str(source.read_tokenizer())
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    piece_len = min(_PIECE_LEN, source.config.max_positions)
+
+    def encode(text: str) -> Sequence[int]:
+        has_all = isinstance(text, _Rendered)
+        return tokenizer.encode(text, add_special_tokens=not has_all).ids
+
+    return encode, piece_len
+
+
+def _pieces(ids: Sequence[int], piece_len: int) -> list[list[int]]:
+    return [list(ids[start : start + piece_len]) for start in range(0, len(ids), piece_len)]
+
+
+class _Rendered(str):
+    """A text that holds all its special tokens."""
+
+
+def _template(source: Checkpoint) -> ChatTemplate | None:
+    try:
+        template = source.read_chat().template()
+        template.check()
+    except ChatTemplateError:  # it has none
+        return None
+    return template
+
+
+def read_texts(
+    path: Path | None,
+    encode: Callable[[str], Sequence[int]],
+    piece_len: int,
+    template: ChatTemplate | None = None,
+) -> CalibrationTexts:
+    """Read a calibration file, or take some texts of our own.
+
+    Args:
+        path: Lines of JSON (`.jsonl`), each a string, or an object with some of the fields `text`,
+            `prompt`, `answer` and `output`, which are one text together, or `messages` with a
+            `content` each; or any other UTF-8 text. None takes four short English texts.
+        encode: Turns a text into token ids.
+        piece_len: Most tokens that are read at a stretch.
+        template: What messages, prompts and answers go through.
+
+    Raises:
+        OptionError: The file cannot be read, is malformed, or holds no text.
+    """
+    texts: Sequence[str] = _DEFAULT
+    if path is not None:
+        texts = _read(path, template)
+        if not any(text.strip() for text in texts):
+            raise OptionError(f"calibration file {path} holds no text")
+    elif template is not None:
+        texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
+    pieces = [piece for text in texts for piece in _pieces(encode(text), piece_len)]
+    # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
+    pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
+    if not pieces:
+        of = "the project's own texts give" if path is None else f"calibration file {path} gives"
+        raise OptionError(f"{of} no token to calibrate on")
+    if len(pieces) == 1:  # to be compared with itself would flatter it
+        return CalibrationTexts(pieces, _others(encode, piece_len), holds_out_own=True)
+    held_out = pieces[_HELD_OUT - 1 :: _HELD_OUT] or pieces[-1:]
+    return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
+
+
+def _read(path: Path, template: ChatTemplate | None) -> list[str]:
+    try:
+        if path.suffix != ".jsonl":
+            return [read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")]
+        lines = read_json_lines(path, most_line_bytes=_MOST_BYTES)
+        return [_text(item, f"{path}, line {number}", template) for number, item in lines]
+    except JsonTextError as error:
+        raise OptionError(str(error)) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"calibration file {path} cannot be read: {error}") from error
+
+
+def _text(item: Any, where: str, template: ChatTemplate | None) -> str:
+    messages = None if template is None else _messages(item)
+    if template is not None and messages:
+        return _rendered(messages, template)
+    parts = [item.get(name) for name in _FIELDS] if isinstance(item, dict) else [item]
+    strings = [part for part in parts if isinstance(part, str)]
+    text = "".join(strings) or "\n".join(_contents(item))
+    if not text and not strings:
+        raise OptionError(f"{where} holds no text")
+    return text
+
+
+def _rendered(messages: list[Message], template: ChatTemplate) -> str:
+    """A dialogue as the model reads it; as plain text where the template refuses it."""
+    try:
+        return _Rendered(template.render(messages, add_generation_prompt=False))
+    except (ChatTemplateError, OptionError):
+        return "\n".join(str(message["content"]) for message in messages)
+
+
+def _messages(item: Any) -> list[Message]:
+    """A dialogue: `messages`, or `prompt` with `answer` or `output`; empty if it is none."""
+    if not isinstance(item, dict):
+        return []
+    messages = item.get("messages")
+    if isinstance(messages, list):
+        return messages if len(_contents(item)) == len(messages) else []
+    said = [("user", item.get("prompt")), ("assistant", item.get("answer", item.get("output")))]
+    return [{"role": who, "content": what} for who, what in said if isinstance(what, str)]
+
+
+def _contents(item: Any) -> list[str]:
+    """What is said in the messages of a chat, if it is one."""
+    messages = item.get("messages") if isinstance(item, dict) else None
+    said = messages if isinstance(messages, list) else []
+    contents = [message.get("content") for message in said if isinstance(message, dict)]
+    return [content for content in contents if isinstance(content, str)]

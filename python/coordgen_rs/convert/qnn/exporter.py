@@ -1,0 +1,405 @@
+"""Writing a bundle for Qualcomm's HTP.
+
+In: the path of a checkpoint, a chip, and what the bundle is to be. Out: a directory for
+`Bundle.open`, and a report on what quantisation cost. Needs no QNN provider: nothing is compiled
+here (`tools/compile.py`).
+Memory: one layer as float32 and, while its weights are rounded, a few square matrices as wide as
+its widest input; then one block in fixed point; then the head, in fixed point and as float32.
+What is done stays in a folder beside the bundle until that is there, so that an export that was
+interrupted goes on (`work.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import onnx
+from onnx import numpy_helper
+
+from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.manifest import (
+    MANIFEST_NAME,
+    BlockFiles,
+    EmbeddingFile,
+    HeadFiles,
+    QnnTarget,
+)
+from coordgen_rs.convert.bundle import (
+    TOKENIZER_NAME,
+    BundleOptions,
+    Progress,
+    cut_layers,
+    model_shape,
+    no_progress,
+    write_manifest,
+)
+from coordgen_rs.convert.calibration.texts import CalibrationTexts, texts_for
+from coordgen_rs.convert.chat import write_chat
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.qnn.calibration import Ranges
+from coordgen_rs.convert.qnn.encodings import (
+    CacheType,
+    Conversion,
+    SharedEncodings,
+    block_encodings,
+    choose_encodings,
+    conversions,
+    head_encodings,
+)
+from coordgen_rs.convert.qnn.graph import block_graph, head_graph
+from coordgen_rs.convert.qnn.mixture import MatrixCosts, mixed_bits
+from coordgen_rs.convert.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
+from coordgen_rs.convert.qnn.quantize import (
+    fix_shape,
+    matrix_tensors,
+    quantize_graph,
+    read_in_blocks,
+)
+from coordgen_rs.convert.qnn.report import (
+    FloatComparison,
+    FloatHead,
+    QuantizationReport,
+    QuantizedGraph,
+)
+from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder, work_key
+from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.stages import Stages
+from coordgen_rs.convert.weight_file import WeightWriter
+from coordgen_rs.convert.writer import Staging, memory_named, refuse_taken, staged_directory
+from coordgen_rs.errors import OptionError, UnsupportedModelError
+from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
+from coordgen_rs.runtime.qnn.options import Soc, soc_named
+
+_DEFAULT_CONTEXT = 1024
+_MOST_ROWS = 1024
+QNN_WEIGHTS: tuple[Literal["int8", "int4"], ...] = ("int8", "int4")
+"""The kinds of weights."""
+_BITS = {"int8": (8,), "int4": (4, 8)}
+"""Numbers of bits that the matrices of blocks may get."""
+_MOST_BITS = 5.0
+"""Most bits of a weight of the blocks in the mean, steps included, with `int4`."""
+_LEAST_EXTERNAL_BYTES = 1024
+"""Smaller initializers stay in the graph."""
+
+
+def export_qnn(
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    soc: str,
+    weights: Literal["int8", "int4"] = "int8",
+    cache_type: CacheType = "uint8",
+    calibration: str | Path | None = None,
+    blocks: int = 1,
+    prefill_rows: int = 256,
+    decode_rows: int = 32,
+    context: int | None = None,
+    chat_template: str | Path | None = None,
+    on_progress: Progress | None = None,
+) -> QuantizationReport:
+    """Write the bundle `out` for a chip; it appears only when it is complete.
+
+    Args:
+        checkpoint: Same as in `export_checkpoint`.
+        out: A directory that does not exist yet, or is empty.
+        soc: Name of the chip (`coordgen_rs.bundle.chips.SOCS`).
+        weights: Precision of the blocks' weights; the head always has 8 bits.
+        cache_type: How keys and values are stored.
+        calibration: Text like that which the model is to read (`read_texts`); None takes texts
+            of our own, which fit a model with a language of its own badly.
+        blocks: Number of blocks into which the layers are cut.
+        prefill_rows: Rows of the prefill graph.
+        decode_rows: Rows of the decode graph.
+        context: Most tokens of a request; None takes the model's limit, but at most 1,024.
+        chat_template: Same as in `export_checkpoint`.
+        on_progress: Called with what comes next, steps done, and steps in all.
+
+    Raises:
+        OptionError: An option is outside its range, or the calibration file cannot be used.
+        CheckpointError: Same as in `export_checkpoint`.
+        ChatTemplateError: The chat template cannot be read.
+        ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
+    """
+    chat = None if chat_template is None else Path(chat_template)
+    stages = Stages(on_progress or no_progress)
+    reset_peak()
+    with memory_named(Path(out)):
+        refuse_taken(Path(out))
+        source = open_checkpoint(Path(checkpoint))
+        if context is None:
+            context = min(source.config.max_positions, _DEFAULT_CONTEXT)
+        options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
+        options.check(source.config)
+        float_bytes = sum(4 * math.prod(tensor.shape) for tensor in source.tensors.values())
+        source, bits = rotated(source), _BITS[weights]
+        path = None if calibration is None else Path(calibration)
+        texts = texts_for(source, path, is_chat=True)
+        with staged_directory(Path(out)) as staging:
+            read = [*texts.calibration, *texts.held_out]
+            key = work_key(source, read, bits, blocks, context)
+            work = WorkFolder(Path(out), key)
+            finished = _QnnExporter(source, staging, options, texts, chat, work, stages).run()
+        work.remove()
+    return replace(
+        finished,
+        float_bytes=float_bytes,
+        peak_bytes=peak_resident_bytes(),
+        stage_seconds=stages.seconds,
+    )
+
+
+@dataclass(frozen=True)
+class _Options(BundleOptions):
+    """What the bundle is to be; see `export_qnn`."""
+
+    soc: str
+    cache_type: CacheType
+
+    def check(self, config: ModelConfig) -> None:
+        """Refuse what the exporter or the model cannot do.
+
+        Raises:
+            OptionError: An option is out of its limits, which the message names.
+            UnsupportedModelError: The model has what the graphs for HTP lack.
+        """
+        _refuse_switches(config.within(self.context))
+        soc_named(self.soc)
+        if self.weights not in _BITS:
+            raise OptionError(f"weights is {self.weights!r}, expected int8 or int4 for QNN")
+        if self.cache_type not in ("uint8", "uint16"):
+            raise OptionError(f"cache_type is {self.cache_type!r}, expected uint8 or uint16")
+        self.check_limits(config, _MOST_ROWS)
+
+
+def _refuse_switches(config: ModelConfig) -> None:
+    """Refuse what only the graphs for CPU can do.
+
+    Raises:
+        UnsupportedModelError: The model needs it; the message names it.
+    """
+    scaling = config.query_scaling
+    sharing = sum(map(config.shares_keys, range(config.num_layers)))
+    needed = {
+        f"embeddings of {config.num_layers} layers": config.per_layer_size > 0,
+        f"{sharing} layers that read the keys and values of others": sharing > 0,
+        "layers with heads of different sizes": config.caches is not None,
+        f"{len(config.recurrent_layers)} recurrent layers": config.recurrent is not None,
+        "mixtures of experts": config.experts is not None,
+        "gates behind attention": config.gated_attention,
+        "sinks in attention": config.has_sinks,
+        "norms behind attention and feed-forward": config.output_norms,
+        f"a sliding window of {config.window} tokens": config.window is not None,
+        f"{len(config.suppressed_token_ids)} tokens that no answer may hold": bool(
+            config.suppressed_token_ids
+        ),
+        f"queries that grow behind {scaling and scaling.period} tokens": scaling is not None,
+    }
+    for what, is_needed in needed.items():
+        if is_needed:
+            raise UnsupportedModelError(
+                f"config.json: {config.family} has {what}, which --provider qnn does not support; "
+                "--provider cpu does"
+            )
+
+
+class _QnnExporter:
+    """One export: prepare layers, choose encodings, write, compare."""
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        staging: Staging,
+        options: _Options,
+        texts: CalibrationTexts,
+        chat_template: Path | None,
+        work: WorkFolder,
+        on_progress: Progress,
+    ) -> None:
+        self._source, self._staging, self._options = source, staging, options
+        self._texts, self._work, self._on_progress = texts, work, on_progress
+        self._chat_template = chat_template
+        self._model = model_shape(source.config)
+        self._layers = list(cut_layers(source.config.num_layers, options.blocks))
+        self._steps = self._model.num_layers + len(self._layers) + 3
+        self._bits: dict[str, int] = {}
+
+    def run(self) -> QuantizationReport:
+        """Write all files, the manifest last."""
+        ends = frozenset(layers[-1] for layers in self._layers)
+        bits = _BITS[self._options.weights]
+        preparation = Preparation(
+            self._source,
+            self._texts,
+            bits,
+            self._options.context,
+            self._work,
+            ends,
+            self._on_progress,
+        )
+        preparation.run(self._steps)
+        layers = [self._work.load(layer_name(it)) for it in range(self._model.num_layers)]
+        self._bits = _chosen_bits(layers) if len(bits) > 1 else {}
+        ranges = [_block_ranges(it, layers) for it in self._layers]
+        ranges.append(self._work.load(HEAD).ranges)
+        most_rotation = max(1.0, self._source.config.rope_factor or 1.0)
+        shared = choose_encodings(ranges, self._layers, self._options.cache_type, most_rotation)
+        graphs = self._write(ranges, shared)
+        self._on_progress("comparing", self._steps - 1, self._steps)
+        report = self._compare(preparation, graphs)
+        self._on_progress("done", self._steps, self._steps)
+        return report
+
+    def _write(
+        self, ranges: Sequence[Ranges], shared: SharedEncodings
+    ) -> list[tuple[onnx.ModelProto, dict[str, Encoding]]]:
+        """All files; the graphs, whose weights are in them, with their encodings."""
+        options, staging = self._options, self._staging
+        staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
+        chat = write_chat(staging, self._source, self._chat_template)
+        with staging.create("embedding.bin") as file:
+            for piece in self._source.first_hidden_tensor().pieces():
+                file.write(shared.hidden[0].quantize(piece))
+        graphs, block_files = [], []
+        for index, layers in enumerate(self._layers):
+            name = f"block_{index:02}"
+            self._on_progress(name, self._model.num_layers + 1 + index, self._steps)
+            encodings = self._block_encodings(index, ranges[index], shared)
+            parts = [layer_name(number) for number in layers]
+            apart = {number: self._work.load(layer_name(number)).apart for number in layers}
+            float_graph = block_graph(
+                self._source, self._model, layers, has_matrices=False, apart=apart
+            )
+            converted = conversions(layers, shared, ranges[index].by_name)
+            graph, files = self._write_graph(
+                name, float_graph, parts, ranges[index], encodings, converted
+            )
+            graphs.append((graph, encodings))
+            block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
+        encodings = head_encodings(shared)
+        float_graph = head_graph(self._source, self._model, has_matrices=False)
+        graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings)
+        graphs.append((graph, encodings))
+        write_manifest(
+            staging,
+            self._source.config,
+            options,
+            slots=options.context,
+            blocks=block_files,
+            head=HeadFiles(["head.weights"], files),
+            embedding=EmbeddingFile("embedding.bin", "uint16"),
+            chat=chat,
+            qnn=_target(soc_named(options.soc), shared),
+        )
+        return graphs
+
+    def _block_encodings(
+        self, index: int, ranges: Ranges, shared: SharedEncodings
+    ) -> dict[str, Encoding]:
+        config = self._source.config
+        bare_keys = () if config.qk_norm else config.unrotated_layers
+        return block_encodings(index, self._layers[index], ranges, shared, bare_keys)
+
+    def _write_graph(
+        self,
+        name: str,
+        float_graph: onnx.ModelProto,
+        parts: Sequence[str],
+        ranges: Ranges,
+        encodings: dict[str, Encoding],
+        converted: dict[str, Conversion] | None = None,
+    ) -> tuple[onnx.ModelProto, dict[int, str]]:
+        """The weights in a file, and a small graph of every width that refers to it.
+
+        `parts` are the prepared layers, or the head. One of them is in memory at a time.
+        """
+        is_head = name == HEAD
+        prepared = [self._work.load(part) for part in parts]
+        constants = {key: it for part in prepared for key, it in part.constants.items()}
+        for tensor in float_graph.graph.initializer:
+            if tensor.name in constants:
+                tensor.CopyFrom(numpy_helper.from_array(constants[tensor.name], tensor.name))
+        matrices = [matrix for part in prepared for matrix in part.matrices]
+        graph = quantize_graph(float_graph, ranges, encodings, matrices, converted)
+        with self._staging.create(f"{name}.weights") as file:
+            writer = WeightWriter(f"{name}.weights", file)
+            for part in parts:
+                bits = self._work.load(part, self._bits_of).matrices
+                for matrix, forms in bits.items():
+                    (integers,) = forms.forms.values()
+                    if integers.multiples is not None:
+                        read_in_blocks(graph, matrix)
+                    graph.graph.initializer.extend(
+                        _external(tensor, writer) for tensor in matrix_tensors(matrix, integers)
+                    )
+            for tensor in graph.graph.initializer:
+                _external(tensor, writer)
+        files = {}
+        for rows in self._options.widths:
+            files[rows] = f"{name}.{rows}.onnx"
+            content = fix_shape(graph, rows, None if is_head else self._options.context)
+            self._staging.write(files[rows], content.SerializeToString())
+        return graph, files
+
+    def _bits_of(self, matrix: str) -> int:
+        return self._bits.get(matrix, HEAD_BITS)
+
+    def _compare(
+        self,
+        preparation: Preparation,
+        graphs: Sequence[tuple[onnx.ModelProto, dict[str, Encoding]]],
+    ) -> QuantizationReport:
+        """Read the held-out texts with the quantised graphs, one block in memory at a time."""
+        directory = self._staging.directory
+        comparison = FloatComparison(
+            self._source.config,
+            self._texts.held_out,
+            preparation.held_out(preparation.first_states()),
+        )
+        for layers, (graph, encodings) in zip(self._layers, graphs, strict=False):
+            expected = preparation.held_out(self._work.states(layer_name(layers[-1])))
+            comparison.block(layers, QuantizedGraph(graph, encodings, directory), expected)
+        records = self._staging.records.items()
+        sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
+        head = QuantizedGraph(*graphs[-1], directory)
+        return comparison.head(head, FloatHead.of(self._source), sizes, self._bits)
+
+
+def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
+    """The ranges of a block, from those of its layers."""
+    joined = Ranges()
+    for number in layers:
+        names = {}
+        if number != layers[0]:
+            names["hidden"] = f"layer_{number - 1}.after_ffn"
+        if number != layers[-1]:
+            names["hidden_out"] = f"layer_{number}.after_ffn"
+        joined.join(prepared[number].ranges, names)
+    return joined
+
+
+def _chosen_bits(layers: Sequence[PreparedGraph]) -> dict[str, int]:
+    """The bits of each matrix of the blocks that may have 4 or 8."""
+    costs = {
+        name: MatrixCosts(matrix.num_bits, matrix.losses)
+        for layer in layers
+        for name, matrix in layer.matrices.items()
+    }
+    num_weights = sum(matrix.size for layer in layers for matrix in layer.matrices.values())
+    return mixed_bits(costs, num_weights, _MOST_BITS)
+
+
+def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProto:
+    """The tensor with its values in the file, unless they are few."""
+    if len(tensor.raw_data) >= _LEAST_EXTERNAL_BYTES:
+        stored = writer.raw(tensor)
+        tensor.ClearField("raw_data")
+        stored.refer(tensor)
+    return tensor
+
+
+def _target(soc: Soc, shared: SharedEncodings) -> QnnTarget:
+    return QnnTarget(soc=soc.name, soc_model=soc.model, htp_arch=soc.htp_arch, **vars(shared))

@@ -1,0 +1,210 @@
+"""How good a quantised model is: its blocks and its choices beside those of the float one.
+
+In: both models and held-out text. Out: a `QuantizationReport`. The quantised graphs run on CPU with
+the very encodings; what the HTP itself makes of them is `coordgen check`'s to tell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.convert.calibration.likeness import Likeness
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.qnn.text_inputs import text_inputs
+from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
+
+Array = NDArray[np.float32]
+
+_ROWS = 64
+"""Rows whose logits are in memory at a time."""
+_LEAST_LENGTH = np.float32(1e-30)
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """A quantised model beside its float form.
+
+    Attributes:
+        tokens: Number of held-out tokens.
+        block_cosine: Cosine of the hidden states behind each block, over all tokens.
+        argmax_agreement: Share of tokens after which both choose the same next one.
+        divergence: Kullback-Leibler divergence of its distribution from the float model's, nats a
+            token, in the mean.
+        perplexity: Perplexity of the held-out tokens.
+        float_perplexity: Perplexity of the same tokens by the float model.
+        matrices_of_8_bits: The matrices that got 8 bits with `int4`.
+        file_bytes: Size of every file of the bundle.
+        float_bytes: Size of the checkpoint's weights as float32.
+        peak_bytes: Most memory of the process during the export; 0 where the system does not tell.
+        stage_seconds: Seconds that each stage of the export took, in order; what an interrupted
+            run had done already is not counted.
+    """
+
+    tokens: int
+    block_cosine: tuple[float, ...]
+    argmax_agreement: float
+    divergence: float
+    perplexity: float
+    float_perplexity: float
+    matrices_of_8_bits: tuple[str, ...]
+    file_bytes: dict[str, int]
+    float_bytes: int = 0
+    peak_bytes: int = 0
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the export took."""
+        return sum(self.stage_seconds.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return asdict(self) | {"seconds": self.seconds}
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        lines = [
+            f"block {index}: cosine {cosine:.5f} against float"
+            for index, cosine in enumerate(self.block_cosine)
+        ]
+        agreement = f"{100 * self.argmax_agreement:.1f} % of {self.tokens} held-out tokens"
+        lines.append(f"same next token as float: {agreement}")
+        lines.append(f"divergence from float: {self.divergence:.4f} nats a token")
+        rise = 100 * (self.perplexity / self.float_perplexity - 1)
+        lines.append(
+            f"perplexity: {self.perplexity:.3f}, of float {self.float_perplexity:.3f} "
+            f"({rise:+.1f} %)"
+        )
+        if self.matrices_of_8_bits:
+            lines.append(f"matrices of 8 bits: {', '.join(self.matrices_of_8_bits)}")
+        lines += [f"{name}: {size} bytes" for name, size in sorted(self.file_bytes.items())]
+        stages = ", ".join(f"{name} {took:.0f}" for name, took in self.stage_seconds.items())
+        lines.append(f"time: {self.seconds:.0f} s ({stages})")
+        if self.peak_bytes:
+            peak, weights = self.peak_bytes / 1e6, self.float_bytes / 1e6
+            lines.append(f"memory: {peak:.0f} MB; the weights in float32 take {weights:.0f} MB")
+        return lines
+
+
+class QuantizedGraph:
+    """A quantised graph on CPU, behind conversions from and to float32.
+
+    Args:
+        graph: A graph with integer inputs and outputs.
+        encodings: The encodings of both.
+        weights: The directory of the files that hold its weights.
+    """
+
+    def __init__(
+        self, graph: onnx.ModelProto, encodings: Mapping[str, Encoding], weights: Path
+    ) -> None:
+        set_threads(None)
+        self._session = cpu_session(graph.SerializeToString(), weights, as_written=True)
+        self._inputs = [item.name for item in self._session.get_inputs()]
+        self._outputs = [item.name for item in self._session.get_outputs()]
+        self._encodings = encodings
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """All outputs by name."""
+        integers = {name: self._encodings[name].quantize(inputs[name]) for name in self._inputs}
+        values = self._session.run(None, integers)
+        return {
+            name: self._encodings[name].dequantize(value)
+            for name, value in zip(self._outputs, values, strict=True)
+        }
+
+
+@dataclass(frozen=True)
+class FloatHead:
+    """The head of the float model, held in memory."""
+
+    norm: Array
+    """`(D,)`"""
+    weight: Array
+    """`(vocab_size, D)`"""
+    epsilon: float
+
+    @classmethod
+    def of(cls, source: Checkpoint) -> "FloatHead":
+        """The head of a checkpoint; raises CheckpointError if it is not there."""
+        norm = source.final_norm_tensor().load()
+        return cls(norm, source.output_tensor().load(), source.config.rms_norm_eps)
+
+    def logits(self, hidden: Array) -> Array:
+        """Logits `(rows, vocab_size)` of `hidden (rows, D)`."""
+        squares = np.square(hidden).mean(-1, keepdims=True)
+        normed = hidden / np.sqrt(squares + np.float32(self.epsilon)) * self.norm
+        logits: Array = normed @ self.weight.T
+        return logits
+
+
+class FloatComparison:
+    """Quantised graphs that read some texts, one after the other, beside the float model.
+
+    Args:
+        config: The model's configuration.
+        texts: Token ids.
+        first: The float embedding of each text, `(tokens, D)`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, texts: Sequence[Sequence[int]], first: Sequence[Array]
+    ) -> None:
+        self._config, self._texts = config, texts
+        self._states, self._expected = list(first), list(first)
+        self._cosines: list[float] = []
+
+    def block(self, layers: range, graph: QuantizedGraph, expected: Sequence[Array]) -> None:
+        """Run the next block; `expected` are the float model's states behind it."""
+        sums = np.zeros(3)
+        for index, states in enumerate(self._states):
+            inputs = {"hidden": states[np.newaxis]}
+            inputs |= text_inputs(self._config, layers, len(states))
+            self._states[index] = graph.run(inputs)["hidden_out"][0]
+            sums += _products(self._states[index], expected[index])
+        self._expected = list(expected)
+        self._cosines.append(float(sums[0] / np.sqrt(sums[1] * sums[2])))
+
+    def head(
+        self,
+        graph: QuantizedGraph,
+        exact: FloatHead,
+        file_bytes: dict[str, int],
+        bits: Mapping[str, int],
+    ) -> QuantizationReport:
+        """Run the head and tell how like the model is."""
+        likeness = Likeness()
+        for text, states, expected in zip(self._texts, self._states, self._expected, strict=True):
+            following = np.asarray([*text[1:], -1])
+            for start in range(0, len(text), _ROWS):
+                rows = slice(start, start + _ROWS)
+                logits = graph.run({"hidden": states[np.newaxis, rows]})["logits"][0]
+                likeness.add(exact.logits(expected[rows]), logits, following[rows])
+        return QuantizationReport(
+            tokens=likeness.num_rows,
+            block_cosine=tuple(self._cosines),
+            argmax_agreement=likeness.agreement,
+            divergence=likeness.divergence,
+            perplexity=likeness.perplexity,
+            float_perplexity=likeness.expected_perplexity,
+            matrices_of_8_bits=tuple(name for name, number in bits.items() if number == 8),
+            file_bytes=file_bytes,
+        )
+
+
+def _products(one: Array, other: Array) -> tuple[float, float, float]:
+    """Sums over all rows of the unit rows' products, so that no row outweighs the others."""
+    lengths = (np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, other))
+    # A row that is rounded to zeros is like no other.
+    one, other = (
+        x / np.maximum(length, _LEAST_LENGTH)
+        for x, length in zip((one, other), lengths, strict=True)
+    )
+    return float(np.vdot(one, other)), float(np.vdot(one, one)), float(np.vdot(other, other))

@@ -1,0 +1,150 @@
+"""The residual stream of a model turned by an orthogonal matrix, so that no channel stands out.
+
+In: a checkpoint. Out: one that computes the same, whose residual stream is the other's times an
+orthogonal matrix. It rounds nothing itself.
+
+Some models carry a few huge numbers in a few channels of the residual stream, most of all at their
+first token (SmolLM2: 24,926 there, 1,185 at others, a few units in most channels). In fixed point
+all channels share one step, which those numbers make coarse. Turned, they are spread over all
+channels: QuaRot, https://arxiv.org/abs/2404.00456, section 4.1. RMSNorm without its weights
+commutes with the turn, so its weights go into the matrices that read it; embedding, matrices that
+write and matrices that read take the turn itself. Nothing is left to do at run time. A head that is
+tied to the embedding gets weights of its own, because the last norm's weights are in it.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.errors import UnsupportedModelError
+
+_Array = NDArray[np.float32]
+
+_SEED = 1
+_FINAL_NORM = "model.norm"
+_OF_HEADS = ("query_norm", "key_norm")
+"""Norms that do not read the residual stream."""
+
+
+def rotated(source: Checkpoint) -> Checkpoint:
+    """The same model with its residual stream turned.
+
+    Memory: a square matrix as wide as the stream; weights are turned when they are read.
+
+    Raises:
+        UnsupportedModelError: Norms stand between matrices and the residual stream, or layers are
+            recurrent or have experts.
+        CheckpointError: A tensor is missing, misshaped or damaged.
+    """
+    config = source.config
+    if config.output_norms:
+        raise UnsupportedModelError(
+            f"{config.family} has norms behind attention and feed-forward, which do not commute "
+            "with a turn of the residual stream"
+        )
+    if config.recurrent is not None:
+        raise UnsupportedModelError(
+            f"{config.family} has {len(config.recurrent_layers)} recurrent layers: what turns the "
+            "residual stream does not know their matrices"
+        )
+    if config.experts is not None:
+        raise UnsupportedModelError(
+            f"{config.family} has mixtures of experts: what turns the residual stream does not "
+            "know their matrices"
+        )
+    turn = orthogonal_matrix(config.hidden_size)
+    tensors = dict(source.tensors)
+    for number in range(config.num_layers):
+        tensors |= _turned_layer(source, number, turn)
+    scale = source.norm_tensor(_FINAL_NORM, config.hidden_size).load()
+    tensors |= {
+        f"{_FINAL_NORM}.weight": _ones(config.hidden_size),
+        # A tied one may be stored under the name of the output layer.
+        "model.embed_tokens.weight": _reading(source.embedding_tensor(), turn),
+        "lm_head.weight": _reading(source.output_tensor().scaled(scale), turn),
+    }
+    config = replace(config, norm_offset=0.0, tied_head=False)
+    return replace(source, config=config, tensors=tensors)
+
+
+def orthogonal_matrix(size: int) -> _Array:
+    """An orthogonal matrix that spreads every channel over all, always the same one.
+
+    The Kronecker product of a Hadamard matrix, as large as divides `size`, and a random orthogonal
+    one for the rest, with random signs.
+
+    Returns:
+        `(size, size)`
+    """
+    generator = np.random.default_rng(_SEED)
+    factor = size & -size
+    hadamard = np.ones((1, 1))
+    while len(hadamard) < factor:
+        hadamard = np.block([[hadamard, hadamard], [hadamard, -hadamard]])
+    rest, triangle = np.linalg.qr(generator.standard_normal((size // factor, size // factor)))
+    rest *= np.sign(np.diag(triangle))
+    matrix = np.kron(hadamard / np.sqrt(factor), rest)
+    signs = generator.choice([-1.0, 1.0], size)
+    return (signs[:, None] * matrix).astype(np.float32)
+
+
+def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Tensor]:
+    config, prefix = source.config, f"model.layers.{number}"
+    norms = config.norm_names(number)
+    changed: dict[str, Tensor] = {}
+    for field, parts in _readers(config).items():
+        scale = source.norm_tensor(norms[field], config.hidden_size).load()
+        for part in parts:
+            name = f"{prefix}.{part}.weight"
+            changed[name] = _reading(source.tensors[name].scaled(scale), turn)
+    for part in ("self_attn.o_proj", "mlp.down_proj"):
+        name = f"{prefix}.{part}.weight"
+        changed[name] = _writing(source.tensors[name], turn)
+    for field, norm in norms.items():
+        if field in _OF_HEADS:
+            changed[f"{norm}.weight"] = source.norm_tensor(norm, config.head_dim)
+        else:
+            changed[f"{norm}.weight"] = _ones(config.hidden_size)
+    return changed
+
+
+def _readers(config: ModelConfig) -> dict[str, list[str]]:
+    """The matrices that read each norm of the residual stream."""
+    qkv, gate_up = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
+    if config.is_fused:
+        qkv, gate_up = ["qkv_proj"], ["gate_up_proj"]
+    return {
+        "attention_norm": [f"self_attn.{part}" for part in qkv],
+        "ffn_norm": [f"mlp.{part}" for part in gate_up],
+    }
+
+
+def _ones(size: int) -> Tensor:
+    def read_rows(start: int, stop: int) -> _Array:
+        return np.ones(stop - start, np.float32)
+
+    return Tensor("ones", (size,), read_rows)
+
+
+def _reading(tensor: Tensor, turn: _Array) -> Tensor:
+    """A matrix `(n, D)` that reads the turned stream."""
+
+    def read_rows(start: int, stop: int) -> _Array:
+        rows: _Array = tensor.read_rows(start, stop) @ turn
+        return rows
+
+    return Tensor(tensor.name, tensor.shape, read_rows)
+
+
+def _writing(tensor: Tensor, turn: _Array) -> Tensor:
+    """A matrix `(D, n)` that writes to the turned stream."""
+
+    def read_rows(start: int, stop: int) -> _Array:
+        rows: _Array = turn[:, start:stop].T @ tensor.load()
+        return rows
+
+    return Tensor(tensor.name, tensor.shape, read_rows)

@@ -1,0 +1,294 @@
+"""The runs of several sequences: whoever waits takes part in the next.
+
+In: sequences that wait, each for a tree to be verified or a prompt to be read. Out: one run of all
+blocks over their rows, and the head over those that decode. How many rows each gets is decided in
+the core (`src/batch`); a row computes what it would compute alone (`src/kernels`).
+"""
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Several
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import Batcher, StepInputs
+from coordgen_rs.errors import OptionError
+from coordgen_rs.runtime.batch.counts import RunCounts
+from coordgen_rs.runtime.batch.head import BatchHead
+from coordgen_rs.runtime.batch.sequence import Reading, Sequence, Verifying
+from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.device import cache_of
+from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.machine import memory_bytes
+from coordgen_rs.runtime.ort_session import OrtSession
+
+_EXACT_ROWS = 64
+"""Up to so many rows a run has as many as are needed; beyond, a multiple of `_WIDE_ROWS`."""
+_WIDE_ROWS = 16
+_MOST_TOGETHER, _SHARE_OF_MEMORY = 4, 0.25
+"""Most requests that run together where nobody says how many, and what their caches may take."""
+
+
+class _Part(NamedTuple):
+    """A sequence's rows in a run.
+
+    Attributes:
+        sequence: Whose they are.
+        inputs: The tree that is verified; None where tokens are read.
+        first: The first row.
+        num_rows: How many there are.
+        read: What is read, as it was asked for: its request may give up meanwhile.
+    """
+
+    sequence: Sequence
+    inputs: StepInputs | None
+    first: int
+    num_rows: int
+    read: Reading | None = None
+
+    @property
+    def rows(self) -> slice:
+        """Which rows they are."""
+        return slice(self.first, self.first + self.num_rows)
+
+
+class Batch:
+    """Sequences of a target that run together.
+
+    Args:
+        session: The target, on CPU; nothing else may use it.
+        num_sequences: Most requests at a time, at least 1.
+
+    Attributes:
+        session: The `session` argument.
+        sequences: One for each of them.
+        counts: What its runs were made of.
+
+    Raises:
+        OptionError: The target cannot run several (`why_alone`), or memory has no room for them.
+        BundleError: The head cannot be loaded.
+    """
+
+    def __init__(self, session: OrtSession, num_sequences: int) -> None:
+        why = why_alone(session)
+        if why is not None:
+            raise OptionError(f"parallel is {num_sequences}, but {why}")
+        needed, memory = num_sequences * session.cache.nbytes, memory_bytes()
+        if memory is not None and needed > memory:
+            raise OptionError(
+                f"parallel is {num_sequences}, but the caches of so many requests take up to "
+                f"{needed / 1e9:.1f} GB, and this machine has {memory / 1e9:.1f} GB: take fewer, "
+                "less context, or kv_cache q8"
+            )
+        manifest = session.bundle.manifest
+        own = session.cache
+        form = own.form if isinstance(own, KvCache) else "f32"
+        self.session, self.counts = session, RunCounts()
+        self._cache = cache_of(manifest, form, num_sequences)
+        caches = (self._cache.sequence(number) for number in range(num_sequences))
+        self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
+        widest = session.widths[-1]
+        most = max(manifest.prefill_rows, num_sequences * widest)
+        self._whole = Buffers.empty(most, manifest, self._cache)
+        self._buffers: dict[int, Buffers] = {}
+        self._head = BatchHead(session.bundle, num_sequences * widest)
+        self._batcher = Batcher(session.widths, session.step_costs, most)
+        self._paid: list[tuple[Sequence, int, float]] = []
+
+    def run(self, some: Several[Sequence] | None = None) -> bool:
+        """Run a step of those that wait.
+
+        Args:
+            some: Take part, if they wait; None for all.
+
+        Returns:
+            Whether there was anything to run. What fails is told to those who take part.
+        """
+        waiting = [it for it in self.sequences if it.is_waiting]
+        if some is not None:
+            waiting = [it for it in waiting if it in some]
+        self._settle()
+        try:
+            parts = self._alone(waiting[0]) if len(waiting) == 1 else self._shared_out(waiting)
+        except Exception as error:
+            for sequence in waiting:
+                sequence.failed(_copied(error))
+            return True
+        if not parts:
+            return bool(waiting)
+        try:
+            self._compute(parts)
+        except Exception as error:
+            for part in parts:
+                part.sequence.failed(_copied(error))
+        return True
+
+    def release(self) -> None:
+        """Drop the head's graphs."""
+        self._head.release()
+
+    def _settle(self) -> None:
+        """Learn what the last shared step has brought."""
+        paid, self._paid = self._paid, []
+        if paid:
+            gained = sum(sequence.num_gained - before for sequence, before, _ in paid)
+            self._batcher.took(gained, sum(cost for _, _, cost in paid))
+
+    def _alone(self, sequence: Sequence) -> list[_Part]:
+        """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
+        asked = sequence.asked
+        if isinstance(asked, Verifying):
+            inputs = asked.offers.propose(sequence.length)
+            return [_Part(sequence, inputs, 0, inputs.rows)]
+        if asked is None:
+            return []
+        most_rows = self.session.bundle.manifest.prefill_rows
+        num_tokens = min(sequence.num_readable(asked), most_rows)
+        return [_Part(sequence, None, 0, num_tokens, asked)]
+
+    def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
+        """Who gets which rows: those that decode first."""
+        offered = list(_offered(waiting))
+        reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Reading)]
+        reading.sort(key=lambda pair: pair[0].reading_since)
+        nodes, tokens, costs = self._batcher.share(
+            [(worths, least, sequence.length) for sequence, _, worths, least in offered],
+            [(sequence.num_readable(asked), sequence.length) for sequence, asked in reading],
+        )
+        parts, first = list[_Part](), 0
+        for (sequence, asked, _, _), num_nodes, cost in zip(offered, nodes, costs, strict=True):
+            try:
+                inputs = asked.offers.take(num_nodes, cost)
+            except Exception as error:
+                sequence.failed(error)
+                continue
+            parts.append(_Part(sequence, inputs, first, inputs.num_nodes))
+            self._paid.append((sequence, sequence.num_gained, cost))
+            first += inputs.num_nodes
+        for (sequence, read), num_tokens in zip(reading, tokens, strict=True):
+            if num_tokens:
+                parts.append(_Part(sequence, None, first, num_tokens, read))
+                first += num_tokens
+        return parts
+
+    def _compute(self, parts: Several[_Part]) -> None:
+        """Run all blocks over the rows, and the head over those whose logits are asked for."""
+        last = parts[-1]
+        buffers = self._of(last.first + last.num_rows)
+        num_nodes = last.num_rows if last.inputs is None else last.inputs.num_nodes
+        self._fill(buffers, parts, last.first + num_nodes)
+        session = self.session
+        with session.open_device():
+            session.switcher.ensure("prefill", "decode")
+            session.forward.embed(buffers)
+            for block in range(len(session.blocks)):
+                session.blocks.run(block, "decode", buffers)
+            for sequence in self.sequences:
+                sequence.end_run()
+            self._hand_out(parts, session.blocks.hidden_out(buffers))
+        self.counts.add(
+            [part.num_rows for part in parts if part.inputs is not None],
+            [part.num_rows for part in parts if part.inputs is None],
+        )
+
+    def _hand_out(self, parts: Several[_Part], hidden: NDArray[np.float32]) -> None:
+        verified = [part for part in parts if part.inputs is not None]
+        num_verified = sum(part.num_rows for part in verified)
+        logits = self._head.first(hidden, num_verified)
+        for part in parts:
+            if part.inputs is not None:
+                part.sequence.has_verified(part.inputs, logits[part.rows])
+                continue
+            try:
+                if part.read is not None and part.read.on_logits is not None:
+                    for rows in self._head.parts(hidden, part.rows):
+                        part.read.on_logits(rows)
+                part.sequence.has_read(part.num_rows)
+            except Exception as error:
+                part.sequence.failed(error)
+
+    def _fill(self, buffers: Buffers, parts: Iterable[_Part], num_rows: int) -> None:
+        """Fill all that the graphs read."""
+        ids, positions, path = buffers.input_ids, buffers.position_ids, buffers.path or {}
+        parents, sequences, lengths = path["parents"], path["sequences"], path["lengths"]
+        ids[num_rows:] = positions[num_rows:] = 0
+        path["span"][:] = 0, num_rows
+        reading = {part.sequence.number for part in parts if part.inputs is None}
+        for sequence in self.sequences:  # also those without rows: what is pending is applied
+            lengths[sequence.number] = sequence.length
+            sequence.begin_run(reads=sequence.number in reading)
+        for part in parts:
+            sequence, rows = part.sequence, part.rows
+            length = sequence.length
+            sequences[rows] = sequence.number
+            if part.inputs is not None:
+                ids[rows] = part.inputs.input_ids[: part.num_rows]
+                positions[rows] = part.inputs.position_ids[: part.num_rows]
+                own = sequence.steps[part.inputs.rows].path or {}
+                parents[rows] = own["parents"][: part.num_rows] + part.first
+                rows = slice(rows.start, rows.start + part.inputs.num_nodes)
+            elif part.read is not None:
+                ids[rows] = sequence.left(part.read)[: part.num_rows]
+                positions[rows] = np.arange(length, length + part.num_rows)
+                parents[rows] = np.arange(rows.start - 1, rows.stop - 1)
+            parents[part.first] = -1
+            sequence.write(ids[rows], part.first)
+
+    def _of(self, num_rows: int) -> Buffers:
+        """Buffers of at least so many rows, which are bound once."""
+        if num_rows > _EXACT_ROWS:
+            num_rows = min(-(-num_rows // _WIDE_ROWS) * _WIDE_ROWS, self._whole.rows)
+        found = self._buffers.get(num_rows)
+        if found is None:
+            found = self._buffers[num_rows] = self._whole.part(0, num_rows)
+        return found
+
+
+def why_alone(session: OrtSession) -> str | None:
+    """Why a target runs one request at a time; None where it may run several."""
+    if session.device.provider != "cpu" or not isinstance(session.cache, KvCache):
+        return f"on {session.device.provider} requests run one at a time"
+    if session.device.reads_tokens:
+        return "folders of other tools run one request at a time"
+    if session.switcher.memory_budget is not None or not session.switcher.keeps_both:
+        budget = session.switcher.memory_budget
+        why = "blocks are switched" if budget is None else "a memory budget has blocks loaded"
+        return f"{why} one by one, for one request"
+    if not (session.is_exact_on_branches and session.is_exact_at_any_rows):
+        return "its rows were not exact beside others when it was tested"
+    if not session.is_exact_after_prefill:
+        return "its prefill graphs were not exact when it was tested"
+    return None
+
+
+def most_together(session: OrtSession) -> int:
+    """How many requests a target may well run at a time: their caches take a quarter of memory."""
+    memory = memory_bytes()
+    if memory is None:
+        return _MOST_TOGETHER
+    return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
+
+
+_Offered = tuple[Sequence, Verifying, NDArray[np.float32], int]
+
+
+def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
+    """What those that decode offer; who cannot is told."""
+    for sequence in waiting:
+        asked = sequence.asked
+        if isinstance(asked, Verifying):
+            try:
+                yield sequence, asked, *asked.offers.offer(sequence.length)
+            except Exception as error:
+                sequence.failed(error)
+
+
+def _copied(error: Exception) -> Exception:
+    """The same error, with a traceback of its own."""
+    try:
+        copied = type(error)(*error.args)
+    except Exception:  # a class with arguments of its own
+        return error
+    copied.__cause__ = error
+    return copied

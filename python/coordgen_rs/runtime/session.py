@@ -1,0 +1,225 @@
+"""What generation needs from a target: the `Session` protocol."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.errors import OptionError, arguments
+
+if TYPE_CHECKING:
+    from coordgen_rs.runtime.snapshot import Snapshot
+
+COMMITS = ("auto", "canonical", "compact")
+"""Ways to commit drafts; `auto` chooses by what was measured."""
+
+
+class StepCost(NamedTuple):
+    """The time of a step, in microseconds; it grows with the tokens that its rows attend to.
+
+    Attributes:
+        base: Cost with an empty cache.
+        per_token: Additional cost per committed token.
+        experts: Experts of all layers that it reads where its tokens are unrelated, within a memory
+            budget those that are not in memory then; 0 where there are none.
+        per_expert: What each of them costs.
+    """
+
+    base: float
+    per_token: float
+    experts: float = 0.0
+    per_expert: float = 0.0
+
+
+class SavedPrefix(NamedTuple):
+    """Committed tokens of a session, to be put back into it later.
+
+    Attributes:
+        token_ids: `(tokens,) u32`.
+        layers: Per layer keys and values, `(1, kv_heads, tokens, ..)` as the cache holds them;
+            copies.
+        states: Those of recurrent layers behind some of the tokens; None where there are no such
+            layers.
+    """
+
+    token_ids: NDArray[np.uint32]
+    layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+    states: "Sequence[Snapshot] | None" = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all keys and values, and states."""
+        states = sum(state.nbytes for state in self.states or ())
+        return states + sum(array.nbytes for pair in self.layers for array in pair)
+
+    def reachable(self, length: int) -> int:
+        """Most tokens, at most `length`, that are put back without any being read again."""
+        if self.states is None:
+            return length
+        return max((it.length for it in self.states if it.length <= length), default=0)
+
+
+OnLogits = Callable[[NDArray[np.float32]], None] | None
+"""Reads logits, which are only valid during the call."""
+
+OnRead = Callable[[int], None] | None
+"""Told how many tokens of a prompt have been read."""
+
+GapWork = Callable[[], bool] | None
+"""Does a small part of the work for load gaps; returns whether there is more."""
+
+
+class Session(Protocol):
+    """A target with a cache. After any exception the cache holds exactly the committed tokens.
+
+    Attributes:
+        request: Number of the request that owns the session; each new request adds 1.
+        gap_work: Work in small parts, to do while a step waits for a block to be loaded. It is
+            called repeatedly until it returns False, and must not touch this session.
+    """
+
+    request: int
+    gap_work: GapWork
+
+    @property
+    def length(self) -> int:
+        """Number of committed tokens."""
+
+    @property
+    def capacity(self) -> int:
+        """Number of tokens that the cache can hold."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of columns of the logits."""
+
+    @property
+    def end_token_ids(self) -> Sequence[int]:
+        """Tokens that end an answer."""
+
+    @property
+    def allowed_commits(self) -> Sequence[str]:
+        """Ways to commit that are allowed: "canonical", "compact"."""
+
+    @property
+    def exact_commits(self) -> Sequence[str]:
+        """Those of them that change no token here; "auto" takes compact where it is among them."""
+
+    @property
+    def step_inputs(self) -> Sequence[StepInputs]:
+        """The input buffers of the decode graphs, one per width, narrowest first."""
+
+    @property
+    def step_costs(self) -> Sequence[StepCost] | None:
+        """Microseconds of a step of each width; None if all cost the same."""
+
+    def prefill(
+        self,
+        token_ids: NDArray[np.uint32],
+        *,
+        on_logits: OnLogits = None,
+        on_read: OnRead = None,
+    ) -> SwitchReport | None:
+        """Compute the given tokens after the committed ones, and commit them.
+
+        Args:
+            token_ids: `(tokens,) u32`.
+            on_logits: Called with the logits `(rows, vocab_size) f32` of the next tokens, several
+                times, until each token had its row; they are only valid during the call. With None,
+                no logits are computed.
+            on_read: Called behind each chunk with how many of the tokens are committed. It may end
+                the prefill by an exception: what is committed stays.
+
+        Returns:
+            How loading went; None if nothing had to be loaded.
+        """
+
+    def step(self, inputs: StepInputs) -> NDArray[np.float32]:
+        """Run the decode graph that `inputs` belongs to.
+
+        Args:
+            inputs: Filled inputs of one of the decode graphs.
+
+        Returns:
+            Logits `(rows, vocab_size) f32`, valid until the next call. Nothing is committed.
+        """
+
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache."""
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` committed tokens; some may be read again for that."""
+
+    def close(self) -> None:
+        """Release what it holds; later runs raise SessionClosedError."""
+
+
+@runtime_checkable
+class KeepsTokens(Protocol):
+    """A session that knows which tokens it holds, so that the next request may reuse them."""
+
+    @property
+    def reusable_ids(self) -> NDArray[np.uint32]:
+        """The committed tokens, from the first, that need not be computed again, `(tokens,) u32`.
+
+        Keys and values of each are bit-equal to what a prefill of the same tokens would give.
+        """
+
+    def reachable(self, length: int) -> int:
+        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
+
+
+@runtime_checkable
+class KeepsPrefixes(KeepsTokens, Protocol):
+    """A session whose committed tokens can be saved, and put back after other requests."""
+
+    def saved_prefix(self) -> SavedPrefix:
+        """A copy of `reusable_ids` with their keys and values."""
+
+    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
+        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
+
+        Keys and values are bit-equal to those that were saved; behind what `reachable` tells,
+        tokens are read again. If it fails, nothing else is committed.
+        """
+
+
+class ReadsInPlace(Protocol):
+    """Reads a session's tokens in place, beside its runs, which only add to them."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it reads nothing any more."""
+
+    def before_change(self, length: int) -> None:
+        """Tokens behind the first `length` are about to be overwritten; waits for no disk."""
+
+
+@runtime_checkable
+class StoresPrefixes(KeepsPrefixes, Protocol):
+    """A session whose committed tokens may outlast the process (`prefix_store`)."""
+
+    @property
+    def state_sizes(self) -> Sequence[int]:
+        """Bytes of the states of each operator of recurrent layers; empty where there are none."""
+
+    def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
+        """The first tokens of `reusable_ids`, with their keys and values, not copied."""
+
+    def snapshots(self) -> "Sequence[Snapshot] | None":
+        """States of recurrent layers behind some of the tokens, ascending; None without such."""
+
+    def lend(self, reader: ReadsInPlace) -> None:
+        """Tell a reader before tokens that are committed now are overwritten."""
+
+
+def check_session(session: object) -> None:
+    """Check that something is a session.
+
+    Raises:
+        OptionError: It is something else.
+    """
+    if not hasattr(session, "step_inputs"):
+        raise OptionError(f"session must be a session, but is {arguments.shown(session)}")

@@ -1,0 +1,443 @@
+"""The database of finished requests: SQLite in WAL mode, by namespace.
+
+In: token ids of finished requests. Out: the same, in the order in which they were finished.
+Every change is one transaction, so a process that is killed loses at most the request in flight,
+and several processes may use one database. `requests.py` drafts from it.
+"""
+
+import errno
+import os
+import secrets
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
+from coordgen_rs.errors.process import NotCopied
+from coordgen_rs.store.history.fleet.directory import LIST_NAME
+from coordgen_rs.store.history.indexes import remove_indexes
+from coordgen_rs.store.history.rows import (
+    checked_limit,
+    checked_properties,
+    checked_request,
+    checked_size,
+    checked_summary,
+)
+
+DATABASE_NAME = "history.sqlite"
+SCHEMA_VERSION = 1
+
+DEFAULT_MAX_TOKENS = 10_000_000
+"""The limit of a history for which none was set."""
+
+_SPARED = 8
+"""An eighth of a limit of at least `_SPARED_FROM` tokens is evicted at once. An index holds what
+is evicted, so it is built again each time; below, all is read again in no time."""
+
+_SPARED_FROM = 8_192
+
+_BUSY_S = 5.0
+"""Seconds that a change waits for another process's change."""
+
+_SCHEMA = f"""
+CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch TEXT NOT NULL);
+CREATE TABLE requests (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    namespace INTEGER NOT NULL REFERENCES namespaces (id),
+    finished_at REAL NOT NULL,
+    prompt_len INTEGER NOT NULL,
+    num_tokens INTEGER NOT NULL,
+    token_ids BLOB NOT NULL
+);
+CREATE INDEX requests_by_namespace ON requests (namespace, number);
+CREATE TABLE total (num_tokens INTEGER NOT NULL);
+INSERT INTO total VALUES (0);
+CREATE TRIGGER counted AFTER INSERT ON requests
+BEGIN UPDATE total SET num_tokens = num_tokens + new.num_tokens; END;
+CREATE TRIGGER discounted AFTER DELETE ON requests
+BEGIN UPDATE total SET num_tokens = num_tokens - old.num_tokens; END;
+PRAGMA user_version = {SCHEMA_VERSION};
+"""
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """A finished request.
+
+    Attributes:
+        namespace: The namespace it belongs to.
+        finished_at: Seconds since 1970.
+        prompt_len: How many of the tokens are the prompt; the others are the answer.
+        token_ids: `uint32`, little-endian.
+        number: Its number in the order of storing; 0 if not stored yet.
+    """
+
+    namespace: str
+    finished_at: float
+    prompt_len: int
+    token_ids: bytes
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class NamespaceSummary:
+    """What a namespace holds."""
+
+    namespace: str
+    num_requests: int
+    num_tokens: int
+    first_finished_at: float
+    last_finished_at: float
+
+
+class NoHistoryError(HistoryError):
+    """There is no database, or one in which nothing was ever created."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What storing changed.
+
+    Attributes:
+        numbers: The numbers of the new requests.
+        evicted: How many requests were evicted, by namespace.
+    """
+
+    numbers: list[int]
+    evicted: dict[str, int]
+
+
+class HistoryStore(NotCopied):
+    """The requests of a directory.
+
+    Args:
+        directory: Created if missing; what is created is readable by its owner only.
+        fingerprint: Identifies tokenizer and vocabulary; None accepts what the database has.
+        vocab_size: Number of ids in the vocabulary; needed to create the database.
+        read_only: Create and change nothing.
+
+    Attributes:
+        fingerprint: The fingerprint in the database.
+        vocab_size: The vocabulary size in the database.
+        path: The database.
+        read_only: Whether nothing may be changed.
+        connection: SQLite's; what else the database holds is in `corpus/tables.py`.
+
+    Raises:
+        HistoryMismatchError: The database was written with another tokenizer or vocabulary.
+        HistoryError: The database is damaged, of another version or no regular file;
+            NoHistoryError, a HistoryError, if there is none.
+        sqlite3.OperationalError, OSError: The directory or the database cannot be written.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        fingerprint: str | None = None,
+        vocab_size: int | None = None,
+        read_only: bool = False,
+    ) -> None:
+        directory = directory.absolute()  # others open it again, from wherever the process is
+        path = directory / DATABASE_NAME
+        self.path, self.read_only = path, read_only
+        if directory.exists() and not directory.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(directory))
+        if path.exists() and not path.is_file():  # SQLite would wait for a pipe
+            raise HistoryError(f"{path} is not a regular file")
+        if not path.exists() and (directory / LIST_NAME).exists():  # it would write over indexes
+            raise HistoryError(
+                f"{directory} holds a fleet's history, which --fleet-history reads: keep your own "
+                "in another directory"
+            )
+        if fingerprint is None or vocab_size is None or read_only:
+            if not path.exists():
+                raise NoHistoryError(f"{directory} holds no history: no {DATABASE_NAME}")
+        else:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _create_private(path)
+        mode = "mode=rwc"
+        if read_only:
+            # Without a log beside it nothing is to be recovered, and no file need be made for that.
+            has_log = path.with_name(f"{DATABASE_NAME}-wal").exists()
+            mode = "mode=ro" if has_log else "mode=ro&immutable=1"
+        self.connection = sqlite3.connect(
+            f"file:{quote(bytes(path.absolute()))}?{mode}",
+            uri=True,
+            timeout=_BUSY_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            self._open(fingerprint, vocab_size)
+        except sqlite3.OperationalError:
+            self.close()
+            raise
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # messages quote damaged text
+            self.close()
+            raise HistoryError(f"{path} cannot be read: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, fingerprint: str | None, vocab_size: int | None) -> None:
+        if not self.read_only:
+            self._use_wal()
+        version = self._value("PRAGMA user_version")
+        if version == 0 and not self.read_only and fingerprint and vocab_size:
+            with self.connection:  # another process may have been first
+                self.begin()
+                if self._value("PRAGMA user_version") == 0:
+                    self._create(fingerprint, vocab_size)
+            version = SCHEMA_VERSION
+        if version == 0:  # as a disk that ran full left it
+            raise NoHistoryError(f"{self.path.parent} holds no history: {self.path.name} is empty")
+        if version != SCHEMA_VERSION:
+            raise HistoryError(
+                f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}"
+            )
+        rows = self.connection.execute("SELECT name, value FROM properties").fetchall()
+        self.fingerprint, self.vocab_size = checked_properties(rows, self.path)
+        for what, expected, found in (
+            ("tokenizer fingerprint", fingerprint, self.fingerprint),
+            ("vocabulary size", vocab_size, self.vocab_size),
+        ):
+            if expected not in (None, found):
+                raise HistoryMismatchError(
+                    f"{self.path} was written with another tokenizer: its {what} is {found}, "
+                    f"not {expected}"
+                )
+
+    def _use_wal(self) -> None:
+        """Switch to WAL, waiting for other processes, which SQLite does not do here by itself.
+
+        Raises:
+            sqlite3.OperationalError: The database stays locked.
+        """
+        end = time.monotonic() + _BUSY_S
+        while True:
+            try:
+                self.connection.execute("PRAGMA journal_mode = WAL").fetchall()
+                break
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > end:
+                    raise
+                time.sleep(0.01)
+        # A commit outlasts the process; only a power failure may take the last ones.
+        self.connection.execute("PRAGMA synchronous = NORMAL")
+        self.connection.execute("PRAGMA secure_delete = ON")
+
+    def _create(self, fingerprint: str, vocab_size: int) -> None:
+        statement = ""
+        for line in _SCHEMA.splitlines():  # `executescript` would commit in between
+            statement += line + "\n"
+            if sqlite3.complete_statement(statement):
+                self.connection.execute(statement)
+                statement = ""
+        self.connection.executemany(
+            "INSERT INTO properties VALUES (?, ?)",
+            [("fingerprint", fingerprint), ("vocab_size", str(vocab_size))],
+        )
+
+    def begin(self) -> None:
+        """Begin a transaction, having waited for those of other processes.
+
+        Within `with store.connection`, which ends it: that is SQLite's own code, where no interrupt
+        comes between.
+
+        Raises:
+            sqlite3.Error: It cannot be written; then nothing is changed.
+        """
+        self.connection.execute("BEGIN IMMEDIATE")
+
+    def _value(self, query: str, *parameters: object) -> int:
+        (value,) = self.connection.execute(query, parameters).fetchone() or (None,)
+        if not isinstance(value, int | None):
+            raise HistoryError(f"{self.path} is damaged: {value!r:.60} where a number should be")
+        return value or 0
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of all namespaces together: beyond them, the oldest requests are evicted.
+
+        An eighth of the limit is evicted at once, so that indexes are seldom built again; of a
+        limit below 8,192 tokens, no more than must be. The newest request stays if it fits alone.
+        Kept in the database, for all who open it. What is there already is evicted when the next
+        request is stored.
+        """
+        query = "SELECT value FROM properties WHERE name = 'max_tokens'"
+        row = self.connection.execute(query).fetchone()
+        return DEFAULT_MAX_TOKENS if row is None else checked_limit(row[0], self.path)
+
+    @max_tokens.setter
+    def max_tokens(self, max_tokens: int) -> None:
+        max_tokens = arguments.count("max_tokens", max_tokens)
+        self.connection.execute(
+            "INSERT OR REPLACE INTO properties VALUES ('max_tokens', ?)", (str(max_tokens),)
+        )
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all namespaces."""
+        return self._value("SELECT num_tokens FROM total")
+
+    def epoch(self, namespace: str) -> str:
+        """Changes with each clearing and eviction: nothing older is used; "" for none."""
+        query = "SELECT epoch FROM namespaces WHERE name = ?"
+        row = self.connection.execute(query, (namespace,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def count_tokens(self, namespace: str) -> int:
+        """Tokens of a namespace."""
+        query = "SELECT SUM(num_tokens) FROM requests JOIN namespaces ON id = namespace "
+        return self._value(query + "WHERE name = ?", namespace)
+
+    def add(self, requests: list[StoredRequest]) -> Stored:
+        """Store requests and evict the oldest ones, all or nothing.
+
+        Args:
+            requests: Their own numbers do not matter. One above `max_tokens` is evicted at once.
+
+        Raises:
+            HistoryError: Its limit, or a request that is to be evicted, is damaged.
+            sqlite3.Error: The database cannot be written.
+        """
+        numbers = []
+        with self.connection:
+            self.begin()
+            for request in requests:
+                row = (
+                    self._namespace_id(request.namespace),
+                    request.finished_at,
+                    request.prompt_len,
+                    len(request.token_ids) // 4,
+                    request.token_ids,
+                )
+                cursor = self.connection.execute(
+                    "INSERT INTO requests "
+                    "(namespace, finished_at, prompt_len, num_tokens, token_ids) "
+                    "VALUES (?, ?, ?, ?, ?)",
+                    row,
+                )
+                numbers.append(int(cursor.lastrowid or 0))
+            evicted = self._evict()
+        with suppress(OSError):  # nobody opens them any more, and the next ones take their place
+            remove_indexes(self.path.parent, evicted, others=False)
+        return Stored(numbers, evicted)
+
+    def _namespace_id(self, namespace: str) -> int:
+        self.connection.execute(
+            "INSERT OR IGNORE INTO namespaces (name, epoch) VALUES (?, ?)",
+            (namespace, secrets.token_hex(8)),
+        )
+        return self._value("SELECT id FROM namespaces WHERE name = ?", namespace)
+
+    def _evict(self) -> dict[str, int]:
+        limit, newest = self.max_tokens, self._value("SELECT MAX(number) FROM requests")
+        spared = limit // _SPARED if limit >= _SPARED_FROM else 0
+        surplus = self.num_tokens - limit
+        surplus += spared if surplus > 0 else 0
+        evicted: list[tuple[int]] = []
+        names: Counter[str] = Counter()
+        query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
+        for row in self.connection.execute(query + "ORDER BY number"):
+            if surplus <= 0:
+                break
+            number, num_tokens, name = checked_size(row, self.path)
+            if number == newest and surplus <= spared:  # it fits by itself
+                break
+            evicted.append((number,))
+            names[name] += 1
+            surplus -= num_tokens
+        self.connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
+        self.connection.executemany(
+            "UPDATE namespaces SET epoch = ? WHERE name = ?",
+            [(secrets.token_hex(8), name) for name in names],
+        )
+        return dict(names)
+
+    def newest(self, namespace: str, num_tokens: int) -> int:
+        """The number behind which a namespace's newest requests begin, of so many tokens.
+
+        The newest one of all is among them, however long it is.
+        """
+        query = (
+            "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
+            "WHERE name = ? ORDER BY number DESC"
+        )
+        rows = self.connection.execute(query, (namespace,))
+        for place, row in enumerate(rows):
+            number, length, _ = checked_size(row, self.path)
+            num_tokens -= length
+            if num_tokens < 0 and place > 0:
+                return number
+        return 0
+
+    def read(self, namespace: str | None = None, after: int = 0) -> Iterator[StoredRequest]:
+        """The requests of a namespace, or of all, with numbers above `after`, the oldest first."""
+        query = (
+            "SELECT name, finished_at, prompt_len, token_ids, number "
+            "FROM requests JOIN namespaces ON id = namespace WHERE number > ? "
+        )
+        parameters: tuple[object, ...] = (after,)
+        if namespace is not None:
+            query, parameters = query + "AND name = ? ", (after, namespace)
+        for row in self.connection.execute(query + "ORDER BY number", parameters):
+            yield StoredRequest(*checked_request(row, self.path))
+
+    def namespaces(self) -> list[NamespaceSummary]:
+        """All namespaces, by name."""
+        query = (
+            "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
+            "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
+        )
+        rows = self.connection.execute(query)
+        return [NamespaceSummary(*checked_summary(row, self.path)) for row in rows]
+
+    def names(self) -> list[str]:
+        """The namespaces' names, also where their requests are damaged."""
+        rows = self.connection.execute("SELECT name FROM namespaces")
+        return [name for (name,) in rows if isinstance(name, str)]
+
+    def clear(self, namespace: str | None = None) -> int:
+        """Erase the requests of a namespace, or of all; return how many there were."""
+        with self.connection:
+            self.begin()
+            before = self._value("SELECT COUNT(*) FROM requests")
+            if namespace is None:
+                self.connection.execute("DELETE FROM requests")
+                self.connection.execute("DELETE FROM namespaces")
+            else:
+                identity = "(SELECT id FROM namespaces WHERE name = ?)"
+                query = f"DELETE FROM requests WHERE namespace = {identity}"
+                self.connection.execute(query, (namespace,))
+                self.connection.execute("DELETE FROM namespaces WHERE name = ?", (namespace,))
+            cleared = before - self._value("SELECT COUNT(*) FROM requests")
+        self.connection.execute("VACUUM")
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return cleared
+
+    def close(self) -> None:
+        """Close the database."""
+        self.connection.close()
+
+
+def told_evictions(store: HistoryStore, evicted: dict[str, int]) -> str:
+    """A message that says what was evicted, and from which namespaces."""
+    parts = (f"{count} of {name!r}" for name, count in sorted(evicted.items()))
+    return (
+        f"{store.path.parent} holds at most {store.max_tokens} tokens, so the oldest requests were "
+        f"evicted: {', '.join(parts)}"
+    )
+
+
+def _create_private(path: Path) -> None:
+    """Create the file, for its owner only, if it is not there; SQLite's own beside it follow it."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))

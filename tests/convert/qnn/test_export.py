@@ -1,0 +1,302 @@
+"""Bundles for QNN: what is in the graphs, and how near they are to the checkpoint."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+import reference
+from checkpoints import CHECKPOINTS, write_checkpoint
+from coordgen_rs import Bundle
+from coordgen_rs.bundle.manifest import Manifest
+from coordgen_rs.cli.main import main
+from coordgen_rs.convert.calibration.texts import read_texts
+from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.qnn import graph as qnn_graph
+from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.errors import BundleError, OptionError, UnsupportedModelError
+from qnn_bundles import SMALL, float_logits
+
+HTP_OPERATORS = {
+    "Add",
+    "Concat",
+    "DequantizeLinear",
+    "MatMul",
+    "Mul",
+    "QuantizeLinear",
+    "RMSNormalization",
+    "Reshape",
+    "Sigmoid",
+    "Softmax",
+    "Split",
+    "Sub",
+    "Transpose",
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A bundle of a random model with grouped heads and biases, in two blocks."""
+    folder = tmp_path_factory.mktemp("qnn-export")
+    source = write_checkpoint(folder / "checkpoint", family="qwen2", layers=3)
+    export_qnn(source, folder / "bundle", soc="8-gen-3", blocks=2, **SMALL)
+    return Bundle.open(folder / "bundle")
+
+
+@pytest.mark.parametrize("change", [lambda source: source, rotated], ids=["as it is", "rotated"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_float_graphs_compute_what_the_checkpoint_says(tmp_path, family, kv_heads, change):
+    path = write_checkpoint(tmp_path / "model", family=family, kv_heads=kv_heads)
+    token_ids = np.random.default_rng(1).integers(0, 128, 150)
+    expected = reference.forward(*reference.load_checkpoint(path), token_ids)
+    got = float_logits(change(open_checkpoint(path)), token_ids, 2)
+    assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
+
+
+def graphs(bundle):
+    return {
+        name: onnx.load(bundle.file(name), load_external_data=False)
+        for name in bundle.manifest.files
+        if name.endswith(".onnx")
+    }
+
+
+def test_only_operators_that_the_htp_runs(small):
+    for name, model in graphs(small).items():
+        assert {node.op_type for node in model.graph.node} <= HTP_OPERATORS, name
+
+
+def test_inputs_and_outputs_are_integers_of_fixed_shape(small):
+    for model in graphs(small).values():
+        for item in [*model.graph.input, *model.graph.output]:
+            tensor = item.type.tensor_type
+            assert tensor.elem_type in (TensorProto.UINT8, TensorProto.UINT16)
+            assert all(dim.dim_value > 0 for dim in tensor.shape.dim), item
+
+
+def test_both_widths_of_a_block_are_the_same_graph(small):
+    made = graphs(small)
+    for files in [block.graphs for block in small.manifest.blocks]:
+        one, other = (made[file].graph for file in files.values())
+        assert one.node == other.node
+        assert one.initializer == other.initializer
+
+
+def test_keys_and_values_are_tied_around_the_middle(small):
+    qnn = small.manifest.qnn
+    assert qnn.is_exact
+    for block, model in zip(
+        small.manifest.blocks,
+        [graphs(small)[b.graphs[8]] for b in small.manifest.blocks],
+        strict=True,
+    ):
+        constants = {item.name: item for item in model.graph.initializer}
+        for number in block.layers:
+            for kind in ("key", "value"):
+                names = qnn_graph.key_value_names(number, kind)
+                found = {
+                    tuple(float(numpy_helper.to_array(constants[name])) for name in node.input[1:])
+                    for node in model.graph.node
+                    if node.op_type in ("QuantizeLinear", "DequantizeLinear")
+                    and any(text.startswith(names[0]) for text in (node.input[0], node.output[0]))
+                    and "by_row" not in node.name
+                }
+                encoding = getattr(qnn.caches[number], kind)
+                assert found == {(encoding.scale, 128.0)}
+
+
+def test_only_what_is_stored_has_8_bits(small):
+    caches = [encoding for it in small.manifest.qnn.caches for encoding in (it.key, it.value)]
+    scales = {(encoding.scale, 128) for encoding in caches}
+    for block in small.manifest.blocks:
+        graph = graphs(small)[block.graphs[8]].graph
+        constants = {item.name: item for item in graph.initializer}
+        found = {
+            tuple(numpy_helper.to_array(constants[name]).item() for name in node.input[1:])
+            for node in graph.node
+            if node.op_type == "QuantizeLinear"
+            and constants[node.input[2]].data_type == TensorProto.UINT8
+        }
+        assert found
+        assert found <= scales
+
+
+def test_blocks_hand_on_hidden_states_under_one_encoding(small):
+    assert len(small.manifest.qnn.hidden) == 3
+    assert small.embedding().dtype == np.uint16
+
+
+def test_held_out_text_is_answered_like_the_float_model(tmp_path):
+    texts = CHECKPOINTS["embedded"].parent / "calibration.jsonl"
+    few = tmp_path / "few.jsonl"
+    few.write_text("".join(texts.read_text().splitlines(keepends=True)[:6]))
+    report = export_qnn(
+        CHECKPOINTS["embedded"],
+        tmp_path / "bundle",
+        soc="8-gen-2",
+        calibration=few,
+        **SMALL,
+    )
+    assert report.tokens > 200
+    assert report.argmax_agreement > 0.9
+    assert min(report.block_cosine) > 0.99
+    assert report.file_bytes.keys() == Bundle.open(tmp_path / "bundle").manifest.files.keys()
+    assert report.lines()[1].startswith("same next token as float: 9")
+    assert 0 < report.divergence < 0.05
+    assert list(report.stage_seconds) == ["start", "layer", "head", "block", "comparing"]
+    assert report.seconds == sum(report.stage_seconds.values()) > 0
+    assert report.lines()[-2].startswith("time: ")
+    assert report.lines()[-1].startswith("memory: ")
+    assert report.peak_bytes > report.float_bytes > 4 * 1_000_000
+    assert report.perplexity == pytest.approx(report.float_perplexity, rel=0.05)
+
+
+@pytest.mark.parametrize("options", [{"weights": "int4"}, {"cache_type": "uint16"}])
+def test_other_precisions_are_written(tmp_path, options):
+    source = write_checkpoint(tmp_path / "checkpoint")
+    report = export_qnn(source, tmp_path / "bundle", soc="8-gen-2", **SMALL, **options)
+    bundle = Bundle.open(tmp_path / "bundle")
+    assert bundle.manifest.qnn.is_exact
+    assert bundle.manifest.qnn.caches[0].key.dtype == options.get("cache_type", "uint8")
+    assert bundle.manifest.weights == options.get("weights", "int8")
+    assert min(report.block_cosine) > (0.7 if "weights" in options else 0.95)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"soc": "nokia"}, "soc is 'nokia'"),
+        ({"weights": "fp32"}, "weights is 'fp32'"),
+        ({"cache_type": "int4"}, "cache_type is 'int4'"),
+        ({"decode_rows": 64}, "decode_rows is 64, expected at most prefill_rows, 32"),
+        ({"context": 9999}, "context is 9999"),
+        ({"blocks": 0}, "blocks is 0"),
+    ],
+)
+def test_wrong_options_leave_nothing_behind(tmp_path, options, message):
+    source = write_checkpoint(tmp_path / "checkpoint")
+    with pytest.raises(OptionError, match=message):
+        export_qnn(source, tmp_path / "bundle", **({"soc": "8-gen-2"} | SMALL | options))
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
+
+
+def test_every_fourth_piece_is_held_out(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    lines = [json.dumps({"id": i, "prompt": chr(97 + i) * 3, "answer": "z"}) for i in range(8)]
+    path.write_text("\n".join(lines))
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert [chr(piece[0]) for piece in texts.held_out] == ["d", "h"]
+    assert len(texts.calibration) == 6
+    assert texts.calibration[0] == [97, 97, 97, 122]
+
+
+def test_a_single_piece_is_calibrated_with_and_not_compared_with_itself(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("abc")
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration == [[97, 98, 99]]
+    assert texts.held_out
+    assert texts.calibration[0] not in texts.held_out
+
+
+def test_tokens_that_no_answer_may_hold_are_refused_by_name(tmp_path):
+    source = write_checkpoint(tmp_path / "checkpoint")
+    (source / "generation_config.json").write_text('{"suppress_tokens": [5, 7]}')
+    with pytest.raises(UnsupportedModelError, match="has 2 tokens that no answer may hold"):
+        export_qnn(source, tmp_path / "bundle", soc="8-gen-3", **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("a.txt", ""), ("a.txt", " \n\n"), ("a.jsonl", '{"text": ""}\n')]
+)
+def test_a_file_without_text_is_refused_though_a_tokenizer_adds_tokens(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(OptionError, match=r"a\..* holds no text"):
+        read_texts(path, lambda text: [1, *map(ord, text)], 100)
+
+
+def test_a_text_that_is_repeated_counts_once(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('"abc"\n' * 12)
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration == [[97, 98, 99]]
+    assert texts.held_out
+    assert texts.calibration[0] not in texts.held_out
+
+
+def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text('\ufeff"a\u2028b"\r\n"c"\n', "utf-8")
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration + texts.held_out == [[97, 0x2028, 98], [99]]
+
+
+def test_the_messages_of_a_chat_are_one_text(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    messages = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
+    path.write_text(json.dumps({"id": "chat", "messages": messages}))
+    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
+    assert texts.calibration == [[97, 98, 10, 99]]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "not json",
+        '{"id": "a"}',
+        '{"messages": [{"content": 1}, 2]}',
+        "[1]",
+        "[" * 200_000,
+        r'"\ud800"',
+    ],
+)
+def test_unusable_calibration_files_are_named(tmp_path, content):
+    path = tmp_path / "texts.jsonl"
+    path.write_text(content)
+    with pytest.raises(OptionError, match=r"texts\.jsonl"):
+        read_texts(path, lambda text: list(map(ord, text)), 100)
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_texts(tmp_path / "absent.txt", lambda text: [1], 100)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda qnn: qnn["caches"].pop(), "caches holds 2 layers"),
+        (lambda qnn: qnn["hidden"].pop(), "hidden holds 2 encodings"),
+        (lambda qnn: qnn["mask"].pop("scale"), r"qnn\.mask has no field scale"),
+        (lambda qnn: qnn["logits"].update(dtype="int3"), "expected one of uint8, uint16"),
+    ],
+)
+def test_damaged_manifests_are_refused(small, change, message):
+    document = json.loads(small.manifest.to_json())
+    change(document["qnn"])
+    with pytest.raises(BundleError, match=message):
+        Manifest.from_json(json.dumps(document))
+
+
+def test_manifests_written_before_qnn_are_read(bundle_of):
+    document = json.loads((bundle_of("embedded", "fp32") / "manifest.json").read_text())
+    del document["qnn"]
+    assert Manifest.from_json(json.dumps(document)).provider == "cpu"
+
+
+def test_an_interrupted_export_says_that_the_same_command_goes_on(tmp_path, monkeypatch, capsys):
+    def interrupted(checkpoint, out, **options):
+        folder = out.with_name(f".{out.name}.export")
+        folder.mkdir()
+        (folder / "layer_0.npz").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("coordgen_rs.convert.qnn.exporter.export_qnn", interrupted)
+    command = ["export", str(tmp_path), str(tmp_path / "out"), "--provider", "qnn", "--soc", "X"]
+    assert main(command) == 130
+    assert capsys.readouterr().err == (
+        "1 graph kept: the same command goes on from here\ncoordgen: error: interrupted\n"
+    )

@@ -1,0 +1,175 @@
+"""Exports that were interrupted: what is done is not done again, and nothing old gets in."""
+
+from importlib import metadata
+
+import numpy as np
+import pytest
+
+from checkpoints import write_checkpoint
+from coordgen_rs.convert.qnn.calibration import Ranges
+from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder
+from coordgen_rs.errors import ExportError
+from qnn_bundles import SMALL
+
+
+class StoppedError(Exception):
+    """What the tests stop an export by."""
+
+
+def stop_at(what, seen):
+    def on_progress(step, done, total):
+        seen.append(step)
+        if step == what:
+            raise StoppedError
+
+    return on_progress
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    path = tmp_path_factory.mktemp("work") / "checkpoint"
+    return write_checkpoint(path, family="qwen2", layers=3)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A short one: what is computed of it is not what is tested."""
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("the ferry runs again from wednesday")
+    return path
+
+
+@pytest.fixture(scope="module")
+def export(text):
+    """A function that exports, and tells what was done, in order."""
+
+    def exported(source, out, stop=None, **options):
+        seen = []
+        options = {"soc": "8-elite", "blocks": 2, "calibration": text, **SMALL, **options}
+        export_qnn(source, out, on_progress=stop_at(stop, seen), **options)
+        return seen
+
+    return exported
+
+
+@pytest.fixture(scope="module")
+def interrupted(export):
+    """A function that stops an export, and gives what it leaves behind."""
+
+    def stopped(source, out, stop, **options):
+        with pytest.raises(StoppedError):
+            export(source, out, stop, **options)
+        return out.with_name(f".{out.name}.export")
+
+    return stopped
+
+
+@pytest.fixture(scope="module")
+def whole(export, source, tmp_path_factory):
+    """A bundle that was exported at once."""
+    out = tmp_path_factory.mktemp("whole") / "bundle"
+    assert layers_of(export(source, out)) == ["layer 0", "layer 1", "layer 2"]
+    return out
+
+
+def layers_of(seen):
+    return [step for step in seen if step.startswith("layer")]
+
+
+@pytest.mark.parametrize("stop", ["layer 2", "comparing"])
+def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(
+    tmp_path, source, export, interrupted, whole, stop
+):
+    work = interrupted(source, tmp_path / "bundle", stop)
+    assert work.is_dir()
+    seen = layers_of(export(source, tmp_path / "bundle"))
+    assert seen == (["layer 2"] if stop == "layer 2" else [])
+    assert not work.exists()
+    for file in whole.iterdir():
+        assert (tmp_path / "bundle" / file.name).read_bytes() == file.read_bytes(), file.name
+    assert [it.name for it in tmp_path.iterdir()] == ["bundle"]
+
+
+@pytest.mark.parametrize("options", [{"weights": "int4"}, {"blocks": 1}])
+def test_another_option_starts_anew(tmp_path, source, export, interrupted, options):
+    interrupted(source, tmp_path / "bundle", "layer 2")
+    seen = export(source, tmp_path / "bundle", **options)
+    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_another_checkpoint_or_text_starts_anew(tmp_path, source, export, interrupted):
+    interrupted(source, tmp_path / "bundle", "layer 2")
+    other = write_checkpoint(tmp_path / "other", family="qwen2", layers=3, seed=7)
+    interrupted(other, tmp_path / "bundle", "head")
+    another = tmp_path / "text.txt"
+    another.write_text("one of many other texts")
+    seen = export(other, tmp_path / "bundle", calibration=another)
+    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_other_code_starts_anew(tmp_path, source, export, interrupted, monkeypatch):
+    code = tmp_path / "code" / "qnn"
+    code.mkdir(parents=True)
+    (code / "rounding.py").write_text("STEPS = 255\n")
+    monkeypatch.setattr("coordgen_rs.convert.qnn.work._CODE", code.parent)
+    interrupted(source, tmp_path / "bundle", "layer 2")
+    (code / "rounding.py").write_text("STEPS = 127\n")
+    seen = export(source, tmp_path / "bundle")
+    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_another_version_starts_anew_also_without_sources(
+    tmp_path, source, export, interrupted, monkeypatch
+):
+    monkeypatch.setattr("coordgen_rs.convert.qnn.work._CODE", tmp_path / "code")
+    interrupted(source, tmp_path / "bundle", "layer 2")
+    monkeypatch.setattr(metadata, "version", lambda _: "99")
+    seen = export(source, tmp_path / "bundle")
+    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+
+
+def test_a_cache_of_another_type_goes_on_from_the_same_layers(
+    tmp_path, source, export, interrupted
+):
+    interrupted(source, tmp_path / "bundle", "comparing")
+    assert layers_of(export(source, tmp_path / "bundle", cache_type="uint16")) == []
+
+
+@pytest.mark.parametrize("name", ["layer_001.npz", "layer_001.states.npy"])
+@pytest.mark.parametrize("content", [b"half", b""])
+def test_damaged_work_is_named(tmp_path, source, export, interrupted, name, content):
+    work = interrupted(source, tmp_path / "bundle", "layer 2")
+    (work / name).write_bytes(content)
+    with pytest.raises(ExportError, match=rf"{name} is damaged: remove .*\.bundle\.export"):
+        export(source, tmp_path / "bundle")
+
+
+def test_a_damaged_key_starts_anew(tmp_path):
+    work = tmp_path / ".bundle.export"
+    work.mkdir()
+    (work / "key").write_bytes(b"\xff\x00")
+    (work / "layer_000.npz").write_bytes(b"half")
+    assert WorkFolder(tmp_path / "bundle", "0f").num_found == 0
+    assert (work / "key").read_text() == "0f"
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "layer_000.npz/inside"])
+def test_what_no_export_wrote_is_kept(tmp_path, name):
+    mine = tmp_path / ".bundle.export" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    with pytest.raises(ExportError, match=r"holds .*, which no export wrote: move it elsewhere"):
+        WorkFolder(tmp_path / "bundle", "0f")
+    assert mine.read_text() == "mine"
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    def written_in_part(stream, states):
+        raise OSError("1024 requested and 512 written")
+
+    monkeypatch.setattr("coordgen_rs.convert.qnn.work.np.save", written_in_part)
+    work = WorkFolder(tmp_path / "bundle", "0f")
+    graph = PreparedGraph(Ranges({}), {}, {}, [])
+    with pytest.raises(ExportError, match=r"\.bundle\.export cannot be written: no space is left"):
+        work.save("layer_000", graph, np.zeros((1, 1), np.float32))

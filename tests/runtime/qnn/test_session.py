@@ -1,0 +1,353 @@
+"""A bundle on the HTP emulator: lossless, consistent after every ending, and clear in refusal."""
+
+import dataclasses
+import json
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from answers import tokens_of
+from coordgen_rs import (
+    Bundle,
+    Stats,
+    Tokenizer,
+    generate,
+    make_drafter,
+    open_session,
+    plain,
+)
+from coordgen_rs.drafting import drafter
+from coordgen_rs.errors import (
+    BlockLoadError,
+    BundleError,
+    DeviceLostError,
+    ProviderError,
+    ShapeError,
+)
+from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn import onnx_runtime as qnn
+from coordgen_rs.runtime.qnn.blocks import QnnBlocks
+from coordgen_rs.runtime.qnn.buffers import QnnBuffers
+from coordgen_rs.runtime.qnn.device import QnnDevice
+from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
+from coordgen_rs.runtime.qnn.options import QnnOptions, soc_named
+from coordgen_rs.tools.check import check
+from coordgen_rs.tools.compile import compile_bundle
+from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle
+
+pytestmark = needs_emulator
+
+MODELS = ("embedded", "TinyStories-656K")
+SOCS = ("8-gen-2", "8-elite")
+NEW_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def session_on(tmp_path_factory):
+    return cached_sessions(tmp_path_factory.mktemp("qnn"))
+
+
+@pytest.fixture(scope="module")
+def session(session_on):
+    return session_on("TinyStories-656K", "8-gen-2")
+
+
+@pytest.fixture
+def prompt(session):
+    return Tokenizer.of(session.bundle).encode(PROMPT)
+
+
+def copied(session, folder, change):
+    """A copy of a session's bundle with another manifest."""
+    path = Path(shutil.copytree(session.bundle.path, folder / "copy"))
+    document = json.loads((path / "manifest.json").read_text())
+    change(document)
+    (path / "manifest.json").write_text(json.dumps(document))
+    return Bundle.open(path)
+
+
+@pytest.mark.parametrize("soc", SOCS)
+@pytest.mark.parametrize("name", MODELS)
+def test_every_way_to_commit_gives_the_tokens_of_plain(session_on, name, soc):
+    session = session_on(name, soc)
+    prompt = Tokenizer.of(session.bundle).encode(PROMPT)
+    report = check(session, prompt, max_new_tokens=NEW_TOKENS)
+    assert report.exact_commits == ("canonical", "compact")
+    assert all(item.identical for item in report.comparisons), report.comparisons
+    assert any(item.what.startswith("prefill graph") for item in report.comparisons)
+    assert any(item.what.startswith("side branch") for item in report.comparisons)
+
+
+def test_extreme_values_of_unseen_rows_change_nothing(session):
+    """Their slots are masked; with other zero points they would disturb whole columns."""
+    bundle, target = session.bundle, session.bundle.manifest.qnn
+    model, widths = bundle.manifest.model, bundle.manifest.widths
+    slots = dict.fromkeys(widths, bundle.manifest.slots)
+    outputs = []
+    for extreme in (0, 255, 1, 254):
+        cache = IntegerCache(target.caches, model.num_kv_heads, model.head_dim, slots)
+        for pair in cache.past(8):
+            for array in pair:
+                array[:, :, 5:] = extreme
+        blocks = QnnBlocks(bundle, soc_named(target.soc), cache, QnnOptions())
+        blocks.load(0, "decode")
+        buffers = QnnBuffers.of_rows(8, bundle, target)
+        buffers.inputs.fill_chain(np.arange(8, dtype=np.uint32), 5)
+        buffers.write_index[0] = 5
+        buffers.hidden[0][0] = bundle.embedding()[np.arange(8)]
+        blocks.run(0, "decode", buffers)
+        outputs.append(blocks.hidden_out(buffers).copy())
+    assert all(np.array_equal(outputs[0], other) for other in outputs[1:])
+
+
+@pytest.fixture(scope="module")
+def two_blocks(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qnn-blocks")
+    path = qnn_bundle(folder, "TinyStories-656K", "8-gen-2", blocks=2)
+    return compile_bundle(path).bundle
+
+
+@pytest.mark.parametrize("strategy", ["resident", "sync", "just_in_time", "single", "auto"])
+def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
+    prompt = np.random.default_rng(3).integers(3, 500, 90).astype(np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
+    switched = OrtSession(QnnDevice(two_blocks), preload=strategy == "resident", switch=strategy)
+    for _ in range(2):  # there, and back again
+        steps = generate(switched, prompt, max_new_tokens=8)
+        assert tokens_of(steps) == expected
+    held = {switched.blocks.is_loaded(block, "prefill") for block in range(2)}
+    assert held == {strategy in ("resident", "auto")} or strategy in ("auto", "single")
+
+
+_LOAD_AND_RELEASE = """
+import sys
+from pathlib import Path
+from coordgen_rs import Bundle
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.qnn.device import QnnDevice
+blocks = OrtSession(QnnDevice(Bundle.open(sys.argv[1])), preload=False).blocks
+for number in range(24):
+    blocks.load(0, "decode")
+    blocks.release(0, "decode")
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    print(pages * 4096)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="no /proc here")
+def test_released_graphs_give_their_memory_back(tmp_path):
+    bundle = compile_bundle(qnn_bundle(tmp_path, "embedded", "8-gen-2")).bundle
+    command = [sys.executable, "-c", _LOAD_AND_RELEASE, str(bundle.path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    held = list(map(int, done.stdout.split()))
+    sizes = {name: record.num_bytes for name, record in bundle.manifest.files.items()}
+    (binary,) = (sizes[n] for n in sizes if n.startswith("block_00.8.") and n.endswith(".bin"))
+    assert held[-1] - held[11] < 12 * binary / 4  # twelve loads; what is kept is the provider's
+
+
+def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_blocks, monkeypatch):
+    prompt = np.random.default_rng(4).integers(3, 500, 40).astype(np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
+    switched = OrtSession(QnnDevice(two_blocks), preload=False, switch="sync")
+    real = QnnBlocks.load
+
+    def refuse_one(blocks, block, graph):
+        if (block, graph) == (1, "decode"):
+            raise ProviderError("out of memory")
+        real(blocks, block, graph)
+
+    monkeypatch.setattr(QnnBlocks, "load", refuse_one)
+    stats = Stats()
+    steps = generate(switched, prompt, max_new_tokens=8, stats=stats)
+    assert tokens_of(steps) == expected
+    assert not switched.blocks.is_loaded(1, "decode")
+
+
+def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
+    prompt = np.random.default_rng(5).integers(3, 500, 40).astype(np.uint32)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=4))
+    largest = max(
+        two_blocks.manifest.files[b.weights].num_bytes for b in two_blocks.manifest.blocks
+    )
+    switched = OrtSession(QnnDevice(two_blocks), memory_budget=largest)
+    steps = generate(switched, prompt, max_new_tokens=4)
+    assert tokens_of(steps) == expected
+    assert sum(switched.blocks.is_loaded(block, "decode") for block in range(2)) < 2
+
+
+def test_closing_early_leaves_exactly_the_committed_tokens(session, prompt):
+    expected = tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
+    steps = generate(session, prompt, max_new_tokens=NEW_TOKENS)
+    given = len(next(steps).token_ids)
+    steps.close()
+    assert session.length == len(prompt) - 1 + given
+    assert tokens_of(generate(session, prompt, max_new_tokens=NEW_TOKENS)) == expected
+
+
+def test_prefill_gives_the_logits_of_every_prompt_token(session, prompt):
+    session.rewind(0)
+    parts = []
+    session.prefill(prompt, on_logits=lambda logits: parts.append(logits.copy()))
+    by_chunk = np.concatenate(parts)
+    session.rewind(0)
+    rows = []
+    for token in prompt:
+        session.step_inputs[0].fill_chain(np.array([token], np.uint32), session.length)
+        rows.append(session.step(session.step_inputs[0])[0].copy())
+        session.commit(np.zeros(1, np.uint32))
+    assert np.array_equal(by_chunk, np.array(rows))
+
+
+def test_the_last_slot_of_the_cache_can_be_used(session):
+    prompt = np.resize(np.arange(3, 40, dtype=np.uint32), session.capacity)
+    session.rewind(0)
+    session.prefill(prompt[:-1])
+    assert len(tokens_of(plain(session, prompt, max_new_tokens=5))) == 1
+    with pytest.raises(ShapeError):
+        session.prefill(prompt[:2])
+
+
+def test_first_opening_tests_the_widths_and_keeps_the_result(session, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    opened = open_session(session.bundle.path, provider=ProviderChoice("qnn", "8-gen-2"))
+    assert opened.device.provider == "qnn"
+    assert len(opened.step_costs) == len(opened.widths) == 1
+    assert len(list((tmp_path / "coordgen_rs").glob("*.json"))) == 1
+
+
+def test_a_device_lost_while_running_closes_the_session(session, prompt, monkeypatch):
+    lost = OrtSession(QnnDevice(session.bundle))
+    steps = generate(lost, prompt, max_new_tokens=NEW_TOKENS)
+    next(steps)
+    length = lost.length
+
+    def fail(*_):
+        raise RuntimeError("error code 1003: the subsystem was restarted")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(onnxruntime.InferenceSession, "run_with_iobinding", fail)
+        with pytest.raises(DeviceLostError, match=r"block 0.*subsystem was restarted"):
+            next(steps)
+    assert lost.length == length
+    with pytest.raises(DeviceLostError, match="the session is closed: block 0"):
+        next(plain(lost, prompt))
+
+
+def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
+    session, tmp_path, monkeypatch
+):
+    def untie(document):
+        document["qnn"]["caches"][0]["key_new"]["scale"] *= 1.5
+
+    bundle = copied(session, tmp_path, untie)
+    with pytest.warns(UserWarning, match="canonical way only"):
+        untied = OrtSession(QnnDevice(bundle))
+    assert untied.allowed_commits == ("canonical",)
+    asked = []
+    monkeypatch.setattr(drafter, "Drafter", lambda *_, commit, **__: asked.append(commit))
+    make_drafter(untied, commit="compact")
+    make_drafter(session, commit="compact")
+    assert asked == ["canonical", "compact"]
+
+
+def test_untied_rows_are_stored_under_the_encoding_of_the_past(session):
+    layer = session.bundle.manifest.qnn.caches[0]
+    wider = dataclasses.replace(layer.key, scale=2 * layer.key.scale)
+    cache = IntegerCache([dataclasses.replace(layer, key_new=wider)], 2, 4, {8: 16})
+    keys, values = cache.new_rows(8)[0]
+    keys[:], values[:] = np.arange(8)[:, None] + 128, np.arange(8)[:, None]
+    cache.store([0], 8, 0)
+    cache.commit(np.array([0, 3], np.uint32))
+    past_keys, past_values = cache.past(8)[0]
+    assert past_keys[0, 0, :2, 0].tolist() == [128, 134]
+    assert past_values[0, 0, :2, 0].tolist() == [0, 3]
+    assert cache.length == 2
+
+
+def test_a_side_branch_beyond_the_last_slot_is_committed(session):
+    layer = session.bundle.manifest.qnn.caches[0]
+    cache = IntegerCache([layer], 1, 1, {8: 10})
+    cache.length = 7
+    keys, values = cache.new_rows(8)[0]
+    keys[:], values[:] = np.arange(8)[:, None], np.arange(8)[:, None] + 50
+    cache.store([0], 8, 7)
+    assert cache.past(8)[0][0][0, 0, 7:, 0].tolist() == [0, 1, 2]
+    cache.commit(np.array([0, 5, 7], np.uint32))
+    assert cache.past(8)[0][0][0, 0, 7:, 0].tolist() == [0, 5, 7]
+    assert cache.past(8)[0][1][0, 0, 7:, 0].tolist() == [50, 55, 57]
+    assert cache.length == 10
+
+
+def test_bundle_for_another_chip_or_provider_is_refused(session, bundle_of):
+    path = session.bundle.path
+    with pytest.raises(BundleError, match="is for 8-gen-2, not for x-elite"):
+        open_session(path, provider=ProviderChoice("qnn", "x-elite"))
+    with pytest.raises(BundleError, match="was made for qnn, not for cpu"):
+        open_session(path, provider=ProviderChoice("cpu"))
+    with pytest.raises(BundleError, match="was made for cpu, not for qnn"):
+        open_session(bundle_of("embedded", "fp32"), provider=ProviderChoice("qnn"))
+    with pytest.raises(BundleError, match="export it with --provider qnn"):
+        OrtSession(QnnDevice(Bundle.open(bundle_of("embedded", "fp32"))))
+
+
+def test_a_node_that_the_htp_cannot_run_is_named(tmp_path):
+    nodes = [
+        helper.make_node("Abs", ["x"], ["y"], name="layer_0.abs"),
+        helper.make_node("NonZero", ["y"], ["z"], name="layer_0.strange"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 4])],
+        [helper.make_tensor_value_info("z", TensorProto.INT64, None)],
+    )
+    path = tmp_path / "block_03.32.onnx"
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path
+    )
+    with pytest.raises(ProviderError, match=r"block_03.*layer_0\.strange \(NonZero\)"):
+        qnn.qnn_session(path, soc_named("8-gen-2"))
+
+
+def test_a_block_that_cannot_be_loaded_is_named(session, tmp_path):
+    def misname(document):
+        document["blocks"][0]["graphs"]["8"] = "head.8.onnx"
+
+    damaged = copied(session, tmp_path, misname)
+    (damaged.path / "head.8.onnx").write_bytes(
+        bytes(damaged.manifest.files["head.8.onnx"].num_bytes)
+    )
+    with pytest.raises(BlockLoadError, match=r"block 0: its decode graph .*head\.8\.onnx"):
+        OrtSession(QnnDevice(damaged))
+
+
+def test_missing_backend_library_is_named(session, monkeypatch, tmp_path):
+    import onnxruntime_qnn
+
+    monkeypatch.setattr(onnxruntime_qnn, "get_qnn_htp_path", lambda: str(tmp_path / "gone.so"))
+    with pytest.raises(ProviderError, match=r"gone\.so is missing"):
+        OrtSession(QnnDevice(session.bundle))
+
+
+def test_an_old_c_library_is_named(monkeypatch):
+    monkeypatch.setattr(qnn, "_registered", None)
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
+    with pytest.raises(ProviderError, match=r"needs glibc 2\.35 or newer, here is 2\.31"):
+        qnn.devices()
+
+
+def test_without_the_package_the_message_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(qnn, "_registered", None)
+    monkeypatch.setitem(sys.modules, "onnxruntime_qnn", None)
+    with pytest.raises(ProviderError, match=r"pip install 'coordgen-rs\[qnn\]'"):
+        qnn.devices()

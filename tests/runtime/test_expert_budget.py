@@ -1,0 +1,159 @@
+"""Sessions whose experts are kept within a memory budget: the same answers, and what they tell."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from checkpoints import exported
+from coordgen_rs._core import BlockCost
+from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, SessionClosedError
+from coordgen_rs.generation.loop import generate, plain
+from coordgen_rs.generation.stats import Stats
+from coordgen_rs.opening.session import open_session
+from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.tools.profiling.blocks import measure
+from mixtures import write_mixture
+
+_FIGURES = ("load_us", "compute_us", "bytes")
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="not on Windows")
+
+
+@pytest.fixture(scope="module", params=["qwen3_moe", "lfm2_moe"])
+def bundle(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("experts")
+    checkpoint = write_mixture(folder / "checkpoint", request.param)
+    return exported(checkpoint, folder / "bundle", blocks=2, prefill_rows=32, context=128)
+
+
+def sizes(bundle):
+    """Bytes of all blocks' graphs, of the largest, of a layer's experts, and of all experts."""
+    manifest = bundle.manifest
+    graphs = [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    layers = [region.num_bytes for region in manifest.experts.layers]
+    return sum(graphs), max(graphs), max(layers), sum(layers)
+
+
+def answer(session, decode, stats=None):
+    prompt = np.tile(np.arange(40, 60, dtype=np.uint32), 3)
+    steps = decode(session, prompt, max_new_tokens=24, ignore_eos=True, stats=stats)
+    return [token for step in steps for token in step.token_ids]
+
+
+@pytest.mark.parametrize("decode", [plain, generate])
+def test_answers_within_a_budget_are_those_without(bundle, decode):
+    graphs, _, layer, experts = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), decode)
+    for budget in (graphs + layer, graphs + (layer + experts) // 2, graphs + 2 * experts):
+        device, stats = CpuDevice(bundle), Stats()
+        session = OrtSession(device, memory_budget=budget)
+        assert answer(session, decode, stats) == expected
+        assert device.experts.budget == min(budget - graphs, experts)
+        assert stats.experts.asked > 0
+        assert stats.experts.held_bytes <= device.experts.budget
+        assert stats.to_json()["experts"]["asked"] == stats.experts.asked
+        assert "experts: " in str(stats)
+    assert stats.experts.misses <= experts // 4096  # all of them are read once at most
+
+
+def test_blocks_are_streamed_where_the_budget_has_no_room_for_all(bundle):
+    _, largest, layer, _ = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), plain)
+    session = OrtSession(CpuDevice(bundle), memory_budget=largest + layer)
+    assert answer(session, plain) == expected
+    assert session.switcher.memory_budget == largest
+    assert session.switcher.is_streaming
+    with pytest.raises(MemoryBudgetError, match=f"{largest + layer} bytes are the least"):
+        OrtSession(CpuDevice(bundle), memory_budget=largest + layer - 1)
+
+
+def test_without_a_budget_nothing_is_told(bundle):
+    stats = Stats()
+    answer(OrtSession(CpuDevice(bundle)), plain, stats)
+    assert stats.experts is None
+    assert stats.to_json()["experts"] is None
+
+
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_a_file_that_is_cut_short_while_a_session_runs_is_named(bundle, tmp_path, has_budget):
+    graphs, _, layer, _ = sizes(bundle)
+    region = bundle.manifest.experts.layers[-1]
+    path = bundle.file(region.file)
+    whole = path.read_bytes()
+    session = OrtSession(CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None)
+    expected = answer(session, plain)
+    try:
+        with path.open("r+b") as stream:
+            stream.truncate(region.offset)
+        with pytest.raises(BundleDamagedError, match=rf"{path} cannot be read: it was cut short"):
+            answer(session, plain)
+    finally:
+        path.write_bytes(whole)
+    assert answer(session, plain) == expected
+
+
+@pytest.fixture(scope="module")
+def profile(bundle):
+    return measure(bundle.path, repeats=1)
+
+
+def test_a_profile_counts_no_experts(bundle, profile):
+    files, blocks = bundle.manifest.files, bundle.manifest.blocks
+    weights = [files[block.weights].num_bytes for block in blocks]
+    assert [cost.prefill_bytes for cost in profile.block_costs()] == weights
+    assert [cost.decode_bytes for cost in profile.block_costs()] == weights
+
+
+def test_with_a_profile_a_budget_holds_what_its_figures_say(bundle, profile):
+    """Also where graphs take more than their files, as they do in memory."""
+    _, _, layer, experts = sizes(bundle)
+    expected = answer(OrtSession(CpuDevice(bundle)), plain)
+    for grown in (0, 1 << 20):
+        costs = [heavier(cost, grown) for cost in profile.block_costs()]
+        graph_bytes = [max(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
+        for budget in (max(graph_bytes) + layer, sum(graph_bytes) + layer):
+            session = OrtSession(CpuDevice(bundle), memory_budget=budget, costs=costs)
+            assert answer(session, plain) == expected
+            assert session.switcher.memory_budget == budget - layer
+            assert layer <= session.device.experts.budget <= experts
+    session = open_session(bundle.path, memory_budget=budget, profile=profile)
+    assert answer(session, plain) == expected
+
+
+def heavier(cost, num_bytes):
+    """The cost of a block whose decode graph takes so many bytes more."""
+    names = [f"{graph}_{what}" for graph in ("prefill", "decode") for what in _FIGURES]
+    figures = {name: getattr(cost, name) for name in names}
+    return BlockCost(**figures | {"decode_bytes": cost.decode_bytes + num_bytes})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("has_budget", [False, True])
+def test_a_closed_session_holds_no_experts(bundle, has_budget):
+    graphs, _, layer, _ = sizes(bundle)
+    threads = num_threads()
+    session = OrtSession(CpuDevice(bundle), memory_budget=graphs + layer if has_budget else None)
+    answer(session, generate)
+    assert is_mapped(bundle.path)
+    session.close()
+    assert not is_mapped(bundle.path)
+    assert num_threads() == threads
+    assert session.expert_report() is None
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        answer(session, plain)
+    with pytest.raises(SessionClosedError, match="the session is closed"):
+        answer(OrtSession(session.device), plain)
+
+
+def is_mapped(folder):
+    """Whether the process maps a folder's experts."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return any(str(folder) in line and line.endswith(".experts") for line in lines)
+
+
+def num_threads():
+    """Threads that load or read."""
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    return sum(name.startswith("coordgen-load") for name in names)

@@ -1,0 +1,193 @@
+"""The operator `Product` in ONNX Runtime."""
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnxruntime import OrtValue
+
+from coordgen_rs._core import weight_panels, weight_types
+from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
+from dequantized import dequantized_as, random_blocks, rounded_to_8_bits
+
+
+def product_model(segments, columns, absent=(), gate=""):
+    """A model of one product; `segments` are pairs of a type and a number of outputs."""
+    infos = {
+        "rows": (TensorProto.FLOAT, ["m", "k"]),
+        "norm": (TensorProto.FLOAT, ["c"]),
+        "residual": (TensorProto.FLOAT, ["m", "n"]),
+        "bias": (TensorProto.FLOAT, ["n"]),
+    } | {f"weights_{i}": (TensorProto.UINT8, ["b"]) for i in range(len(segments))}
+    node = helper.make_node(
+        "Product",
+        ["" if name in absent else name for name in infos],
+        ["products"],
+        domain="ai.coordgen",
+        columns=columns,
+        sizes=[outputs for _, outputs in segments],
+        types=",".join(name for name, _ in segments),
+        epsilon=1e-5,
+        gate=gate,
+    )
+    graph = helper.make_graph(
+        [node],
+        "product",
+        [
+            helper.make_tensor_value_info(name, kind, shape)
+            for name, (kind, shape) in infos.items()
+            if name not in absent
+        ],
+        [helper.make_tensor_value_info("products", TensorProto.FLOAT, ["m", "n"])],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+ALL = ("norm", "residual", "bias")
+"""Inputs that may be absent."""
+
+
+def session_of(*args):
+    set_threads(None)
+    return cpu_session(product_model(*args))
+
+
+def test_segments_bias_and_residual_make_one_row():
+    segments = [("Q4_0", 50), ("F16", 16), ("Q4_1", 7)]
+    columns, rows = 96, 70
+    random = np.random.default_rng(0)
+    x = random.standard_normal((rows, columns), np.float32)
+    weights = [
+        weight_panels(t, random_blocks(t, n, columns // weight_types()[t][0], i))
+        for i, (t, n) in enumerate(segments)
+    ]
+    bias = random.standard_normal(73, np.float32)
+    residual = random.standard_normal((rows, 73), np.float32)
+    fed = {f"weights_{i}": panels for i, panels in enumerate(weights)}
+    session = session_of(segments, columns, ("norm",))
+    whole = session.run(None, {"rows": x, "residual": residual, "bias": bias, **fed})[0]
+    apart = np.concatenate(
+        [
+            session_of([segment], columns, ALL).run(None, {"rows": x, "weights_0": panels})[0]
+            for segment, panels in zip(segments, weights, strict=True)
+        ],
+        axis=1,
+    )
+    np.testing.assert_array_equal(whole, (apart + bias) + residual)
+    for row in (0, 33, 69):
+        one = {"rows": x[row : row + 1], "residual": residual[row : row + 1], "bias": bias, **fed}
+        np.testing.assert_array_equal(session.run(None, one)[0], whole[row : row + 1])
+
+
+@pytest.mark.parametrize("weight_type", ["F32", "F16", "Q8_0"])
+def test_products_may_be_written_over_their_residual(weight_type):
+    columns, outputs, rows = 1280, 37, 14
+    random = np.random.default_rng(2)
+    x = random.standard_normal((rows, columns), np.float32)
+    residual = random.standard_normal((rows, outputs), np.float32)
+    blocks = random_blocks(weight_type, outputs, columns // weight_types()[weight_type][0], 5)
+    fed = {"rows": x, "weights_0": weight_panels(weight_type, blocks)}
+    session = session_of([(weight_type, outputs)], columns, ("norm", "bias"))
+    (wanted,) = session.run(None, fed | {"residual": residual})
+    shared = OrtValue.ortvalue_from_numpy(residual)
+    binding = session.io_binding()
+    for name, array in fed.items():
+        binding.bind_cpu_input(name, array)
+    binding.bind_ortvalue_input("residual", shared)
+    binding.bind_ortvalue_output("products", shared)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(shared.numpy(), wanted)
+
+
+def made(kind, x, weight):
+    """Rows as `kind` makes them, in float64."""
+    x = x.astype(np.float64)
+    if kind == "norm":
+        return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * weight
+    gate, up = np.split(x, 2, axis=1)
+    if kind == "clamped_swiglu":
+        gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+        return gate / (1 + np.exp(-1.702 * gate)) * (up + 1)
+    if kind in ("silu", "sigmoid"):
+        return (gate if kind == "silu" else 1) / (1 + np.exp(-gate)) * up
+    inner = np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)
+    return 0.5 * gate * (1 + np.tanh(inner)) * up
+
+
+@pytest.mark.parametrize("kind", ["norm", "silu", "gelu_tanh", "sigmoid", "clamped_swiglu"])
+def test_rows_are_normed_or_gated_first(kind):
+    columns, rows, segment = 160, 40, ("Q8_0", 48)
+    random = np.random.default_rng(1)
+    size = columns if kind == "norm" else 2 * columns
+    x = random.normal(0, 2, (rows, size)).astype(np.float32)
+    weight = random.standard_normal(columns, np.float32)
+    panels = weight_panels("Q8_0", random_blocks("Q8_0", 48, 5, 3))
+    fed = {"weights_0": panels} | ({"norm": weight} if kind == "norm" else {})
+    absent, gate = (ALL[1:], "") if kind == "norm" else (ALL, kind)
+    session = session_of([segment], columns, absent, gate)
+    got = session.run(None, {"rows": x, **fed})[0]
+    apart = session_of([segment], columns, ALL).run(
+        None, {"rows": made(kind, x, weight).astype(np.float32), "weights_0": panels}
+    )[0]
+    # A number on the border between two steps of the rounding may go to either side.
+    assert np.abs(got - apart).max() < 0.01 * np.abs(apart).max()
+    assert (got == apart).mean() > 0.3
+    for row in (0, 17, 39):
+        one = session.run(None, {"rows": x[row : row + 1], **fed})[0]
+        np.testing.assert_array_equal(one, got[row : row + 1])
+
+
+def test_norm_and_gate_that_do_not_fit_are_refused_by_name():
+    panels = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
+    x, weight = np.zeros((3, 64), np.float32), np.ones(64, np.float32)
+    with pytest.raises(Exception, match="normed or gated, not both"):
+        session_of([("Q4_0", 20)], 64, ALL[1:], "silu").run(
+            None, {"rows": np.zeros((3, 128), np.float32), "norm": weight, "weights_0": panels}
+        )
+    for absent, gate, fed in (
+        (ALL, "silu", {"rows": x}),
+        (ALL, "", {"rows": np.zeros((3, 128), np.float32)}),
+        (ALL[1:], "", {"rows": x, "norm": weight[1:]}),
+    ):
+        session = session_of([("Q4_0", 20)], 64, absent, gate)
+        with pytest.raises(Exception, match="do not fit each other"):
+            session.run(None, {**fed, "weights_0": panels})
+    with pytest.raises(Exception, match="activation is unknown"):
+        session_of([("Q4_0", 20)], 64, ALL, "relu")
+
+
+@pytest.mark.parametrize("weight_type", weight_types())
+def test_products_are_those_of_the_files_weights(weight_type):
+    columns, outputs = 512, 37
+    blocks = random_blocks(weight_type, outputs, columns // weight_types()[weight_type][0], 3)
+    x = np.random.default_rng(4).standard_normal((19, columns), np.float32)
+    weights = dequantized_as(weight_type, blocks).astype(np.float64)
+    is_float = weight_type in ("F16", "BF16", "F32")
+    read = x if is_float else rounded_to_8_bits(x, "")
+    wanted = read.astype(np.float64) @ weights.T
+    session = session_of([(weight_type, outputs)], columns, ALL)
+    found = session.run(None, {"rows": x, "weights_0": weight_panels(weight_type, blocks)})[0]
+    size = np.abs(x) @ np.abs(weights).T
+    # An activation between two steps may be rounded to the other one.
+    assert np.abs(found - wanted).max() <= 2e-4 * size.max()
+    assert np.median(np.abs(found - wanted) / size) < 1e-6
+
+
+def test_what_does_not_fit_is_refused_by_name():
+    rows = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
+    session = session_of([("Q4_0", 20)], 64, ALL)
+
+    x = np.zeros((3, 64), np.float32)
+    for rows_in, panels, why in (
+        (x, rows[1:], "not as long as its sizes say"),
+        (x[:0], rows, "do not fit each other"),
+    ):
+        with pytest.raises(Exception, match=why):  # ONNX Runtime has classes of its own
+            session.run(None, {"rows": rows_in, "weights_0": panels})
+    for segments in ([("Q3_X", 20)], [("Q4_0", 0)]):
+        with pytest.raises(Exception, match=r"type is unknown|out of range"):
+            session_of(segments, 64, ALL)
+    with pytest.raises(Exception, match="no whole blocks of a segment's type"):
+        session_of([("Q8_0", 20), ("Q6_K", 20)], 288, ALL)
+    onnx.load_from_string(product_model([("Q4_0", 20)], 64))

@@ -1,0 +1,607 @@
+"""Documents that are added while others draft from them: what is stored, drafted, and removed."""
+
+import contextlib
+import os
+import pathlib
+import random
+import sqlite3
+import sys
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+from coordgen_rs import Bundle, History
+from coordgen_rs.errors import (
+    HistoryBusyError,
+    HistoryError,
+    HistoryIndexError,
+    HistoryMismatchError,
+    HistoryWarning,
+    OptionError,
+)
+from coordgen_rs.store.history.corpus.corpus import Corpus
+from coordgen_rs.store.history.corpus.segments import MOST_TOKENS, to_merge
+from coordgen_rs.store.history.corpus.tables import Tables
+from coordgen_rs.store.history.corpus.texts import (
+    NotTextError,
+    file_text,
+    files_of,
+    given_text,
+    name_of,
+    texts_of,
+)
+from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.unfinished import held_name
+from corpora import add_forever, knows, make_small, source, write_sources
+from killed import kill_at_random, names, small_disk
+
+
+@pytest.fixture(scope="module")
+def bundle(bundle_of):
+    return Bundle.open(bundle_of("embedded-draft", "fp32"))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    make_small(monkeypatch)
+
+
+@pytest.fixture
+def directory(tmp_path):
+    return tmp_path / "answers"
+
+
+def opened(directory, bundle, namespace="default"):
+    return History.of(directory, bundle, namespace=namespace)
+
+
+def segments(directory):
+    return [path for path in directory.iterdir() if path.suffix == ".corpus"]
+
+
+def draft_from_all(directory, bundle, written):
+    with opened(directory, bundle) as history:
+        for text in written.values():
+            knows(history, bundle, text)
+        history.refresh()
+
+
+def test_the_next_request_drafts_from_what_was_added_since_the_last(directory, bundle, tmp_path):
+    written = write_sources(tmp_path / "src", 9)
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        assert not any(knows(history, bundle, text) for text in written.values())
+        added = corpus.add([tmp_path / "src"])
+        assert (added.num_added, added.num_unchanged) == (9, 0)
+        assert all(knows(history, bundle, text) for text in written.values())
+        assert [document.name for document in corpus.documents()] == sorted(written)
+
+
+def test_what_is_stored_is_drafted_from_while_more_is_added(directory, bundle, tmp_path):
+    written, known = write_sources(tmp_path / "src", 9, lines=30), []
+    first = next(iter(written.values()))
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        corpus.add(
+            [tmp_path / "src"],
+            on_progress=lambda added: known.append(knows(history, bundle, first)),
+        )
+    assert len(known) > 3
+    assert known[-1]
+    assert known.count(True) > 1
+
+
+def test_one_namespace_never_drafts_from_the_documents_of_another(directory, bundle):
+    with Corpus(directory, bundle, namespace="alice") as corpus:
+        corpus.add_texts({"note": source(1)})
+    with opened(directory, bundle, "bob") as bob, opened(directory, bundle, "alice") as alice:
+        assert not knows(bob, bundle, source(1))
+        assert knows(alice, bundle, source(1))
+    with Corpus(directory, bundle, namespace="bob") as corpus:
+        assert corpus.documents() == []
+        assert corpus.remove(["note"]) == []
+
+
+def test_documents_are_neither_evicted_nor_exported_nor_cleared_as_requests(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"note": source(1)})
+    with History.of(directory, bundle, max_tokens=50) as history:
+        for number in range(5):
+            history.add(range(20), range(number, 20 + number))
+    store = HistoryStore(directory)
+    assert store.num_tokens <= 50
+    assert store.clear() > 0
+    assert list(store.read()) == []
+    store.close()
+    with opened(directory, bundle) as history:
+        assert knows(history, bundle, source(1))
+
+
+def test_what_is_unchanged_is_left_and_what_changed_is_replaced(directory, bundle, tmp_path):
+    written = write_sources(tmp_path / "src", 6)
+    changed = next(iter(written))
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        corpus.add([tmp_path / "src"])
+        before = set(segments(directory))
+        again = corpus.add([tmp_path / "src"])
+        assert (again.num_added, again.num_unchanged, again.num_tokens) == (0, 6, 0)
+        assert set(segments(directory)) == before
+        with pathlib.Path(changed).open("w") as stream:
+            stream.write(source(77))
+        again = corpus.add([tmp_path / "src"])
+        assert (again.num_added, again.num_unchanged) == (1, 5)
+        assert len(corpus.documents()) == 6
+        assert knows(history, bundle, source(77))
+        assert not knows(history, bundle, written[changed])
+        del written[changed]
+        assert all(knows(history, bundle, text) for text in written.values())
+
+
+def test_what_was_removed_is_in_no_file_and_in_no_draft(directory, bundle, tmp_path):
+    written = write_sources(tmp_path / "src", 8)
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        corpus.add([tmp_path / "src"])
+        removed = corpus.remove([str(tmp_path / "src" / "odd")])
+        assert removed == sorted(name for name in written if "/odd/" in name)
+        for name, text in written.items():
+            assert knows(history, bundle, text) == (name not in removed)
+        num_tokens = sum(document.num_tokens for document in corpus.documents())
+        assert history.shared.num_corpus_tokens < 1.1 * num_tokens
+        assert corpus.remove([str(tmp_path / "src")]) == sorted(set(written) - set(removed))
+    assert segments(directory) == []
+
+
+def test_segments_stay_few_and_hold_every_document(directory, bundle):
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        for number in range(80):
+            corpus.add_texts({str(number): source(number, lines=3)})
+        assert len(segments(directory)) <= 9
+        assert all(knows(history, bundle, source(number, lines=3)) for number in range(80))
+
+
+def test_a_long_line_and_an_empty_file_are_documents(directory, bundle, tmp_path):
+    (tmp_path / "line").write_text(source(1, lines=100).replace("\n", " ") + "Ä日" * 400)
+    (tmp_path / "empty").touch()
+    with Corpus(directory, bundle) as corpus:
+        corpus.add([tmp_path / "line", tmp_path / "empty"])
+        empty, line = corpus.documents()
+        assert (empty.num_bytes, empty.num_tokens, empty.is_whole) == (0, 0, True)
+        assert line.is_whole
+        assert line.num_tokens > 800
+
+
+def test_parts_join_to_the_text_and_end_with_lines_or_characters(tmp_path):
+    text = source(3, lines=40) + "日本語" * 300 + "\n" + "x" * 700
+    parts = list(given_text("x", text).parts())
+    assert "".join(part for part, _ in parts) == text
+    assert len(parts) > 8
+    for number, (_, end) in enumerate(parts[:-1]):
+        rest = "".join(part for part, _ in given_text("x", text).parts(end))
+        assert rest == "".join(part for part, _ in parts[number + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [(b"MZ\0\1", "zero byte"), (b"caf\xe9 au lait", "UTF-8"), (b"abc\xc3", "UTF-8")],
+)
+def test_what_is_no_text_is_named(tmp_path, content, why):
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(NotTextError, match=why):
+        file_text(tmp_path / "file")
+
+
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotTextError, match="not a regular file"):
+        file_text(tmp_path / "pipe")
+
+
+def test_directories_are_read_without_hidden_files_and_links(tmp_path):
+    write_sources(tmp_path / "src", 2)
+    (tmp_path / "src" / ".git").mkdir()
+    (tmp_path / "src" / ".git" / "config").write_text("x")
+    (tmp_path / "src" / ".hidden").write_text("x")
+    (tmp_path / "src" / "loop").symlink_to(tmp_path / "src")
+    (tmp_path / "src" / "link.txt").symlink_to(tmp_path / "src" / "even" / "0.txt")
+    found = [path.name for path in files_of([tmp_path / "src"])]
+    assert found == ["0.txt", "1.txt"]
+    linked = tmp_path / "src" / "link.txt"
+    assert list(files_of([linked])) == [linked]
+
+
+def test_a_name_that_is_not_utf_8_is_written_out(tmp_path):
+    name = name_of(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
+    assert name.endswith("/caf\\udce9")
+
+
+@pytest.mark.parametrize("after", ["short", "\udcff" * 2_000])
+def test_a_file_that_changes_while_it_is_read_is_told(tmp_path, after):
+    path = tmp_path / "file"
+    path.write_text(source(1, lines=50))
+    text = file_text(path)
+    path.write_bytes(os.fsencode(after))
+    with pytest.raises(NotTextError, match="changed while it was read"):
+        list(text.parts())
+
+
+def test_what_cannot_be_added_is_named_and_the_rest_is_added(directory, bundle, tmp_path):
+    written = write_sources(tmp_path / "src", 3)
+    (tmp_path / "src" / "image").write_bytes(b"\x89PNG\0")
+    with Corpus(directory, bundle) as corpus:
+        added = corpus.add([tmp_path / "src", next(iter(written))])
+        assert (added.num_added, added.num_unchanged) == (3, 1)
+        [skipped] = added.skipped
+        assert skipped.startswith(f"{tmp_path / 'src' / 'image'}: it is not text")
+        with pytest.raises(OptionError, match="no such file"):
+            corpus.add([tmp_path / "nowhere"])
+
+
+def test_an_interrupted_document_goes_on_where_it_stopped(directory, bundle, tmp_path):
+    path, seen = tmp_path / "long", []
+    path.write_text(source(1, lines=200))
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(added):
+        seen.append(added.num_tokens)
+        if len(seen) == 3:
+            raise StoppedError
+
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        with pytest.raises(StoppedError):
+            corpus.add([path], on_progress=stop)
+        [partly] = corpus.documents()
+        assert 0 < partly.read_bytes < partly.num_bytes
+        rest = corpus.add([path])
+        [whole] = corpus.documents()
+        assert whole.is_whole
+        assert partly.num_tokens < whole.num_tokens
+        assert rest.num_tokens < whole.num_tokens
+        tokens = corpus._encoded(source(1, lines=200))
+        assert whole.num_tokens == pytest.approx(len(tokens), rel=0.05)
+        assert knows(history, bundle, source(1, lines=200))
+
+
+@pytest.mark.parametrize("where", [0, -1])
+def test_a_damaged_segment_is_told_and_mended_by_adding_again(directory, bundle, tmp_path, where):
+    written = write_sources(tmp_path / "src", 9)
+    with Corpus(directory, bundle) as corpus:
+        corpus.add([tmp_path / "src"])
+        path = segments(directory)[0]
+        content = bytearray(path.read_bytes())
+        content[where] ^= 1
+        path.write_bytes(content)
+        with pytest.warns(HistoryWarning, match="add its documents again"):
+            draft_from_all(directory, bundle, written)
+        with pytest.warns(HistoryWarning, match="a damaged segment was removed"):
+            added = corpus.add([tmp_path / "src"])
+        assert added.num_added == len(added.lost) > 0
+    with opened(directory, bundle) as history:
+        assert all(knows(history, bundle, text) for text in written.values())
+
+
+def test_a_missing_segment_leaves_the_others_drafting(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+        gone = segments(directory)[0]
+        corpus.add_texts({"two": source(2)})
+    gone.unlink()
+    with pytest.warns(HistoryWarning, match="there is none"):
+        history = opened(directory, bundle)
+    with history:
+        assert knows(history, bundle, source(2))
+
+
+def test_one_at_a_time_changes_the_documents(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        with held_name(directory / "corpus") as is_held:
+            assert is_held
+            with pytest.raises(HistoryBusyError, match="others are adding"):
+                corpus.add_texts({"one": source(1)})
+        errors = []
+
+        def add(number):
+            try:
+                with Corpus(directory, bundle) as other:
+                    other.add_texts({str(number): source(number)}, wait_s=60)
+            except HistoryError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=add, args=(number,)) for number in range(6)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        assert errors == []
+        assert len(corpus.documents()) == 6
+
+
+def test_a_history_of_another_tokenizer_is_refused(directory, bundle):
+    with History(directory, fingerprint="another", vocab_size=50):
+        pass
+    with pytest.raises(HistoryMismatchError):
+        Corpus(directory, bundle)
+    with pytest.raises(OptionError):
+        Corpus(directory, bundle, namespace="")
+
+
+def test_new_files_can_be_read_by_their_owner_only(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        for number in range(5):
+            corpus.add_texts({str(number): source(number)})
+    assert {path.stat().st_mode & 0o777 for path in segments(directory)} == {0o600}
+
+
+@pytest.mark.parametrize("num_kills", [4, pytest.param(60, marks=pytest.mark.faults)])
+def test_what_a_killed_process_leaves_is_whole_and_goes_on(directory, bundle, tmp_path, num_kills):
+    rng = random.Random(num_kills)
+    written = write_sources(tmp_path / "src", 12, lines=30)
+    is_added = False
+    for _ in range(num_kills):
+        told = kill_at_random(add_forever, directory, tmp_path / "src", bundle.path, rng=rng)
+        is_added = is_added or told != []
+        if not (directory / "history.sqlite").exists():
+            continue
+        with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+            for document in corpus.documents():
+                assert document.name in written
+                if document.is_whole:
+                    assert knows(history, bundle, written[document.name])
+            if is_added:  # those that no round removes are there from the first one on
+                whole = {one.name for one in corpus.documents() if one.is_whole}
+                assert whole >= {name for name in written if "/even/" in name}
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        corpus.add([tmp_path / "src"])
+        assert all(document.is_whole for document in corpus.documents())
+        assert [document.name for document in corpus.documents()] == sorted(written)
+        assert all(knows(history, bundle, text) for text in written.values())
+        kept = [path.name for path in segments(directory)]
+    assert not [name for name in names(directory) if name.endswith(".unfinished")]
+    store = HistoryStore(directory)
+    assert sorted(kept) == sorted(Tables(store, "default").files())
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "num_pages",
+    [[20, 45, 70], pytest.param(range(16, 130), marks=pytest.mark.faults)],
+    ids=["some", "every"],
+)
+def test_a_full_disk_is_an_error_and_loses_nothing(bundle, tmp_path, num_pages):
+    written = write_sources(tmp_path / "src", 8, lines=30)
+    results = set()
+    for pages in num_pages:
+        with small_disk(tmp_path / "disk", pages * 4096) as disk:
+            message = None
+            try:
+                with Corpus(disk / "answers", bundle) as corpus:
+                    corpus.add([tmp_path / "src"])
+            except (HistoryError, HistoryIndexError) as error:
+                message = str(error)
+            results.add(message is None)
+            assert message is None or "full" in message or "No space" in message, message
+            try:
+                store = HistoryStore(disk / "answers")
+            except (HistoryError, sqlite3.Error, OSError):
+                continue  # not even an empty history fits
+            whole = [one for one in Tables(store, "default").documents() if one.is_whole]
+            store.close()
+            with opened(disk / "answers", bundle) as history:
+                assert all(knows(history, bundle, written[one.name]) for one in whole)
+            assert message is not None or len(whole) == 8
+    assert False in results
+
+
+def test_merging_leaves_few_segments_of_any_length_and_none_too_long():
+    rng = np.random.default_rng(0)
+    sizes, number = {}, 0
+    for _ in range(400):
+        sizes[str(number)] = int(rng.integers(1, 3_000_000))
+        number += 1
+        while chosen := to_merge(sizes):
+            merged = sum(sizes.pop(name) for name in chosen)
+            assert merged <= MOST_TOKENS
+            sizes[f"m{number}"] = merged
+            number += 1
+    total = sum(sizes.values())
+    assert len(sizes) <= 10 + 2 * total / MOST_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [
+        ("documents", "name"),
+        ("documents", "sha256"),
+        ("documents", "num_bytes"),
+        ("documents", "read_bytes"),
+        ("documents", "added_at"),
+        ("segments", "file"),
+        ("segments", "num_tokens"),
+        ("pieces", "start"),
+        ("pieces", "num_tokens"),
+        ("pieces", "segment"),
+    ],
+)
+@pytest.mark.parametrize("value", [b"\xff", -1, "a word"])
+def test_damaged_tables_are_an_error_by_name_or_do_no_harm(directory, bundle, table, column, value):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({str(number): source(number) for number in range(3)})
+    with sqlite3.connect(directory / "history.sqlite") as connection:
+        connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = 1", (value,))
+    connection.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", HistoryWarning)
+        with opened(directory, bundle) as history:
+            knows(history, bundle, source(1))
+            history.add(range(10), range(10))
+            assert history.shared.num_recent_tokens >= 20
+        with Corpus(directory, bundle) as corpus:
+            for change, is_known in (
+                (lambda: corpus.add_texts({"new": source(9), "0": source(8)}), True),
+                (lambda: corpus.remove(["1", "new"]), False),
+            ):
+                try:
+                    change()
+                except (HistoryError, HistoryIndexError) as error:
+                    assert str(error)  # noqa: PT017 (either it fails by name, or it is done)
+                    continue
+                with opened(directory, bundle) as history:
+                    assert knows(history, bundle, source(9)) == is_known
+
+
+def test_a_segment_that_cannot_be_read_now_loses_nothing(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+        [path] = segments(directory)
+        content = path.read_bytes()
+        path.write_bytes(content[:8] + b"\x02" + content[9:])
+        for change in (lambda: corpus.add_texts({"two": source(2)}), lambda: corpus.remove(["x"])):
+            with pytest.raises(HistoryIndexError, match=f"{path.name}.*another version"):
+                change()
+        path.unlink()
+        path.mkdir()
+        with pytest.raises(HistoryIndexError, match="cannot be read"):
+            corpus.remove(["one"])
+        path.rmdir()
+        path.write_bytes(content)
+        assert [one.name for one in corpus.documents()] == ["one"]
+    with opened(directory, bundle) as history:
+        assert knows(history, bundle, source(1))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="open files are not limited so")
+def test_too_many_open_files_lose_no_document(directory, bundle):
+    resource = pytest.importorskip("resource")
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+        corpus.documents()
+        limits, files = resource.getrlimit(resource.RLIMIT_NOFILE), []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[0]), limits[1]))
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    files.append(os.open(os.devnull, os.O_RDONLY))
+            with pytest.raises((HistoryIndexError, HistoryError, OSError)):
+                corpus._storing.remove_damage()
+        finally:
+            for file in files:
+                os.close(file)
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert [one.name for one in corpus.documents()] == ["one"]
+        assert len(segments(directory)) == 1
+
+
+def test_what_is_lost_to_damage_is_told_by_remove(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"a/one": source(1), "b/two": source(2)})
+        for path in segments(directory):
+            path.unlink()
+        with pytest.warns(HistoryWarning, match="'a/one', 'b/two'"):
+            assert corpus.remove(["a"]) == ["a/one"]
+        assert corpus.lost == ["a/one", "b/two"]
+
+
+@pytest.mark.parametrize("names", ["/a/b.txt", b"x", [""], [1], pathlib.Path("x")])
+def test_names_that_are_none_are_refused(directory, bundle, names):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"/a/b.txt": source(1), "//c": source(2)})
+        with pytest.raises(OptionError):
+            corpus.remove(names)
+        assert corpus.remove(["/", "//"]) == []
+        assert corpus.remove([pathlib.Path("/a")]) == ["/a/b.txt"]
+        with pytest.raises(OptionError):
+            corpus.add_texts([("x", "y")])
+        with pytest.raises(OptionError, match="zero byte"):
+            corpus.add_texts({"x": "a\0b"})
+        with pytest.raises(OptionError):
+            corpus.add("/tmp")
+
+
+def test_remove_erases_what_an_interrupted_add_replaced(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1), "two": source(2)})
+        corpus._storing.forget(["one"])
+        corpus.remove(["two"])
+        assert segments(directory) == []
+
+
+def test_a_text_that_fails_half_way_is_forgotten(directory, bundle, tmp_path):
+    path = tmp_path / "file"
+    path.write_text(source(5))
+    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
+        corpus.add([path])
+        path.write_text(source(6, lines=200))
+        cut = lambda added: path.write_text(source(6, lines=100))  # noqa: E731
+        added = corpus.add([path], on_progress=cut)
+        assert "any earlier version, was removed" in added.skipped[0]
+        assert (added.num_added, added.num_tokens) == (0, 0)
+        assert corpus.documents() == []
+        assert not knows(history, bundle, source(6, lines=10))
+
+
+def test_damaged_tables_of_documents_leave_requests_readable(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+    with opened(directory, bundle) as history, opened(directory, bundle) as other:
+        with sqlite3.connect(directory / "history.sqlite") as connection:
+            connection.execute("UPDATE segments SET file = ?", (b"\xff",))
+        connection.close()
+        with pytest.warns(HistoryWarning, match="they cannot be read"):
+            history.add(range(10), range(10))
+        with pytest.warns(HistoryWarning, match="they cannot be read"):
+            other.refresh()
+        assert other.shared.num_recent_tokens == history.shared.num_recent_tokens > 0
+
+
+def test_a_segment_that_could_not_be_opened_is_tried_again(directory, bundle):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+    [path] = segments(directory)
+    path.rename(directory / "away")
+    with pytest.warns(HistoryWarning, match="cannot be used"):
+        history = opened(directory, bundle)
+    with history:
+        (directory / "away").rename(path)
+        assert knows(history, bundle, source(1))
+
+
+def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle, tmp_path):
+    with Corpus(directory, bundle) as corpus:
+        corpus.add_texts({"one": source(1)})
+    with Corpus(directory, None) as corpus:
+        with pytest.raises(OptionError, match="bundle"):
+            corpus.add_texts({"two": source(2)})
+        assert corpus.remove(["one"]) == ["one"]
+    with pytest.raises(HistoryError):
+        Corpus(tmp_path / "nowhere", None)
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_file_that_becomes_a_directory_is_told(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("text")
+    text = file_text(path)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(NotTextError, match="it is a directory"):
+        list(text.parts())
+
+
+def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):
+    written, is_stopped = write_sources(tmp_path / "src", 2), threading.Event()
+    is_stopped.set()
+    with (
+        Corpus(directory, bundle) as corpus,
+        held_name(directory / "corpus"),
+        pytest.raises(HistoryError, match="stopped"),
+        corpus._held(600, is_stopped),
+    ):
+        pass
+
+    class StoppedError(Exception):
+        pass
+
+    def stop():
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        next(texts_of(map(pathlib.Path, written), stop))
