@@ -7,7 +7,11 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
 use coordgen_rs::load::plan::{Held, Problem, Strategy, plan};
 use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};
-use coordgen_rs::load::simulate::simulate;
+
+#[path = "../src/load/plan/tests/simulate.rs"]
+mod simulate;
+
+use simulate::simulate;
 
 /// Blocks and chunks, without the last as a test.
 const SIZES: [(usize, usize); 4] = [(6, 4), (12, 16), (32, 32), (1_000, 100)];

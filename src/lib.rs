@@ -153,9 +153,8 @@
 //!   read first (`pieces`).
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
-//!   registry of strategies (`strategy`) and the paper's k* (`k_star`); [`load::simulate`], what it
-//!   takes, and [`load::exhaustive`], the best there is, to judge it by; [`load::stream`], a target larger than its
-//!   memory; [`load::experts`], experts larger than memory, kept by use; [`load::block_store`], where
+//!   registry of strategies (`strategy`) and the paper's k* (`k_star`); its tests have the best there
+//!   is, to judge it by; [`load::stream`], a target larger than its memory; [`load::experts`], experts larger than memory, kept by use; [`load::block_store`], where
 //!   graphs come from; [`load::prompt_rows`], how a
 //!   prompt is cut where nothing is loaded; [`load::loader`], which carries a
 //!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt
@@ -167,7 +166,7 @@
 //! With feature `c` the built library is one for C: `c/` is the interface that `include/coordgen.h` declares.
 //! `scores` holds the passes over rows of logits, the same to the last bit on every machine;
 //! `random` and `replace_file` are small helpers; `unfinished` names and locks what is being written;
-//! `waiting` takes locks without holding up Python; `layers` tests that imports run one way.
+//! `waiting` takes locks without holding up Python; `tests` holds that imports run one way.
 //!
 //! # Example
 //!
@@ -232,6 +231,9 @@
 //! [`tree_shape`]: draft::choose::tree_shape
 //! [`within`]: draft::choose::within
 
+#[cfg(test)]
+extern crate self as coordgen_rs; // tests share files with benches
+
 pub mod batch;
 #[cfg(any(feature = "c", test))]
 pub mod c;
@@ -243,8 +245,6 @@ pub mod draft;
 pub mod error;
 pub mod ids;
 pub mod kernels;
-#[cfg(test)]
-mod layers;
 pub mod load;
 pub mod logits;
 pub mod logprobs;
@@ -256,6 +256,8 @@ mod random;
 mod replace_file;
 pub mod sampling;
 mod scores;
+#[cfg(test)]
+mod tests;
 pub mod top_k;
 pub mod tree;
 mod unfinished;

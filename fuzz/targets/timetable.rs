@@ -11,11 +11,15 @@ use coordgen_rs::load::block_store::BlockStore;
 use coordgen_rs::load::loader::Loader;
 use coordgen_rs::load::plan::{Held, Problem, Strategy, plan};
 use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};
-use coordgen_rs::load::simulate::simulate;
 use coordgen_rs::load::stream::Streaming;
 use coordgen_rs::load::timetable::{ActionKind, Timetable};
 use coordgen_rs::{BlockId, Error, Graph};
 use libfuzzer_sys::fuzz_target;
+
+#[path = "../../src/load/plan/tests/simulate.rs"]
+mod simulate;
+
+use simulate::simulate;
 
 fuzz_target!(|data: &[u8]| {
     // Plans hold a few words for each run, and a short prompt of short chunks has thousands.

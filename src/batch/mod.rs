@@ -210,6 +210,4 @@ fn most_within(most: usize, fits: impl Fn(usize) -> bool) -> usize {
 }
 
 #[cfg(test)]
-mod simulate;
-#[cfg(test)]
 mod tests;

@@ -318,6 +318,4 @@ unsafe fn read_on<L: Lanes, W: Form>(panel: *const u8, lane: usize, to: &mut [f3
 }
 
 #[cfg(test)]
-mod tests;
-#[cfg(test)]
-pub(in crate::kernels) mod twin;
+pub(in crate::kernels) mod tests;

@@ -4,12 +4,8 @@
 //! are the lock, the clock and the thread.
 
 mod account;
-#[cfg(test)]
-mod interleavings;
 mod late;
 mod progress;
-#[cfg(test)]
-mod progress_tests;
 mod state;
 #[cfg(test)]
 mod tests;

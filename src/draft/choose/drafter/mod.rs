@@ -412,8 +412,4 @@ fn check_costs(costs: [f32; 2]) -> Result<()> {
 }
 
 #[cfg(test)]
-mod constrained_tests;
-#[cfg(test)]
-mod ruled_target;
-#[cfg(test)]
 mod tests;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 
 use super::*;
-use crate::kernels::product::{Gate, WeightType, to_panels, twin};
+use crate::kernels::product::tests::twin;
+use crate::kernels::product::{Gate, WeightType, to_panels};
 
 pub struct Random(pub u64);
 

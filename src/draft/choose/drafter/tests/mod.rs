@@ -1,14 +1,16 @@
 //! Laws of the drafter: whatever is drafted, the tokens given out are those of plain decoding.
 
 mod beside;
+mod constrained;
 mod learning;
 mod offered;
 mod origins;
 mod output;
 mod refusals;
 mod rows;
+mod ruled_target;
 
-use super::ruled_target::{VOCAB_SIZE, plain, run_step, says};
+use self::ruled_target::{VOCAB_SIZE, plain, run_step, says};
 use super::*;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};

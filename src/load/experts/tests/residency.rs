@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
-use super::residency::{Action, Forecast, Residency};
-use super::shape::{LayerShape, Shape};
 use crate::error::Error;
+use crate::load::experts::residency::{Action, Forecast, Residency};
+use crate::load::experts::shape::{LayerShape, Shape};
 
 /// Expects each expert after as many turns as its number, and the first ones of a layer for sure.
 struct InOrder;

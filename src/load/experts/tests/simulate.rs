@@ -3,12 +3,12 @@
 
 use std::ops::Range;
 
-use super::expectation::Expectation;
 use super::informed::Informed;
 use super::oracle;
-use super::residency::{Action, Counts, Forecast, ReadAhead, Residency};
 use super::routings::{Kind, Schedule};
-use super::shape::Shape;
+use crate::load::experts::expectation::Expectation;
+use crate::load::experts::residency::{Action, Counts, Forecast, ReadAhead, Residency};
+use crate::load::experts::shape::Shape;
 
 /// Pieces of an expert.
 const PIECES: u64 = 4;

@@ -1,8 +1,8 @@
 //! What is to be expected by who knows the routers: popularity, what topics do, and the topic of the
 //! rows so far, but neither its drift nor the noise. In: a schedule. Out: a forecast, by drawing.
 
-use super::residency::Forecast;
 use super::routings::{Draws, Schedule, TOPIC};
+use crate::load::experts::residency::Forecast;
 
 /// Draws for each chance.
 const DRAWS: usize = 16;

@@ -1,10 +1,13 @@
 //! The loader's thread against a store that is told when to finish and when to fail.
 
+mod interleavings;
+mod progress;
+
 use std::sync::Weak;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use super::interleavings::timetables::timetable;
+use self::interleavings::timetables::timetable;
 use super::*;
 use crate::ids::Graph::{Decode, Prefill};
 use crate::load::timetable::ActionKind::{Load, Release};

@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+mod simulate;
+
 use super::*;
 use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 

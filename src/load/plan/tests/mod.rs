@@ -1,15 +1,19 @@
 //! Plans by every strategy: they replay to their own figures, keep within the budget, and come near
 //! the best that there is.
 
+mod exhaustive;
+mod simulate;
+mod violations;
+
 use proptest::prelude::{Just, ProptestConfig, prop, prop_assert, prop_oneof, proptest};
 use proptest::strategy::Strategy as Generator;
 
+use self::exhaustive::optimum;
+use self::simulate::simulate;
 use super::route::Clock;
 use super::*;
 use crate::ids::Graph;
-use crate::load::exhaustive::optimum;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
-use crate::load::simulate::simulate;
 use crate::load::timetable::ActionKind;
 use crate::random::uniform;
 

@@ -10,7 +10,7 @@
 //! draft's rows. A row's experts are read in 3 to 40 times the time that a row's layer computes: both
 //! read the same bytes, so that is how much faster memory is than a disk.
 
-use super::shape::{LayerShape, Shape};
+use crate::load::experts::shape::{LayerShape, Shape};
 
 /// Rows of a step, one of which a schedule's widest is.
 const WIDTHS: [usize; 4] = [1, 4, 8, 16];

@@ -1,7 +1,7 @@
 //! A server of many requests by the pure core, on a clock that counts costs. In: a seed. Out: what
 //! became of each request, and the laws that held in every step.
 
-use super::*;
+use crate::batch::*;
 use crate::draft::choose::step_choice::StepCost;
 use crate::random::uniform;
 

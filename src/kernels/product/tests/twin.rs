@@ -1,6 +1,6 @@
 //! Blocks of random weights, and what they stand for: written from llama.cpp's dequantisation.
 
-use super::WeightType;
+use crate::kernels::product::WeightType;
 
 /// A float16 that is neither infinite nor NaN, as float64, from any 16 bits.
 pub fn half(bits: u16) -> (u16, f64) {

@@ -4,9 +4,9 @@ use std::slice;
 use std::sync::Arc;
 use std::thread;
 
-use super::mapping::file_at;
-use super::store::{Budget, ExpertStore, Region, lender};
 use crate::error::{Error, Result};
+use crate::load::experts::mapping::file_at;
+use crate::load::experts::store::{Budget, ExpertStore, Region, lender};
 
 use crate::random::uniform;
 

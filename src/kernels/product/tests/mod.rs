@@ -1,9 +1,11 @@
 //! Against a twin in float64, and each processor, width, tile and range against all others.
 
+pub(in crate::kernels) mod twin;
+
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use super::twin::{block, half};
+use self::twin::{block, half};
 use super::*;
 use crate::kernels::Processor;
 

@@ -1,10 +1,10 @@
 //! Calls of one progress in a row: what is refused, and what is reported.
 
 use super::interleavings::timetables::timetable;
-use super::progress::Progress;
 use crate::error::{Error, Result};
 use crate::ids::BlockId;
 use crate::ids::Graph::{Decode, Prefill};
+use crate::load::loader::progress::Progress;
 use crate::load::timetable::ActionKind::{Load, Release};
 use crate::load::timetable::Timetable;
 

@@ -3,12 +3,12 @@
 use std::sync::OnceLock;
 use std::thread::{self, ThreadId};
 
-use super::super::progress::Progress;
-use super::super::state::{Next, State, Wake};
 use super::timetables::{Held, in_turn};
 use crate::error::Error;
 use crate::ids::BlockId;
 use crate::ids::Graph::{self, Decode};
+use crate::load::loader::progress::Progress;
+use crate::load::loader::state::{Next, State, Wake};
 use crate::load::timetable::ActionKind::{self, Load, Release};
 use crate::load::timetable::{Action, Timetable};
 
