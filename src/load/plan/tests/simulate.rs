@@ -21,31 +21,23 @@ pub struct Replayed {
 }
 
 /// The rule that a timetable breaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Violation {
     /// The runs are not chunk after chunk, in each of them block after block.
-    #[error("run {0} is another than the one that follows")]
     WrongRun(usize),
     /// A run or action takes another time than the profile says.
-    #[error("{0} number {1} takes another time than in the profile")]
     WrongTime(&'static str, usize),
     /// A lane does two things at once.
-    #[error("{0} number {1} starts before the one before it is over")]
     Overlap(&'static str, usize),
     /// An action names a block that there is not.
-    #[error("action {} names block {}, which there is not", .0, .1.0)]
     UnknownBlock(usize, BlockId),
     /// An action starts before the runs that it waits for are over.
-    #[error("action {0} starts before its {1} runs are over")]
     TooEarly(usize, usize),
     /// A run's graph is not in memory from its start to its end.
-    #[error("run {0} is without its graph")]
     NotLoaded(usize),
     /// What is loaded is there already, or what is released is not.
-    #[error("action {0} finds the graph already as it would leave it")]
     NothingToDo(usize),
     /// A block ends without its G2.
-    #[error("block {} ends without its G2", .0.0)]
     NotSwitched(BlockId),
 }
 
