@@ -28,7 +28,7 @@ use libfuzzer_sys::fuzz_target;
 
 use ruled_target::{VOCAB_SIZE, plain, run_step, says};
 
-#[path = "../../src/draft/choose/drafter/ruled_target.rs"]
+#[path = "../../src/draft/choose/drafter/tests/ruled_target.rs"]
 mod ruled_target;
 
 const ATTENDED: usize = 64;

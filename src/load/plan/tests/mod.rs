@@ -43,7 +43,7 @@ fn problem(profile: &Profile, num_chunks: usize, start: Held) -> Problem<'_> {
 fn replayed(problem: &Problem<'_>, strategy: Strategy) -> Plan {
     let plan = plan(strategy, problem).unwrap();
     let replay = simulate(&plan.timetable, problem)
-        .unwrap_or_else(|violation| panic!("{strategy:?} on {problem:?}: {violation}"));
+        .unwrap_or_else(|violation| panic!("{strategy:?} on {problem:?}: {violation:?}"));
     assert_eq!(plan.makespan_us, replay.makespan_us, "{strategy:?} on {problem:?}");
     assert_eq!(plan.prefill_us, replay.prefill_us);
     assert_eq!(plan.exposed_load_us, replay.exposed_load_us);

@@ -3,7 +3,7 @@
 //!
 //! The fuzz target `drafter` reads this file too, so it names nothing but what its module has.
 
-use crate::draft::choose::drafter::{Drafter, TokenId};
+use super::{Drafter, TokenId};
 
 /// Number of tokens that it says.
 pub const VOCAB_SIZE: usize = 3;
