@@ -9,6 +9,7 @@ use crate::kernels::exp::tanh;
 use crate::kernels::lanes::{Lanes, WIDTH, load_some, on_processor, store_some};
 
 on_processor! {
+    floats,
     /// Writes the numbers of `x`, capped, to `to`, which has as many.
     ///
     /// # Safety

@@ -9,11 +9,11 @@ use std::ops::Range;
 use super::form::Stored;
 use super::keys::{Head, Keys, NONE};
 use super::prepare::prepare;
-use super::sums::{MOST_ROWS, Vectors, Work, add, by_size};
+use super::sums::{Vectors, Work, add, by_size};
 use super::{Layer, Step, Task};
 use crate::kernels::Room;
 use crate::kernels::exp::{power, sum_of_lanes, tanh};
-use crate::kernels::lanes::{Lanes, WIDTH};
+use crate::kernels::lanes::{Lanes, MOST_FLOAT_ROWS, WIDTH};
 use crate::kernels::nodes::{Node, TILE};
 
 /// The task's units: each a head of a row, those of a row side by side.
@@ -202,8 +202,8 @@ impl Units<'_> {
         places: Range<usize>,
         next: *const u8,
     ) {
-        let batches = units.len().div_ceil(MOST_ROWS);
-        let mut scores = Table([[0.0; TILE]; MOST_ROWS]);
+        let batches = units.len().div_ceil(L::FLOAT_ROWS);
+        let mut scores = Table([[0.0; TILE]; MOST_FLOAT_ROWS]);
         let vectors = places.start / WIDTH..places.end.div_ceil(WIDTH);
         // Scores ask for half of the next tile's values, values for the other half; in fewer bits
         // scores ask for all.
@@ -249,7 +249,7 @@ impl Units<'_> {
         &mut self,
         units: Range<usize>,
         layer: Layer,
-        scores: &mut [[f32; TILE]; MOST_ROWS],
+        scores: &mut [[f32; TILE]; MOST_FLOAT_ROWS],
         places: &Range<usize>,
     ) {
         let padded = layer.head_dim.next_multiple_of(WIDTH);
@@ -302,7 +302,7 @@ unsafe fn cap<L: Lanes>(scores: &mut [f32; TILE], bound: f32) {
 
 /// Scores of some units with a tile, and then weights.
 #[repr(align(64))]
-struct Table([[f32; TILE]; MOST_ROWS]);
+struct Table([[f32; TILE]; MOST_FLOAT_ROWS]);
 
 /// The scores of some queries with some keys.
 struct Scores {

@@ -283,6 +283,7 @@ pub unsafe fn attend_task(processor: Processor, step: &Step<'_>, task: usize, ro
 }
 
 on_processor! {
+    floats,
     /// As [`write_keys`], of the step's form.
     ///
     /// # Safety
@@ -292,6 +293,7 @@ on_processor! {
 }
 
 on_processor! {
+    floats,
     /// As [`attend_task`], of the step's form.
     ///
     /// # Safety

@@ -8,9 +8,6 @@ use std::ops::Range;
 
 use crate::kernels::lanes::{Lanes, WIDTH};
 
-/// Most rows that are summed together.
-pub const MOST_ROWS: usize = 6;
-
 /// Sums of `V` times sixteen lanes, for `R` rows.
 pub type Sums<L, const R: usize, const V: usize> = [[<L as Lanes>::Floats; V]; R];
 
@@ -65,19 +62,19 @@ pub trait Work {
     unsafe fn run<L: Lanes, const R: usize, const V: usize>(&mut self);
 }
 
-/// Does the work with `rows`, of which there are up to [`MOST_ROWS`], and `vectors`, up to
+/// Does the work with `rows`, of which there are up to [`Lanes::FLOAT_ROWS`], and `vectors`, up to
 /// [`Lanes::VECTORS`].
 #[inline(always)]
 pub unsafe fn by_size<L: Lanes, W: Work>(work: &mut W, rows: usize, vectors: usize) {
     unsafe {
         match rows {
             1 => by_vectors::<L, W, 1>(work, vectors),
-            2 => by_vectors::<L, W, 2>(work, vectors),
-            3 => by_vectors::<L, W, 3>(work, vectors),
-            4 => by_vectors::<L, W, 4>(work, vectors),
-            5 => by_vectors::<L, W, 5>(work, vectors),
-            6 => by_vectors::<L, W, 6>(work, vectors),
-            _ => unreachable!("there are 1 to 6 rows"),
+            2 if L::FLOAT_ROWS >= 2 => by_vectors::<L, W, 2>(work, vectors),
+            3 if L::FLOAT_ROWS >= 3 => by_vectors::<L, W, 3>(work, vectors),
+            4 if L::FLOAT_ROWS >= 4 => by_vectors::<L, W, 4>(work, vectors),
+            5 if L::FLOAT_ROWS >= 5 => by_vectors::<L, W, 5>(work, vectors),
+            6 if L::FLOAT_ROWS >= 6 => by_vectors::<L, W, 6>(work, vectors),
+            _ => unreachable!("there are as many as registers hold"),
         }
     }
 }

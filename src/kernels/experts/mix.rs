@@ -33,6 +33,7 @@ pub struct Mix<'a> {
 }
 
 on_processor! {
+    floats,
     /// Sums some rows, to `to (rows, columns)`.
     ///
     /// # Safety

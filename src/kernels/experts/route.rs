@@ -55,6 +55,7 @@ pub struct Scores<'a> {
 }
 
 on_processor! {
+    floats,
     /// Chooses for some rows: their experts to `chosen (rows, chosen)` and `shares`.
     ///
     /// # Safety

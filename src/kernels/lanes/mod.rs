@@ -35,6 +35,9 @@ pub const WIDTH: usize = 16;
 /// The largest of rounded numbers.
 pub const LARGEST: f32 = 127.0;
 
+/// Most of [`Lanes::FLOAT_ROWS`]: with two registers for sixteen sums, those of AVX2 hold as many.
+pub const MOST_FLOAT_ROWS: usize = 6;
+
 /// Operations over [`WIDTH`] numbers.
 ///
 /// # Safety
@@ -54,6 +57,8 @@ pub trait Lanes: Copy {
     const VECTORS: usize;
     /// For how many rows registers hold sums of products of bytes, with what is multiplied.
     const ROWS: usize;
+    /// For how many rows registers hold sums of floats.
+    const FLOAT_ROWS: usize = MOST_FLOAT_ROWS;
     /// What `dot_large` takes off each weight.
     const LESS: i32;
 
@@ -207,6 +212,11 @@ impl Processor {
         *BEST.get_or_init(|| *Self::all().last().expect("each machine has one"))
     }
 
+    /// For how many rows its registers hold sums of floats.
+    pub fn float_rows(self) -> usize {
+        if self.0 == Kind::Portable { Portable::FLOAT_ROWS } else { MOST_FLOAT_ROWS }
+    }
+
     /// For how many rows its registers hold sums of products of bytes.
     pub fn rows(self) -> usize {
         match self.0 {
@@ -252,10 +262,11 @@ impl Processor {
 
 /// Compiles `$generic::<L>(..)`, unsafe and always inlined, for each processor, as the function
 /// `$name`, whose first argument says which is to run. `$generic` may have a second type, as the
-/// function then has.
+/// function then has. With `dots` each kind of products of bytes has its own; `floats` has none, and
+/// is compiled once for kinds that differ in nothing else.
 macro_rules! on_processor {
     (
-        $(#[$docs:meta])*
+        $kind:ident, $(#[$docs:meta])*
         $name:ident$(<$type:ident: $bound:ident>)? = $generic:ident(
             $($argument:ident: $given:ty),* $(,)?
         )
@@ -273,6 +284,7 @@ macro_rules! on_processor {
                 unsafe { $generic::<lanes::Avx2<false>$(, $type)?>($($argument),*) }
             }
             #[cfg(target_arch = "x86_64")]
+            #[allow(dead_code)]
             #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
             unsafe fn avx_vnni$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Avx2<true>$(, $type)?>($($argument),*) }
@@ -288,11 +300,13 @@ macro_rules! on_processor {
                 unsafe { $generic::<lanes::Neon<lanes::Widened>$(, $type)?>($($argument),*) }
             }
             #[cfg(target_arch = "aarch64")]
+            #[allow(dead_code)]
             #[target_feature(enable = "neon,dotprod")]
             unsafe fn neon_dotprod$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Neon<lanes::Signed>$(, $type)?>($($argument),*) }
             }
             #[cfg(target_arch = "aarch64")]
+            #[allow(dead_code)]
             #[target_feature(enable = "neon,i8mm")]
             unsafe fn neon_i8mm$(<$type: $bound>)?($($argument: $given),*) {
                 unsafe { $generic::<lanes::Neon<lanes::Mixed>$(, $type)?>($($argument),*) }
@@ -304,18 +318,30 @@ macro_rules! on_processor {
                     #[cfg(target_arch = "x86_64")]
                     Kind::Avx2 => avx2$(::<$type>)?($($argument),*),
                     #[cfg(target_arch = "x86_64")]
-                    Kind::AvxVnni => avx_vnni$(::<$type>)?($($argument),*),
+                    Kind::AvxVnni => {
+                        on_processor!(@$kind avx_vnni, avx2, $(<$type>)?, ($($argument),*))
+                    }
                     #[cfg(target_arch = "x86_64")]
                     Kind::Avx512 => avx512$(::<$type>)?($($argument),*),
                     #[cfg(target_arch = "aarch64")]
                     Kind::Neon => neon$(::<$type>)?($($argument),*),
                     #[cfg(target_arch = "aarch64")]
-                    Kind::NeonDotProd => neon_dotprod$(::<$type>)?($($argument),*),
+                    Kind::NeonDotProd => {
+                        on_processor!(@$kind neon_dotprod, neon, $(<$type>)?, ($($argument),*))
+                    }
                     #[cfg(target_arch = "aarch64")]
-                    Kind::NeonI8mm => neon_i8mm$(::<$type>)?($($argument),*),
+                    Kind::NeonI8mm => {
+                        on_processor!(@$kind neon_i8mm, neon, $(<$type>)?, ($($argument),*))
+                    }
                 }
             }
         }
+    };
+    (@dots $own:ident, $common:ident, $(<$type:ident>)?, $arguments:tt) => {
+        $own$(::<$type>)? $arguments
+    };
+    (@floats $own:ident, $common:ident, $(<$type:ident>)?, $arguments:tt) => {
+        $common$(::<$type>)? $arguments
     };
 }
 pub(in crate::kernels) use on_processor;

@@ -12,7 +12,8 @@ impl Lanes for Portable {
     type Bytes = [u8; 4 * WIDTH];
     const VECTORS: usize = 1;
     type Partial = [i32; WIDTH];
-    const ROWS: usize = 4;
+    const ROWS: usize = 1;
+    const FLOAT_ROWS: usize = 1;
     const LESS: i32 = 0;
 
     #[inline(always)]

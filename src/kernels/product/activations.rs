@@ -6,10 +6,10 @@
 
 use std::ops::Range;
 
+use super::BLOCK;
 use super::source::{
     ClampedSwiglu, Gate, GatedRow, Gelu, NormedRow, PlainRow, Row, Sigmoid, Silu, Source,
 };
-use super::{BLOCK, floats};
 use crate::kernels::lanes::{LARGEST, Lanes, Processor, WIDTH};
 
 /// Bytes of a row's block: 32 integers, the scale, minus eight times the integers' sum, the scaled
@@ -30,7 +30,7 @@ pub struct Tiling {
 impl Tiling {
     /// Of `rows` rows of `columns` numbers, rounded or floats, for a processor.
     pub fn new(rows: usize, columns: usize, is_float: bool, processor: Processor) -> Self {
-        let most = if is_float { floats::MOST_ROWS } else { processor.rows() };
+        let most = if is_float { processor.float_rows() } else { processor.rows() };
         Self { rows, columns, blocks: columns.div_ceil(BLOCK), is_float, most }
     }
 

@@ -12,8 +12,6 @@ use super::weight_type::WeightType;
 use super::{Added, Destination, Weights, finish, some, store};
 use crate::kernels::lanes::{Lanes, WIDTH};
 
-/// Most rows of a tile: with two registers for sixteen sums, those of AVX2 hold as many.
-pub const MOST_ROWS: usize = 6;
 /// Panels that may be read side by side.
 pub const SIDE_BY_SIDE: usize = 2;
 /// Of so few rows two panels' sums fit into any processor's registers. Two streams of weights also
@@ -109,6 +107,8 @@ impl Product<'_> {
     #[inline(always)]
     unsafe fn multiply<L: Lanes, W: FloatForm, const P: usize>(self, panel: usize) {
         let (columns, tiles) = (self.tiling.columns(), self.tiling.num_tiles());
+        // Known to the compiler, so that no tile is compiled that is never multiplied.
+        let most = if P == 1 || L::VECTORS > 1 { L::FLOAT_ROWS } else { FEW_ROWS };
         // The sums of one tile can stay where they are; what is still to be read must.
         let is_residual = |residual: &[f32]| residual.as_ptr() == self.to.to.cast_const();
         let stays = tiles == 1 || self.added.residual.is_some_and(is_residual);
@@ -121,11 +121,11 @@ impl Product<'_> {
                 unsafe {
                     match self.tiling.rows(tile).len() {
                         1 => self.multiply_tile::<L, W, P, 1>(panel, tile, columns),
-                        2 => self.multiply_tile::<L, W, P, 2>(panel, tile, columns),
-                        3 => self.multiply_tile::<L, W, P, 3>(panel, tile, columns),
-                        4 => self.multiply_tile::<L, W, P, 4>(panel, tile, columns),
-                        5 => self.multiply_tile::<L, W, P, 5>(panel, tile, columns),
-                        6 => self.multiply_tile::<L, W, P, 6>(panel, tile, columns),
+                        2 if most >= 2 => self.multiply_tile::<L, W, P, 2>(panel, tile, columns),
+                        3 if most >= 3 => self.multiply_tile::<L, W, P, 3>(panel, tile, columns),
+                        4 if most >= 4 => self.multiply_tile::<L, W, P, 4>(panel, tile, columns),
+                        5 if most >= 5 => self.multiply_tile::<L, W, P, 5>(panel, tile, columns),
+                        6 if most >= 6 => self.multiply_tile::<L, W, P, 6>(panel, tile, columns),
                         _ => unreachable!("a tile has as many rows"),
                     }
                 }

@@ -72,6 +72,7 @@ pub struct Destination {
 }
 
 on_processor! {
+    floats,
     /// Rounds some rows to `packed`, where those of all tiles have their place, or copies them. Row `i`
     /// is the source's row `picked[i]`, or its row `i` where none are picked.
     ///
@@ -130,6 +131,7 @@ pub unsafe fn multiply(
 }
 
 on_processor! {
+    dots,
     /// As [`multiply`].
     ///
     /// # Safety
@@ -146,6 +148,7 @@ on_processor! {
 }
 
 on_processor! {
+    floats,
     /// As [`multiply`].
     ///
     /// # Safety
@@ -295,6 +298,7 @@ pub fn read_rows(
 }
 
 on_processor! {
+    floats,
     /// Reads the row of one lane of a panel.
     ///
     /// # Safety
@@ -304,6 +308,7 @@ on_processor! {
 }
 
 on_processor! {
+    floats,
     /// As [`read_blocks`].
     ///
     /// # Safety

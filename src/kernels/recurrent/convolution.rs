@@ -115,6 +115,7 @@ impl<'a> Step<'a> {
 }
 
 on_processor! {
+    floats,
     /// Computes some channels of one sequence.
     ///
     /// # Safety

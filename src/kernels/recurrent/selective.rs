@@ -114,6 +114,7 @@ impl Rule for SelectiveUpdate<'_> {
 }
 
 on_processor! {
+    floats,
     /// Gates and norms what all heads of some rows have read, `(M, heads * values)`.
     ///
     /// # Safety

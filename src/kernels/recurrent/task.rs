@@ -12,6 +12,7 @@ use crate::kernels::Room;
 use crate::kernels::lanes::{Lanes, WIDTH, on_processor, store_some};
 
 on_processor! {
+    floats,
     /// Computes one head of one sequence.
     ///
     /// # Safety
