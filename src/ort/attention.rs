@@ -8,30 +8,31 @@ use std::cell::RefCell;
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
-use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
+use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Step};
 use crate::kernels::{Nodes, Processor, Room, soft_cap};
 
-pub static OPERATOR: Operator = Operator::new(
-    c"Attention",
-    &[
-        (FLOAT, ONE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (BYTE, ONE),
-        (BYTE, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-    ],
-    &[(FLOAT, ONE), (BYTE, MAYBE), (BYTE, MAYBE)],
-    |node| Ok(Box::new(Attention::new(node)?)),
-);
+inputs! {
+    INPUTS:
+    ROWS: FLOAT ONE,
+    COS: FLOAT MAYBE,
+    SIN: FLOAT MAYBE,
+    KEY: BYTE ONE,
+    VALUE: BYTE ONE,
+    PARENTS: INTEGER ONE,
+    SEQUENCES: INTEGER ONE,
+    LENGTHS: INTEGER ONE,
+    SPAN: INTEGER ONE,
+    QUERY_NORM: FLOAT MAYBE,
+    KEY_NORM: FLOAT MAYBE,
+    SINKS: FLOAT MAYBE,
+    VALUE_NORM: FLOAT MAYBE,
+}
+
+pub static OPERATOR: Operator =
+    Operator::new(c"Attention", INPUTS, &[(FLOAT, ONE), (BYTE, MAYBE), (BYTE, MAYBE)], |node| {
+        Ok(Box::new(Attention::new(node)?))
+    });
 
 /// Numbers that a task should write to the cache: some microseconds.
 const NUMBERS_PER_WRITE: usize = 1 << 15;
@@ -79,7 +80,7 @@ impl Attention {
         let Layer { kv_heads, head_dim, shares_keys, .. } = self.layer;
         // SAFETY: by contract, here and below.
         let (key, value): (Input<'_, u8>, Input<'_, u8>) =
-            unsafe { (call.input(3)?, call.input(4)?) };
+            unsafe { (call.input(KEY)?, call.input(VALUE)?) };
         let &[of, heads, slots, row_bytes] = key.dims() else { return Err(call.wrong_inputs()) };
         if [of, heads] != [sequences, kv_heads] || value.dims() != key.dims() {
             return Err(call.wrong_inputs());
@@ -109,14 +110,14 @@ impl Kernel for Attention {
         let Self { processor, mut layer } = *self;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (rows, [cos, sin], [query_norm, key_norm, sinks, value_norm], integers) = unsafe {
-            let rows: Input<'_, f32> = call.input(0)?;
+            let rows: Input<'_, f32> = call.input(ROWS)?;
             let floats = |index| Ok(call.optional::<f32>(index)?.map(|input| input.data));
             let integers = |index| Ok(call.input::<i32>(index)?.data);
             (
                 rows,
-                [floats(1)?, floats(2)?],
-                [floats(9)?, floats(10)?, floats(11)?, floats(12)?],
-                [integers(5)?, integers(6)?, integers(7)?, integers(8)?],
+                [floats(COS)?, floats(SIN)?],
+                [floats(QUERY_NORM)?, floats(KEY_NORM)?, floats(SINKS)?, floats(VALUE_NORM)?],
+                [integers(PARENTS)?, integers(SEQUENCES)?, integers(LENGTHS)?, integers(SPAN)?],
             )
         };
         let [parents, sequences, lengths, span] = integers;

@@ -9,31 +9,32 @@ use std::cell::RefCell;
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
-use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
+use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use crate::kernels::Processor;
 use crate::kernels::experts::{Experts, Inputs, Router, Scoring, Scratch, Step};
 use crate::kernels::product::{Gate, WeightType};
 #[cfg(unix)]
 use crate::load::experts::store::lender;
 
-pub static OPERATOR: Operator = Operator::new(
-    c"Experts",
-    &[
-        (FLOAT, ONE),
-        (FLOAT, MAYBE),
-        (FLOAT, ONE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (FLOAT, MAYBE),
-        (BYTE, ONE),
-        (INTEGER, MAYBE),
-    ],
-    &[(FLOAT, ONE), (INTEGER, MAYBE)],
-    |node| Ok(Box::new(Mixture::new(node)?)),
-);
+inputs! {
+    INPUTS:
+    ROWS: FLOAT ONE,
+    NORM: FLOAT MAYBE,
+    SCORES: FLOAT ONE,
+    CHOICE_BIAS: FLOAT MAYBE,
+    UP_BIAS: FLOAT MAYBE,
+    DOWN_BIAS: FLOAT MAYBE,
+    RESIDUAL: FLOAT MAYBE,
+    BESIDE: FLOAT MAYBE,
+    BESIDE_GATE: FLOAT MAYBE,
+    WEIGHTS: BYTE ONE,
+    SPAN: INTEGER MAYBE,
+}
+
+pub static OPERATOR: Operator =
+    Operator::new(c"Experts", INPUTS, &[(FLOAT, ONE), (INTEGER, MAYBE)], |node| {
+        Ok(Box::new(Mixture::new(node)?))
+    });
 
 thread_local! {
     /// Of the call in progress: as large as the largest so far.
@@ -82,13 +83,13 @@ impl Kernel for Mixture {
         let Experts { columns, router: Router { experts, chosen, .. }, .. } = self.layer;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (rows, scores, weights): (Input<'_, f32>, Input<'_, f32>, Input<'_, u8>) =
-            unsafe { (call.input(0)?, call.input(2)?, call.input(9)?) };
+            unsafe { (call.input(ROWS)?, call.input(SCORES)?, call.input(WEIGHTS)?) };
         if rows.dims().last() != Some(&columns) || scores.dims().last() != Some(&experts) {
             return Err(call.wrong_inputs());
         }
         let all_rows = rows.data.len() / columns;
         // SAFETY: as above.
-        let num_rows = match unsafe { call.optional::<i32>(10)? }.map(|span| span.data) {
+        let num_rows = match unsafe { call.optional::<i32>(SPAN)? }.map(|span| span.data) {
             None => all_rows,
             Some(&[_, real]) => usize::try_from(real).unwrap_or(0).min(all_rows),
             Some(_) => return Err(call.wrong_inputs()),
@@ -109,14 +110,14 @@ impl Kernel for Mixture {
         let real = |data, width| real_rows(data, width, all_rows, num_rows);
         let inputs = Inputs {
             rows: real(rows.data, columns),
-            norm: floats(1)?,
+            norm: floats(NORM)?,
             scores: real(scores.data, experts),
-            choice_bias: floats(3)?,
-            up_bias: floats(4)?,
-            down_bias: floats(5)?,
-            residual: floats(6)?.map(|it| real(it, columns)),
-            beside: floats(7)?.map(|it| real(it, columns)),
-            beside_gate: floats(8)?.map(|it| real(it, 1)),
+            choice_bias: floats(CHOICE_BIAS)?,
+            up_bias: floats(UP_BIAS)?,
+            down_bias: floats(DOWN_BIAS)?,
+            residual: floats(RESIDUAL)?.map(|it| real(it, columns)),
+            beside: floats(BESIDE)?.map(|it| real(it, columns)),
+            beside_gate: floats(BESIDE_GATE)?.map(|it| real(it, 1)),
             weights: weights.data,
         };
         let step = Step::new(self.processor, &self.layer, inputs, num_rows);

@@ -27,6 +27,25 @@ pub const MAYBE: Arity = Arity::INPUT_OUTPUT_OPTIONAL;
 /// The last input: there may be several.
 pub const SOME: Arity = Arity::INPUT_OUTPUT_VARIADIC;
 
+/// What an input or output is.
+pub type Declared = (ElementType, Arity);
+
+/// Names an operator's inputs, in their order: `$table` says what they are, and each name is the
+/// number of its input.
+macro_rules! inputs {
+    ($table:ident: $($name:ident: $kind:ident $arity:ident),* $(,)?) => {
+        const $table: &[$crate::ort::operator::Declared] = &[$(($kind, $arity)),*];
+        inputs!(@number 0; $($name)*);
+    };
+    (@number $number:expr; $name:ident $($rest:ident)*) => {
+        #[allow(dead_code)] // some are read together, from the first on
+        const $name: usize = $number;
+        inputs!(@number $number + 1; $($rest)*);
+    };
+    (@number $number:expr;) => {};
+}
+pub(super) use inputs;
+
 /// An operator in a node of a graph.
 pub trait Kernel: Send + Sync {
     /// Computes all outputs; several threads may, each in its own call.
@@ -45,8 +64,8 @@ pub type Create = fn(Attributes) -> Outcome<Box<dyn Kernel>>;
 pub struct Operator {
     table: OrtCustomOp,
     name: &'static CStr,
-    inputs: &'static [(ElementType, Arity)],
-    outputs: &'static [(ElementType, Arity)],
+    inputs: &'static [Declared],
+    outputs: &'static [Declared],
     create: Create,
 }
 
@@ -56,8 +75,8 @@ unsafe impl Sync for Operator {}
 impl Operator {
     pub const fn new(
         name: &'static CStr,
-        inputs: &'static [(ElementType, Arity)],
-        outputs: &'static [(ElementType, Arity)],
+        inputs: &'static [Declared],
+        outputs: &'static [Declared],
         create: Create,
     ) -> Self {
         let table = OrtCustomOp {

@@ -8,21 +8,24 @@ use std::cell::RefCell;
 
 use super::attributes::Attributes;
 use super::call::{Call, Input, Outcome};
-use super::operator::{BYTE, FLOAT, Kernel, MAYBE, ONE, Operator, SOME};
+use super::operator::{BYTE, FLOAT, Kernel, MAYBE, ONE, Operator, SOME, inputs};
 use crate::kernels::product::{
     self, Added, Destination, Gate, Source, Tiling, WeightType, Weights,
 };
 use crate::kernels::{Processor, Shared};
 
-pub static OPERATOR: Operator = Operator::new(
-    c"Product",
-    &[(FLOAT, ONE), (FLOAT, MAYBE), (FLOAT, MAYBE), (FLOAT, MAYBE), (BYTE, SOME)],
-    &[(FLOAT, ONE)],
-    |node| Ok(Box::new(Product::new(node)?)),
-);
+inputs! {
+    INPUTS:
+    ROWS: FLOAT ONE,
+    NORM: FLOAT MAYBE,
+    RESIDUAL: FLOAT MAYBE,
+    BIAS: FLOAT MAYBE,
+    WEIGHTS: BYTE SOME,
+}
 
-/// The input of the first segment.
-const FIRST_SEGMENT: usize = 4;
+pub static OPERATOR: Operator =
+    Operator::new(c"Product", INPUTS, &[(FLOAT, ONE)], |node| Ok(Box::new(Product::new(node)?)));
+
 /// Numbers that a task should round: some microseconds.
 const NUMBERS_PER_TASK: usize = 1 << 13;
 
@@ -91,9 +94,9 @@ impl Kernel for Product {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (rows, [norm, residual, bias]) = unsafe {
-            let rows: Input<'_, f32> = call.input(0)?;
+            let rows: Input<'_, f32> = call.input(ROWS)?;
             let floats = |index| Ok(call.optional::<f32>(index)?.map(|input| input.data));
-            (rows, [floats(1)?, floats(2)?, floats(3)?])
+            (rows, [floats(NORM)?, floats(RESIDUAL)?, floats(BIAS)?])
         };
         let source = match (norm, self.gate) {
             (None, None) => Source::Plain(rows.data),
@@ -106,7 +109,7 @@ impl Kernel for Product {
         let outputs: usize = self.segments.iter().map(|segment| segment.outputs).sum();
         let fits = rows.dims().last() == Some(&size)
             && num_rows > 0
-            && call.num_inputs()? == FIRST_SEGMENT + self.segments.len()
+            && call.num_inputs()? == WEIGHTS + self.segments.len()
             && norm.is_none_or(|it| it.len() == self.columns)
             && residual.is_none_or(|it| it.len() == num_rows * outputs)
             && bias.is_none_or(|it| it.len() == outputs);
@@ -186,7 +189,7 @@ impl Product {
         let (mut parts, mut start) = (Vec::new(), 0);
         for (index, &Segment { kind, outputs }) in self.segments.iter().enumerate() {
             // SAFETY: as in `compute`.
-            let panels: &[u8] = unsafe { call.input(FIRST_SEGMENT + index) }?.data;
+            let panels: &[u8] = unsafe { call.input(WEIGHTS + index) }?.data;
             if panels.len() != kind.num_bytes(outputs, self.columns) {
                 return Err(call.wrong("a segment's weights are not as long as its sizes say"));
             }

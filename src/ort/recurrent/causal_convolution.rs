@@ -4,26 +4,29 @@
 
 use super::super::attributes::Attributes;
 use super::super::call::{Call, Input, Outcome};
-use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator};
+use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use super::{given, refused, rows, run, with_room};
 use crate::kernels::Processor;
 use crate::kernels::recurrent::{CausalConvolution, ConvolutionStep, convolve};
 
+inputs! {
+    INPUTS:
+    ROWS: FLOAT ONE,
+    WEIGHTS: FLOAT ONE,
+    BIAS: FLOAT MAYBE,
+    STATE: BYTE ONE,
+    UPDATES: BYTE ONE,
+    PARENTS: INTEGER ONE,
+    SEQUENCES: INTEGER ONE,
+    LENGTHS: INTEGER ONE,
+    SPAN: INTEGER ONE,
+    READS: INTEGER ONE,
+    PENDING: INTEGER ONE,
+}
+
 pub static OPERATOR: Operator = Operator::new(
     c"CausalConvolution",
-    &[
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, MAYBE),
-        (BYTE, ONE),
-        (BYTE, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-    ],
+    INPUTS,
     &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)],
     |node| Ok(Box::new(Convolution::new(node)?)),
 );
@@ -63,14 +66,14 @@ impl Kernel for Convolution {
         let Self { processor, channels, taps, first, has_silu, is_gated } = *self;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (input, weights, bias): (Input<'_, f32>, Input<'_, f32>, Option<Input<'_, f32>>) =
-            unsafe { (call.input(0)?, call.input(1)?, call.optional(2)?) };
+            unsafe { (call.input(ROWS)?, call.input(WEIGHTS)?, call.optional(BIAS)?) };
         let (rows, num_rows) = rows(call, &input)?;
         let (weights, bias) = (weights.data, bias.map(|bias| bias.data));
         let layer =
             CausalConvolution { channels, taps, rows, first, weights, bias, has_silu, is_gated };
         // SAFETY: as above.
         let (run, given) = unsafe {
-            let run = run(call, 3, layer.sizes(), num_rows)?;
+            let run = run(call, STATE, layer.sizes(), num_rows)?;
             let given = given(call, &input, channels, run.num_rows())?;
             (run, given)
         };

@@ -5,31 +5,32 @@
 
 use super::super::attributes::Attributes;
 use super::super::call::{Call, Input, Outcome};
-use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator};
+use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator, inputs};
 use super::{given, refused, rows, run, with_room};
 use crate::kernels::Processor;
 use crate::kernels::recurrent::{GatedDelta, Heads, HeadsStep, compute_head};
 
-pub static OPERATOR: Operator = Operator::new(
-    c"GatedDelta",
-    &[
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (BYTE, ONE),
-        (BYTE, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-    ],
-    &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)],
-    |node| Ok(Box::new(Delta::new(node)?)),
-);
+inputs! {
+    INPUTS:
+    ROWS: FLOAT ONE,
+    PROJECTED: FLOAT ONE,
+    A: FLOAT ONE,
+    DT_BIAS: FLOAT ONE,
+    NORM: FLOAT ONE,
+    STATE: BYTE ONE,
+    UPDATES: BYTE ONE,
+    PARENTS: INTEGER ONE,
+    SEQUENCES: INTEGER ONE,
+    LENGTHS: INTEGER ONE,
+    SPAN: INTEGER ONE,
+    READS: INTEGER ONE,
+    PENDING: INTEGER ONE,
+}
+
+pub static OPERATOR: Operator =
+    Operator::new(c"GatedDelta", INPUTS, &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)], |node| {
+        Ok(Box::new(Delta::new(node)?))
+    });
 
 /// The rule in a node of a graph.
 struct Delta {
@@ -63,13 +64,17 @@ impl Kernel for Delta {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (input, projected, [a, bias, norm]): (Input<'_, f32>, Input<'_, f32>, _) = unsafe {
             let floats = |index| Ok(call.input::<f32>(index)?.data);
-            (call.input(0)?, call.input(1)?, [floats(2)?, floats(3)?, floats(4)?])
+            (
+                call.input(ROWS)?,
+                call.input(PROJECTED)?,
+                [floats(A)?, floats(DT_BIAS)?, floats(NORM)?],
+            )
         };
         let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
         let layer = GatedDelta { heads, rows, projected, columns, a, bias, norm, epsilon };
         // SAFETY: as above.
         let (run, given) = unsafe {
-            let run = run(call, 5, heads.sizes(), num_rows)?;
+            let run = run(call, STATE, heads.sizes(), num_rows)?;
             let given = given(call, &input, heads.heads * heads.values, run.num_rows())?;
             (run, given)
         };

@@ -5,32 +5,33 @@
 
 use super::super::attributes::Attributes;
 use super::super::call::{Call, Input, Outcome};
-use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator};
+use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator, inputs};
 use super::{given, refused, rows, run, with_room};
 use crate::kernels::Processor;
 use crate::kernels::recurrent::{Heads, HeadsStep, SelectiveUpdate, compute_head, norm_rows};
 
-pub static OPERATOR: Operator = Operator::new(
-    c"SelectiveUpdate",
-    &[
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (FLOAT, ONE),
-        (BYTE, ONE),
-        (BYTE, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-        (INTEGER, ONE),
-    ],
-    &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)],
-    |node| Ok(Box::new(Selective::new(node)?)),
-);
+inputs! {
+    INPUTS:
+    ROWS: FLOAT ONE,
+    PROJECTED: FLOAT ONE,
+    A: FLOAT ONE,
+    DT_BIAS: FLOAT ONE,
+    D: FLOAT ONE,
+    NORM: FLOAT ONE,
+    STATE: BYTE ONE,
+    UPDATES: BYTE ONE,
+    PARENTS: INTEGER ONE,
+    SEQUENCES: INTEGER ONE,
+    LENGTHS: INTEGER ONE,
+    SPAN: INTEGER ONE,
+    READS: INTEGER ONE,
+    PENDING: INTEGER ONE,
+}
+
+pub static OPERATOR: Operator =
+    Operator::new(c"SelectiveUpdate", INPUTS, &[(FLOAT, ONE), (BYTE, ONE), (BYTE, ONE)], |node| {
+        Ok(Box::new(Selective::new(node)?))
+    });
 
 /// Numbers that a task should norm: some microseconds.
 const NUMBERS_PER_TASK: usize = 1 << 13;
@@ -69,8 +70,8 @@ impl Kernel for Selective {
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
         let (input, projected, [a, bias, skip, norm]): (Input<'_, f32>, Input<'_, f32>, _) = unsafe {
             let floats = |index| Ok(call.input::<f32>(index)?.data);
-            let weights = [floats(2)?, floats(3)?, floats(4)?, floats(5)?];
-            (call.input(0)?, call.input(1)?, weights)
+            let weights = [floats(A)?, floats(DT_BIAS)?, floats(D)?, floats(NORM)?];
+            (call.input(ROWS)?, call.input(PROJECTED)?, weights)
         };
         let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
         let layer = SelectiveUpdate {
@@ -88,7 +89,7 @@ impl Kernel for Selective {
         let width = heads.heads * heads.values;
         // SAFETY: as above.
         let (run, given) = unsafe {
-            let run = run(call, 6, heads.sizes(), num_rows)?;
+            let run = run(call, STATE, heads.sizes(), num_rows)?;
             let given = given(call, &input, width, run.num_rows())?;
             (run, given)
         };
