@@ -13,11 +13,10 @@ mod lanes;
 pub mod nodes;
 pub mod product;
 pub mod recurrent;
-mod room;
-mod shared;
 pub mod soft_cap;
+mod tasks;
 
 pub use lanes::{Processor, WIDTH};
 pub use nodes::Nodes;
-pub use room::Room;
-pub(crate) use shared::Shared;
+pub use tasks::Room;
+pub(crate) use tasks::Shared;

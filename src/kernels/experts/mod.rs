@@ -30,7 +30,7 @@ mod step;
 
 pub use self::layer::{Experts, Wrong};
 pub use self::route::{Router, Scoring};
-pub use self::step::{InParallel, Inputs, Scratch, Step};
+pub use self::step::{Inputs, Scratch, Step};
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 //! In: a source, the row of each place. Out: for each group the tiles of its rows.
 
 use super::order::{Group, Order};
-use super::step::InParallel;
 use crate::kernels::product::{Source, Tiling, WeightType, round_rows};
+use crate::kernels::tasks::InParallel;
 use crate::kernels::{Processor, Shared};
 
 /// Numbers that a task should round: few rows are rounded sooner than another thread is told of them.

@@ -8,8 +8,8 @@ use std::ops::Range;
 use super::layer::Experts;
 use super::order::Order;
 use super::packing::{Packing, packing_of};
-use super::step::InParallel;
 use crate::kernels::product::{Added, Destination, multiply, panels_per_task};
+use crate::kernels::tasks::InParallel;
 use crate::kernels::{Processor, Shared};
 
 /// What a task multiplies.

@@ -12,15 +12,13 @@ use super::packing::{pack, packings};
 use super::products::{Matrices, Part};
 use super::route::{Router, Scores, route_rows};
 use crate::kernels::product::Source;
+use crate::kernels::tasks::InParallel;
 use crate::kernels::{Processor, Room, Shared};
 
 /// Scores that a task should choose among: some microseconds.
 const SCORES_PER_TASK: usize = 1 << 11;
 /// Numbers that a task should sum.
 const SUMS_PER_TASK: usize = 1 << 15;
-
-/// Does work for each number below a count, perhaps on several threads, and returns when all is done.
-pub type InParallel<'a, E> = &'a dyn Fn(usize, &(dyn Fn(usize) + Sync)) -> Result<(), E>;
 
 /// Told the experts of each row, and how many different ones they are, before weights are read.
 pub type Bring<'a, E> = &'a dyn Fn(&[i32], usize) -> Result<(), E>;

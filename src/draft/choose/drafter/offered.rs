@@ -2,7 +2,7 @@
 //! of it this request gets. Out: what its candidates are worth, then the tree of the worthiest.
 
 use super::Drafter;
-use super::request::Proposed;
+use super::request::{Offered, Proposed};
 use crate::error::{Error, Result};
 
 /// What a request could fill rows of a step with.
@@ -12,17 +12,6 @@ pub struct Offer {
     pub worths: Vec<f32>,
     /// The fewest nodes that can be taken: all of them where the method has a shape of its own.
     pub least: usize,
-}
-
-/// A tree of which some nodes are to be taken.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Offered {
-    /// Committed tokens that it stands behind.
-    past_len: usize,
-    /// The fewest nodes that can be taken.
-    least: usize,
-    /// The most.
-    most: usize,
 }
 
 impl Drafter {

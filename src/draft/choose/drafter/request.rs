@@ -1,7 +1,6 @@
 //! How far a request has come. In: what each step gave out. Out: where the next one starts, and
 //! how far it may reach. Knows no tree.
 
-use super::offered::Offered;
 use crate::commit::{Commit, CommitPolicy};
 use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::grow::GrowthLimits;
@@ -54,6 +53,17 @@ pub(super) struct Proposed {
     pub cost: Option<f32>,
     /// What the step has read of experts, where it is known.
     pub reads: Option<StepReads>,
+}
+
+/// A tree of which some nodes are to be taken.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offered {
+    /// Committed tokens that it stands behind.
+    pub past_len: usize,
+    /// The fewest nodes that can be taken.
+    pub least: usize,
+    /// The most.
+    pub most: usize,
 }
 
 impl Request {

@@ -1,7 +1,7 @@
 //! What may become a node of a growing tree. In: candidates, in the order in which they are found.
 //! Out: the worthiest, and how worthy a newcomer must be.
 
-use super::key::Key;
+use super::guess::Key;
 
 /// What may become a node.
 #[derive(Clone, Copy, Debug)]

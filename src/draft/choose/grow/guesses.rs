@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::key::Key;
+use super::guess::{Guess, Key, MAX_PROBABILITY};
 use super::respelt::Respelt;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::choose::within::Within;
@@ -87,22 +87,8 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
-pub(super) const MAX_PROBABILITY: f32 = 0.98;
-
 /// More than rounding can add to a product of a few factors.
 const ROUNDING: f32 = 1.0 + 1e-5;
-
-/// What a source proposes after a node.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Guess {
-    pub(super) token: TokenId,
-    /// The source's estimate times the trust in it.
-    pub(super) probability: f32,
-    pub(super) proposal: Proposal,
-    /// The place after the token, in the proposing source; it may be put off.
-    pub(super) cursor: Cursor,
-}
 
 /// The guesses after each place of a tree, with buffers that are used again for the next tree.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@
 //! How many nodes pay is the drafter's decision.
 
 mod frontier;
+mod guess;
 mod guesses;
-mod key;
 mod refused;
 mod respelt;
 

@@ -9,7 +9,13 @@ use std::ops::Range;
 
 use crc32fast::Hasher;
 
-use super::log::{HEAD_BYTES, word};
+/// Bytes of a document before its tokens.
+pub(super) const HEAD_BYTES: usize = 8;
+
+/// The number that begins at a byte.
+pub(super) fn word(bytes: &[u8], start: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(start..start + 4)?.try_into().ok()?))
+}
 
 /// Finds documents, the first one first.
 pub(super) struct Behind<'a> {

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::behind::Behind;
+use super::behind::{Behind, HEAD_BYTES, word};
 use crate::draft::sources::history::format::Key;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -19,8 +19,6 @@ use crate::unfinished::{Holding, Lock, Readers, create_file, lock, remove_abando
 const MAGIC: [u8; 8] = *b"coordlog";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = 48;
-/// Bytes of a document before its tokens.
-pub(super) const HEAD_BYTES: usize = 8;
 
 /// An opened file of documents, which nobody else has open meanwhile.
 #[derive(Debug)]
@@ -195,10 +193,6 @@ fn checked_key(bytes: &[u8], vocab_size: u32) -> Result<Key> {
         (.., Some(key)) => Ok(key.try_into().unwrap_or_default()),
         _ => wrong("it is no history"),
     }
-}
-
-pub(super) fn word(bytes: &[u8], start: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(start..start + 4)?.try_into().ok()?))
 }
 
 /// What stands behind the header.

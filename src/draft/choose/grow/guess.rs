@@ -1,5 +1,23 @@
-//! What is sorted in place of guesses and candidates. In: a value and an index. Out: eight bytes that
-//! one comparison puts in order.
+//! A guess, and what is sorted in place of guesses and candidates: of a value and an index eight bytes
+//! that one comparison puts in order.
+
+use crate::draft::choose::acceptance::Proposal;
+use crate::draft::source::Cursor;
+use crate::ids::TokenId;
+
+/// No guess is a certainty: a long chain of sure guesses must lose to a sibling at some depth.
+pub(super) const MAX_PROBABILITY: f32 = 0.98;
+
+/// What a source proposes after a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Guess {
+    pub(super) token: TokenId,
+    /// The source's estimate times the trust in it.
+    pub(super) probability: f32,
+    pub(super) proposal: Proposal,
+    /// The place after the token, in the proposing source; it may be put off.
+    pub(super) cursor: Cursor,
+}
 
 /// A value that is not negative, and an index: in the order of the value, and among equals the lower
 /// index is the greater key.
