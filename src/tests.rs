@@ -1,6 +1,7 @@
 //! Tests of the layout: imports run one way, so that what a file needs stands below it, and a
 //! folder holds its own module.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -100,4 +101,87 @@ fn a_folder_holds_its_own_module() {
     let all = files(&source_folder());
     let doubled: Vec<_> = all.iter().filter(|path| path.with_extension("").is_dir()).collect();
     assert!(doubled.is_empty(), "{doubled:?}");
+}
+
+/// The files that each file's `use` lines name, by their modules' paths: siblings and theirs, not those
+/// above or below it.
+fn imports_of_files() -> BTreeMap<String, Vec<String>> {
+    let folder = source_folder();
+    let module = |path: &PathBuf| {
+        let path = path.strip_prefix(&folder).unwrap().with_extension("");
+        let parts = path.iter().map(|part| part.to_str().unwrap());
+        parts.filter(|part| *part != "mod").collect::<Vec<_>>().join("::")
+    };
+    let is_product =
+        |path: &PathBuf| !path.iter().any(|part| part == "tests" || part == "tests.rs");
+    let files: Vec<_> = files(&folder).into_iter().filter(is_product).collect();
+    let known: HashSet<_> = files.iter().map(module).collect();
+    let named = |own: &str, path: &str| {
+        let mut parts: Vec<_> = match path.strip_prefix("crate::") {
+            Some(path) => path.split("::").collect(),
+            None => own.split("::").chain(path.split("::")).collect(),
+        };
+        while let Some(at) = parts.iter().position(|part| *part == "super") {
+            parts.drain(at.saturating_sub(1)..=at);
+        }
+        parts.retain(|part| *part != "self");
+        while !parts.is_empty() && !known.contains(&parts.join("::")) {
+            parts.pop();
+        }
+        parts.join("::")
+    };
+    let within = |one: &str, other: &str| format!("{one}::").starts_with(&format!("{other}::"));
+    let of_file = |path: &PathBuf| {
+        let (own, text) = (module(path), fs::read_to_string(path).unwrap());
+        let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        let uses = product.split('\n').collect::<Vec<_>>().join(" ");
+        let uses = uses.split("use ").skip(1).filter_map(|rest| rest.split(';').next());
+        let paths = uses.flat_map(|path| expanded("", &path.replace(' ', "")));
+        let of_ours = paths.filter(|path| ["crate", "super", "self"].contains(&first_part(path)));
+        let named = of_ours.map(|path| named(&own, &path));
+        let named = named.filter(|it| !it.is_empty() && !within(it, &own) && !within(&own, it));
+        let named = named.collect();
+        (own, named)
+    };
+    files.iter().map(of_file).collect()
+}
+
+fn first_part(path: &str) -> &str {
+    path.split("::").next().unwrap()
+}
+
+/// The paths of a `use` line, whose braces may hold others.
+fn expanded(before: &str, path: &str) -> Vec<String> {
+    let Some((head, inner)) = path.split_once('{') else { return vec![format!("{before}{path}")] };
+    let (mut depth, mut start, mut found) = (0, 0, Vec::new());
+    let inner = inner.strip_suffix('}').unwrap_or(inner);
+    for (at, letter) in inner.char_indices().chain([(inner.len(), ',')]) {
+        match letter {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                found.extend(expanded(&format!("{before}{head}"), &inner[start..at]));
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[test]
+fn no_file_needs_one_that_needs_it() {
+    let mut left = imports_of_files();
+    loop {
+        let open: HashSet<_> = left.keys().cloned().collect();
+        let before = left.len();
+        left.retain(|_, named| named.iter().any(|it| open.contains(it)));
+        if left.len() == before {
+            break;
+        }
+    }
+    // What is left needs a circle; what only leads to one is left out.
+    let mut circle: Vec<_> = left.keys().cloned().collect();
+    circle.retain(|file| left.values().any(|named| named.contains(file)));
+    assert!(circle.is_empty(), "{}", circle.join("\n"));
 }
