@@ -9,13 +9,14 @@
 //! that does not begin at one: bytes are brought with all pages that they touch, and given back with
 //! those that lie within them, so that nothing beside them goes.
 //!
-//! Unsafe: the calls of the system, and memory that it lends.
+//! Unsafe: a file is mapped that others may change, and pages are given back.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+#[cfg(target_os = "linux")]
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -23,10 +24,12 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
+#[cfg(target_os = "linux")]
+use memmap2::Advice;
+use memmap2::{Mmap, UncheckedAdvice};
+
 /// What a fault maps beside the page that it is for, if that is in the system's cache.
 pub const FAULT_AROUND: usize = 64 << 10;
-#[cfg(target_os = "linux")]
-const POPULATE_READ: libc::c_int = 22;
 /// Bytes of a read where the system cannot bring pages itself.
 const READ_BYTES: usize = 1 << 18;
 
@@ -35,34 +38,24 @@ const READ_BYTES: usize = 1 << 18;
 pub struct Mapping {
     path: PathBuf,
     file: File,
-    address: *const u8,
-    num_bytes: usize,
+    memory: Mmap,
     page: usize,
     slot: Option<&'static Slot>,
 }
-
-// SAFETY: the memory is only read, and lives as long as the mapping.
-unsafe impl Send for Mapping {}
-unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the file at `path`. Fails where it cannot be opened or mapped, or is empty.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
-        let num_bytes = file.metadata()?.len() as usize;
-        // SAFETY: a new mapping of an open file; the system checks the rest.
-        let address = unsafe {
-            let (read, shared) = (libc::PROT_READ, libc::MAP_SHARED);
-            libc::mmap(ptr::null_mut(), num_bytes, read, shared, file.as_raw_fd(), 0)
-        };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
+        if file.metadata()?.len() == 0 {
+            return Err(io::ErrorKind::InvalidInput.into());
         }
-        let address = address.cast_const().cast::<u8>();
-        let slot = Slot::take(address as usize, num_bytes, path);
+        // SAFETY: it is only read; who makes the file shorter is told of, as the module says.
+        let memory = unsafe { Mmap::map(&file) }?;
+        let slot = Slot::take(memory.as_ptr() as usize, memory.len(), path);
         // SAFETY: asks the system for a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
-        Ok(Self { path: path.to_owned(), file, address, num_bytes, page, slot })
+        Ok(Self { path: path.to_owned(), file, memory, page, slot })
     }
 
     /// Bytes of the system's pages.
@@ -77,14 +70,12 @@ impl Mapping {
 
     /// Its length when it was opened.
     pub fn num_bytes(&self) -> usize {
-        self.num_bytes
+        self.memory.len()
     }
 
     /// Some of its bytes. Who touches them where the file became shorter is told by the system.
     pub fn bytes(&self, bytes: Range<usize>) -> &[u8] {
-        assert!(bytes.end <= self.num_bytes, "bytes are those of the mapping");
-        // SAFETY: within the mapping, which is only read, by nobody here written.
-        unsafe { std::slice::from_raw_parts(self.address.add(bytes.start), bytes.len()) }
+        &self.memory[bytes]
     }
 
     /// Fails where the file ends before `end` by now.
@@ -103,10 +94,11 @@ impl Mapping {
         self.check_holds(bytes.end)?;
         #[cfg(target_os = "linux")]
         {
-            let pages = touched(bytes, self.page, self.num_bytes);
+            let pages = touched(bytes, self.page, self.memory.len());
             // All of it at once, where a fault alone reads as much as the system reads ahead.
-            let _ = self.advise(&pages, libc::MADV_WILLNEED);
-            match self.advise(&pages, POPULATE_READ) {
+            let advise = |advice| self.memory.advise_range(advice, pages.start, pages.len());
+            let _ = advise(Advice::WillNeed);
+            match advise(Advice::PopulateRead) {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {} // before Linux 5.14
                 Err(error) if error.raw_os_error() == Some(libc::EFAULT) => {
                     self.check_holds(bytes.end)?;
@@ -126,11 +118,15 @@ impl Mapping {
     /// Gives the pages within some bytes back; where `is_forgotten`, the system is asked to keep no
     /// copy either.
     pub fn give_back(&self, bytes: &Range<usize>, is_forgotten: bool) {
-        let pages = within(bytes, self.page, self.num_bytes);
+        let pages = within(bytes, self.page, self.memory.len());
         if pages.is_empty() {
             return;
         }
-        let _ = self.advise(&pages, libc::MADV_DONTNEED); // it stays until the system wants it
+        // SAFETY: of a mapping that is only read nothing is lost; where it fails, the pages stay.
+        let _ = unsafe {
+            let give_back = UncheckedAdvice::DontNeed;
+            self.memory.unchecked_advise_range(give_back, pages.start, pages.len())
+        };
         #[cfg(target_os = "linux")]
         if is_forgotten {
             let (start, length) = (pages.start as i64, pages.len() as i64);
@@ -141,16 +137,6 @@ impl Mapping {
         #[cfg(not(target_os = "linux"))]
         let _ = is_forgotten;
     }
-
-    fn advise(&self, bytes: &Range<usize>, advice: libc::c_int) -> io::Result<()> {
-        assert!(bytes.end <= self.num_bytes, "advice is about the mapping alone");
-        // SAFETY: the range is within the mapping, and no advice given here changes what it holds.
-        let outcome = unsafe {
-            let start = self.address.add(bytes.start).cast_mut().cast();
-            libc::madvise(start, bytes.len(), advice)
-        };
-        if outcome == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
 }
 
 impl Drop for Mapping {
@@ -158,8 +144,6 @@ impl Drop for Mapping {
         if let Some(slot) = self.slot {
             slot.start.store(0, Ordering::Release);
         }
-        // SAFETY: the mapping is this one's alone; nobody is lent its memory for longer.
-        unsafe { libc::munmap(self.address.cast_mut().cast(), self.num_bytes) };
     }
 }
 
