@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import write_checkpoint
-from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
+from coordgen_rs import Bundle, Model, convert, generate, open_bundle, open_session
 from coordgen_rs._core import Lock
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
@@ -38,7 +38,6 @@ from coordgen_rs.opening import conversion, source
 from coordgen_rs.runtime.onnx_runtime import cpu_session
 from coordgen_rs.store.cache import cache_directory, conversions
 from coordgen_rs.store.unfinished import held_name
-from coordgen_rs.tools import export
 from gguf_files import write_gguf
 from hub_server import hub_of
 from killed import names, small_disk
@@ -91,7 +90,7 @@ def exports(monkeypatch):
         done.append(Path(checkpoint).name)
         return export_checkpoint(checkpoint, *rest, **options)
 
-    monkeypatch.setattr(export, "export_checkpoint", counted)
+    monkeypatch.setattr(convert, "export_checkpoint", counted)
     return done
 
 
@@ -432,13 +431,13 @@ def test_a_conversion_that_rots_while_it_runs_says_what_to_do(file):
 
 
 def test_what_is_exported_rotten_is_not_exported_without_end(file, exports, monkeypatch):
-    exported = export.export_checkpoint
+    exported = convert.export_checkpoint
 
     def rotten(checkpoint, out, **options):
         exported(checkpoint, out, **options)
         rot(Bundle.open(out))
 
-    monkeypatch.setattr(export, "export_checkpoint", rotten)
+    monkeypatch.setattr(convert, "export_checkpoint", rotten)
     with pytest.raises(BundleDamagedError, match="SHA-256 differs"):
         open_session(file)
     assert len(exports) == 2
@@ -577,7 +576,7 @@ def test_what_cannot_be_opened_when_it_is_made_is_told_of(file, monkeypatch):
         done.append(out)
 
     done = []
-    monkeypatch.setattr(export, "export_checkpoint", damaged)
+    monkeypatch.setattr(convert, "export_checkpoint", damaged)
     with pytest.raises(BundleDamagedError, match=r"head\.weights is damaged: 5 bytes"):
         open_bundle(file)
     assert len(done) == 1
@@ -610,7 +609,7 @@ def test_without_locks_two_makers_leave_each_others_work(file, no_locks, monkeyp
             others.append(None)
             others[0] = open_bundle(file)
 
-    monkeypatch.setattr(export, "export_checkpoint", twice)
+    monkeypatch.setattr(convert, "export_checkpoint", twice)
     assert open_bundle(file).path == others[0].path
     others[0].verify()
     assert [path for path in names(converted()) if path.endswith(".unfinished")] == []
@@ -650,11 +649,11 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(file, models, monkeypa
         export_checkpoint(checkpoint, out, **options)
         os.utime(file)
 
-    monkeypatch.setattr(export, "export_checkpoint", changed_behind)
+    monkeypatch.setattr(convert, "export_checkpoint", changed_behind)
     shutil.copy(models / "model.gguf", file)
     with pytest.raises(CheckpointError, match="was changed while it was read"):
         open_bundle(file)
-    monkeypatch.setattr(export, "export_checkpoint", export_checkpoint)
+    monkeypatch.setattr(convert, "export_checkpoint", export_checkpoint)
     assert open_bundle(file).manifest.files != before.manifest.files
 
 

@@ -45,7 +45,7 @@ from coordgen_rs.store.cache import (
 )
 from coordgen_rs.store.unfinished import held_name, replacing, unfinished_directory
 
-_EXPORT_SOURCES = Path(__file__).parents[1] / "tools" / "export"
+_EXPORT_SOURCES = Path(__file__).parents[1] / "convert"
 _POLL_S = 0.1
 _LOOK_S = 1.0
 """How long somebody may hold a conversion who only looks whether it can be run."""
