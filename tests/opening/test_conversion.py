@@ -37,7 +37,7 @@ from coordgen_rs.errors import (
 from coordgen_rs.opening import conversion, source
 from coordgen_rs.runtime.onnx_runtime import cpu_session
 from coordgen_rs.store.cache import cache_directory, conversions
-from coordgen_rs.store.unfinished import held_name
+from coordgen_rs.store.files import locked
 from gguf_files import write_gguf
 from hub_server import hub_of
 from killed import names, small_disk
@@ -363,7 +363,7 @@ def test_a_conversion_that_was_killed_half_way_is_made_anew(file, exports):
 
 
 def test_what_a_killed_process_left_goes_where_directories_have_no_locks(file, monkeypatch):
-    monkeypatch.setattr("coordgen_rs.store.cache.remove_abandoned", lambda path: [])
+    monkeypatch.setattr("coordgen_rs.store.files.remove_abandoned", lambda path: [])
     with started(_HALF, file) as process:
         assert process.stdout.readline() == b"half\n", process.stderr.read()
         before = names(converted())
@@ -501,7 +501,7 @@ def test_a_context_that_the_model_cannot_read_is_called_that(file):
 def test_what_killed_processes_held_goes_with_the_next_conversion(file):
     converted().mkdir(parents=True)
     (converted() / ".of-a-killed-process.lock").touch()
-    with held_name(converted() / "of-a-live-one"):
+    with locked(converted() / "of-a-live-one"):
         kept = open_bundle(file).path.parent
         assert names(converted()) == [".of-a-live-one.lock", kept.name]
 
@@ -596,7 +596,7 @@ class NoLocks:
 
 @pytest.fixture
 def no_locks(monkeypatch):
-    for module in ("opening.conversion", "store.cache", "store.unfinished"):
+    for module in ("opening.conversion", "store.cache", "store.files"):
         monkeypatch.setattr(f"coordgen_rs.{module}.Lock", NoLocks)
 
 
@@ -631,7 +631,7 @@ def test_who_waits_takes_what_the_other_made(file, exports, monkeypatch):
     kept = open_bundle(file).path.parent
     aside = kept.rename(kept.with_name("aside"))
     monkeypatch.setattr(conversion, "_POLL_S", 0)
-    with held_name(kept):
+    with locked(kept):
         made = open_bundle(file, on_progress=lambda what, *_: aside.rename(kept))
     assert made.path == kept / "model"
     assert exports == ["model.gguf"]
@@ -658,10 +658,10 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(file, models, monkeypa
 
 
 def test_a_full_disk_at_the_very_end_leaves_nothing(file, monkeypatch):
-    def full(path):
+    def full(path, _):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(conversion, "replacing", full)
+    monkeypatch.setattr(conversion, "write_file", full)
     with pytest.raises(ExportError, match=r"source\.json: No space left on device; set XDG_CACHE"):
         open_bundle(file)
     assert names(converted()) == []
@@ -789,7 +789,7 @@ def test_a_cache_that_is_only_read_serves_what_is_in_it(file, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(conversion, "replacing", refuse)
+    monkeypatch.setattr("coordgen_rs.store.cache.write_file", refuse)
     monkeypatch.setattr(os, "utime", refuse)
     shutil.rmtree(cache_directory() / "sources")
     assert open_bundle(file).path == kept.path

@@ -21,6 +21,7 @@ from coordgen_rs.errors import (
     HistoryWarning,
     OptionError,
 )
+from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.corpus.corpus import Corpus
 from coordgen_rs.store.history.corpus.segments import MOST_TOKENS, to_merge
 from coordgen_rs.store.history.corpus.tables import Tables
@@ -33,7 +34,6 @@ from coordgen_rs.store.history.corpus.texts import (
     texts_of,
 )
 from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.unfinished import held_name
 from corpora import add_forever, knows, make_small, source, write_sources
 from killed import kill_at_random, names, small_disk
 
@@ -295,7 +295,7 @@ def test_a_missing_segment_leaves_the_others_drafting(directory, bundle):
 
 def test_one_at_a_time_changes_the_documents(directory, bundle):
     with Corpus(directory, bundle) as corpus:
-        with held_name(directory / "corpus") as is_held:
+        with locked(directory / "corpus") as is_held:
             assert is_held
             with pytest.raises(HistoryBusyError, match="others are adding"):
                 corpus.add_texts({"one": source(1)})
@@ -591,7 +591,7 @@ def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):
     is_stopped.set()
     with (
         Corpus(directory, bundle) as corpus,
-        held_name(directory / "corpus"),
+        locked(directory / "corpus"),
         pytest.raises(HistoryError, match="stopped"),
         corpus._held(600, is_stopped),
     ):

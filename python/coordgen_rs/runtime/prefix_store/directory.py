@@ -28,7 +28,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.files.json_text import read_object
 from coordgen_rs.runtime.prefix_store import block_file
 from coordgen_rs.runtime.prefix_store.block_file import PRIVATE, SUFFIXES, UNFINISHED_SUFFIX
-from coordgen_rs.store.unfinished import held_name, replacing
+from coordgen_rs.store.files import locked, replacing
 
 DEFAULT_BYTES = 4_000_000_000
 """Most bytes of a store for which nothing else is said."""
@@ -179,16 +179,12 @@ class StoreDirectory:
         Raises:
             TimeoutError: Another does not come to an end.
         """
-        until_s = time.monotonic() + _MOST_WAIT_S
-        while True:
-            with held_name(self.path / _TOTAL) as is_mine:
-                if is_mine:
-                    yield
-                    return
-            if time.monotonic() > until_s:
+        total = self.path / _TOTAL
+        with locked(total, wait_s=_MOST_WAIT_S, ask_s=_LOOKS_AGAIN_S) as is_mine:
+            if not is_mine:
                 why = "another process has been writing there for too long"
                 raise TimeoutError(errno.ETIMEDOUT, why, str(self.path))
-            time.sleep(_LOOKS_AGAIN_S)
+            yield
 
     def _read_total(self) -> int | None:
         with suppress(OSError, ValueError), (self.path / _TOTAL).open("rb") as stream:

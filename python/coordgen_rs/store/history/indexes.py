@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from coordgen_rs.store.unfinished import remove_abandoned
+from coordgen_rs._core import remove_abandoned
+from coordgen_rs.store.files import sweep
 
 _MAGIC = b"coordgen"
 """What an index begins with."""
 _NAME = re.compile(r"[0-9a-f]{32}\.index")
-_UNFINISHED = re.compile(r"\.([0-9a-f]{32}\.index)\..*")
 
 
 def index_name(namespace: str) -> str:
@@ -44,9 +44,7 @@ def remove_indexes(directory: Path, namespaces: Iterable[str], *, others: bool) 
 
 def remove_unfinished(directory: Path) -> None:
     """Remove what killed runs left of the indexes of any namespace."""
-    found = [_UNFINISHED.fullmatch(path.name) for path in directory.iterdir()]
-    for name in {match[1] for match in found if match}:
-        remove_abandoned(directory / name)
+    sweep(directory, _NAME)
 
 
 def _first_bytes(path: Path) -> bytes:

@@ -20,6 +20,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.store.files import locked, replacing, unfinished_directory
 from coordgen_rs.store.history.fleet import directory as built
 from coordgen_rs.store.history.fleet.directory import BuildList, IndexEntry
 from coordgen_rs.store.history.fleet.documents import (
@@ -30,7 +31,6 @@ from coordgen_rs.store.history.fleet.documents import (
 )
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
-from coordgen_rs.store.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import check_kind
 from coordgen_rs.tools.fleet.records import FieldNames, Reading, read_documents
@@ -203,8 +203,8 @@ def build(
     lists = [_checked_list(path, reading) for path in builds]
     directory = directory.absolute()
     _check_place(directory)
-    with _made(directory), held(directory) as is_held:
-        if not is_held:
+    with _made(directory), locked(directory / built.LIST_NAME) as is_mine:
+        if not is_mine:
             raise HistoryError(f"another build is writing to {directory}")
         with unfinished_directory(directory / "build") as work:
             work.chmod(0o700)  # of its owner alone, as all that is built in it

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.store.files import replacing
 from coordgen_rs.store.history.fleet.documents import (
     ROW,
     Table,
@@ -21,7 +22,6 @@ from coordgen_rs.store.history.fleet.documents import (
     newest_of_each,
     newest_within,
 )
-from coordgen_rs.store.unfinished import replacing
 
 _TOKENS, _TABLE = "tokens.u32", "documents.npy"
 

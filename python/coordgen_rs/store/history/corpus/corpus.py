@@ -8,11 +8,11 @@ import os
 import sqlite3
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -28,6 +28,7 @@ from coordgen_rs.errors import (
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.corpus.reading import Added, Reading
 from coordgen_rs.store.history.corpus.segments import corpus_key
 from coordgen_rs.store.history.corpus.storing import Storing
@@ -41,11 +42,9 @@ from coordgen_rs.store.history.corpus.texts import (
 )
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.unfinished import held_name
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _LOCK_NAME = "corpus"
-_ASK_AGAIN_S = 0.05
 _MOST_NAMED = 20
 """Lost documents that a warning names."""
 
@@ -260,16 +259,11 @@ class Corpus:
             HistoryBusyError: Others do.
             HistoryError: It was stopped.
         """
-        end = time.monotonic() + wait_s
-        while True:
-            with held_name(self._store.path.parent / _LOCK_NAME) as is_held:
-                if is_held:
-                    yield
-                    return
-            if time.monotonic() >= end:
+        name = self._store.path.parent / _LOCK_NAME
+        with locked(name, wait_s=wait_s, go_on=partial(_go_on, is_stopped)) as is_mine:
+            if not is_mine:
                 raise HistoryBusyError(f"{self.directory}: others are adding or removing documents")
-            is_stopped.wait(_ASK_AGAIN_S)
-            _go_on(is_stopped)
+            yield
 
     def _run(self, function: Callable[[], _T], is_stopped: threading.Event) -> _T:
         """Run a change in a thread of low priority, wait for it, and tell what was lost."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from coordgen_rs.store.unfinished import remove_abandoned
+from coordgen_rs.store.files import sweep
 
 MOST_TOKENS = 20_000_000
 """Most tokens of a segment: sorting takes about 21 bytes of memory each."""
@@ -22,7 +22,7 @@ _FEW = 1 << 18
 _AT_A_TIME = 4
 """Segments of about one length that are merged, so that a token is sorted three times or four."""
 
-_NAME = re.compile(r"\.?([0-9a-f]{32}\.corpus)(\..*)?")
+_NAME = re.compile(r"[0-9a-f]{32}\.corpus")
 
 
 def new_segment_name() -> str:
@@ -60,10 +60,8 @@ def to_merge(sizes: Mapping[str, int]) -> list[str]:
 
 def remove_strays(directory: Path, kept: Collection[str]) -> None:
     """Remove the segments that are not to be kept, and what killed runs left of others."""
-    found = [match for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
-    for match in found:
-        if match[2] is not None:
-            remove_abandoned(directory / match[1])
-        elif match[1] not in kept:
+    sweep(directory, _NAME)
+    for path in directory.iterdir():
+        if _NAME.fullmatch(path.name) and path.name not in kept:
             with suppress(OSError):  # it may be open elsewhere, on Windows: the next one's task
-                (directory / match[1]).unlink(missing_ok=True)
+                path.unlink(missing_ok=True)

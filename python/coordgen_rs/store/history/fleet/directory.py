@@ -17,9 +17,9 @@ import numpy as np
 from coordgen_rs.errors import HistoryError, HistoryMismatchError
 from coordgen_rs.files.json_text import JsonTextError, read_json
 from coordgen_rs.files.typed_json import FieldError, parse
+from coordgen_rs.store.files import write_file
 from coordgen_rs.store.history.fleet.documents import ROW, Table
 from coordgen_rs.store.history.indexes import index_name
-from coordgen_rs.store.unfinished import replacing
 
 LIST_NAME: Final = "fleet.json"
 FORMAT: Final = "coordgen-fleet-1"
@@ -112,8 +112,8 @@ def head_sha256(index: Path) -> str:
 
 def write_list(directory: Path, listed: BuildList) -> None:
     """Write the list, which ends a build."""
-    with replacing(directory / LIST_NAME, private=True) as stream:
-        stream.write(json.dumps(asdict(listed), indent=1).encode() + b"\n")
+    content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
+    write_file(directory / LIST_NAME, content, private=True)
 
 
 def remove_others(directory: Path, kept: Collection[Path]) -> None:

@@ -2,28 +2,25 @@
 
 import errno
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from coordgen_rs._core import remove_abandoned
 from coordgen_rs.errors import LeftoverWarning
-from coordgen_rs.store.unfinished import (
-    held,
-    held_name,
-    remove_abandoned,
-    replacing,
-    unfinished_directory,
-)
+from coordgen_rs.store.files import locked, replacing, sweep, unfinished_directory, whole_file
 
 _HOLD = """
 import sys
 from pathlib import Path
-from coordgen_rs.store.unfinished import replacing, unfinished_directory
+from coordgen_rs.store.files import replacing, unfinished_directory
 with unfinished_directory(Path(sys.argv[1])) as folder, replacing(Path(sys.argv[2])) as stream:
     (folder / "weights").write_bytes(bytes(1000))
     stream.write(b"half"), stream.flush()
@@ -84,7 +81,7 @@ def test_what_a_killed_process_left_is_removed_and_told(holder, tmp_path):
 def test_files_of_other_names_stay(tmp_path, name):
     (tmp_path / name).write_text("mine")
     (tmp_path / ".out.0123456789ab.unfinished").write_text("left")
-    assert [leftover.num_bytes for leftover in remove_abandoned(tmp_path / "out")] == [4]
+    assert [num_bytes for _, num_bytes in remove_abandoned(tmp_path / "out")] == [4]
     assert names(tmp_path) == [name]
 
 
@@ -166,32 +163,71 @@ def test_a_private_file_is_its_owners(tmp_path):
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_directory_is_held_by_one_at_a_time(tmp_path):
-    with held(tmp_path) as first, held(tmp_path) as second:
-        assert (first, second) == (True, False)
-    with held(tmp_path) as third:
-        assert third
-
-
-def test_a_directory_is_held_under_each_of_its_names(tmp_path):
+def test_a_directory_is_locked_under_each_of_its_names(tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
-    with held(tmp_path / "link") as first, held(tmp_path / "folder") as second:
+    with locked(tmp_path / "link") as first, locked(tmp_path / "folder") as second:
         assert (first, second) == (True, False)
+    with locked(tmp_path / "folder") as third:
+        assert third
+    assert names(tmp_path) == ["folder", "link"]
 
 
-def test_a_name_is_held_by_one_at_a_time_whatever_happens_to_the_file(tmp_path):
+def test_who_waits_for_a_lock_gets_it_or_is_told(tmp_path):
+    path, asked = tmp_path / "table", []
+    with locked(path) as first:
+        with locked(path, wait_s=0.05, ask_s=0.01, go_on=lambda: asked.append(1)) as second:
+            assert (first, second) == (True, False)
+        assert asked
+        holding = ExitStack()
+        holding.enter_context(locked(tmp_path / "other"))
+        with locked(tmp_path / "other", wait_s=60, ask_s=0.01, go_on=holding.close) as third:
+            assert third
+
+        def stop():
+            raise KeyError
+
+        with pytest.raises(KeyError), locked(path, wait_s=60, go_on=stop):
+            pytest.fail("it is another's")
+    assert names(tmp_path) == []
+
+
+def test_a_name_is_locked_by_one_at_a_time_whatever_happens_to_the_file(tmp_path):
     path = tmp_path / "table"
     (tmp_path / "link").symlink_to("table")
     (tmp_path / ".table.lock").touch()  # a killed run left it
-    with held_name(path) as first:
+    with locked(path) as first:
         with replacing(path) as stream:
             stream.write(b"new")
-        with held_name(tmp_path / "link") as second:
+        with locked(tmp_path / "link") as second:
             assert (first, second) == (True, False)
     assert names(tmp_path) == ["link", "table"]
-    with held_name(path) as third:
+    with locked(path) as third:
         assert third
+
+
+def test_what_killed_runs_left_of_some_names_is_swept(tmp_path):
+    for name in ("a.index", "b.index", "c.other"):
+        (tmp_path / f".{name}.0123456789ab.unfinished").touch()
+    with replacing(tmp_path / "d.index"):
+        before = names(tmp_path)
+        sweep(tmp_path, re.compile(r".\.index"))
+        swept = {f".{name}.index.0123456789ab.unfinished" for name in "ab"}
+        assert names(tmp_path) == [it for it in before if it not in swept]
+
+
+def test_a_file_that_is_not_waited_for_is_whole_or_not_there_and_replaces_links(tmp_path):
+    (tmp_path / "file").write_text("before")
+    (tmp_path / "link").symlink_to("file")
+    with whole_file(tmp_path / "link", private=True) as stream:
+        stream.write(b"whole")
+        assert (tmp_path / "link").read_text() == "before"
+    assert not (tmp_path / "link").is_symlink()
+    assert (tmp_path / "link").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(KeyError), whole_file(tmp_path / "file"):
+        raise KeyError
+    assert names(tmp_path) == ["file", "link"]
+    assert (tmp_path / "file").read_text() == "before"
 
 
 def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path):

@@ -1,23 +1,28 @@
-"""Files and directories that take their place only when they are complete.
+"""How everything on disk is written, locked and swept: whole files, and locks between processes.
 
 In: the path that is to exist at the end. Out: a stream or directory beside it under a hidden name,
-`.NAME.<12 hex digits>.unfinished`. `src/unfinished.rs` makes it, locks it, and removes what killed
-runs left.
+`.NAME.<12 hex digits>.unfinished`, which takes its place only when it is complete; or a lock on the
+name. `src/unfinished.rs` makes and locks what is unfinished, and removes what killed runs left.
 """
 
 import errno
 import os
+import re
 import shutil
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from coordgen_rs._core import Lock, create_unfinished_directory, create_unfinished_file
-from coordgen_rs._core import remove_abandoned as removed_abandoned
+from coordgen_rs._core import (
+    Lock,
+    create_unfinished_directory,
+    create_unfinished_file,
+    remove_abandoned,
+)
 from coordgen_rs.errors import LeftoverWarning
 
 _TRIES = 100
@@ -26,18 +31,7 @@ _TRIES = 100
 _FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC), errno.EFBIG, None)
 """What writing fails with on a full disk; None is numpy's, which says how far it came alone."""
 
-
-@dataclass(frozen=True)
-class Leftover:
-    """What a killed run left.
-
-    Attributes:
-        path: Where it was.
-        num_bytes: The size of its files.
-    """
-
-    path: Path
-    num_bytes: int
+_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{12}\.unfinished")
 
 
 @contextmanager
@@ -53,9 +47,9 @@ def unfinished_directory(path: Path) -> Iterator[Path]:
     Raises:
         OSError: It cannot be created.
     """
-    for leftover in remove_abandoned(path):
-        size = f"{leftover.num_bytes / 1e6:.1f} MB"
-        message = f"{leftover.path} ({size}), which an interrupted run had left, was removed"
+    for leftover, num_bytes in remove_abandoned(path):
+        size = f"{num_bytes / 1e6:.1f} MB"
+        message = f"{leftover} ({size}), which an interrupted run had left, was removed"
         warnings.warn(LeftoverWarning(message), stacklevel=3)
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished, lock = create_unfinished_directory(path)
@@ -64,6 +58,12 @@ def unfinished_directory(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
         lock.release()
+
+
+def write_file(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write or replace a small file; same as `replacing`."""
+    with replacing(path, private=private) as stream:
+        stream.write(content)
 
 
 @contextmanager
@@ -89,12 +89,31 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             yield device
         return
     remove_abandoned(path)
+    with whole_file(path, private=private) as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+@contextmanager
+def whole_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
+    """Give a stream whose content becomes `path` when the block ends; it is in one directory entry.
+
+    Unlike with `replacing`, a link is replaced itself, the disk is not waited for, so that a power
+    failure may tear it, and what killed runs left is for `sweep`.
+
+    Args:
+        path: Same as in `replacing`, and so is the other.
+        private: Whether only its owner may read it.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     unfinished, opened = create_unfinished_file(path, private)
     try:
         with _named(path), os.fdopen(_descriptor(opened), "wb") as stream:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
             unfinished.replace(path)  # while the stream, which holds the lock, is open
     finally:
         unfinished.unlink(missing_ok=True)
@@ -125,68 +144,69 @@ def _named(path: Path) -> Iterator[None]:
         raise OSError(error.errno or errno.EIO, reason, str(path)) from error
 
 
-def remove_abandoned(path: Path) -> list[Leftover]:
-    """Remove what killed runs left for `path`; what a live run writes stays, also another user's.
+def sweep(directory: Path, names: re.Pattern[str]) -> None:
+    """Remove what killed runs left of the files or directories of some names.
 
-    Where the file system or the system has no locks, nothing is removed.
-
-    Args:
-        path: Where the file or directory was to be.
-
-    Returns:
-        What was removed.
-    """
-    return [Leftover(*found) for found in removed_abandoned(path)]
-
-
-@contextmanager
-def held(directory: Path) -> Iterator[bool]:
-    """Hold an existing directory against other processes that ask for it too, for the block.
-
-    Args:
-        directory: What to hold.
-
-    Yields:
-        Whether it is held: False where another process holds it. Without locks, always True.
+    What a live run writes stays, also another user's; where there are no locks, all does.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The directory cannot be listed.
     """
-    lock = Lock(directory.resolve())
-    try:
-        yield lock.is_mine
-    finally:
-        lock.release()
+    found = map(_UNFINISHED.fullmatch, os.listdir(directory))  # noqa: PTH208 (names alone)
+    for name in {match[1] for match in found if match}:
+        if names.fullmatch(name):
+            remove_abandoned(directory / name)
 
 
 @contextmanager
-def held_name(path: Path, *, surely: bool = False) -> Iterator[bool]:
-    """Hold the name of a file that is replaced again and again, or is not there yet, for the block.
+def locked(
+    path: Path,
+    *,
+    wait_s: float = 0.0,
+    ask_s: float = 0.05,
+    go_on: Callable[[], None] = lambda: None,
+    surely: bool = False,
+) -> Iterator[bool]:
+    """Lock the name of a file or directory against other processes, and other threads.
 
-    A hidden empty file beside it, `.NAME.lock`, is what is locked. It is removed at the end; one
-    that a killed run left holds nobody up.
+    A hidden empty file beside it, `.NAME.lock`, is what is locked: what has the name may be
+    replaced meanwhile, or not be there yet, and network file systems lock no directories. It is
+    removed at the end; one that a killed run left holds nobody up.
 
     Args:
-        path: What to hold; other names of the same file hold it, too.
+        path: What to lock; other names of the same file lock it, too.
+        wait_s: How long to wait for others.
+        ask_s: How long to sleep before asking again.
+        go_on: Called behind each sleep; may raise, to stop.
         surely: Whether it counts as another's where there are no locks.
 
     Yields:
-        Whether it is held: False where another process holds it. Without locks, `not surely`.
+        Whether it is locked: False where another holds it. Without locks, `not surely`.
 
     Raises:
         OSError: The file beside it cannot be created.
     """
-    path = path.resolve()
+    path, until_s = path.resolve(), time.monotonic() + wait_s
     name = path.with_name(f".{path.name}.lock")
-    for _ in range(_TRIES):
-        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o666))
-        lock = Lock(name)
-        if lock.is_mine or lock.is_anothers:
-            break
-        lock.release()  # it was removed by who held it until now
+    lock = _lock(name)
+    while not lock.is_mine and time.monotonic() < until_s:
+        lock.release()
+        time.sleep(ask_s)
+        go_on()
+        lock = _lock(name)
     try:
         yield lock.is_held if surely else lock.is_mine
     finally:
         if lock.is_mine:
             name.unlink(missing_ok=True)
         lock.release()
+
+
+def _lock(name: Path) -> Lock:
+    for _ in range(_TRIES):
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o666))
+        lock = Lock(name)
+        if lock.is_mine or lock.is_anothers:
+            break
+        lock.release()  # it was removed by who held it until now
+    return lock
