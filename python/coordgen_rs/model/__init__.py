@@ -37,9 +37,9 @@ from coordgen_rs.opening.session import session_opened
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.runtime.batch.counts import RunCounts
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.prefix_store.store import PrefixStore
-from coordgen_rs.runtime.prefixes import PrefixPool
 from coordgen_rs.runtime.session import StepCost
+from coordgen_rs.store.prefixes.pool import PrefixPool
+from coordgen_rs.store.prefixes.store import PrefixStore
 from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
 from coordgen_rs.text.chat_template import Message
 from coordgen_rs.text.stop import StopStrings

@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.errors.process import NotCopied
-from coordgen_rs.runtime.prefix_store.store import PrefixStore
-from coordgen_rs.runtime.session import (
+from coordgen_rs.store.prefixes.prefix import (
     KeepsPrefixes,
     KeepsTokens,
     SavedPrefix,
-    Session,
     StoresPrefixes,
 )
+from coordgen_rs.store.prefixes.store import PrefixStore
 from coordgen_rs.threads.owner import Owner
 
 LEAST_TOKENS = 16
@@ -55,7 +54,7 @@ class PrefixPool(NotCopied):
         pool._kept = self._kept
         return pool
 
-    def held(self, session: Session, prompt: NDArray[np.uint32]) -> int:
+    def held(self, session: object, prompt: NDArray[np.uint32]) -> int:
         """How many of a prompt's first tokens a session holds, or could be given from memory.
 
         Args:
@@ -68,7 +67,7 @@ class PrefixPool(NotCopied):
         mine = (kept for kept in self._kept if kept.namespace == self._namespace)
         return max(held, max((kept.reachable(prompt) for kept in mine), default=0))
 
-    def looked_up(self, session: Session, prompt: NDArray[np.uint32], held: int) -> "PrefixPool":
+    def looked_up(self, session: object, prompt: NDArray[np.uint32], held: int) -> "PrefixPool":
         """The same pool, which has read what is on disk of a prompt: `switch` reads nothing.
 
         Args:
@@ -133,7 +132,7 @@ class PrefixPool(NotCopied):
         if self.store is not None:
             self.store.look_again()
 
-    def store_up(self, session: Session, since: int = 0, *, ends: bool = True) -> None:
+    def store_up(self, session: object, since: int = 0, *, ends: bool = True) -> None:
         """Keep on disk what a session holds, if there is a store.
 
         Args:
@@ -209,7 +208,7 @@ class Reused(NamedTuple):
 
 
 def reused(
-    session: Session, prompt: NDArray[np.uint32], prefixes: PrefixPool | None = None
+    session: object, prompt: NDArray[np.uint32], prefixes: PrefixPool | None = None
 ) -> Reused:
     """What of a prompt the session holds.
 

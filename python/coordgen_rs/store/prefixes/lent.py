@@ -8,17 +8,44 @@ blocks is copied. So a session waits for no disk, and what is written costs it n
 from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.runtime.prefix_store.layout import Layout
-from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS
-from coordgen_rs.runtime.prefix_store.writer import Room
+from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS
+from coordgen_rs.store.prefixes.layout import Layout
+from coordgen_rs.store.prefixes.prefix import Pair
 
-if TYPE_CHECKING:
-    from coordgen_rs.runtime.kv_cache import Pair
+
+class Room:
+    """How much memory what waits to be written may take.
+
+    Args:
+        most_bytes: Most bytes; more only for what is alone.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._taken = most_bytes, dict[object, int]()
+        self._right = Lock()
+
+    def take(self, owner: object, num_bytes: int) -> bool:
+        """Take so many bytes more, if there is room.
+
+        Args:
+            owner: Gives back all that was taken in its name.
+            num_bytes: How many.
+        """
+        with self._right:
+            taken = sum(self._taken.values())
+            has_room = taken == 0 or taken + num_bytes <= self._most_bytes
+            if has_room:
+                self._taken[owner] = self._taken.get(owner, 0) + num_bytes
+            return has_room
+
+    def give_back(self, owner: object) -> None:
+        """Give back what was taken, if anything was."""
+        with self._right:
+            self._taken.pop(owner, None)
 
 
 class LentBlocks:
@@ -41,7 +68,7 @@ class LentBlocks:
     def __init__(
         self,
         token_ids: NDArray[np.uint32],
-        layers: "Sequence[Pair]",
+        layers: Sequence[Pair],
         layout: Layout,
         fresh: int,
         end: int,

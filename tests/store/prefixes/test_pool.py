@@ -12,9 +12,9 @@ from checkpoints import ROOT
 from coordgen_rs import Model, Stats, Tokenizer, generate, plain
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import OptionError, ShapeError
-from coordgen_rs.runtime.prefixes import LEAST_TOKENS, PrefixPool, reused
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
-from coordgen_rs.runtime.session import SavedPrefix
+from coordgen_rs.store.prefixes.pool import LEAST_TOKENS, PrefixPool, reused
+from coordgen_rs.store.prefixes.prefix import SavedPrefix
 
 TEXTS = [
     (ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui", "reply")

@@ -20,37 +20,6 @@ _MOST_WAIT_S = 10.0
 """What waits holds memory, and is lost with its process."""
 
 
-class Room:
-    """How much memory what waits to be written may take.
-
-    Args:
-        most_bytes: Most bytes; more only for what is alone.
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes, self._taken = most_bytes, dict[object, int]()
-        self._right = threading.Lock()
-
-    def take(self, owner: object, num_bytes: int) -> bool:
-        """Take so many bytes more, if there is room.
-
-        Args:
-            owner: Gives back all that was taken in its name.
-            num_bytes: How many.
-        """
-        with self._right:
-            taken = sum(self._taken.values())
-            has_room = taken == 0 or taken + num_bytes <= self._most_bytes
-            if has_room:
-                self._taken[owner] = self._taken.get(owner, 0) + num_bytes
-            return has_room
-
-    def give_back(self, owner: object) -> None:
-        """Give back what was taken, if anything was."""
-        with self._right:
-            self._taken.pop(owner, None)
-
-
 class Writer:
     """Runs work in a thread of its own, which is there while there is any.
 

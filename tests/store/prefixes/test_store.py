@@ -19,19 +19,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordgen_rs.errors import OptionError, PrefixStoreWarning
-from coordgen_rs.runtime.prefix_store import block_file
-from coordgen_rs.runtime.prefix_store import directory as directory_module
-from coordgen_rs.runtime.prefix_store.directory import (
+from coordgen_rs.store import files as files_module
+from coordgen_rs.store.files import whole_file
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes import directory as directory_module
+from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS
+from coordgen_rs.store.prefixes.directory import (
     StoreDirectory,
     clear,
     stored_files,
     summaries,
 )
-from coordgen_rs.runtime.prefix_store.layout import Layout
-from coordgen_rs.runtime.prefix_store.lookup import LookedFor
-from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS
-from coordgen_rs.runtime.prefix_store.store import PrefixStore, TargetIdentity
-from coordgen_rs.runtime.prefix_store.writer import Room
+from coordgen_rs.store.prefixes.layout import Layout
+from coordgen_rs.store.prefixes.lent import Room
+from coordgen_rs.store.prefixes.lookup import LookedFor
+from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 from coordgen_rs.threads.one_thread import NoThreadError
 from killed import small_disk
 from stored_prefixes import TARGET, LateWriter, ReadSession, check, files, found, stored
@@ -311,7 +313,7 @@ def test_a_directory_that_is_only_read_is_told_once_and_read(tmp_path, monkeypat
     store = PrefixStore(tmp_path, TARGET)
     with warnings.catch_warnings(record=True) as told, monkeypatch.context() as patch:
         warnings.simplefilter("always")
-        patch.setattr(block_file.secrets, "token_hex", refused)
+        patch.setattr("coordgen_rs.store.files.create_unfinished_file", refused)
         patch.setattr(os, "utime", refused)
         for number in (1, 2):
             store.save(ReadSession(run_of(number, 64)), "b", 0, ends=True)
@@ -327,8 +329,8 @@ from pathlib import Path
 import numpy as np
 from killed import small_disk
 from stored_prefixes import ReadSession, TARGET
-from coordgen_rs.runtime.prefix_store import block_file
-from coordgen_rs.runtime.prefix_store.store import PrefixStore
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes.store import PrefixStore
 
 left = int(sys.argv[2])
 replace, utime = Path.replace, os.utime
@@ -367,15 +369,33 @@ def test_a_process_that_is_killed_leaves_what_it_has_written(tmp_path, left):
 _ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def test_what_a_killed_process_left_is_removed_when_it_is_old(tmp_path):
+def test_what_a_killed_process_left_is_removed_and_what_a_live_one_writes_is_not(tmp_path):
     stored(tmp_path, np.arange(64)).close()
     (folder,) = folders(tmp_path)
-    old, young = (folder / f".{'0' * 32}.kv.{it * 12}.unfinished" for it in "ab")
-    for path in (old, young):
+    left, other = (folder / f".{'0' * 32}{it}.unfinished" for it in (".kv." + "a" * 12, ".mine"))
+    for path in (left, other):
         path.write_bytes(b"half")
-    os.utime(old, (1, 1))
-    stored(tmp_path, run_of(1, 64)).close()
-    assert (old.exists(), young.exists()) == (False, True)
+    with whole_file(folder / f"{1:032x}.kv") as stream:
+        stream.write(b"whole")
+        stored(tmp_path, run_of(1, 64)).close()
+    assert (left.exists(), other.exists()) == (False, True)
+    assert (folder / f"{1:032x}.kv").read_bytes() == b"whole"
+
+
+def test_what_was_left_where_there_are_no_locks_counts_and_goes_as_all_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(files_module, "remove_abandoned", lambda path: [])
+    store = stored(tmp_path, run_of(1, 64), most_bytes=4 * BLOCK_BYTES)
+    (folder,) = folders(tmp_path)
+    left = folder / f".{'0' * 32}.kv.{'a' * 12}.unfinished"
+    left.write_bytes(bytes(3 * BLOCK_BYTES))
+    os.utime(left, (1, 1))
+    (there,) = summaries(tmp_path)
+    assert there.num_bytes == 5 * BLOCK_BYTES
+    store = stored(tmp_path, run_of(2, 64), most_bytes=4 * BLOCK_BYTES)
+    assert not left.exists()
+    assert found(store, run_of(2, 65)) == 64
+    clear(*summaries(tmp_path))
+    assert folders(tmp_path) == []
 
 
 def test_a_list_tells_of_each_namespace_and_clearing_one_leaves_the_others(tmp_path):

@@ -8,8 +8,8 @@
 In: files to write, and which were used. Out: the same files until room is needed, those least
 recently used first. Readers need no lock: a name says what a file holds, files appear and go whole,
 and who misses one computes. Writers take turns, file by file, so that all of them together stay
-within the limit. One that is killed holds nobody up, and leaves at most a hidden file, which counts
-until a later sweep removes it.
+within the limit. One that is killed holds nobody up, and leaves at most a hidden file, which the
+next sweep removes; where there are no locks, it goes as the others do.
 """
 
 import errno
@@ -17,7 +17,6 @@ import json
 import os
 import re
 import stat
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,9 +25,8 @@ from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.runtime.prefix_store import block_file
-from coordgen_rs.runtime.prefix_store.block_file import PRIVATE, SUFFIXES, UNFINISHED_SUFFIX
-from coordgen_rs.store.files import locked, replacing
+from coordgen_rs.store.files import locked, sweep, write_file
+from coordgen_rs.store.prefixes.block_file import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
 
 DEFAULT_BYTES = 4_000_000_000
 """Most bytes of a store for which nothing else is said."""
@@ -37,9 +35,7 @@ _ABOUT, _TOTAL = "about.json", ".total"
 _MOST_ABOUT_BYTES = 1 << 20
 _SCOPE = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, SUFFIXES))})")
-_UNFINISHED = re.compile(rf"\..+\.[0-9a-f]+{re.escape(UNFINISHED_SUFFIX)}")
-_ABANDONED_S = 3600
-"""Nobody takes so long to write a file."""
+_UNFINISHED = re.compile(rf"\.{_FILE.pattern}\.[0-9a-f]{{12}}\.unfinished")
 _SPARED = 8
 """An eighth of the limit is freed at once."""
 _MOST_WAIT_S, _LOOKS_AGAIN_S = 10.0, 0.002
@@ -125,13 +121,19 @@ class StoreDirectory:
         """Where a scope's files are."""
         return self.path / scope.hex()
 
-    def own_folder(self, scope: bytes) -> Path | None:
-        """The same; None where there is none of this user's own."""
+    def own_folder(self, scope: bytes) -> Path:
+        """The same, where it is this user's, and no other may write in it.
+
+        Raises:
+            OSError: It is not, or there is none.
+        """
         folder = self.folder(scope)
-        try:
-            check_own(folder)
-        except OSError:
-            return None
+        found = folder.lstat()
+        is_own = os.name != "posix" or (
+            found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        )
+        if not stat.S_ISDIR(found.st_mode) or not is_own:
+            raise OSError(errno.EPERM, "it is not a directory of this user's own", str(folder))
         return folder
 
     def make_folder(self, scope: bytes, about: Mapping[str, Any]) -> Path:
@@ -144,12 +146,10 @@ class StoreDirectory:
         Raises:
             OSError: It cannot be made, or is not this user's own.
         """
-        folder = self.folder(scope)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        check_own(folder)
+        self.folder(scope).mkdir(mode=0o700, exist_ok=True)
+        folder = self.own_folder(scope)
         if not (folder / _ABOUT).exists():
-            with replacing(folder / _ABOUT, private=True) as stream:
-                stream.write(json.dumps(about).encode())
+            write_file(folder / _ABOUT, json.dumps(about).encode(), private=True)
         return folder
 
     @contextmanager
@@ -193,7 +193,7 @@ class StoreDirectory:
 
     def _write_total(self, total: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-        opened = os.open(self.path / _TOTAL, flags, PRIVATE)
+        opened = os.open(self.path / _TOTAL, flags, 0o600)
         try:
             os.write(opened, b"%d" % total)
         finally:
@@ -205,9 +205,11 @@ class StoreDirectory:
         Raises:
             OSError: It cannot be removed.
         """
-        remove_abandoned(self.path)
+        for folder in _folders(self.path):
+            with suppress(OSError):  # gone meanwhile, or not to be read
+                sweep(folder, _FILE)
         files = sorted(stored_files(self.path), key=lambda it: it.used_ns)
-        total = sum(it.num_bytes for it in files) + sum(map(_size_of, _unfinished(self.path)))
+        total = sum(it.num_bytes for it in files)
         if total + num_bytes > self.most_bytes:
             most = self.most_bytes - self.most_bytes // _SPARED
             for file in files:
@@ -222,20 +224,6 @@ class StoreDirectory:
             raise OSError(errno.ENOSPC, why, str(self.path))
         self._has_swept = True
         return total
-
-
-def check_own(folder: Path) -> None:
-    """Check that a folder is one, this user's, and that no other may write in it.
-
-    Raises:
-        OSError: It is not.
-    """
-    found = folder.lstat()
-    is_own = os.name != "posix" or (
-        found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    )
-    if not stat.S_ISDIR(found.st_mode) or not is_own:
-        raise OSError(errno.EPERM, "it is not a directory of this user's own", str(folder))
 
 
 def stored_files(path: Path) -> Iterator[StoredFile]:
@@ -276,32 +264,11 @@ def clear(found: ScopeSummary, unused_since: float | None = None) -> int:
             file.path.unlink(missing_ok=True)
             freed += file.num_bytes
     if unused_since is None:
-        remove_abandoned(found.directory.parent, older_than_s=0)
         (found.directory / _ABOUT).unlink(missing_ok=True)
         with suppress(OSError):  # it holds what is not ours
             found.directory.rmdir()
     (found.directory.parent / _TOTAL).unlink(missing_ok=True)
     return freed
-
-
-def remove_abandoned(path: Path, older_than_s: float = _ABANDONED_S) -> None:
-    """Remove what killed processes left half-written."""
-    before = time.time() - older_than_s
-    for entry in _unfinished(path):
-        with suppress(OSError):
-            if entry.stat(follow_symlinks=False).st_mtime < before:
-                Path(entry.path).unlink()
-
-
-def _unfinished(path: Path) -> Iterator["os.DirEntry[str]"]:
-    for folder in _folders(path):
-        yield from (it for it in _entries(folder) if _UNFINISHED.fullmatch(it.name))
-
-
-def _size_of(entry: "os.DirEntry[str]") -> int:
-    with suppress(OSError):  # gone meanwhile
-        return entry.stat(follow_symlinks=False).st_size
-    return 0
 
 
 def _folders(path: Path) -> Iterator[Path]:
@@ -312,7 +279,7 @@ def _folders(path: Path) -> Iterator[Path]:
 
 def _files_of(folder: Path) -> Iterator[StoredFile]:
     for entry in _entries(folder):
-        if _FILE.fullmatch(entry.name):
+        if _FILE.fullmatch(entry.name) or _UNFINISHED.fullmatch(entry.name):
             with suppress(OSError):  # gone meanwhile
                 found = entry.stat(follow_symlinks=False)
                 if not stat.S_ISDIR(found.st_mode):
@@ -329,7 +296,7 @@ def _entries(folder: Path) -> list["os.DirEntry[str]"]:
 
 def _summary(folder: Path) -> ScopeSummary:
     files = list(_files_of(folder))
-    blocks = [it.path for it in files if it.path.suffix == block_file.BLOCK_SUFFIX]
+    blocks = [it.path for it in files if it.path.suffix == BLOCK_SUFFIX]
     about: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         about = read_object(folder / _ABOUT, most_bytes=_MOST_ABOUT_BYTES)
@@ -340,7 +307,7 @@ def _summary(folder: Path) -> ScopeSummary:
         namespace if isinstance(namespace, str) else None,
         _text(about.get("kv_cache")),
         _text(about.get("made_by")),
-        sum(map(block_file.num_tokens_of, blocks)),
+        sum(map(num_tokens_of, blocks)),
         sum(it.num_bytes for it in files),
         max(it.used_ns for it in files) / 1e9 if files else None,
     )

@@ -7,16 +7,12 @@ session no longer; and the way back. What the numbers mean is the kernels' own.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.runtime.session import StoresPrefixes
-from coordgen_rs.runtime.snapshot import Snapshot
-
-if TYPE_CHECKING:
-    from coordgen_rs.runtime.kv_cache import Pair
+from coordgen_rs.store.prefixes.prefix import Pair, Snapshot, StoresPrefixes
 
 TOKEN_BYTES = np.dtype("<u4").itemsize
 
@@ -60,7 +56,7 @@ class Layout:
     def packed(
         self,
         token_ids: NDArray[np.uint32],
-        layers: "Sequence[Pair]",
+        layers: Sequence[Pair],
         start: int,
         num_tokens: int,
         num_blocks: int = 1,
@@ -85,13 +81,13 @@ class Layout:
             part[:] = by_blocks.transpose(1, 0, 2, 3)
         return blocks
 
-    def room(self, num_tokens: int) -> "list[Pair]":
+    def room(self, num_tokens: int) -> list[Pair]:
         """Per layer room for keys and values of so many tokens."""
         every = [np.empty((1, heads, num_tokens, size), of) for heads, size, of in self.arrays]
         return list(zip(every[::2], every[1::2], strict=True))
 
     def unpack(
-        self, block: NDArray[np.uint8], layers: "Sequence[Pair]", start: int, num_tokens: int
+        self, block: NDArray[np.uint8], layers: Sequence[Pair], start: int, num_tokens: int
     ) -> None:
         """Copy a block's keys and values to where they belong.
 
@@ -121,5 +117,5 @@ class Layout:
         return parts
 
 
-def _in_turns(layers: "Sequence[Pair]") -> list[NDArray[Any]]:
+def _in_turns(layers: Sequence[Pair]) -> list[NDArray[Any]]:
     return [array for pair in layers for array in pair]

@@ -9,28 +9,35 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.runtime.prefix_store import block_file
-from coordgen_rs.runtime.prefix_store.block_file import (
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes.block_file import (
     BLOCK_SUFFIX,
+    BLOCK_TOKENS,
     STATES_SUFFIX,
     DamagedFileError,
     Head,
+    Scope,
+    block_names,
+    states_name,
 )
-from coordgen_rs.runtime.prefix_store.layout import TOKEN_BYTES, Layout
-from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS, Scope, block_names, states_name
-from coordgen_rs.runtime.session import SavedPrefix
-
-if TYPE_CHECKING:
-    from coordgen_rs.runtime.kv_cache import Pair
+from coordgen_rs.store.prefixes.layout import TOKEN_BYTES, Layout
+from coordgen_rs.store.prefixes.prefix import Pair, SavedPrefix
 
 
 class UnusableError(Exception):
-    """A file that was there is not what it should be, or is gone."""
+    """A file that was there is gone, or is not what it should be.
+
+    Attributes:
+        is_damaged: Whether it is not what it should be.
+    """
+
+    def __init__(self, *, is_damaged: bool) -> None:
+        super().__init__()
+        self.is_damaged = is_damaged
 
 
 class LookedFor:
@@ -41,9 +48,6 @@ class LookedFor:
         scope: Whose they are.
         token_ids: What is looked for, `(tokens,) u32`.
         layout: How they lie in a block.
-
-    Attributes:
-        num_damaged: Files that were not what they should be.
     """
 
     def __init__(
@@ -51,7 +55,7 @@ class LookedFor:
     ) -> None:
         self._folder, self._scope, self._layout = folder, scope, layout
         self._token_ids, self._names = token_ids, block_names(scope, token_ids)
-        self._unusable, self.num_damaged = set[Path](), 0
+        self._unusable = set[Path]()
         self._listed = set[str]()
         self._most_states = len(token_ids)  # nothing above it has states
         if layout.state_sizes:
@@ -101,7 +105,7 @@ class LookedFor:
             states = [layout.snapshot(content[rest_bytes:], length)]
         return SavedPrefix(self._token_ids[:length].copy(), layers, states)
 
-    def _read_blocks(self, layers: "Sequence[Pair]", num_blocks: int) -> None:
+    def _read_blocks(self, layers: Sequence[Pair], num_blocks: int) -> None:
         block = np.empty(self._layout.block_bytes(BLOCK_TOKENS), np.uint8)
         for number in range(num_blocks):
             start, name = number * BLOCK_TOKENS, self._names[number]
@@ -117,13 +121,12 @@ class LookedFor:
                 raise DamagedFileError(f"{path} holds other tokens")
         except FileNotFoundError:
             self._unusable.add(path)
-            raise UnusableError from None
+            raise UnusableError(is_damaged=False) from None
         except DamagedFileError as error:
             self._unusable.add(path)
-            self.num_damaged += 1
             with suppress(OSError):  # it is written anew
                 path.unlink()
-            raise UnusableError from error
+            raise UnusableError(is_damaged=True) from error
 
     def _path(self, name: bytes) -> Path:
         return self._folder / f"{name.hex()}{BLOCK_SUFFIX}"

@@ -7,10 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from coordgen_rs.runtime.prefix_store import block_file
-from coordgen_rs.runtime.prefix_store.block_file import DamagedFileError, Head
-from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS
-from coordgen_rs.runtime.prefix_store.store import PrefixStore
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS, DamagedFileError, Head
+from coordgen_rs.store.prefixes.store import PrefixStore
 from damages import damaged
 from stored_prefixes import TARGET, ReadSession, files, found
 
@@ -166,9 +165,7 @@ def test_every_single_bit_and_every_length_is_checked(tmp_path):
 
 
 def test_a_block_of_other_tokens_under_the_same_name_is_not_taken(tmp_path, monkeypatch):
-    from coordgen_rs.runtime.prefix_store import names
-
-    monkeypatch.setattr(names, "_hashed", lambda kind, before, more: bytes(16))
+    monkeypatch.setattr(block_file, "_hashed", lambda kind, before, more: bytes(16))
     store = PrefixStore(tmp_path, TARGET)
     store.save(ReadSession(PROMPT[:BLOCK_TOKENS]), "a", 0, ends=True)
     store.flush()

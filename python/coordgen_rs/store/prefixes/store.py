@@ -7,11 +7,11 @@ once. States of recurrent layers stand behind some of the tokens, and are kept f
 A file that is missing or damaged costs computing.
 """
 
-import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -21,17 +21,23 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.runtime.prefix_store import block_file
-from coordgen_rs.runtime.prefix_store.block_file import BLOCK_SUFFIX, STATES_SUFFIX, Head
-from coordgen_rs.runtime.prefix_store.chosen_states import chosen_states
-from coordgen_rs.runtime.prefix_store.counts import StoreCounts
-from coordgen_rs.runtime.prefix_store.directory import DEFAULT_BYTES, StoreDirectory
-from coordgen_rs.runtime.prefix_store.layout import Layout
-from coordgen_rs.runtime.prefix_store.lent import LentBlocks
-from coordgen_rs.runtime.prefix_store.lookup import LookedFor, UnusableError
-from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS, Scope, block_names
-from coordgen_rs.runtime.prefix_store.writer import Room, Writer
-from coordgen_rs.runtime.session import SavedPrefix, StoresPrefixes
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes.block_file import (
+    BLOCK_SUFFIX,
+    BLOCK_TOKENS,
+    HEAD_BYTES,
+    STATES_SUFFIX,
+    Head,
+    Scope,
+    block_names,
+    states_name,
+)
+from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES, StoreDirectory
+from coordgen_rs.store.prefixes.layout import Layout
+from coordgen_rs.store.prefixes.lent import LentBlocks, Room
+from coordgen_rs.store.prefixes.lookup import LookedFor, UnusableError
+from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
+from coordgen_rs.store.prefixes.writer import Writer
 from coordgen_rs.threads.one_thread import NoThreadError
 from coordgen_rs.threads.owner import Owner
 
@@ -40,6 +46,42 @@ _READING_COSTS = 8
 
 _MOST_WAITING_BYTES = 1 << 29
 """Most memory of copies that wait to be written; what finds no room is not written."""
+
+_LEAST_BETWEEN = 256
+"""Tokens between states that are stored, at least, but for those where a turn may end."""
+
+
+@dataclass
+class StoreCounts:
+    """Counts of one store; each only grows.
+
+    Attributes:
+        lookups: Requests that looked for more of their prompt than was in memory.
+        hits: Those that found it.
+        read_tokens: Tokens of prompts that were read from disk, not computed.
+        read_bytes: Bytes that were read for that.
+        read_seconds: Seconds of looking and reading.
+        stored_tokens: Tokens that were written.
+        stored_bytes: Bytes that were written.
+        save_seconds: Seconds of requests in which it was seen to what is written beside them.
+        evicted_bytes: Bytes that were removed to make room.
+        damaged: Files that were not what they should be; they were removed where that was possible.
+        failures: How often something could not be written.
+        skipped: How often something was not written, as too much was waiting for that.
+    """
+
+    lookups: int = 0
+    hits: int = 0
+    read_tokens: int = 0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    stored_tokens: int = 0
+    stored_bytes: int = 0
+    save_seconds: float = 0.0
+    evicted_bytes: int = 0
+    damaged: int = 0
+    failures: int = 0
+    skipped: int = 0
 
 
 class TargetIdentity(NamedTuple):
@@ -81,11 +123,6 @@ class PrefixStore(NotCopied):
         most_bytes = arguments.count("prefix_store_size", most_bytes)
         self.counts = StoreCounts()
         self._directory, self._target = StoreDirectory(Path(path), most_bytes), target
-        self._about = {
-            "bundle": target.bundle,
-            "kv_cache": target.kv_cache,
-            "made_by": target.made_by,
-        }
         self._writer, self._room, self._opened = Writer(), Room(_MOST_WAITING_BYTES), OpenedHere()
         self._told = set[str]()
 
@@ -105,15 +142,13 @@ class PrefixStore(NotCopied):
             namespace: Whose it is.
             held: How many of the first tokens the session holds already.
         """
-        begin = time.perf_counter()
-        scope = Scope.of(self._target.digest, namespace)
-        folder, layout, found = self._directory.own_folder(scope.digest), Layout.of(session), None
+        begin, found = time.perf_counter(), None
+        scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
         self.counts.lookups += 1
         try:
-            if folder is not None:
-                looked_for = LookedFor(folder, scope, prompt[:-1], layout)
-                found = self._found(looked_for, held)
-                self.counts.damaged += looked_for.num_damaged
+            with suppress(OSError):  # there is no folder of this user's own
+                folder = self._directory.own_folder(scope.digest)
+                found = self._found(LookedFor(folder, scope, prompt[:-1], layout), held)
         finally:
             self.counts.read_seconds += time.perf_counter() - begin
         if found is not None:
@@ -129,13 +164,13 @@ class PrefixStore(NotCopied):
                 return None
             try:
                 found = looked_for.read(length)
-            except UnusableError:  # then there is less
+            except UnusableError as error:  # then there is less
+                self.counts.damaged += error.is_damaged
                 continue
             except MemoryError:  # computing it takes none
                 return None
-            names = looked_for.used(length)
             with suppress(NoThreadError):  # the system gives no thread
-                self._writer.add(partial(_touch, names, time.time_ns()))
+                self._writer.add(partial(_touch, looked_for.used(length), time.time_ns()))
             return found
 
     def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
@@ -168,16 +203,17 @@ class PrefixStore(NotCopied):
         if end <= (0 if ends else fresh):
             return
         scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
-        size = block_file.HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
+        size = HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
         end = min(end, self._directory.most_bytes // size)  # it would go for its own end
         held = session.prefix_in_place(len(token_ids))
         lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
-        work = _Work(scope, lent, range(0 if ends else fresh, end), [])
+        numbers, states = range(0 if ends else fresh, end), list[_StatesFile]()
         try:
             session.lend(lent)
             if ends:
-                self._add_states(work, session, held, layout)
-            self._writer.add(partial(self._write, work))
+                snapshots = [*_chosen(session.snapshots() or (), len(token_ids), layout)]
+                states += self._states(snapshots, held, scope, layout, lent)
+            self._writer.add(partial(self._write, scope, lent, numbers, states))
         except NoThreadError:  # the system gives no thread
             self.counts.failures += 1
             lent.close()
@@ -185,76 +221,91 @@ class PrefixStore(NotCopied):
             lent.close()
             raise
 
-    def _add_states(
+    def _states(
         self,
-        work: "_Work",
-        session: StoresPrefixes,
+        snapshots: Sequence[Snapshot],
         held: SavedPrefix,
+        scope: Scope,
         layout: Layout,
-    ) -> None:
-        """Add files of states, and take their room; what there is no memory for is left out."""
-        scope = work.scope
-        for chosen in chosen_states(session.snapshots() or (), held.token_ids, scope, layout):
-            start, snapshot = chosen.start, chosen.snapshot
-            head = Head(scope.digest, chosen.name, start, snapshot.length - start)
-            size = block_file.HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
+        lent: LentBlocks,
+    ) -> Iterator["_StatesFile"]:
+        """Files of states, with room taken; what there is no memory for is left out.
+
+        A snapshot may stand within a block: it is stored with the tokens behind the last whole one.
+        """
+        names = block_names(scope, held.token_ids) if snapshots else []
+        for snapshot in snapshots:
+            number, num_rest = divmod(snapshot.length, BLOCK_TOKENS)
+            start, before = number * BLOCK_TOKENS, names[number - 1] if number else scope.digest
+            name = states_name(before, held.token_ids[start : snapshot.length])
+            size = HEAD_BYTES + layout.block_bytes(num_rest) + snapshot.nbytes
             if size > self._directory.most_bytes:
                 continue
             try:
-                rest = layout.packed(held.token_ids, held.layers, start, head.num_tokens)[0]
+                rest = layout.packed(held.token_ids, held.layers, start, num_rest)[0]
             except MemoryError:
                 self.counts.failures += 1
                 continue
-            if self._room.take(work.lent, snapshot.nbytes):
-                work.states.append(_StatesFile(head, [rest, *snapshot.states]))
+            if self._room.take(lent, snapshot.nbytes):
+                head = Head(scope.digest, name, start, num_rest)
+                yield _StatesFile(head, [rest, *snapshot.states])
 
-    def _path(self, name: bytes, scope: Scope, suffix: str = BLOCK_SUFFIX) -> Path:
-        return self._directory.folder(scope.digest) / f"{name.hex()}{suffix}"
+    def _write(
+        self, scope: Scope, lent: LentBlocks, numbers: range, states: "Sequence[_StatesFile]"
+    ) -> None:
+        """Write what a request has left, in the writer's thread.
 
-    def _write(self, work: "_Work") -> None:
-        """Write what a request has left, in the writer's thread."""
-        now_ns, scope = time.time_ns(), work.scope
+        Args:
+            scope: Whose.
+            lent: Gives the content of blocks.
+            numbers: The blocks that are to be there.
+            states: Files of states that are to be there.
+        """
+        now_ns, target = time.time_ns(), self._target
+        about = {"bundle": target.bundle, "kv_cache": target.kv_cache, "made_by": target.made_by}
         try:
-            names = block_names(scope, work.lent.token_ids)
-            about = {**self._about, "namespace": scope.namespace}
-            self._directory.make_folder(scope.digest, about)
-            for number in work.numbers:
+            names = block_names(scope, lent.token_ids)
+            folder = self._directory.make_folder(
+                scope.digest, {**about, "namespace": scope.namespace}
+            )
+            for number in numbers:
                 self._writer.wait_for_quiet()
-                self._write_block(work, number, names[number], now_ns)
-            for head, parts in work.states:
-                path, end = (
-                    self._path(head.name, scope, STATES_SUFFIX),
-                    head.start + head.num_tokens,
-                )
-                if not _touched(path, _used_ns(now_ns, end)):
-                    self._write_file(path, head, np.concatenate(parts), now_ns)
+                head = Head(scope.digest, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
+                path = folder / f"{head.name.hex()}{BLOCK_SUFFIX}"
+                if self._write_file(path, head, partial(lent.block, number), now_ns):
+                    self.counts.stored_tokens += BLOCK_TOKENS
+            for head, parts in states:
+                path = folder / f"{head.name.hex()}{STATES_SUFFIX}"
+                self._write_file(path, head, partial(np.concatenate, parts), now_ns)
         except OSError as error:
             self.counts.failures += 1
             self._tell(f"{self.path} cannot be written: {error.strerror or error}")
         except MemoryError:
             self.counts.failures += 1
         finally:
-            work.lent.close()
+            lent.close()
             self.counts.evicted_bytes = self._directory.evicted_bytes
 
-    def _write_block(self, work: "_Work", number: int, name: bytes, now_ns: int) -> None:
-        """Write a block, or say that it is used."""
-        path, end = self._path(name, work.scope), BLOCK_TOKENS * (number + 1)
-        if _touched(path, _used_ns(now_ns, end)):
-            return
-        content = work.lent.block(number)
+    def _write_file(
+        self, path: Path, head: Head, made: Callable[[], NDArray[np.uint8] | None], now_ns: int
+    ) -> bool:
+        """Write a file, or say that it is used; whether it was written.
+
+        Raises:
+            OSError, MemoryError: It cannot be written.
+        """
+        used_ns = _used_ns(now_ns, head.end)
+        if block_file.touch(path, used_ns):
+            return False
+        content = made()
         if content is None:
             self.counts.skipped += 1
-            return
-        head = Head(work.scope.digest, name, end - BLOCK_TOKENS, BLOCK_TOKENS)
-        self._write_file(path, head, content, now_ns)
-        self.counts.stored_tokens += BLOCK_TOKENS
-
-    def _write_file(self, path: Path, head: Head, content: NDArray[np.uint8], now_ns: int) -> None:
-        num_bytes = block_file.HEAD_BYTES + content.nbytes
+            return False
+        num_bytes = HEAD_BYTES + content.nbytes
         with self._directory.room_for(num_bytes):
-            block_file.write(path, head, content, _used_ns(now_ns, head.start + head.num_tokens))
+            block_file.write(path, head, content, used_ns)
         self.counts.stored_bytes += num_bytes
+        return True
 
     def _tell(self, message: str) -> None:
         """Warn, once of each kind."""
@@ -289,20 +340,24 @@ class _StatesFile(NamedTuple):
     parts: Sequence[NDArray[np.uint8]]
 
 
-class _Work(NamedTuple):
-    """What a request has left.
+def _chosen(snapshots: Sequence[Snapshot], num_tokens: int, layout: Layout) -> Iterator[Snapshot]:
+    """States that bring most back for what they take: no more than keys and values do.
 
-    Attributes:
-        scope: Whose.
-        lent: Gives the content of blocks.
-        numbers: The blocks that are to be there.
-        states: Files of states that are to be written.
+    The latest, those where a turn may end, and some between them.
+
+    Args:
+        snapshots: Ascending by length.
+        num_tokens: Most tokens.
+        layout: What a token and a snapshot take.
     """
-
-    scope: Scope
-    lent: LentBlocks
-    numbers: range
-    states: list[_StatesFile]
+    apart, last = _LEAST_BETWEEN, 0
+    if layout.token_bytes:
+        apart = max(apart, layout.states_bytes // layout.token_bytes)
+    within = [it for it in snapshots if it.length <= num_tokens]
+    for snapshot in within:
+        if snapshot.is_turn or snapshot is within[-1] or snapshot.length - last >= apart:
+            yield snapshot
+            last = snapshot.length
 
 
 def _used_ns(now_ns: int, end: int) -> int:
@@ -313,15 +368,4 @@ def _used_ns(now_ns: int, end: int) -> int:
 def _touch(paths: Sequence[Path], now_ns: int) -> None:
     """Say that the files of blocks are used now."""
     for number, path in enumerate(paths):
-        _touched(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))
-
-
-def _touched(path: Path, used_ns: int) -> bool:
-    """Say that a file is used; whether there is one."""
-    try:
-        os.utime(path, ns=(used_ns, used_ns), follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    except OSError:  # another user's, or on a disk that is only read
-        return True
-    return True
+        block_file.touch(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from coordgen_rs.runtime.prefix_store.writer import Writer
+from coordgen_rs.store.prefixes.writer import Writer
 from coordgen_rs.threads import one_thread
 from coordgen_rs.threads.owner import Owner
 
