@@ -17,7 +17,7 @@ from coordgen_rs.server import documents
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.refusal import UnavailableError
 from coordgen_rs.store.files import locked
-from coordgen_rs.store.history.corpus.corpus import Corpus
+from coordgen_rs.store.history.corpus import Corpus
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving

@@ -22,10 +22,11 @@ from coordgen_rs.errors import (
     OptionError,
 )
 from coordgen_rs.store.files import locked
-from coordgen_rs.store.history.corpus.corpus import Corpus
-from coordgen_rs.store.history.corpus.segments import MOST_TOKENS, to_merge
-from coordgen_rs.store.history.corpus.tables import Tables
-from coordgen_rs.store.history.corpus.texts import (
+from coordgen_rs.store.history.corpus import Corpus
+from coordgen_rs.store.history.documents import Tables
+from coordgen_rs.store.history.segments import MOST_TOKENS, to_merge
+from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.texts import (
     NotTextError,
     file_text,
     files_of,
@@ -33,7 +34,6 @@ from coordgen_rs.store.history.corpus.texts import (
     name_of,
     texts_of,
 )
-from coordgen_rs.store.history.store import HistoryStore
 from corpora import add_forever, knows, make_small, source, write_sources
 from killed import kill_at_random, names, small_disk
 
@@ -481,7 +481,7 @@ def test_too_many_open_files_lose_no_document(directory, bundle):
                 while True:
                     files.append(os.open(os.devnull, os.O_RDONLY))
             with pytest.raises((HistoryIndexError, HistoryError, OSError)):
-                corpus._storing.remove_damage()
+                corpus._segments.remove_damage()
         finally:
             for file in files:
                 os.close(file)
@@ -519,7 +519,7 @@ def test_names_that_are_none_are_refused(directory, bundle, names):
 def test_remove_erases_what_an_interrupted_add_replaced(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1), "two": source(2)})
-        corpus._storing.forget(["one"])
+        corpus._segments.forget(["one"])
         corpus.remove(["two"])
         assert segments(directory) == []
 

@@ -20,7 +20,7 @@ from coordgen_rs.errors import (
     LeftoverWarning,
     OptionError,
 )
-from coordgen_rs.store.history.fleet.directory import index_path, read_list
+from coordgen_rs.store.history.fleet import index_path, read_list
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.build import build, find_sources

@@ -18,7 +18,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
-from coordgen_rs.store.history.corpus.tables import Tables
+from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.exchange import FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes
 from coordgen_rs.store.history.store import (

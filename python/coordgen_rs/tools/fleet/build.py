@@ -21,20 +21,32 @@ from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.store.files import locked, replacing, unfinished_directory
-from coordgen_rs.store.history.fleet import directory as built
-from coordgen_rs.store.history.fleet.directory import BuildList, IndexEntry
-from coordgen_rs.store.history.fleet.documents import (
-    Table,
-    count_tokens,
-    newest_of_each,
-    newest_within,
+from coordgen_rs.store.history.fleet import (
+    FORMAT,
+    LIST_NAME,
+    BuildList,
+    IndexEntry,
+    index_path,
+    read_list,
 )
+from coordgen_rs.store.history.indexes import index_key
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import check_kind
 from coordgen_rs.tools.fleet.records import FieldNames, Reading, read_documents
 from coordgen_rs.tools.fleet.shard import Shard, write_shard
+from coordgen_rs.tools.fleet.tables import (
+    Table,
+    count_tokens,
+    head_sha256,
+    newest_of_each,
+    newest_within,
+    read_table,
+    remove_others,
+    table_path,
+    write_list,
+)
 from coordgen_rs.tools.tasks import Sequential, Tasks
 
 MOST_NAMED = 20
@@ -203,7 +215,7 @@ def build(
     lists = [_checked_list(path, reading) for path in builds]
     directory = directory.absolute()
     _check_place(directory)
-    with _made(directory), locked(directory / built.LIST_NAME) as is_mine:
+    with _made(directory), locked(directory / LIST_NAME) as is_mine:
         if not is_mine:
             raise HistoryError(f"another build is writing to {directory}")
         with unfinished_directory(directory / "build") as work:
@@ -220,7 +232,7 @@ def build(
             limits = (fingerprint, vocab_size, max_tokens)
             merges = [places.merge(group, *limits) for group in _groups(sizes)]
             entries = _merge_all(merges, tasks, on_progress)
-            listed = BuildList(built.FORMAT, fingerprint, vocab_size, max_tokens, entries)
+            listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, entries)
             _put_in_place(work, directory, listed)
     num_read = sum(shard.num_requests for shard in shards)
     num_read += sum(entry.num_requests for found in lists for entry in found.namespaces)
@@ -315,8 +327,8 @@ def _merge(call: _MergeCall) -> list[IndexEntry]:
             files[name].append(shard.tokens)
     for place, entries in call.builds:
         for entry in entries:
-            parts[entry.namespace].append(built.read_table(place, entry))
-            files[entry.namespace].append(built.index_path(place, entry.namespace))
+            parts[entry.namespace].append(read_table(place, entry))
+            files[entry.namespace].append(index_path(place, entry.namespace))
     return [_write(call, name, parts.pop(name), files[name]) for name in call.namespaces]
 
 
@@ -328,25 +340,25 @@ def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Pat
     places = zip(
         table["file"].tolist(), table["start"].tolist(), table["num_tokens"].tolist(), strict=True
     )
-    path = built.index_path(call.into, namespace)
-    key = built.fleet_key(call.fingerprint, call.vocab_size, namespace)
+    path = index_path(call.into, namespace)
+    key = index_key(call.fingerprint, call.vocab_size, namespace, "fleet")
     text_start = SharedHistory.write_gathered_index(path, files, list(places), call.vocab_size, key)
     ends = np.cumsum(4 * (table["num_tokens"].astype(np.uint64) + 1))
     table["start"] = text_start + ends - 4 * (table["num_tokens"].astype(np.uint64) + 1)
     table["file"] = 0
-    with replacing(built.table_path(call.into, namespace), private=True) as stream:
+    with replacing(table_path(call.into, namespace), private=True) as stream:
         np.save(stream, table)
-    head = built.head_sha256(path)
+    head = head_sha256(path)
     return IndexEntry(namespace, len(table), count_tokens(table), text_start, head)
 
 
 def _checked_list(path: Path, reading: Reading) -> BuildList:
-    if not (path / built.LIST_NAME).exists():
+    if not (path / LIST_NAME).exists():
         raise OptionError(
             f"{path} is a directory, but holds no built history; name the files in it, such as "
             f"'{path}/*.jsonl'"
         )
-    listed = built.read_list(path)
+    listed = read_list(path)
     listed.check_tokenizer(path, reading.fingerprint, reading.vocab_size)
     return listed
 
@@ -391,15 +403,15 @@ def _groups(sizes: dict[str, int]) -> list[tuple[str, ...]]:
 
 def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
     """Move what was built, and remove the indexes of namespaces that are not there any more."""
-    (directory / built.LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
+    (directory / LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
     places = set()
     for entry in listed.namespaces:
-        for path in (built.table_path, built.index_path):
+        for path in (table_path, index_path):
             path(work, entry.namespace).chmod(0o600)
             path(work, entry.namespace).replace(path(directory, entry.namespace))
             places.add(path(directory, entry.namespace))
-    built.remove_others(directory, places)
-    built.write_list(directory, listed)
+    remove_others(directory, places)
+    write_list(directory, listed)
 
 
 def _first_of(bad: list[_Bad]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.store.files import replacing
-from coordgen_rs.store.history.fleet.documents import (
+from coordgen_rs.tools.fleet.tables import (
     ROW,
     Table,
     count_tokens,

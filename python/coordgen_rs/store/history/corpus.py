@@ -29,19 +29,19 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.store.files import locked
-from coordgen_rs.store.history.corpus.reading import Added, Reading
-from coordgen_rs.store.history.corpus.segments import corpus_key
-from coordgen_rs.store.history.corpus.storing import Storing
-from coordgen_rs.store.history.corpus.tables import Document, Tables
-from coordgen_rs.store.history.corpus.texts import (
+from coordgen_rs.store.history.documents import Document
+from coordgen_rs.store.history.requests import fingerprint_of
+from coordgen_rs.store.history.segments import Segments
+from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.texts import (
+    Added,
+    Reading,
     Text,
     checked_paths,
     given_text,
     name_of,
     texts_of,
 )
-from coordgen_rs.store.history.requests import fingerprint_of
-from coordgen_rs.store.history.store import HistoryStore
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _LOCK_NAME = "corpus"
@@ -101,9 +101,8 @@ class Corpus:
                 fingerprint=None if bundle is None else fingerprint_of(bundle),
                 vocab_size=None if bundle is None else bundle.manifest.model.vocab_size,
             )
-        self._tables = Tables(self._store, self.namespace)
-        key = corpus_key(self._store.fingerprint, self._store.vocab_size, self.namespace)
-        self._storing = Storing(self._store, self._tables, key)
+        self._segments = Segments(self._store, self.namespace)
+        self._tables = self._segments.tables
 
     def documents(self) -> list[Document]:
         """All documents, by name.
@@ -194,12 +193,12 @@ class Corpus:
 
         def run() -> list[str]:
             with self._held(wait_s, is_stopped):
-                self.lost = self._storing.remove_damage()
+                self.lost = self._segments.remove_damage()
                 known = {document.name for document in self._tables.documents()} | {*self.lost}
                 found = sorted(name for name in known if is_below(name, wanted))
-                self._storing.remove(found)
+                self._segments.remove(found)
                 # Of what was replaced or lost, pieces may lie in segments still.
-                self._storing.fill_holes()
+                self._segments.fill_holes()
             return found
 
         return self._run(run, is_stopped)
@@ -219,15 +218,15 @@ class Corpus:
                 self._held(wait_s, is_stopped),
                 ThreadPoolExecutor(threads, initializer=_give_way) as pool,
             ):
-                self.lost = self._storing.remove_damage()
+                self.lost = self._segments.remove_damage()
                 added.lost += self.lost
                 reading = Reading(self._encoded, self._document, added, threads, pool)
                 for piece in reading.pieces(texts, is_stopped):
-                    added.num_tokens += self._storing.add(piece)
+                    added.num_tokens += self._segments.add(piece)
                     on_progress(added)
-                    self._storing.merge()
-                self._storing.forget(reading.broken)
-                self._storing.fill_holes()
+                    self._segments.merge()
+                self._segments.forget(reading.broken)
+                self._segments.fill_holes()
             return added
 
         return self._run(run, is_stopped)

@@ -2,13 +2,23 @@
 
 In: token ids as they are read. Out: tables in one order, without duplicates, within a limit. The
 order depends on the documents alone, not on who read them, so a build has the same bytes anywhere.
+And the files of a build besides its indexes: such a table for each, and the list of all.
 """
 
 import hashlib
+import json
+import re
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coordgen_rs.errors import HistoryError
+from coordgen_rs.store.files import write_file
+from coordgen_rs.store.history.fleet import LIST_NAME, BuildList, IndexEntry, index_path
 
 Table: TypeAlias = NDArray[Any]
 """An array `(documents,)` with rows of type `ROW`."""
@@ -22,6 +32,11 @@ ROW = np.dtype(
         ("file", "<u4"),  # number of that file among those at hand
     ]
 )
+
+_HEAD_BYTES = 80
+"""The header of an index. It holds a checksum of the checksums of all blocks."""
+
+_NAME = re.compile(r"[0-9a-f]{32}\.(index|documents)")
 
 
 def digest(token_ids: bytes) -> tuple[int, int]:
@@ -58,3 +73,50 @@ def newest_within(table: Table, max_tokens: int) -> Table:
     from_newest = np.cumsum(lens[::-1])
     num_kept = int(np.searchsorted(from_newest, max_tokens, side="right"))
     return fitting[len(fitting) - num_kept :]
+
+
+def table_path(directory: Path, namespace: str) -> Path:
+    """Where the table of an index's documents is."""
+    return index_path(directory, namespace).with_suffix(".documents")
+
+
+def head_sha256(index: Path) -> str:
+    """The SHA-256 of an index's header."""
+    with index.open("rb") as stream:
+        return hashlib.sha256(stream.read(_HEAD_BYTES)).hexdigest()
+
+
+def write_list(directory: Path, listed: BuildList) -> None:
+    """Write the list, which ends a build."""
+    content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
+    write_file(directory / LIST_NAME, content, private=True)
+
+
+def remove_others(directory: Path, kept: Collection[Path]) -> None:
+    """Remove indexes and tables of a build that are not among those to keep."""
+    for path in directory.iterdir():
+        if _NAME.fullmatch(path.name) and path not in kept and path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def read_table(directory: Path, entry: IndexEntry) -> Table:
+    """Where in its index each document of a namespace lies.
+
+    Raises:
+        HistoryError: The files are of different builds, as one leaves them that was killed.
+    """
+    index, path = index_path(directory, entry.namespace), table_path(directory, entry.namespace)
+    try:
+        table: Table = np.load(path)
+        is_whole = (
+            table.dtype == ROW
+            and len(table) == entry.num_requests
+            and head_sha256(index) == entry.head_sha256
+        )
+    except (OSError, ValueError, EOFError) as error:
+        raise HistoryError(f"{path} cannot be used: {error}") from error
+    if not is_whole:
+        raise HistoryError(
+            f"{index} is not of the build that {directory / LIST_NAME} lists: build it again"
+        )
+    return table

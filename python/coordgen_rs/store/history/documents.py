@@ -1,15 +1,14 @@
-"""The tables of a corpus, in the history's database: documents, their pieces, and segments.
+"""The tables of documents, in the history's database: documents, their pieces, and segments.
 
 In: names. Out: which documents there are, and where in which segment their pieces lie. The tokens
-themselves are in the segments alone. Every change is one transaction (`HistoryStore.change`).
+themselves are in the segments alone (`segments.py`).
 """
 
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from coordgen_rs.errors import HistoryError
 from coordgen_rs.store.history.store import HistoryStore
 
 _SCHEMA = (
@@ -95,26 +94,23 @@ class Tables:
 
     def exist(self) -> bool:
         """Whether any document was ever added to the history."""
-        return bool(self._rows("SELECT 1 FROM sqlite_master WHERE name = 'segments'"))
+        return bool(self._texts("SELECT name FROM sqlite_master WHERE name = 'segments'"))
 
     @staticmethod
     def namespaces(store: HistoryStore) -> list[str]:
         """The namespaces that have documents."""
-        if not Tables(store, "").exist():
-            return []
+        tables = Tables(store, "")
         query = "SELECT DISTINCT namespace FROM documents ORDER BY namespace"
-        return [_text(name) for (name,) in store.connection.execute(query)]
+        return tables._texts(query) if tables.exist() else []
 
     def files(self) -> tuple[str, ...]:
         """The segments' file names, the oldest first."""
-        if not self.exist():
-            return ()
         query = "SELECT file FROM segments WHERE namespace = ? ORDER BY number"
-        return tuple(_text(file) for (file,) in self._rows(query, self._namespace))
+        return tuple(self._texts(query, self._namespace)) if self.exist() else ()
 
     def all_files(self) -> set[str]:
         """Those of all namespaces."""
-        return {_text(file) for (file,) in self._rows("SELECT file FROM segments")}
+        return {*self._texts("SELECT file FROM segments")}
 
     def sizes(self) -> dict[str, tuple[int, int]]:
         """Of each segment all tokens, and those of documents that are still there."""
@@ -122,8 +118,8 @@ class Tables:
             "SELECT file, segments.num_tokens, TOTAL(pieces.num_tokens + 1) FROM segments "
             "LEFT JOIN pieces ON segment = file WHERE namespace = ? GROUP BY file"
         )
-        rows = self._rows(query, self._namespace)
-        return {_text(file): (_count(whole), int(used)) for file, whole, used in rows}
+        rows = self._store.rows(query, self._namespace, of=(str, int, float))
+        return {file: (whole, int(used)) for file, whole, used in rows}
 
     def documents(self, name: str | None = None) -> list[Document]:
         """The documents, by name; or the one that is called so, if there is one."""
@@ -133,87 +129,57 @@ class Tables:
             "SELECT name, num_bytes, read_bytes, COALESCE(SUM(num_tokens), 0), added_at, sha256 "
             "FROM documents LEFT JOIN pieces ON document = id WHERE namespace = ? "
         )
-        parameters = [self._namespace]
-        if name is not None:
-            query, parameters = query + "AND name = ? ", [*parameters, name]
-        rows = self._rows(query + "GROUP BY id ORDER BY name", *parameters)
-        return [
-            Document(
-                _text(name), _count(whole), _count(read), _count(tokens), _time(at), _text(sha256)
-            )
-            for name, whole, read, tokens, at, sha256 in rows
-        ]
+        query += ("" if name is None else "AND name = ? ") + "GROUP BY id ORDER BY name"
+        parameters = [self._namespace] if name is None else [self._namespace, name]
+        of = (str, int, int, int, float, str)
+        return [Document(*row) for row in self._store.rows(query, *parameters, of=of)]
 
-    def put(self, document: Document) -> int:
+    def put(self, name: str, sha256: str, num_bytes: int, read_bytes: int) -> int:
         """Note how much of a document has been added; return its id.
 
         One with the same name and other text is replaced, its pieces forgotten. Within a change.
         """
-        found = self._rows(
-            "SELECT id, sha256 FROM documents WHERE namespace = ? AND name = ?",
-            self._namespace,
-            document.name,
-        )
-        if found and found[0][1] != document.sha256:
-            self.forget([document.name])
-            found = []
-        if found:
-            self._store.connection.execute(
-                "UPDATE documents SET read_bytes = ? WHERE id = ?",
-                (document.read_bytes, found[0][0]),
-            )
-            return _count(found[0][0])
-        cursor = self._store.connection.execute(
+        if any(known.sha256 != sha256 for known in self.documents(name)):
+            self.forget([name])
+        self._do(
             "INSERT INTO documents (namespace, name, sha256, num_bytes, read_bytes, added_at) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (
-                self._namespace,
-                document.name,
-                document.sha256,
-                document.num_bytes,
-                document.read_bytes,
-                time.time(),
-            ),
+            "VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (namespace, name) DO UPDATE SET read_bytes = excluded.read_bytes",
+            (self._namespace, name, sha256, num_bytes, read_bytes, time.time()),
         )
-        return int(cursor.lastrowid or 0)
+        query = "SELECT id FROM documents WHERE namespace = ? AND name = ?"
+        ((number,),) = self._store.rows(query, self._namespace, name, of=(int,))
+        return int(number)
 
     def put_segment(self, file: str, num_tokens: int) -> None:
         """Note a new segment. Within a change."""
-        self._store.connection.execute(
+        self._do(
             "INSERT INTO segments (file, namespace, num_tokens) VALUES (?, ?, ?)",
             (file, self._namespace, num_tokens),
         )
 
     def put_piece(self, document: int, segment: str, start: int, num_tokens: int) -> None:
         """Note a new piece of a document. Within a change."""
-        self._store.connection.execute(
+        self._do(
             "INSERT INTO pieces (document, segment, start, num_tokens) VALUES (?, ?, ?, ?)",
             (document, segment, start, num_tokens),
         )
 
     def move(self, pieces: Iterable[Piece]) -> None:
         """Note where pieces lie now, told by their numbers. Within a change."""
-        self._store.connection.executemany(
-            "UPDATE pieces SET segment = ?, start = ? WHERE number = ?",
-            [(piece.segment, piece.start, piece.number) for piece in pieces],
-        )
+        query = "UPDATE pieces SET segment = ?, start = ? WHERE number = ?"
+        self._do(query, *((piece.segment, piece.start, piece.number) for piece in pieces))
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget documents; their tokens are in the segments still. Within a change."""
-        for name in names:
-            identity = "(SELECT id FROM documents WHERE namespace = ? AND name = ?)"
-            self._store.connection.execute(
-                f"DELETE FROM pieces WHERE document = {identity}", (self._namespace, name)
-            )
-            self._store.connection.execute(
-                "DELETE FROM documents WHERE namespace = ? AND name = ?", (self._namespace, name)
-            )
+        which = [(self._namespace, name) for name in names]
+        identity = "(SELECT id FROM documents WHERE namespace = ? AND name = ?)"
+        self._do(f"DELETE FROM pieces WHERE document = {identity}", *which)
+        self._do("DELETE FROM documents WHERE namespace = ? AND name = ?", *which)
 
     def forget_segments(self, files: Iterable[str]) -> None:
         """Forget segments, whose pieces were moved or forgotten. Within a change."""
-        self._store.connection.executemany(
-            "DELETE FROM segments WHERE file = ?", [(file,) for file in files]
-        )
+        self._do("DELETE FROM segments WHERE file = ?", *((file,) for file in files))
 
     def pieces(self, segments: Collection[str], without: Collection[str] = ()) -> list[Piece]:
         """The pieces in some segments, those of a document together.
@@ -226,12 +192,9 @@ class Tables:
             "SELECT name, pieces.number, segment, start, num_tokens FROM pieces "
             "JOIN documents ON id = document WHERE segment = ? ORDER BY document, pieces.number"
         )
-        rows = [row for segment in segments for row in self._rows(query, segment)]
-        return [
-            Piece(_count(number), _text(segment), _count(start), _count(num_tokens))
-            for name, number, segment, start, num_tokens in rows
-            if name not in without
-        ]
+        of = (str, int, str, int, int)
+        rows = [row for segment in segments for row in self._store.rows(query, segment, of=of)]
+        return [Piece(*place) for name, *place in rows if name not in without]
 
     def segments_of(self, names: Collection[str]) -> set[str]:
         """The segments in which documents have pieces."""
@@ -239,31 +202,16 @@ class Tables:
             "SELECT segment FROM pieces JOIN documents ON id = document "
             "WHERE namespace = ? AND name = ?"
         )
-        rows = [row for name in names for row in self._rows(query, self._namespace, name)]
-        return {_text(file) for (file,) in rows}
+        return {file for name in names for file in self._texts(query, self._namespace, name)}
 
     def documents_in(self, segment: str) -> list[str]:
         """The names of the documents that have pieces in a segment."""
         query = "SELECT DISTINCT name FROM pieces JOIN documents ON id = document WHERE segment = ?"
-        return [_text(name) for (name,) in self._rows(query, segment)]
+        return self._texts(query, segment)
 
-    def _rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
-        return self._store.connection.execute(query, parameters).fetchall()
+    def _texts(self, query: str, *parameters: object) -> list[str]:
+        return [text for (text,) in self._store.rows(query, *parameters, of=(str,))]
 
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise HistoryError(f"the history is damaged: {value!r:.60} where a name should be")
-    return value
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or value < 0:
-        raise HistoryError(f"the history is damaged: {value!r:.60} where a count should be")
-    return value
-
-
-def _time(value: Any) -> float:
-    if not isinstance(value, int | float):
-        raise HistoryError(f"the history is damaged: {value!r:.60} where a time should be")
-    return float(value)
+    def _do(self, statement: str, *rows: tuple[object, ...]) -> None:
+        """Change the tables, once for each row of parameters."""
+        self._store.connection.executemany(statement, rows)

@@ -1,11 +1,12 @@
-"""Segments of a corpus, as they are written, merged, and written anew without what was removed.
+"""Segments of documents, as they are written, merged, and written anew without what was removed.
 
 In: pieces with fresh tokens, and the names of documents. Out: files beside the database, and tables
-that name them. A file is written whole before a table names it, and removed after none does, so
-that a kill leaves a stray file at most, which the next change removes.
+that name them. Each is an index over some documents, written once, under a random name, and never
+changed. It is whole before a table names it, and removed after none does, so that a kill leaves a
+stray file at most, which the next change removes.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -13,10 +14,19 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryIndexError
-from coordgen_rs.store.history.corpus.reading import Fresh
-from coordgen_rs.store.history.corpus.segments import new_segment_name, remove_strays, to_merge
-from coordgen_rs.store.history.corpus.tables import Document, Piece, Tables
+from coordgen_rs.store.history.documents import Piece, Tables
+from coordgen_rs.store.history.indexes import index_key, new_segment_name, remove_strays
 from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.texts import Fresh
+
+MOST_TOKENS = 20_000_000
+"""Most tokens of a segment: sorting takes about 21 bytes of memory each."""
+
+_FEW = 1 << 18
+"""Segments of fewer tokens are sorted in no time, and count as equally long."""
+
+_AT_A_TIME = 4
+"""Segments of about one length that are merged, so that a token is sorted three times or four."""
 
 _BLOCK_BYTES = 1 << 20
 
@@ -25,18 +35,43 @@ _DAMAGE = ("there is none", "it is no index", "it is cut off", "its header is da
 any other, such as too many open files, it may be whole."""
 
 
-class Storing:
+def to_merge(sizes: Mapping[str, int]) -> list[str]:
+    """Which segments are to become one; none while there are few of each length.
+
+    Args:
+        sizes: Tokens by name.
+    """
+    tiers: dict[int, list[str]] = {}
+    for name in sorted(sizes, key=lambda name: (sizes[name], name)):
+        tier = (max(sizes[name], _FEW) // _FEW).bit_length() // 2  # four times as long, one more
+        tiers.setdefault(tier, []).append(name)
+    for _, names in sorted(tiers.items()):
+        if len(names) < _AT_A_TIME:
+            continue
+        chosen: list[str] = []
+        for name in names:
+            if sum(sizes[other] for other in chosen) + sizes[name] <= MOST_TOKENS:
+                chosen.append(name)
+        if len(chosen) > 1:
+            return chosen
+    return []
+
+
+class Segments:
     """Changes the segments of one namespace; nobody else may meanwhile.
 
     Args:
         store: The database.
-        tables: Its tables of documents.
-        key: What segments are opened with.
+        namespace: The namespace.
+
+    Attributes:
+        tables: The tables of its documents.
     """
 
-    def __init__(self, store: HistoryStore, tables: Tables, key: bytes) -> None:
-        self._store, self._tables, self._key = store, tables, key
+    def __init__(self, store: HistoryStore, namespace: str) -> None:
+        self._store, self.tables = store, Tables(store, namespace)
         self._folder, self._vocab_size = store.path.parent, store.vocab_size
+        self._key = index_key(store.fingerprint, store.vocab_size, namespace, "corpus")
 
     def add(self, piece: Sequence[Fresh]) -> int:
         """Write a segment of fresh tokens; return their number, without terminators.
@@ -58,14 +93,14 @@ class Storing:
                 self._store.begin()
                 for one in piece:
                     text = one.text
-                    document = self._tables.put(
-                        Document(text.name, text.num_bytes, one.read_bytes, 0, 0.0, text.sha256)
+                    document = self.tables.put(
+                        text.name, text.sha256, text.num_bytes, one.read_bytes
                     )
                     if one.num_tokens:
-                        self._tables.put_piece(document, file, start, one.num_tokens)
+                        self.tables.put_piece(document, file, start, one.num_tokens)
                         start += 4 * (one.num_tokens + 1)
                 if parts:
-                    self._tables.put_segment(file, sum(map(len, parts)))
+                    self.tables.put_segment(file, sum(map(len, parts)))
         return sum(one.num_tokens for one in piece)
 
     def merge(self) -> None:
@@ -75,12 +110,12 @@ class Storing:
             HistoryIndexError: One cannot be written; those that were merged before stay so.
             sqlite3.Error: The same.
         """
-        while chosen := to_merge({file: used for file, (_, used) in self._tables.sizes().items()}):
+        while chosen := to_merge({file: used for file, (_, used) in self.tables.sizes().items()}):
             self._rewrite([chosen])
 
     def fill_holes(self) -> None:
         """Write segments anew that hold what was replaced. Raises as `merge`."""
-        for file, (whole, used) in self._tables.sizes().items():
+        for file, (whole, used) in self.tables.sizes().items():
             if used < whole:
                 self._rewrite([[file]])
         self.merge()
@@ -92,7 +127,7 @@ class Storing:
             HistoryIndexError: A segment cannot be written; then nothing is removed.
             sqlite3.Error: The same.
         """
-        self._rewrite([[file] for file in self._tables.segments_of(names)], without=set(names))
+        self._rewrite([[file] for file in self.tables.segments_of(names)], without=set(names))
 
     def forget(self, names: Collection[str]) -> None:
         """Forget documents; `fill_holes` then erases their text.
@@ -102,7 +137,7 @@ class Storing:
         """
         with self._store.connection:
             self._store.begin()
-            self._tables.forget(names)
+            self.tables.forget(names)
 
     def remove_damage(self) -> list[str]:
         """Forget what lies in damaged segments, and remove what killed runs left.
@@ -119,16 +154,16 @@ class Storing:
             sqlite3.Error: The database cannot be written.
         """
         lost: list[str] = []
-        self._tables.create()
-        damaged = [file for file in self._tables.files() if self._is_damaged(self._folder / file)]
+        self.tables.create()
+        damaged = [file for file in self.tables.files() if self._is_damaged(self._folder / file)]
         for file in damaged:
-            names = self._tables.documents_in(file)
+            names = self.tables.documents_in(file)
             with self._store.connection:
                 self._store.begin()
-                self._tables.forget(names)
-                self._tables.forget_segments([file])
+                self.tables.forget(names)
+                self.tables.forget_segments([file])
             lost += names
-        remove_strays(self._folder, self._tables.all_files())
+        remove_strays(self._folder, self.tables.all_files())
         return lost
 
     def _is_damaged(self, path: Path) -> bool:
@@ -159,16 +194,16 @@ class Storing:
         written: list[tuple[str, list[Piece]]] = []
         with self._removing_if_failed(*(new_segment_name() for _ in groups)) as names:
             for file, group in zip(names, groups, strict=True):
-                if pieces := self._tables.pieces(group, without):
+                if pieces := self.tables.pieces(group, without):
                     written.append((file, self._gathered(file, group, pieces)))
             replaced = [file for group in groups for file in group]
             with self._store.connection:
                 self._store.begin()
-                self._tables.forget(without)
-                self._tables.forget_segments(replaced)
+                self.tables.forget(without)
+                self.tables.forget_segments(replaced)
                 for file, pieces in written:
-                    self._tables.move(pieces)
-                    self._tables.put_segment(file, sum(one.num_tokens + 1 for one in pieces))
+                    self.tables.move(pieces)
+                    self.tables.put_segment(file, sum(one.num_tokens + 1 for one in pieces))
         self._unlink(replaced)
 
     def _gathered(self, file: str, sources: Sequence[str], pieces: Sequence[Piece]) -> list[Piece]:
