@@ -268,7 +268,12 @@ class Corpus:
         """Run a change in a thread of low priority, wait for it, and tell what was lost."""
         self.lost = []
         try:
-            return self._result(function, is_stopped)
+            with ThreadPoolExecutor(1, initializer=_give_way) as pool, self._errors():
+                try:  # an interrupt comes behind the call that begins, too
+                    return pool.submit(function).result()
+                except BaseException:
+                    is_stopped.set()
+                    raise
         finally:
             if self.lost:
                 named = ", ".join(map(ascii, self.lost[:_MOST_NAMED]))
@@ -276,14 +281,6 @@ class Corpus:
                 named += f" and {more} more" if more > 0 else ""
                 message = f"a damaged segment was removed; the documents that it held: {named}"
                 warnings.warn(HistoryWarning(message), stacklevel=4)
-
-    def _result(self, function: Callable[[], _T], is_stopped: threading.Event) -> _T:
-        with ThreadPoolExecutor(1, initializer=_give_way) as pool, self._errors():
-            try:  # an interrupt comes behind the call that begins, too
-                return pool.submit(function).result()
-            except BaseException:
-                is_stopped.set()
-                raise
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -295,7 +295,7 @@ class History(NotCopied):
         if store is not None:
             request = StoredRequest(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
             with self._going_on("written"):
-                evicted = store.add([request]).evicted
+                evicted = store.add([request])
                 is_stored = True
                 evicted.pop(self.namespace, None)
                 if evicted:

@@ -104,19 +104,6 @@ class NoHistoryError(HistoryError):
     """There is no database, or one in which nothing was ever created."""
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What storing changed.
-
-    Attributes:
-        numbers: The numbers of the new requests.
-        evicted: How many requests were evicted, by namespace.
-    """
-
-    numbers: list[int]
-    evicted: dict[str, int]
-
-
 class HistoryStore(NotCopied):
     """The requests of a directory.
 
@@ -341,38 +328,35 @@ class HistoryStore(NotCopied):
         query = "SELECT SUM(num_tokens) FROM requests JOIN namespaces ON id = namespace "
         return self._value(query + "WHERE name = ?", namespace)
 
-    def add(self, requests: list[StoredRequest]) -> Stored:
+    def add(self, requests: list[StoredRequest]) -> dict[str, int]:
         """Store requests and evict the oldest ones, all or nothing.
 
         Args:
             requests: Their own numbers do not matter. One above `max_tokens` is evicted at once.
 
+        Returns:
+            How many requests were evicted, by namespace.
+
         Raises:
             HistoryError: Its limit, or a request that is to be evicted, is damaged.
             sqlite3.Error: The database cannot be written.
         """
-        numbers = []
+        insert = (
+            "INSERT INTO requests (namespace, finished_at, prompt_len, num_tokens, token_ids) "
+            "VALUES (?, ?, ?, ?, ?)"
+        )
         with self.connection:
             self.begin()
             for request in requests:
-                row = (
-                    self._namespace_id(request.namespace),
-                    request.finished_at,
-                    request.prompt_len,
-                    len(request.token_ids) // 4,
-                    request.token_ids,
+                namespace = self._namespace_id(request.namespace)
+                row = (namespace, request.finished_at, request.prompt_len)
+                self.connection.execute(
+                    insert, (*row, len(request.token_ids) // 4, request.token_ids)
                 )
-                cursor = self.connection.execute(
-                    "INSERT INTO requests "
-                    "(namespace, finished_at, prompt_len, num_tokens, token_ids) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    row,
-                )
-                numbers.append(int(cursor.lastrowid or 0))
             evicted = self._evict()
         with suppress(OSError):  # nobody opens them any more, and the next ones take their place
             remove_indexes(self.path.parent, evicted, others=False)
-        return Stored(numbers, evicted)
+        return evicted
 
     def _namespace_id(self, namespace: str) -> int:
         self.connection.execute(

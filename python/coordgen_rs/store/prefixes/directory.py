@@ -162,28 +162,19 @@ class StoreDirectory:
             num_bytes: Its size.
 
         Raises:
-            OSError: Others do not come to an end, or nothing can be removed.
+            TimeoutError: Others do not come to an end.
+            OSError: Nothing can be removed.
         """
-        with self._alone():
+        lock = locked(self.path / _TOTAL, wait_s=_MOST_WAIT_S, ask_s=_LOOKS_AGAIN_S)
+        with lock as is_mine:
+            if not is_mine:
+                why = "another process has been writing there for too long"
+                raise TimeoutError(errno.ETIMEDOUT, why, str(self.path))
             total = self._read_total() if self._has_swept else None
             if total is None or total + num_bytes > self.most_bytes:
                 total = self._sweep(num_bytes)
             # Before the file is there: a process that is killed leaves too large a number.
             self._write_total(total + num_bytes)
-            yield
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other writers out, where the file system has locks.
-
-        Raises:
-            TimeoutError: Another does not come to an end.
-        """
-        total = self.path / _TOTAL
-        with locked(total, wait_s=_MOST_WAIT_S, ask_s=_LOOKS_AGAIN_S) as is_mine:
-            if not is_mine:
-                why = "another process has been writing there for too long"
-                raise TimeoutError(errno.ETIMEDOUT, why, str(self.path))
             yield
 
     def _read_total(self) -> int | None:

@@ -148,7 +148,7 @@ def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> in
     with closing(store):
         if options.max_tokens is not None:
             store.max_tokens = options.max_tokens
-        evicted = store.add(whole).evicted
+        evicted = store.add(whole)
         text.tell(f"{options.directory}: {len(whole)} requests imported")
         if evicted:
             text.tell(f"coordgen: warning: {told_evictions(store, evicted)}")

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -54,6 +56,10 @@ MOST_NAMED = 20
 
 _TOGETHER = 1 << 22
 """Tokens of namespaces that are merged in one call."""
+
+
+_Call = TypeVar("_Call")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -123,44 +129,6 @@ class _MergeCall:
     max_tokens: int
 
 
-class _Places:
-    """All that is merged, and the part of it that a call needs.
-
-    Args:
-        work: Where indexes are written.
-        shards: What was read from files.
-        builds: Directories of other builds, with their lists.
-    """
-
-    def __init__(
-        self, work: Path, shards: Sequence[Shard], builds: Sequence[tuple[Path, BuildList]]
-    ) -> None:
-        self._work, self._shards = work, shards
-        self._builds = [
-            (path, {entry.namespace: entry for entry in listed.namespaces})
-            for path, listed in builds
-        ]
-
-    def merge(
-        self, namespaces: tuple[str, ...], fingerprint: str, vocab_size: int, max_tokens: int
-    ) -> _MergeCall:
-        """The call that merges some namespaces."""
-        shards = [shard.of(namespaces) for shard in self._shards]
-        builds = [
-            (path, tuple(entries[name] for name in namespaces if name in entries))
-            for path, entries in self._builds
-        ]
-        return _MergeCall(
-            self._work,
-            namespaces,
-            tuple(shard for shard in shards if shard.spans),
-            tuple(found for found in builds if found[1]),
-            fingerprint,
-            vocab_size,
-            max_tokens,
-        )
-
-
 def build(
     directory: Path,
     sources: Iterable[Path],
@@ -224,15 +192,17 @@ def build(
                 _ReadCall(path, work / f"{number}", reading, max_tokens, is_strict)
                 for number, path in enumerate(files)
             ]
-            shards, bad = _read_all(reads, tasks, on_progress)
+            read = _run_all("reading", _read, reads, tasks, on_progress)
+            shards, bad = [shard for shard, _ in read], [bad for _, bad in read]
             sizes = _sizes(shards, lists)
             if not sizes:
                 raise HistoryError(f"no finished request was found{_first_of(bad)}")
-            places = _Places(work, shards, list(zip(builds, lists, strict=True)))
+            found = list(zip(builds, lists, strict=True))
             limits = (fingerprint, vocab_size, max_tokens)
-            merges = [places.merge(group, *limits) for group in _groups(sizes)]
-            entries = _merge_all(merges, tasks, on_progress)
-            listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, entries)
+            merges = _merges(work, shards, found, _groups(sizes), limits)
+            merged = _run_all("sorting", _merge, merges, tasks, on_progress)
+            in_order = sorted(chain.from_iterable(merged), key=lambda entry: entry.namespace)
+            listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, in_order)
             _put_in_place(work, directory, listed)
     num_read = sum(shard.num_requests for shard in shards)
     num_read += sum(entry.num_requests for found in lists for entry in found.namespaces)
@@ -274,16 +244,20 @@ def _matched(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (it may be absolute)
 
 
-def _read_all(
-    calls: list[_ReadCall], tasks: Tasks, on_progress: Callable[[str, int, int], None]
-) -> tuple[list[Shard], list[_Bad]]:
-    results: dict[int, tuple[Shard, _Bad]] = {}
-    on_progress("reading", 0, len(calls))
-    for index, result in tasks.run(_read, calls):
+def _run_all(
+    what: str,
+    function: Callable[[_Call], _Result],
+    calls: list[_Call],
+    tasks: Tasks,
+    on_progress: Callable[[str, int, int], None],
+) -> list[_Result]:
+    """What calls return, in their order."""
+    results: dict[int, _Result] = {}
+    on_progress(what, 0, len(calls))
+    for index, result in tasks.run(function, calls):
         results[index] = result
-        on_progress("reading", len(results), len(calls))
-    in_order = [results[index] for index in range(len(calls))]
-    return [shard for shard, _ in in_order], [bad for _, bad in in_order]
+        on_progress(what, len(results), len(calls))
+    return [results[index] for index in range(len(calls))]
 
 
 def _read(call: _ReadCall) -> tuple[Shard, _Bad]:
@@ -306,16 +280,27 @@ def _tokenizer(bundle: Path) -> Tokenizer:
     return Tokenizer.of(open_bundle(bundle))
 
 
-def _merge_all(
-    calls: list[_MergeCall], tasks: Tasks, on_progress: Callable[[str, int, int], None]
-) -> list[IndexEntry]:
-    results: dict[int, list[IndexEntry]] = {}
-    on_progress("sorting", 0, len(calls))
-    for index, result in tasks.run(_merge, calls):
-        results[index] = result
-        on_progress("sorting", len(results), len(calls))
-    entries = [entry for result in results.values() for entry in result]
-    return sorted(entries, key=lambda entry: entry.namespace)
+def _merges(
+    work: Path,
+    shards: Sequence[Shard],
+    builds: Sequence[tuple[Path, BuildList]],
+    groups: Sequence[tuple[str, ...]],
+    limits: tuple[str, int, int],
+) -> list[_MergeCall]:
+    """The calls that merge groups of namespaces, each with the part of all that it needs."""
+    entries_of = [
+        (path, {entry.namespace: entry for entry in listed.namespaces}) for path, listed in builds
+    ]
+    calls = []
+    for group in groups:
+        parts = [shard.of(group) for shard in shards]
+        others = [
+            (path, tuple(entries[name] for name in group if name in entries))
+            for path, entries in entries_of
+        ]
+        there = tuple(part for part in parts if part.spans)
+        calls.append(_MergeCall(work, group, there, tuple(it for it in others if it[1]), *limits))
+    return calls
 
 
 def _merge(call: _MergeCall) -> list[IndexEntry]:
