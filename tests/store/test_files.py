@@ -140,6 +140,14 @@ def test_links_are_followed_and_devices_written_to(tmp_path):
         stream.write(b"lost")
 
 
+def test_links_in_a_circle_are_an_error_that_names_them(tmp_path):
+    (tmp_path / "link").symlink_to("link")
+    for writing in (replacing, locked):
+        with pytest.raises(OSError, match=r"link'$"), writing(tmp_path / "link"):
+            pytest.fail("it leads nowhere")
+    assert names(tmp_path) == ["link"]
+
+
 def test_errors_name_the_file_that_was_to_be(tmp_path):
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "absent" / "file", tmp_path / "folder"):

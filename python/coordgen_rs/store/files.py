@@ -81,7 +81,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         IsADirectoryError: It is a directory.
         OSError: It cannot be written.
     """
-    path = path.resolve()
+    path = _resolved(path)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if path.exists() and not path.is_file():
@@ -117,6 +117,18 @@ def whole_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
             unfinished.replace(path)  # while the stream, which holds the lock, is open
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def _resolved(path: Path) -> Path:
+    """Where a path leads.
+
+    Raises:
+        OSError: Nowhere: links lead to each other.
+    """
+    try:
+        return path.resolve()
+    except RuntimeError as error:  # Python 3.13 gives the path as it is
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
 
 
 def _descriptor(opened: int) -> int:
@@ -186,7 +198,7 @@ def locked(
     Raises:
         OSError: The file beside it cannot be created.
     """
-    path, until_s = path.resolve(), time.monotonic() + wait_s
+    path, until_s = _resolved(path), time.monotonic() + wait_s
     name = path.with_name(f".{path.name}.lock")
     lock = _lock(name)
     while not lock.is_mine and time.monotonic() < until_s:

@@ -165,6 +165,17 @@ def test_a_directory_that_others_may_write_in_is_refused(tmp_path):
         PrefixStore(tmp_path, TARGET, 0)
 
 
+def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = stored("prefixes", np.arange(64))
+    monkeypatch.chdir("elsewhere")
+    store.save(ReadSession(np.arange(96)), "a", 0, ends=True)
+    store.close()
+    assert found(store, np.arange(97)) == 96
+    assert (store.counts.failures, len(files(tmp_path / "prefixes"))) == (0, 3)
+
+
 def test_the_limit_holds_and_what_was_used_least_recently_goes_first(tmp_path):
     store = stored(tmp_path, run_of(1, 64), most_bytes=8 * BLOCK_BYTES)
     for number in (2, 3):

@@ -117,7 +117,8 @@ class FleetLayer(_Layer):
             raise HistoryError(f"{directory} holds no fleet's history: it is not a directory")
         with suppress(NotBuiltError):  # a device needs the indexes alone
             read_list(directory).check_tokenizer(directory, fingerprint, shared.vocab_size)
-        self._path = index_path(directory, namespace)
+        # It is looked at again with each request, from wherever the process is.
+        self._path = index_path(directory.absolute(), namespace)
         self._seen: tuple[int, ...] | None = ()
 
     def refresh(self) -> str | None:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import struct
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -38,45 +39,40 @@ class DamagedFileError(Exception):
     """A file is not what its name says."""
 
 
-class Scope(NamedTuple):
-    """Whose prefixes they are, and what computed them: nothing is found across scopes.
+def scope_of(target: bytes, namespace: str) -> bytes:
+    """Whose prefixes they are, 16 bytes: nothing is found across scopes.
 
-    Attributes:
-        digest: Of the target, its arithmetic and the namespace, 16 bytes.
-        namespace: The namespace, for lists.
+    Args:
+        target: Tells apart all that computes other keys and values, or states.
+        namespace: The namespace's name.
     """
-
-    digest: bytes
-    namespace: str
-
-    @classmethod
-    def of(cls, target: bytes, namespace: str) -> "Scope":
-        """The scope of a namespace.
-
-        Args:
-            target: Tells apart all that computes other keys and values, or states.
-            namespace: Its name.
-        """
-        return cls(_hashed(b"scope", target, namespace.encode("utf-8", "surrogatepass")), namespace)
+    return _hashed(b"scope", target, namespace.encode("utf-8", "surrogatepass"))
 
 
-def block_names(scope: Scope, token_ids: NDArray[np.uint32]) -> list[bytes]:
+def block_names(scope: bytes, token_ids: NDArray[np.uint32]) -> list[bytes]:
     """The names of the whole blocks that tokens `(tokens,) u32` begin with."""
-    names, name = [], scope.digest
+    names, name = [], scope
     for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
         name = _hashed(b"block", name, _bytes(token_ids[start : start + BLOCK_TOKENS]))
         names.append(name)
     return names
 
 
-def states_name(before: bytes, rest: NDArray[np.uint32]) -> bytes:
-    """The name of the states behind some tokens.
+def states_head(
+    scope: bytes, names: Sequence[bytes], token_ids: NDArray[np.uint32], length: int
+) -> "Head":
+    """What the file of the states behind some tokens is: it holds those behind the last block, too.
 
     Args:
-        before: The name of the last whole block of them; the scope's digest where there is none.
-        rest: Those behind it, `(tokens,) u32`.
+        scope: Whose they are.
+        names: Those of the tokens' whole blocks.
+        token_ids: The tokens, and more, `(tokens,) u32`.
+        length: How many tokens.
     """
-    return _hashed(b"states", before, _bytes(rest))
+    number, num_rest = divmod(length, BLOCK_TOKENS)
+    before, start = names[number - 1] if number else scope, number * BLOCK_TOKENS
+    name = _hashed(b"states", before, _bytes(token_ids[start:length]))
+    return Head(scope, name, start, num_rest)
 
 
 def _bytes(token_ids: NDArray[np.uint32]) -> bytes:

@@ -90,7 +90,7 @@ class StoreDirectory:
         most_bytes: Most bytes of all files, of all scopes.
 
     Attributes:
-        path: The `path` argument.
+        path: The `path` argument, absolute.
         most_bytes: The `most_bytes` argument.
         evicted_bytes: Bytes that were removed to make room.
 
@@ -100,6 +100,7 @@ class StoreDirectory:
     """
 
     def __init__(self, path: Path, most_bytes: int = DEFAULT_BYTES) -> None:
+        path = path.absolute()  # it is written to later, from wherever the process is
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:

@@ -6,7 +6,6 @@ length is asked for again.
 """
 
 import os
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,24 +19,11 @@ from coordgen_rs.store.prefixes.block_file import (
     STATES_SUFFIX,
     DamagedFileError,
     Head,
-    Scope,
     block_names,
-    states_name,
+    states_head,
 )
 from coordgen_rs.store.prefixes.layout import TOKEN_BYTES, Layout
-from coordgen_rs.store.prefixes.prefix import Pair, SavedPrefix
-
-
-class UnusableError(Exception):
-    """A file that was there is gone, or is not what it should be.
-
-    Attributes:
-        is_damaged: Whether it is not what it should be.
-    """
-
-    def __init__(self, *, is_damaged: bool) -> None:
-        super().__init__()
-        self.is_damaged = is_damaged
+from coordgen_rs.store.prefixes.prefix import SavedPrefix
 
 
 class LookedFor:
@@ -51,7 +37,7 @@ class LookedFor:
     """
 
     def __init__(
-        self, folder: Path, scope: Scope, token_ids: NDArray[np.uint32], layout: Layout
+        self, folder: Path, scope: bytes, token_ids: NDArray[np.uint32], layout: Layout
     ) -> None:
         self._folder, self._scope, self._layout = folder, scope, layout
         self._token_ids, self._names = token_ids, block_names(scope, token_ids)
@@ -82,36 +68,31 @@ class LookedFor:
     def used(self, length: int) -> list[Path]:
         """The files of so many tokens, in order."""
         paths = [self._path(name) for name in self._names[: length // BLOCK_TOKENS]]
-        return [*paths, self._states_path(length)] if self._layout.state_sizes else paths
+        if self._layout.state_sizes:
+            paths.append(self._path(self._states_of(length).name, STATES_SUFFIX))
+        return paths
 
     def read(self, length: int) -> SavedPrefix:
         """What the files of so many tokens hold.
 
         Raises:
-            UnusableError: One is not what it should be; it counts no longer.
+            FileNotFoundError, DamagedFileError: One is gone, or not what it should be; it counts no
+                longer.
         """
-        layout = self._layout
-        layers, num_blocks = layout.room(length), length // BLOCK_TOKENS
-        self._read_blocks(layers, num_blocks)
-        states = None
+        layout, num_blocks, states = self._layout, length // BLOCK_TOKENS, None
+        layers, block = layout.room(length), np.empty(layout.block_bytes(BLOCK_TOKENS), np.uint8)
+        for number, name in enumerate(self._names[:num_blocks]):
+            head = Head(self._scope, name, number * BLOCK_TOKENS, BLOCK_TOKENS)
+            self._read(self._path(name), head, block)
+            layout.unpack(block, layers, head.start, BLOCK_TOKENS)
         if layout.state_sizes:
-            start, num_rest = num_blocks * BLOCK_TOKENS, length % BLOCK_TOKENS
-            rest_bytes = layout.block_bytes(num_rest)
+            head = self._states_of(length)
+            rest_bytes = layout.block_bytes(head.num_tokens)
             content = np.empty(rest_bytes + layout.states_bytes, np.uint8)
-            path = self._states_path(length)
-            head = Head(self._scope.digest, self._states_of(length), start, num_rest)
-            self._read(path, head, content)
-            layout.unpack(content[:rest_bytes], layers, start, num_rest)
+            self._read(self._path(head.name, STATES_SUFFIX), head, content)
+            layout.unpack(content[:rest_bytes], layers, head.start, head.num_tokens)
             states = [layout.snapshot(content[rest_bytes:], length)]
         return SavedPrefix(self._token_ids[:length].copy(), layers, states)
-
-    def _read_blocks(self, layers: Sequence[Pair], num_blocks: int) -> None:
-        block = np.empty(self._layout.block_bytes(BLOCK_TOKENS), np.uint8)
-        for number in range(num_blocks):
-            start, name = number * BLOCK_TOKENS, self._names[number]
-            head = Head(self._scope.digest, name, start, BLOCK_TOKENS)
-            self._read(self._path(name), head, block)
-            self._layout.unpack(block, layers, start, BLOCK_TOKENS)
 
     def _read(self, path: Path, head: Head, content: NDArray[np.uint8]) -> None:
         try:
@@ -121,24 +102,19 @@ class LookedFor:
                 raise DamagedFileError(f"{path} holds other tokens")
         except FileNotFoundError:
             self._unusable.add(path)
-            raise UnusableError(is_damaged=False) from None
-        except DamagedFileError as error:
+            raise
+        except DamagedFileError:
             self._unusable.add(path)
             with suppress(OSError):  # it is written anew
                 path.unlink()
-            raise UnusableError(is_damaged=True) from error
+            raise
 
-    def _path(self, name: bytes) -> Path:
-        return self._folder / f"{name.hex()}{BLOCK_SUFFIX}"
+    def _path(self, name: bytes, suffix: str = BLOCK_SUFFIX) -> Path:
+        return self._folder / f"{name.hex()}{suffix}"
 
-    def _states_of(self, length: int) -> bytes:
-        start = length - length % BLOCK_TOKENS
-        before = self._names[start // BLOCK_TOKENS - 1] if start else self._scope.digest
-        return states_name(before, self._token_ids[start:length])
-
-    def _states_path(self, length: int) -> Path:
-        return self._folder / f"{self._states_of(length).hex()}{STATES_SUFFIX}"
+    def _states_of(self, length: int) -> Head:
+        return states_head(self._scope, self._names, self._token_ids, length)
 
     def _has_states(self, length: int) -> bool:
-        name = self._states_of(length).hex() + STATES_SUFFIX
-        return name in self._listed and self._folder / name not in self._unusable
+        path = self._path(self._states_of(length).name, STATES_SUFFIX)
+        return path.name in self._listed and path not in self._unusable

@@ -27,15 +27,16 @@ from coordgen_rs.store.prefixes.block_file import (
     BLOCK_TOKENS,
     HEAD_BYTES,
     STATES_SUFFIX,
+    DamagedFileError,
     Head,
-    Scope,
     block_names,
-    states_name,
+    scope_of,
+    states_head,
 )
 from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES, StoreDirectory
 from coordgen_rs.store.prefixes.layout import Layout
 from coordgen_rs.store.prefixes.lent import LentBlocks, Room
-from coordgen_rs.store.prefixes.lookup import LookedFor, UnusableError
+from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
 from coordgen_rs.store.prefixes.writer import Writer
 from coordgen_rs.threads.one_thread import NoThreadError
@@ -143,11 +144,11 @@ class PrefixStore(NotCopied):
             held: How many of the first tokens the session holds already.
         """
         begin, found = time.perf_counter(), None
-        scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
+        scope, layout = scope_of(self._target.digest, namespace), Layout.of(session)
         self.counts.lookups += 1
         try:
             with suppress(OSError):  # there is no folder of this user's own
-                folder = self._directory.own_folder(scope.digest)
+                folder = self._directory.own_folder(scope)
                 found = self._found(LookedFor(folder, scope, prompt[:-1], layout), held)
         finally:
             self.counts.read_seconds += time.perf_counter() - begin
@@ -164,8 +165,10 @@ class PrefixStore(NotCopied):
                 return None
             try:
                 found = looked_for.read(length)
-            except UnusableError as error:  # then there is less
-                self.counts.damaged += error.is_damaged
+            except FileNotFoundError:  # then there is less
+                continue
+            except DamagedFileError:
+                self.counts.damaged += 1
                 continue
             except MemoryError:  # computing it takes none
                 return None
@@ -202,7 +205,7 @@ class PrefixStore(NotCopied):
         fresh, end = since // BLOCK_TOKENS, len(token_ids) // BLOCK_TOKENS
         if end <= (0 if ends else fresh):
             return
-        scope, layout = Scope.of(self._target.digest, namespace), Layout.of(session)
+        scope, layout = scope_of(self._target.digest, namespace), Layout.of(session)
         size = HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
         end = min(end, self._directory.most_bytes // size)  # it would go for its own end
         held = session.prefix_in_place(len(token_ids))
@@ -213,7 +216,7 @@ class PrefixStore(NotCopied):
             if ends:
                 snapshots = [*_chosen(session.snapshots() or (), len(token_ids), layout)]
                 states += self._states(snapshots, held, scope, layout, lent)
-            self._writer.add(partial(self._write, scope, lent, numbers, states))
+            self._writer.add(partial(self._write, scope, namespace, lent, numbers, states))
         except NoThreadError:  # the system gives no thread
             self.counts.failures += 1
             lent.close()
@@ -225,52 +228,51 @@ class PrefixStore(NotCopied):
         self,
         snapshots: Sequence[Snapshot],
         held: SavedPrefix,
-        scope: Scope,
+        scope: bytes,
         layout: Layout,
         lent: LentBlocks,
     ) -> Iterator["_StatesFile"]:
-        """Files of states, with room taken; what there is no memory for is left out.
-
-        A snapshot may stand within a block: it is stored with the tokens behind the last whole one.
-        """
+        """Files of states, with room taken; what there is no memory for is left out."""
         names = block_names(scope, held.token_ids) if snapshots else []
         for snapshot in snapshots:
-            number, num_rest = divmod(snapshot.length, BLOCK_TOKENS)
-            start, before = number * BLOCK_TOKENS, names[number - 1] if number else scope.digest
-            name = states_name(before, held.token_ids[start : snapshot.length])
-            size = HEAD_BYTES + layout.block_bytes(num_rest) + snapshot.nbytes
+            head = states_head(scope, names, held.token_ids, snapshot.length)
+            size = HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
             if size > self._directory.most_bytes:
                 continue
             try:
-                rest = layout.packed(held.token_ids, held.layers, start, num_rest)[0]
+                rest = layout.packed(held.token_ids, held.layers, head.start, head.num_tokens)[0]
             except MemoryError:
                 self.counts.failures += 1
                 continue
             if self._room.take(lent, snapshot.nbytes):
-                head = Head(scope.digest, name, start, num_rest)
                 yield _StatesFile(head, [rest, *snapshot.states])
 
     def _write(
-        self, scope: Scope, lent: LentBlocks, numbers: range, states: "Sequence[_StatesFile]"
+        self,
+        scope: bytes,
+        namespace: str,
+        lent: LentBlocks,
+        numbers: range,
+        states: "Sequence[_StatesFile]",
     ) -> None:
         """Write what a request has left, in the writer's thread.
 
         Args:
             scope: Whose.
+            namespace: Its name, for lists.
             lent: Gives the content of blocks.
             numbers: The blocks that are to be there.
             states: Files of states that are to be there.
         """
         now_ns, target = time.time_ns(), self._target
-        about = {"bundle": target.bundle, "kv_cache": target.kv_cache, "made_by": target.made_by}
+        about = {**target._asdict(), "namespace": namespace}
+        del about["digest"]
         try:
             names = block_names(scope, lent.token_ids)
-            folder = self._directory.make_folder(
-                scope.digest, {**about, "namespace": scope.namespace}
-            )
+            folder = self._directory.make_folder(scope, about)
             for number in numbers:
                 self._writer.wait_for_quiet()
-                head = Head(scope.digest, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
+                head = Head(scope, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
                 path = folder / f"{head.name.hex()}{BLOCK_SUFFIX}"
                 if self._write_file(path, head, partial(lent.block, number), now_ns):
                     self.counts.stored_tokens += BLOCK_TOKENS
