@@ -1,1 +1,1 @@
-"""Prefixes of earlier requests on disk, by content, which outlast the process."""
+"""Prefixes of earlier requests, kept in memory, and on disk by content."""
