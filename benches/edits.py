@@ -24,7 +24,7 @@ import numpy as np
 
 from coordgen_rs import Corpus, History
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.store.history.corpus.texts import files_of
+from coordgen_rs.store.history.texts import files_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from history import said
 from support.script import run_script

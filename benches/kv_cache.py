@@ -19,7 +19,7 @@ from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.runtime.kv_cache import KV_FORMS
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.session import SavedPrefix
+from coordgen_rs.store.prefixes.prefix import SavedPrefix
 from coordgen_rs.tools.tables import show_table
 from support.script import own_processes, run_script
 from widths import cells, rows_of, times_in_turns

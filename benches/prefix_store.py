@@ -22,7 +22,7 @@ from subprocess import PIPE, Popen
 from typing import NamedTuple
 
 from coordgen_rs import Model
-from coordgen_rs.runtime.prefix_store.directory import stored_files
+from coordgen_rs.store.prefixes.directory import stored_files
 from support.script import run_script
 
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))

@@ -70,12 +70,12 @@ if TYPE_CHECKING:
     from coordgen_rs.runtime.batch.counts import RunCounts
     from coordgen_rs.runtime.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
-    from coordgen_rs.runtime.prefixes import PrefixPool
     from coordgen_rs.runtime.session import Session
-    from coordgen_rs.store.history.corpus.corpus import Corpus
-    from coordgen_rs.store.history.corpus.reading import Added
-    from coordgen_rs.store.history.corpus.tables import Document
+    from coordgen_rs.store.history.corpus import Corpus
+    from coordgen_rs.store.history.documents import Document
     from coordgen_rs.store.history.requests import History
+    from coordgen_rs.store.history.texts import Added
+    from coordgen_rs.store.prefixes.pool import PrefixPool
     from coordgen_rs.text.tokenizer import Tokenizer
     from coordgen_rs.tools.energy.meter import EnergyMeter
 
@@ -146,17 +146,17 @@ __all__ = [
 
 _MODULES = {
     "Accepted": "_core",
-    "Added": "store.history.corpus.reading",
+    "Added": "store.history.texts",
     "Alternative": "generation.logprobs",
     "Answer": "model.answer",
     "AsyncStream": "model.stream",
     "Bundle": "bundle.directory",
     "ChatOptions": "model.options",
     "CoordgenError": "errors",
-    "Corpus": "store.history.corpus.corpus",
+    "Corpus": "store.history.corpus",
     "CpuDevice": "runtime.device",
     "Dialogue": "model.dialogue",
-    "Document": "store.history.corpus.tables",
+    "Document": "store.history.documents",
     "DraftMethod": "_core",
     "DraftModel": "drafting.draft_model",
     "DraftSource": "_core",
@@ -177,7 +177,7 @@ _MODULES = {
     "OpenOptions": "opening.options",
     "OrtSession": "runtime.ort_session",
     "Piece": "model.answer",
-    "PrefixPool": "runtime.prefixes",
+    "PrefixPool": "store.prefixes.pool",
     "Profile": "opening.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",

@@ -1,5 +1,6 @@
 """`coordgen chat` where the terminal can place its cursor: keys, pastes, rows and commands."""
 
+import errno
 import json
 import os
 import shutil
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.cli.commands.chat import saved, typed
 from screen import Screen
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
@@ -444,3 +445,21 @@ def test_a_file_that_is_too_long_does_not_stay_for_the_next_message(chat, tmp_pa
         said(screen, "What is it?")
         said(screen, f"/save {path}")
     assert asked(path)[0].startswith("What is it?\n\nshort.txt:")
+
+
+def test_what_was_typed_earlier_is_cut_at_once_or_stays_as_it_was(tmp_path, monkeypatch):
+    path = tmp_path / "typed"
+    path.write_bytes(b"\n# now\n+said\n" * 100)
+    monkeypatch.setattr(typed, "_MOST_HISTORY_BYTES", 1000)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("coordgen_rs.store.files.os.fsync", full)
+        assert typed._history(path).get_strings() == []
+    assert path.stat().st_size == 1300
+    assert "said" in [*typed._history(path).load_history_strings()]
+    assert path.stat().st_size == 500
+    assert [it.name for it in tmp_path.iterdir()] == ["typed"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

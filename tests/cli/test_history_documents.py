@@ -6,7 +6,7 @@ import pytest
 
 from coordgen_rs import History
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.store.unfinished import held_name
+from coordgen_rs.store.files import locked
 from coordgen_rs.tools.commands import history_documents
 from corpora import knows, source, write_sources
 
@@ -107,5 +107,5 @@ def test_a_second_process_that_adds_is_told_so(add, tmp_path, monkeypatch):
     (tmp_path / "file").write_text(source(1))
     add(tmp_path / "file")
     monkeypatch.setattr(history_documents, "_WAIT_S", 0.0)
-    with held_name(tmp_path / "answers" / "corpus"):
+    with locked(tmp_path / "answers" / "corpus"):
         assert "others are adding or removing" in add(tmp_path / "file", code=2).err

@@ -9,10 +9,10 @@ import pytest
 
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, LookupTable
+from coordgen_rs._core import remove_abandoned
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import LeftoverWarning
-from coordgen_rs.store.unfinished import remove_abandoned
 from coordgen_rs.tools import compile as qnn_compile
 from fault_workers import (
     KEY,

@@ -10,9 +10,9 @@ import pytest
 
 from coordgen_rs import Model
 from coordgen_rs.errors import HistoryWarning
-from coordgen_rs.runtime.prefix_store.store import PrefixStore
 from coordgen_rs.store.history import store
 from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore
+from coordgen_rs.store.prefixes.store import PrefixStore
 
 LONG = {"max_new_tokens": 300, "ignore_eos": True}
 SHORT = {"max_new_tokens": 2, "ignore_eos": True}

@@ -14,7 +14,7 @@ from coordgen_rs import Model
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening import prefix_store as opening
-from coordgen_rs.runtime.prefix_store.directory import summaries
+from coordgen_rs.store.prefixes.directory import summaries
 from damages import damaged
 from genai_folders import write_folder
 from hybrids import CONFIGS, write_hybrid

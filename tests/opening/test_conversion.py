@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import write_checkpoint
-from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
+from coordgen_rs import Bundle, Model, convert, generate, open_bundle, open_session
 from coordgen_rs._core import Lock
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
@@ -37,8 +37,7 @@ from coordgen_rs.errors import (
 from coordgen_rs.opening import conversion, source
 from coordgen_rs.runtime.onnx_runtime import cpu_session
 from coordgen_rs.store.cache import cache_directory, conversions
-from coordgen_rs.store.unfinished import held_name
-from coordgen_rs.tools import export
+from coordgen_rs.store.files import locked
 from gguf_files import write_gguf
 from hub_server import hub_of
 from killed import names, small_disk
@@ -91,7 +90,7 @@ def exports(monkeypatch):
         done.append(Path(checkpoint).name)
         return export_checkpoint(checkpoint, *rest, **options)
 
-    monkeypatch.setattr(export, "export_checkpoint", counted)
+    monkeypatch.setattr(convert, "export_checkpoint", counted)
     return done
 
 
@@ -364,7 +363,7 @@ def test_a_conversion_that_was_killed_half_way_is_made_anew(file, exports):
 
 
 def test_what_a_killed_process_left_goes_where_directories_have_no_locks(file, monkeypatch):
-    monkeypatch.setattr("coordgen_rs.store.cache.remove_abandoned", lambda path: [])
+    monkeypatch.setattr("coordgen_rs.store.files.remove_abandoned", lambda path: [])
     with started(_HALF, file) as process:
         assert process.stdout.readline() == b"half\n", process.stderr.read()
         before = names(converted())
@@ -432,13 +431,13 @@ def test_a_conversion_that_rots_while_it_runs_says_what_to_do(file):
 
 
 def test_what_is_exported_rotten_is_not_exported_without_end(file, exports, monkeypatch):
-    exported = export.export_checkpoint
+    exported = convert.export_checkpoint
 
     def rotten(checkpoint, out, **options):
         exported(checkpoint, out, **options)
         rot(Bundle.open(out))
 
-    monkeypatch.setattr(export, "export_checkpoint", rotten)
+    monkeypatch.setattr(convert, "export_checkpoint", rotten)
     with pytest.raises(BundleDamagedError, match="SHA-256 differs"):
         open_session(file)
     assert len(exports) == 2
@@ -502,7 +501,7 @@ def test_a_context_that_the_model_cannot_read_is_called_that(file):
 def test_what_killed_processes_held_goes_with_the_next_conversion(file):
     converted().mkdir(parents=True)
     (converted() / ".of-a-killed-process.lock").touch()
-    with held_name(converted() / "of-a-live-one"):
+    with locked(converted() / "of-a-live-one"):
         kept = open_bundle(file).path.parent
         assert names(converted()) == [".of-a-live-one.lock", kept.name]
 
@@ -577,7 +576,7 @@ def test_what_cannot_be_opened_when_it_is_made_is_told_of(file, monkeypatch):
         done.append(out)
 
     done = []
-    monkeypatch.setattr(export, "export_checkpoint", damaged)
+    monkeypatch.setattr(convert, "export_checkpoint", damaged)
     with pytest.raises(BundleDamagedError, match=r"head\.weights is damaged: 5 bytes"):
         open_bundle(file)
     assert len(done) == 1
@@ -597,7 +596,7 @@ class NoLocks:
 
 @pytest.fixture
 def no_locks(monkeypatch):
-    for module in ("opening.conversion", "store.cache", "store.unfinished"):
+    for module in ("opening.conversion", "store.cache", "store.files"):
         monkeypatch.setattr(f"coordgen_rs.{module}.Lock", NoLocks)
 
 
@@ -610,7 +609,7 @@ def test_without_locks_two_makers_leave_each_others_work(file, no_locks, monkeyp
             others.append(None)
             others[0] = open_bundle(file)
 
-    monkeypatch.setattr(export, "export_checkpoint", twice)
+    monkeypatch.setattr(convert, "export_checkpoint", twice)
     assert open_bundle(file).path == others[0].path
     others[0].verify()
     assert [path for path in names(converted()) if path.endswith(".unfinished")] == []
@@ -632,7 +631,7 @@ def test_who_waits_takes_what_the_other_made(file, exports, monkeypatch):
     kept = open_bundle(file).path.parent
     aside = kept.rename(kept.with_name("aside"))
     monkeypatch.setattr(conversion, "_POLL_S", 0)
-    with held_name(kept):
+    with locked(kept):
         made = open_bundle(file, on_progress=lambda what, *_: aside.rename(kept))
     assert made.path == kept / "model"
     assert exports == ["model.gguf"]
@@ -650,19 +649,19 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(file, models, monkeypa
         export_checkpoint(checkpoint, out, **options)
         os.utime(file)
 
-    monkeypatch.setattr(export, "export_checkpoint", changed_behind)
+    monkeypatch.setattr(convert, "export_checkpoint", changed_behind)
     shutil.copy(models / "model.gguf", file)
     with pytest.raises(CheckpointError, match="was changed while it was read"):
         open_bundle(file)
-    monkeypatch.setattr(export, "export_checkpoint", export_checkpoint)
+    monkeypatch.setattr(convert, "export_checkpoint", export_checkpoint)
     assert open_bundle(file).manifest.files != before.manifest.files
 
 
 def test_a_full_disk_at_the_very_end_leaves_nothing(file, monkeypatch):
-    def full(path):
+    def full(path, _):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(conversion, "replacing", full)
+    monkeypatch.setattr(conversion, "write_file", full)
     with pytest.raises(ExportError, match=r"source\.json: No space left on device; set XDG_CACHE"):
         open_bundle(file)
     assert names(converted()) == []
@@ -790,7 +789,7 @@ def test_a_cache_that_is_only_read_serves_what_is_in_it(file, monkeypatch):
     def refuse(*_, **__):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(conversion, "replacing", refuse)
+    monkeypatch.setattr("coordgen_rs.store.cache.write_file", refuse)
     monkeypatch.setattr(os, "utime", refuse)
     shutil.rmtree(cache_directory() / "sources")
     assert open_bundle(file).path == kept.path

@@ -16,8 +16,8 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.server import documents
 from coordgen_rs.server.network.keys import api_key
 from coordgen_rs.server.refusal import UnavailableError
-from coordgen_rs.store.history.corpus.corpus import Corpus
-from coordgen_rs.store.unfinished import held_name
+from coordgen_rs.store.files import locked
+from coordgen_rs.store.history.corpus import Corpus
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving
@@ -163,7 +163,7 @@ def test_without_a_history_there_is_nothing_to_add_to(model):
 def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):
     client.post(PATH, json=body(1))
     monkeypatch.setattr(documents, "_WAIT_S", 0.05)
-    with held_name(model.directory / "corpus"):
+    with locked(model.directory / "corpus"):
         response = client.post(PATH, json=body(2))
         refused(response, 503)
         assert response.headers["Retry-After"]

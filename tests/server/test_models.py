@@ -16,12 +16,12 @@ from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
 from coordgen_rs.runtime.batch.counts import RunCounts
-from coordgen_rs.runtime.prefix_store.counts import StoreCounts
 from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models import Offered, offered
 from coordgen_rs.server.models.models import Models
 from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.store.prefixes.store import StoreCounts
 from fake_model import STEPS, FakeModel
 from fake_served import refused
 

@@ -21,10 +21,12 @@ from coordgen_rs.errors import (
     HistoryWarning,
     OptionError,
 )
-from coordgen_rs.store.history.corpus.corpus import Corpus
-from coordgen_rs.store.history.corpus.segments import MOST_TOKENS, to_merge
-from coordgen_rs.store.history.corpus.tables import Tables
-from coordgen_rs.store.history.corpus.texts import (
+from coordgen_rs.store.files import locked
+from coordgen_rs.store.history.corpus import Corpus
+from coordgen_rs.store.history.documents import Tables
+from coordgen_rs.store.history.segments import MOST_TOKENS, to_merge
+from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.texts import (
     NotTextError,
     file_text,
     files_of,
@@ -32,8 +34,6 @@ from coordgen_rs.store.history.corpus.texts import (
     name_of,
     texts_of,
 )
-from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.unfinished import held_name
 from corpora import add_forever, knows, make_small, source, write_sources
 from killed import kill_at_random, names, small_disk
 
@@ -295,7 +295,7 @@ def test_a_missing_segment_leaves_the_others_drafting(directory, bundle):
 
 def test_one_at_a_time_changes_the_documents(directory, bundle):
     with Corpus(directory, bundle) as corpus:
-        with held_name(directory / "corpus") as is_held:
+        with locked(directory / "corpus") as is_held:
             assert is_held
             with pytest.raises(HistoryBusyError, match="others are adding"):
                 corpus.add_texts({"one": source(1)})
@@ -481,7 +481,7 @@ def test_too_many_open_files_lose_no_document(directory, bundle):
                 while True:
                     files.append(os.open(os.devnull, os.O_RDONLY))
             with pytest.raises((HistoryIndexError, HistoryError, OSError)):
-                corpus._storing.remove_damage()
+                corpus._segments.remove_damage()
         finally:
             for file in files:
                 os.close(file)
@@ -519,7 +519,7 @@ def test_names_that_are_none_are_refused(directory, bundle, names):
 def test_remove_erases_what_an_interrupted_add_replaced(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1), "two": source(2)})
-        corpus._storing.forget(["one"])
+        corpus._segments.forget(["one"])
         corpus.remove(["two"])
         assert segments(directory) == []
 
@@ -591,7 +591,7 @@ def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):
     is_stopped.set()
     with (
         Corpus(directory, bundle) as corpus,
-        held_name(directory / "corpus"),
+        locked(directory / "corpus"),
         pytest.raises(HistoryError, match="stopped"),
         corpus._held(600, is_stopped),
     ):

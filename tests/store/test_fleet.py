@@ -20,7 +20,7 @@ from coordgen_rs.errors import (
     LeftoverWarning,
     OptionError,
 )
-from coordgen_rs.store.history.fleet.directory import index_path, read_list
+from coordgen_rs.store.history.fleet import index_path, read_list
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.build import build, find_sources
@@ -176,6 +176,20 @@ def test_a_fleet_is_not_written_over_by_a_history_of_ones_own(tmp_path, bundle):
     with pytest.raises(HistoryError, match="holds a fleet's history"):
         History.of(tmp_path / "fleet", bundle)
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
+
+
+def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(
+    tmp_path, bundle, monkeypatch
+):
+    first, second = records(3), records(3, seed=1)
+    build(tmp_path / "fleet", [write_jsonl(tmp_path / "a.jsonl", first)], bundle)
+    monkeypatch.chdir(tmp_path)
+    with opened("fleet", bundle) as history:
+        monkeypatch.chdir("/")
+        build(tmp_path / "fleet", [write_jsonl(tmp_path / "b.jsonl", second)], bundle)
+        history.refresh()
+        known = [knows(history, them[0]["token_ids"]) for them in (first, second)]
+    assert known == [False, True]
 
 
 def test_an_index_of_another_build_is_not_merged(tmp_path, bundle):

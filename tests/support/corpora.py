@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs import Bundle, History
-from coordgen_rs.store.history.corpus import reading, segments, texts
-from coordgen_rs.store.history.corpus.corpus import Corpus
+from coordgen_rs.store.history import segments, texts
+from coordgen_rs.store.history.corpus import Corpus
 from coordgen_rs.text.tokenizer import Tokenizer
 from drafts import drafted_after
 
@@ -17,7 +17,7 @@ WORDS = ["red", "green", "blue", "lamp", "park", "ball", "dog", "cat", "day", "r
 def make_small(monkeypatch=None):
     """Make pieces and segments so small that a test has many."""
     for module, name, value in (
-        (reading, "_PIECE_TOKENS", 150),
+        (texts, "_PIECE_TOKENS", 150),
         (segments, "_FEW", 256),
         (texts, "_PART_BYTES", 300),
     ):

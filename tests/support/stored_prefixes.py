@@ -4,9 +4,8 @@ from collections import deque
 
 import numpy as np
 
-from coordgen_rs.runtime.prefix_store.store import PrefixStore, TargetIdentity
-from coordgen_rs.runtime.session import SavedPrefix
-from coordgen_rs.runtime.snapshot import Snapshot
+from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
+from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
 HEADS, SIZE = 2, 8
 TARGET = TargetIdentity(b"a target", "bundle", "f32", "1.0")

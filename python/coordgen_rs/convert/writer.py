@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import FileRecord
 from coordgen_rs.errors import ExportError
-from coordgen_rs.store.unfinished import unfinished_directory
+from coordgen_rs.store.files import unfinished_directory
 
 
 class HashedFile:

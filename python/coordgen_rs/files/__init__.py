@@ -1,1 +1,1 @@
-"""Reading files that come from outside, and writing files that others read."""
+"""Reading files that come from outside."""

@@ -17,8 +17,8 @@ from coordgen_rs.generation.request import Request, admit, admit_grammar, predic
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, read
 from coordgen_rs.generation.step_tree import tree_of
-from coordgen_rs.runtime.prefixes import PrefixPool, Reused, reused
 from coordgen_rs.runtime.session import OnRead, Session, check_session
+from coordgen_rs.store.prefixes.pool import PrefixPool, Reused, reused
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher

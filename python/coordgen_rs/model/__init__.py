@@ -37,9 +37,9 @@ from coordgen_rs.opening.session import session_opened
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.runtime.batch.counts import RunCounts
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.prefix_store.store import PrefixStore
-from coordgen_rs.runtime.prefixes import PrefixPool
 from coordgen_rs.runtime.session import StepCost
+from coordgen_rs.store.prefixes.pool import PrefixPool
+from coordgen_rs.store.prefixes.store import PrefixStore
 from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
 from coordgen_rs.text.chat_template import Message
 from coordgen_rs.text.stop import StopStrings
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
-    from coordgen_rs.store.history.corpus.corpus import Corpus
+    from coordgen_rs.store.history.corpus import Corpus
 
 
 class Model(NotCopied):
@@ -380,7 +380,7 @@ class Model(NotCopied):
             OptionError: The model was opened without a history, in which documents are kept.
             HistoryError: The history cannot be used.
         """
-        from coordgen_rs.store.history.corpus.corpus import Corpus
+        from coordgen_rs.store.history.corpus import Corpus
 
         if self._drafters is None or self._drafters.history is None:
             raise OptionError("documents are kept in a history, but the model has none")

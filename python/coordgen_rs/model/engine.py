@@ -27,8 +27,8 @@ from coordgen_rs.model.answer import NOTHING_YET, Read
 from coordgen_rs.model.events import Events, Progress
 from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.request import Beside, ModelRequest
-from coordgen_rs.runtime.prefixes import PrefixPool
 from coordgen_rs.runtime.session import Session
+from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.threads import native
 from coordgen_rs.threads.bell import Bell
 from coordgen_rs.threads.owner import Owner

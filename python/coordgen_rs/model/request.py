@@ -19,8 +19,9 @@ from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
 from coordgen_rs.model.options import RequestOptions
-from coordgen_rs.runtime.prefixes import PrefixPool
-from coordgen_rs.runtime.session import KeepsPrefixes, Session
+from coordgen_rs.runtime.session import Session
+from coordgen_rs.store.prefixes.pool import PrefixPool
+from coordgen_rs.store.prefixes.prefix import KeepsPrefixes
 from coordgen_rs.threads.owner import Owner
 from coordgen_rs.threads.tasks import Task
 

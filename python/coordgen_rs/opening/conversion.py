@@ -28,24 +28,24 @@ from coordgen_rs.errors import (
     ExportError,
     OptionError,
 )
-from coordgen_rs.files.json_text import read_object
 from coordgen_rs.files.version import package_version
 from coordgen_rs.opening.source import Progress, Source, State, export_tool
 from coordgen_rs.store.cache import (
-    MOST_RECORD_BYTES,
     SOURCE_NAME,
     Conversion,
     cache_directory,
     conversions,
     converted_directory,
+    keep_record,
     make_private,
+    read_record,
     remove,
     remove_leftovers,
     source_record,
 )
-from coordgen_rs.store.unfinished import held_name, replacing, unfinished_directory
+from coordgen_rs.store.files import locked, unfinished_directory, write_file
 
-_EXPORT_SOURCES = Path(__file__).parents[1] / "tools" / "export"
+_EXPORT_SOURCES = Path(__file__).parents[1] / "convert"
 _POLL_S = 0.1
 _LOOK_S = 1.0
 """How long somebody may hold a conversion who only looks whether it can be run."""
@@ -86,7 +86,7 @@ class ConvertedBundle(Bundle):
     def discard(self) -> bool:
         """Remove the conversion, unless it is in use or cannot be removed; whether it is gone."""
         self.release()
-        with suppress(OSError), held_name(self.path.parent) as is_mine:
+        with suppress(OSError), locked(self.path.parent) as is_mine:
             return is_mine and remove(self.path.parent, wait_s=_LOOK_S)
         return False
 
@@ -182,7 +182,7 @@ def _directory(cache: Path, digest: str, context: int | None) -> Path:
 def _known_digest(source: Source, state: State, cache: Path) -> str | None:
     """The hash of what a source holds, where its state is that in which it was read before."""
     with suppress(OSError, ValueError, KeyError):  # missing or unreadable: it is read again
-        known = read_object(source_record(cache, source.path), most_bytes=MOST_RECORD_BYTES)
+        known = read_record(source_record(cache, source.path))
         if known["files"] == state:
             return str(known["sha256"])
     return None
@@ -194,10 +194,7 @@ def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
     if known is not None:
         return known
     digest = source.digest(state, report)
-    with suppress(OSError):  # a full or read-only disk costs reading it each time
-        make_private(record.parent)
-        with replacing(record) as stream:
-            stream.write(json.dumps({"sha256": digest, "files": state}).encode())
+    keep_record(record, {"sha256": digest, "files": state})
     return digest
 
 
@@ -272,7 +269,7 @@ class _Making:
             OSError: The cache cannot be written; other errors are those of `open_converted`.
         """
         make_private(self.directory.parent)
-        with held_name(self.directory) as is_mine:
+        with locked(self.directory) as is_mine:
             if is_mine:
                 return _opened(self.directory, self.source) or self._exported()
         self.report(f"waiting for another that converts {self.source.path.name}", 0, 1)
@@ -316,7 +313,7 @@ class _Making:
         for other in conversions(self.directory.parents[1]):
             is_of_this_kind = other.code.startswith(_MACHINE)
             if other.source == self.source.shown and is_of_this_kind and other.code != _code():
-                with suppress(OSError), held_name(other.directory) as is_mine:
+                with suppress(OSError), locked(other.directory) as is_mine:
                     if is_mine:
                         remove(other.directory)
 
@@ -330,8 +327,7 @@ class _Making:
         source.check_unchanged(self.state)
         record = {"source": source.shown, "bundle": bundle.name}
         record |= {"sha256": self.digest, "code": _code()}
-        with replacing(directory / SOURCE_NAME) as stream:
-            stream.write(json.dumps(record).encode())
+        write_file(directory / SOURCE_NAME, json.dumps(record).encode())
 
 
 def _put_before(error: CoordgenError, source: str) -> None:

@@ -17,8 +17,8 @@ from coordgen_rs.runtime.kv_cache import KvCache
 from coordgen_rs.runtime.machine import cpu_model
 from coordgen_rs.runtime.onnx_runtime import kernel_library
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.prefix_store.directory import DEFAULT_BYTES
-from coordgen_rs.runtime.prefix_store.store import PrefixStore, TargetIdentity
+from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES
+from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
 
 def store_opened(session: OrtSession, options: OpenOptions) -> PrefixStore | None:

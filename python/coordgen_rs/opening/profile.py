@@ -16,7 +16,7 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import ProfileError
 from coordgen_rs.files.json_text import JsonTextError, file_errors_as, parse_json, read_bytes
 from coordgen_rs.files.typed_json import FieldError, parse
-from coordgen_rs.store.unfinished import replacing
+from coordgen_rs.store.files import write_file
 
 SCHEMA_VERSION = 1
 
@@ -104,8 +104,7 @@ class Profile:
 
     def write(self, path: Path) -> None:
         """Write or replace the file at `path`, completely or not at all; raises OSError."""
-        with replacing(path) as stream:
-            stream.write(self.to_json().encode())
+        write_file(path, self.to_json().encode())
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "the profile") -> "Profile":

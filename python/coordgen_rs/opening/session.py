@@ -1,10 +1,8 @@
 """Opening a bundle for generation: verify it, test it once on this machine, load it."""
 
 import hashlib
-import json
 import platform
 import warnings
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -13,7 +11,6 @@ from typing import Unpack
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, arguments
-from coordgen_rs.files.json_text import read_json
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.options import (
     OpenOptions,
@@ -26,10 +23,8 @@ from coordgen_rs.opening.self_test import SelfTest, run_self_test
 from coordgen_rs.runtime.machine import cpu_model
 from coordgen_rs.runtime.onnx_runtime import kernel_build, set_threads
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.store.cache import cache_directory, make_private
-from coordgen_rs.store.unfinished import replacing
+from coordgen_rs.store.cache import cache_directory, keep_record, read_record
 
-_MOST_RECORD_BYTES = 16 << 20
 _Stamps = dict[str, tuple[int, int]]
 """Size and time of the last change, in ns, of each file."""
 
@@ -82,7 +77,8 @@ def session_opened(path: Path | str, options: OpenOptions) -> OrtSession:
         session = _loaded(bundle, options, costs)
         if result is None or not result.tells_of(session.widths):
             result = run_self_test(session, files, options["on_progress"])
-            _keep(_record_path(bundle, options), result)
+            if (record := _record_path(bundle, options)) is not None:
+                keep_record(record, asdict(result))
     widths = [w for w in session.widths if w in result.exact_widths]
     if len(widths) < len(session.widths):
         inexact = sorted(set(session.widths) - set(widths))
@@ -202,7 +198,7 @@ def _recorded(record: Path | None, files: _Stamps) -> SelfTest | None:
 
 def _load(record: Path) -> SelfTest | None:
     try:
-        fields = read_json(record, most_bytes=_MOST_RECORD_BYTES)
+        fields = read_record(record)
         return SelfTest(
             tuple(fields["exact_widths"]),
             bool(fields["exact_prefill"]),
@@ -222,12 +218,3 @@ def _load(record: Path) -> SelfTest | None:
 
 def _by_width(field: dict[str, float]) -> dict[int, float]:
     return {int(width): float(us) for width, us in field.items()}
-
-
-def _keep(record: Path | None, result: SelfTest) -> None:
-    if record is None:
-        return
-    with suppress(OSError):  # a full or read-only disk costs a test at the next opening
-        make_private(record.parent)
-        with replacing(record) as stream:
-            stream.write(json.dumps(asdict(result)).encode())

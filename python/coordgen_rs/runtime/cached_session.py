@@ -15,8 +15,8 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.runtime.kv_cache import Cache
-from coordgen_rs.runtime.session import GapWork, ReadsInPlace, SavedPrefix
-from coordgen_rs.runtime.snapshot import Snapshot
+from coordgen_rs.runtime.session import GapWork
+from coordgen_rs.store.prefixes.prefix import ReadsInPlace, SavedPrefix, Snapshot
 
 _ANSWER_BEGINS = 16
 """Most tokens at a prompt's end that may be the template's own, which begin the answer."""

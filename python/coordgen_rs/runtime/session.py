@@ -1,16 +1,13 @@
 """What generation needs from a target: the `Session` protocol."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.errors import OptionError, arguments
-
-if TYPE_CHECKING:
-    from coordgen_rs.runtime.snapshot import Snapshot
 
 COMMITS = ("auto", "canonical", "compact")
 """Ways to commit drafts; `auto` chooses by what was measured."""
@@ -31,34 +28,6 @@ class StepCost(NamedTuple):
     per_token: float
     experts: float = 0.0
     per_expert: float = 0.0
-
-
-class SavedPrefix(NamedTuple):
-    """Committed tokens of a session, to be put back into it later.
-
-    Attributes:
-        token_ids: `(tokens,) u32`.
-        layers: Per layer keys and values, `(1, kv_heads, tokens, ..)` as the cache holds them;
-            copies.
-        states: Those of recurrent layers behind some of the tokens; None where there are no such
-            layers.
-    """
-
-    token_ids: NDArray[np.uint32]
-    layers: Sequence[tuple[NDArray[Any], NDArray[Any]]]
-    states: "Sequence[Snapshot] | None" = None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all keys and values, and states."""
-        states = sum(state.nbytes for state in self.states or ())
-        return states + sum(array.nbytes for pair in self.layers for array in pair)
-
-    def reachable(self, length: int) -> int:
-        """Most tokens, at most `length`, that are put back without any being read again."""
-        if self.states is None:
-            return length
-        return max((it.length for it in self.states if it.length <= length), default=0)
 
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None
@@ -154,65 +123,6 @@ class Session(Protocol):
 
     def close(self) -> None:
         """Release what it holds; later runs raise SessionClosedError."""
-
-
-@runtime_checkable
-class KeepsTokens(Protocol):
-    """A session that knows which tokens it holds, so that the next request may reuse them."""
-
-    @property
-    def reusable_ids(self) -> NDArray[np.uint32]:
-        """The committed tokens, from the first, that need not be computed again, `(tokens,) u32`.
-
-        Keys and values of each are bit-equal to what a prefill of the same tokens would give.
-        """
-
-    def reachable(self, length: int) -> int:
-        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
-
-
-@runtime_checkable
-class KeepsPrefixes(KeepsTokens, Protocol):
-    """A session whose committed tokens can be saved, and put back after other requests."""
-
-    def saved_prefix(self) -> SavedPrefix:
-        """A copy of `reusable_ids` with their keys and values."""
-
-    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
-        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
-
-        Keys and values are bit-equal to those that were saved; behind what `reachable` tells,
-        tokens are read again. If it fails, nothing else is committed.
-        """
-
-
-class ReadsInPlace(Protocol):
-    """Reads a session's tokens in place, beside its runs, which only add to them."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it reads nothing any more."""
-
-    def before_change(self, length: int) -> None:
-        """Tokens behind the first `length` are about to be overwritten; waits for no disk."""
-
-
-@runtime_checkable
-class StoresPrefixes(KeepsPrefixes, Protocol):
-    """A session whose committed tokens may outlast the process (`prefix_store`)."""
-
-    @property
-    def state_sizes(self) -> Sequence[int]:
-        """Bytes of the states of each operator of recurrent layers; empty where there are none."""
-
-    def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
-        """The first tokens of `reusable_ids`, with their keys and values, not copied."""
-
-    def snapshots(self) -> "Sequence[Snapshot] | None":
-        """States of recurrent layers behind some of the tokens, ascending; None without such."""
-
-    def lend(self, reader: ReadsInPlace) -> None:
-        """Tell a reader before tokens that are committed now are overwritten."""
 
 
 def check_session(session: object) -> None:

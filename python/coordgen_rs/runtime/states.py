@@ -19,7 +19,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.recurrent import RecurrentLayers
-from coordgen_rs.runtime.snapshot import COUNT, Snapshot
+from coordgen_rs.store.prefixes.prefix import COUNT, Snapshot
 
 SNAPSHOT_TOKENS = 32
 """Tokens between snapshots, at least."""

@@ -46,7 +46,7 @@ from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, most_body_
 from coordgen_rs.server.requests.record import Request as ParsedRequest
 from coordgen_rs.server.requests.responses import parse_response
 from coordgen_rs.server.worker import Worker
-from coordgen_rs.store.history.corpus.corpus import Corpus
+from coordgen_rs.store.history.corpus import Corpus
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 

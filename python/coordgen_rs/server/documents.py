@@ -19,7 +19,7 @@ from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError
 from coordgen_rs.server.clients import Client, Lanes, client_of
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, read
-from coordgen_rs.store.history.corpus.corpus import Corpus
+from coordgen_rs.store.history.corpus import Corpus
 
 PATH = "/v1/documents"
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.runtime.batch.counts import RunCounts
-from coordgen_rs.runtime.prefix_store.counts import StoreCounts
+from coordgen_rs.store.prefixes.store import StoreCounts
 
 _Counts = TypeVar("_Counts", RunCounts, StoreCounts)
 

@@ -16,12 +16,12 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.runtime.batch.counts import RunCounts
-from coordgen_rs.runtime.prefix_store.counts import StoreCounts
 from coordgen_rs.server.answers.reader import LONG_ANSWER, steps
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.refusal import UnavailableError, UnfollowedError
 from coordgen_rs.server.requests.record import Request
+from coordgen_rs.store.prefixes.store import StoreCounts
 
 State = Literal["loading", "ready", "closing", "failed"]
 

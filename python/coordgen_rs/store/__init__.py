@@ -1,1 +1,1 @@
-"""What is kept on disk: earlier requests, documents and conversions, and how files are written."""
+"""What is kept on disk: earlier text, prefixes and conversions, and how files are written."""

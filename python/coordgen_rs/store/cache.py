@@ -14,25 +14,27 @@ What goes into a conversion, and when one is made, is in `conversion.py`.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from coordgen_rs._core import Lock
 from coordgen_rs.files.json_text import read_object
-from coordgen_rs.store.unfinished import held_name, remove_abandoned, unfinished_directory
+from coordgen_rs.store.files import locked, sweep, unfinished_directory, write_file
 
 SOURCE_NAME = "source.json"
-MOST_RECORD_BYTES = 16 << 20
+_MOST_RECORD_BYTES = 16 << 20
 _POLL_S = 0.02
-_UNFINISHED = re.compile(r"\.(.+)\.[0-9a-f]{12}\.unfinished")
-_NAME_LOCK = re.compile(r"\.(.+)\.lock")
+_ANY = re.compile(".+")
+_HIDDEN = re.compile(r"\.(.+)\.(?:lock|[0-9a-f]{12}\.unfinished)")
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Conversion:
         """What a directory holds; None where there is none, or it is not complete."""
         record = directory / SOURCE_NAME
         try:
-            fields = read_object(record, most_bytes=MOST_RECORD_BYTES)
+            fields = read_record(record)
             source, digest, code = (str(fields[name]) for name in ("source", "sha256", "code"))
             bundle = next(path for path in directory.iterdir() if path.name == fields["bundle"])
             return cls(directory, source, bundle, digest, code, record.stat().st_mtime)
@@ -97,6 +99,22 @@ def cache_directory() -> Path | None:
     except RuntimeError:  # no HOME, and the user id has no entry in the password file
         return None
     return cache / "coordgen_rs"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What a small file of the cache says.
+
+    Raises:
+        OSError, ValueError: It is missing, or is none.
+    """
+    return read_object(path, most_bytes=_MOST_RECORD_BYTES)
+
+
+def keep_record(path: Path, record: Mapping[str, Any]) -> None:
+    """Write a small file of the cache; a full or read-only disk costs finding it out again."""
+    with suppress(OSError):
+        make_private(path.parent)
+        write_file(path, json.dumps(record).encode())
 
 
 def make_private(directory: Path) -> None:
@@ -140,7 +158,7 @@ def made_of(cache: Path, path: Path, source: str) -> list[Conversion]:
         return ours
     digest = None
     with suppress(OSError, ValueError, KeyError):  # it was never opened
-        digest = read_object(source_record(cache, path), most_bytes=MOST_RECORD_BYTES)["sha256"]
+        digest = read_record(source_record(cache, path))["sha256"]
     return [it for it in found if source == it.source or digest == it.digest]
 
 
@@ -171,7 +189,7 @@ def clear(cache: Path, chosen: list[Conversion] | None = None) -> list[Path]:
         directories = [conversion.directory for conversion in chosen]
     stay = []
     for directory in directories:
-        with held_name(directory) as is_mine:  # nobody makes it
+        with locked(directory) as is_mine:  # nobody makes it
             if not (is_mine and remove(directory)):
                 stay.append(directory)
     return stay
@@ -215,20 +233,16 @@ def _remove_now(directory: Path, lock: Lock) -> None:
 def remove_leftovers(cache: Path) -> None:
     """Remove what killed processes left half made, or half removed."""
     converted = converted_directory(cache)
-    try:
-        found = sorted(os.listdir(converted))  # noqa: PTH208 (names alone)
-    except FileNotFoundError:
+    if not converted.exists():
         return
-    for name in found:
-        if unfinished := _UNFINISHED.fullmatch(name):
-            remove_abandoned(converted / unfinished[1])
-            # Network file systems lock no directories; whoever makes one holds the name, too.
-            with suppress(OSError), held_name(converted / unfinished[1], surely=True) as is_mine:
+    sweep(converted, _ANY)
+    for name in sorted(os.listdir(converted)):  # noqa: PTH208 (names alone)
+        if hidden := _HIDDEN.fullmatch(name):
+            # Network file systems lock no directories; whoever makes one holds the name, too. Of a
+            # lock that was left, nothing but letting go of it is to be done.
+            with suppress(OSError), locked(converted / hidden[1], surely=True) as is_mine:
                 if is_mine:
                     shutil.rmtree(converted / name, ignore_errors=True)
-        elif locked := _NAME_LOCK.fullmatch(name):
-            with suppress(OSError), held_name(converted / locked[1]):
-                pass  # its end removes the file, unless another holds it
 
 
 def _directories(cache: Path) -> Iterator[Path]:

@@ -31,7 +31,7 @@ from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, Option
 from coordgen_rs.opening.directory import KINDS, open_bundle
 from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session, version
 from coordgen_rs.runtime.qnn.options import QnnOptions, Soc, soc_named
-from coordgen_rs.store.unfinished import held, replacing, unfinished_directory
+from coordgen_rs.store.files import locked, unfinished_directory, write_file
 
 Progress = Callable[[str, int, int], None]
 
@@ -229,8 +229,8 @@ def _staging(bundle: Path) -> Iterator[Path]:
         ExportError: The binaries cannot be written, or another process compiles the bundle.
     """
     try:
-        with held(bundle) as is_held:
-            if not is_held:
+        with locked(bundle / MANIFEST_NAME) as is_mine:
+            if not is_mine:
                 raise ExportError(f"{bundle} is being compiled by another process: wait for it")
             with unfinished_directory(bundle / "compiled") as staging:
                 yield staging
@@ -269,8 +269,7 @@ def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:
     try:
         for name in made:
             (staging / name).rename(bundle.file(name))
-        with replacing(bundle.file(MANIFEST_NAME)) as stream:
-            stream.write(text)
+        write_file(bundle.file(MANIFEST_NAME), text)
     except BaseException:
         if bundle.file(MANIFEST_NAME).read_bytes() != text:
             for name in made:

@@ -4,8 +4,8 @@ import pytest
 
 from answers import tokens_of
 from coordgen_rs import Stats, Tokenizer, plain
-from coordgen_rs.runtime.prefix_store.store import PrefixStore, TargetIdentity
-from coordgen_rs.runtime.prefixes import PrefixPool
+from coordgen_rs.store.prefixes.pool import PrefixPool
+from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator
 
 pytestmark = needs_emulator

@@ -11,7 +11,7 @@ from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.opening.options import OPENING
-from coordgen_rs.runtime.prefix_store.directory import ScopeSummary, clear, summaries
+from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
 
 EXAMPLES = """\
 A store is a directory that was given as --prefix-store to serve, chat or generate. Clearing it

@@ -19,12 +19,12 @@ from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.model import Model
 from coordgen_rs.runtime.batch.counts import RunCounts
 from coordgen_rs.runtime.machine import resident_bytes
-from coordgen_rs.runtime.prefix_store.counts import StoreCounts
 from coordgen_rs.server.clients import Places
 from coordgen_rs.server.figures import Figures, merged, summed
 from coordgen_rs.server.models import LATEST, Offered
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
 from coordgen_rs.server.worker import State, Worker
+from coordgen_rs.store.prefixes.store import StoreCounts
 
 _LONGEST_WAIT_S = 60
 """The largest value of `Retry-After`."""

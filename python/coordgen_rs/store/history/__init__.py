@@ -1,1 +1,1 @@
-"""Finished requests, kept on disk, to draft from."""
+"""Earlier text to draft from: finished requests, documents, and a fleet's requests."""

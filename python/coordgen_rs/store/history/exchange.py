@@ -13,8 +13,7 @@ import numpy as np
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, parse_json_lines
 from coordgen_rs.files.typed_json import FieldError, parse
-from coordgen_rs.store.history.rows import LAST_INSTANT, MOST_VOCABULARY
-from coordgen_rs.store.history.store import StoredRequest
+from coordgen_rs.store.history.store import LAST_INSTANT, MOST_VOCABULARY, StoredRequest
 
 FORMAT: Final = "coordgen-history-1"
 _MOST_LINE_BYTES = 256 << 20

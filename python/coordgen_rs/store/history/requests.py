@@ -5,7 +5,6 @@ The requests are kept in a database (`store.py`), and an index over them in a fi
 to it, which is rebuilt from the database if it is missing, damaged or of another version.
 """
 
-import hashlib
 import sqlite3
 import threading
 import time
@@ -30,11 +29,10 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.store.history.corpus.layer import CorpusLayer
-from coordgen_rs.store.history.fleet.layer import FleetLayer
-from coordgen_rs.store.history.indexes import index_name, remove_unfinished
-from coordgen_rs.store.history.rows import MOST_VOCABULARY
+from coordgen_rs.store.history.indexes import index_key, index_name, remove_unfinished
+from coordgen_rs.store.history.layers import CorpusLayer, FleetLayer
 from coordgen_rs.store.history.store import (
+    MOST_VOCABULARY,
     HistoryStore,
     NoHistoryError,
     StoredRequest,
@@ -297,7 +295,7 @@ class History(NotCopied):
         if store is not None:
             request = StoredRequest(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
             with self._going_on("written"):
-                evicted = store.add([request]).evicted
+                evicted = store.add([request])
                 is_stored = True
                 evicted.pop(self.namespace, None)
                 if evicted:
@@ -451,8 +449,7 @@ class History(NotCopied):
         return store.path.parent / index_name(self.namespace)
 
     def _key(self, epoch: str) -> bytes:
-        parts = (self._fingerprint, str(self.shared.vocab_size), self.namespace, epoch)
-        return hashlib.sha256("\0".join(parts).encode()).digest()
+        return index_key(self._fingerprint, self.shared.vocab_size, self.namespace, epoch)
 
     @contextmanager
     def _going_on(self, what: str) -> Iterator[None]:

@@ -6,6 +6,7 @@ and several processes may use one database. `requests.py` drafts from it.
 """
 
 import errno
+import math
 import os
 import secrets
 import sqlite3
@@ -15,22 +16,25 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
 from coordgen_rs.errors.process import NotCopied
-from coordgen_rs.store.history.fleet.directory import LIST_NAME
+from coordgen_rs.store.history.fleet import LIST_NAME
 from coordgen_rs.store.history.indexes import remove_indexes
-from coordgen_rs.store.history.rows import (
-    checked_limit,
-    checked_properties,
-    checked_request,
-    checked_size,
-    checked_summary,
-)
 
 DATABASE_NAME = "history.sqlite"
 SCHEMA_VERSION = 1
+
+MOST_VOCABULARY = 2**31 - 1
+"""Ids fit into an int32, and leave room for the end of a request."""
+
+LAST_INSTANT = 253_402_300_800.0
+"""The year 10000 in seconds since 1970: no later time has a date."""
+
+_DIGITS = 1_000
+"""Most digits of a limit: Python takes a while to read longer numbers."""
 
 DEFAULT_MAX_TOKENS = 10_000_000
 """The limit of a history for which none was set."""
@@ -100,19 +104,6 @@ class NoHistoryError(HistoryError):
     """There is no database, or one in which nothing was ever created."""
 
 
-@dataclass(frozen=True)
-class Stored:
-    """What storing changed.
-
-    Attributes:
-        numbers: The numbers of the new requests.
-        evicted: How many requests were evicted, by namespace.
-    """
-
-    numbers: list[int]
-    evicted: dict[str, int]
-
-
 class HistoryStore(NotCopied):
     """The requests of a directory.
 
@@ -127,7 +118,7 @@ class HistoryStore(NotCopied):
         vocab_size: The vocabulary size in the database.
         path: The database.
         read_only: Whether nothing may be changed.
-        connection: SQLite's; what else the database holds is in `corpus/tables.py`.
+        connection: SQLite's; what else the database holds is in `documents.py`.
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.
@@ -202,8 +193,11 @@ class HistoryStore(NotCopied):
             raise HistoryError(
                 f"{self.path} has schema version {version}, this program reads {SCHEMA_VERSION}"
             )
-        rows = self.connection.execute("SELECT name, value FROM properties").fetchall()
-        self.fingerprint, self.vocab_size = checked_properties(rows, self.path)
+        properties = dict(self.connection.execute("SELECT name, value FROM properties"))
+        found, size = properties.get("fingerprint"), _number(properties.get("vocab_size"), 10)
+        if not isinstance(found, str) or not 1 <= size <= MOST_VOCABULARY:
+            raise HistoryError(f"{self.path} is damaged: it does not say of which vocabulary it is")
+        self.fingerprint, self.vocab_size = found, size
         for what, expected, found in (
             ("tokenizer fingerprint", fingerprint, self.fingerprint),
             ("vocabulary size", vocab_size, self.vocab_size),
@@ -256,11 +250,37 @@ class HistoryStore(NotCopied):
         """
         self.connection.execute("BEGIN IMMEDIATE")
 
+    def rows(self, query: str, *parameters: object, of: tuple[type, ...]) -> list[tuple[Any, ...]]:
+        """The rows of a query, their values checked: SQLite keeps to no types, and files rot.
+
+        Args:
+            query: Selects.
+            parameters: Its own.
+            of: The type of each value: `int` for counts, `float` for finite numbers.
+
+        Raises:
+            HistoryError: A value is another.
+            sqlite3.Error: The database cannot be read.
+        """
+        found = self.connection.execute(query, parameters).fetchall()
+        for row in found:
+            for value, kind in zip(row, of, strict=True):
+                if not _is(value, kind):
+                    what = {str: "a text", int: "a count", float: "a number"}[kind]
+                    raise HistoryError(
+                        f"{self.path} is damaged: {value!r:.60} where {what} should be"
+                    )
+        return found
+
     def _value(self, query: str, *parameters: object) -> int:
         (value,) = self.connection.execute(query, parameters).fetchone() or (None,)
         if not isinstance(value, int | None):
             raise HistoryError(f"{self.path} is damaged: {value!r:.60} where a number should be")
         return value or 0
+
+    def _not_whole(self, number: int) -> HistoryError:
+        what = f"request {number} is not whole; clear the history"
+        return HistoryError(f"{self.path} is damaged: {what}")
 
     @property
     def max_tokens(self) -> int:
@@ -270,10 +290,20 @@ class HistoryStore(NotCopied):
         limit below 8,192 tokens, no more than must be. The newest request stays if it fits alone.
         Kept in the database, for all who open it. What is there already is evicted when the next
         request is stored.
+
+        Raises:
+            HistoryError: It is damaged.
         """
         query = "SELECT value FROM properties WHERE name = 'max_tokens'"
         row = self.connection.execute(query).fetchone()
-        return DEFAULT_MAX_TOKENS if row is None else checked_limit(row[0], self.path)
+        if row is None:
+            return DEFAULT_MAX_TOKENS
+        limit = _number(row[0], _DIGITS)
+        if limit < 1:  # it would evict everything
+            raise HistoryError(
+                f"{self.path} is damaged: its max_tokens is {row[0]!r:.60}; set it again"
+            )
+        return limit
 
     @max_tokens.setter
     def max_tokens(self, max_tokens: int) -> None:
@@ -298,38 +328,35 @@ class HistoryStore(NotCopied):
         query = "SELECT SUM(num_tokens) FROM requests JOIN namespaces ON id = namespace "
         return self._value(query + "WHERE name = ?", namespace)
 
-    def add(self, requests: list[StoredRequest]) -> Stored:
+    def add(self, requests: list[StoredRequest]) -> dict[str, int]:
         """Store requests and evict the oldest ones, all or nothing.
 
         Args:
             requests: Their own numbers do not matter. One above `max_tokens` is evicted at once.
 
+        Returns:
+            How many requests were evicted, by namespace.
+
         Raises:
             HistoryError: Its limit, or a request that is to be evicted, is damaged.
             sqlite3.Error: The database cannot be written.
         """
-        numbers = []
+        insert = (
+            "INSERT INTO requests (namespace, finished_at, prompt_len, num_tokens, token_ids) "
+            "VALUES (?, ?, ?, ?, ?)"
+        )
         with self.connection:
             self.begin()
             for request in requests:
-                row = (
-                    self._namespace_id(request.namespace),
-                    request.finished_at,
-                    request.prompt_len,
-                    len(request.token_ids) // 4,
-                    request.token_ids,
+                namespace = self._namespace_id(request.namespace)
+                row = (namespace, request.finished_at, request.prompt_len)
+                self.connection.execute(
+                    insert, (*row, len(request.token_ids) // 4, request.token_ids)
                 )
-                cursor = self.connection.execute(
-                    "INSERT INTO requests "
-                    "(namespace, finished_at, prompt_len, num_tokens, token_ids) "
-                    "VALUES (?, ?, ?, ?, ?)",
-                    row,
-                )
-                numbers.append(int(cursor.lastrowid or 0))
             evicted = self._evict()
         with suppress(OSError):  # nobody opens them any more, and the next ones take their place
             remove_indexes(self.path.parent, evicted, others=False)
-        return Stored(numbers, evicted)
+        return evicted
 
     def _namespace_id(self, namespace: str) -> int:
         self.connection.execute(
@@ -345,12 +372,8 @@ class HistoryStore(NotCopied):
         surplus += spared if surplus > 0 else 0
         evicted: list[tuple[int]] = []
         names: Counter[str] = Counter()
-        query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
-        for row in self.connection.execute(query + "ORDER BY number"):
-            if surplus <= 0:
-                break
-            number, num_tokens, name = checked_size(row, self.path)
-            if number == newest and surplus <= spared:  # it fits by itself
+        for number, num_tokens, name in self._sizes("ORDER BY number"):
+            if surplus <= 0 or (number == newest and surplus <= spared):  # that fits by itself
                 break
             evicted.append((number,))
             names[name] += 1
@@ -367,17 +390,24 @@ class HistoryStore(NotCopied):
 
         The newest one of all is among them, however long it is.
         """
-        query = (
-            "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
-            "WHERE name = ? ORDER BY number DESC"
-        )
-        rows = self.connection.execute(query, (namespace,))
-        for place, row in enumerate(rows):
-            number, length, _ = checked_size(row, self.path)
+        rows = self._sizes("WHERE name = ? ORDER BY number DESC", namespace)
+        for place, (number, length, _) in enumerate(rows):
             num_tokens -= length
             if num_tokens < 0 and place > 0:
                 return number
         return 0
+
+    def _sizes(self, which: str, *parameters: object) -> Iterator[tuple[int, int, str]]:
+        """Number, tokens and namespace of requests.
+
+        Raises:
+            HistoryError: One is damaged.
+        """
+        query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
+        for number, num_tokens, name in self.connection.execute(query + which, parameters):
+            if not isinstance(num_tokens, int) or not isinstance(name, str):
+                raise self._not_whole(number)
+            yield number, num_tokens, name
 
     def read(self, namespace: str | None = None, after: int = 0) -> Iterator[StoredRequest]:
         """The requests of a namespace, or of all, with numbers above `after`, the oldest first."""
@@ -389,7 +419,18 @@ class HistoryStore(NotCopied):
         if namespace is not None:
             query, parameters = query + "AND name = ? ", (after, namespace)
         for row in self.connection.execute(query + "ORDER BY number", parameters):
-            yield StoredRequest(*checked_request(row, self.path))
+            name, finished_at, prompt_len, token_ids, number = row
+            is_whole = (
+                isinstance(name, str)
+                and _is(finished_at, float)
+                and isinstance(prompt_len, int)
+                and isinstance(token_ids, bytes)
+                and len(token_ids) % 4 == 0
+                and 0 <= prompt_len <= len(token_ids) // 4
+            )
+            if not is_whole:
+                raise self._not_whole(number)
+            yield StoredRequest(name, float(finished_at), prompt_len, token_ids, number)
 
     def namespaces(self) -> list[NamespaceSummary]:
         """All namespaces, by name."""
@@ -397,8 +438,8 @@ class HistoryStore(NotCopied):
             "SELECT name, COUNT(*), SUM(num_tokens), MIN(finished_at), MAX(finished_at) "
             "FROM requests JOIN namespaces ON id = namespace GROUP BY name ORDER BY name"
         )
-        rows = self.connection.execute(query)
-        return [NamespaceSummary(*checked_summary(row, self.path)) for row in rows]
+        rows = self.rows(query, of=(str, int, int, float, float))
+        return [NamespaceSummary(*row[:3], *map(float, row[3:])) for row in rows]
 
     def names(self) -> list[str]:
         """The namespaces' names, also where their requests are damaged."""
@@ -441,3 +482,17 @@ def _create_private(path: Path) -> None:
     """Create the file, for its owner only, if it is not there; SQLite's own beside it follow it."""
     with suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether a value of the database is of a kind, as `HistoryStore.rows` takes it."""
+    if kind is float:
+        return isinstance(value, int | float) and math.isfinite(value)
+    return isinstance(value, kind) and (not isinstance(value, int) or value >= 0)
+
+
+def _number(value: object, most_digits: int) -> int:
+    """A number that is kept as a text; 0 for what is none."""
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value) if len(value) <= most_digits else 0
+    return 0

@@ -18,7 +18,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
-from coordgen_rs.store.history.corpus.tables import Tables
+from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.exchange import FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes
 from coordgen_rs.store.history.store import (
@@ -148,7 +148,7 @@ def _import_from(options: argparse.Namespace, stream: BinaryIO, name: str) -> in
     with closing(store):
         if options.max_tokens is not None:
             store.max_tokens = options.max_tokens
-        evicted = store.add(whole).evicted
+        evicted = store.add(whole)
         text.tell(f"{options.directory}: {len(whole)} requests imported")
         if evicted:
             text.tell(f"coordgen: warning: {told_evictions(store, evicted)}")

@@ -15,11 +15,10 @@ from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.runtime.machine import usable_cores
-from coordgen_rs.store.history.corpus.corpus import Corpus, is_below
-from coordgen_rs.store.history.corpus.reading import Added
-from coordgen_rs.store.history.corpus.tables import Tables
-from coordgen_rs.store.history.corpus.texts import checked_paths, name_of
+from coordgen_rs.store.history.corpus import Corpus, is_below
+from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.texts import Added, checked_paths, name_of
 
 _MOST_NAMED = 20
 """Skipped files that are named one by one."""

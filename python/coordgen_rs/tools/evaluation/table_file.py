@@ -14,7 +14,7 @@ from typing import Any, Final
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
 from coordgen_rs.files.json_text import JsonTextError, read_json
-from coordgen_rs.store.unfinished import held_name, replacing
+from coordgen_rs.store.files import locked, write_file
 
 KINDS: Final = (".json", ".parquet")
 CELL: Final = "cell"
@@ -39,8 +39,8 @@ def open_table(path: Path) -> Iterator["TableFile"]:
         TableError: Same as there; or another process fills it now.
         OSError: Its directory cannot be written to.
     """
-    with held_name(path) as is_held:
-        if not is_held:
+    with locked(path) as is_mine:
+        if not is_mine:
             raise TableError(
                 f"another command is filling {path}: wait for it, or give this one another --table"
             )
@@ -77,8 +77,7 @@ class TableFile:
     def add(self, rows: Iterable[Row]) -> None:
         """Append the rows of a cell, and replace the file."""
         self.rows += rows
-        with replacing(self.path) as stream:
-            stream.write(self._bytes())
+        write_file(self.path, self._bytes())
 
     def _bytes(self) -> bytes:
         if self.path.suffix == ".json":

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,21 +22,33 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.store.history.fleet import directory as built
-from coordgen_rs.store.history.fleet.directory import BuildList, IndexEntry
-from coordgen_rs.store.history.fleet.documents import (
-    Table,
-    count_tokens,
-    newest_of_each,
-    newest_within,
+from coordgen_rs.store.files import locked, replacing, unfinished_directory
+from coordgen_rs.store.history.fleet import (
+    FORMAT,
+    LIST_NAME,
+    BuildList,
+    IndexEntry,
+    index_path,
+    read_list,
 )
+from coordgen_rs.store.history.indexes import index_key
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
-from coordgen_rs.store.unfinished import held, replacing, unfinished_directory
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import check_kind
 from coordgen_rs.tools.fleet.records import FieldNames, Reading, read_documents
 from coordgen_rs.tools.fleet.shard import Shard, write_shard
+from coordgen_rs.tools.fleet.tables import (
+    Table,
+    count_tokens,
+    head_sha256,
+    newest_of_each,
+    newest_within,
+    read_table,
+    remove_others,
+    table_path,
+    write_list,
+)
 from coordgen_rs.tools.tasks import Sequential, Tasks
 
 MOST_NAMED = 20
@@ -42,6 +56,10 @@ MOST_NAMED = 20
 
 _TOGETHER = 1 << 22
 """Tokens of namespaces that are merged in one call."""
+
+
+_Call = TypeVar("_Call")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -111,44 +129,6 @@ class _MergeCall:
     max_tokens: int
 
 
-class _Places:
-    """All that is merged, and the part of it that a call needs.
-
-    Args:
-        work: Where indexes are written.
-        shards: What was read from files.
-        builds: Directories of other builds, with their lists.
-    """
-
-    def __init__(
-        self, work: Path, shards: Sequence[Shard], builds: Sequence[tuple[Path, BuildList]]
-    ) -> None:
-        self._work, self._shards = work, shards
-        self._builds = [
-            (path, {entry.namespace: entry for entry in listed.namespaces})
-            for path, listed in builds
-        ]
-
-    def merge(
-        self, namespaces: tuple[str, ...], fingerprint: str, vocab_size: int, max_tokens: int
-    ) -> _MergeCall:
-        """The call that merges some namespaces."""
-        shards = [shard.of(namespaces) for shard in self._shards]
-        builds = [
-            (path, tuple(entries[name] for name in namespaces if name in entries))
-            for path, entries in self._builds
-        ]
-        return _MergeCall(
-            self._work,
-            namespaces,
-            tuple(shard for shard in shards if shard.spans),
-            tuple(found for found in builds if found[1]),
-            fingerprint,
-            vocab_size,
-            max_tokens,
-        )
-
-
 def build(
     directory: Path,
     sources: Iterable[Path],
@@ -203,8 +183,8 @@ def build(
     lists = [_checked_list(path, reading) for path in builds]
     directory = directory.absolute()
     _check_place(directory)
-    with _made(directory), held(directory) as is_held:
-        if not is_held:
+    with _made(directory), locked(directory / LIST_NAME) as is_mine:
+        if not is_mine:
             raise HistoryError(f"another build is writing to {directory}")
         with unfinished_directory(directory / "build") as work:
             work.chmod(0o700)  # of its owner alone, as all that is built in it
@@ -212,15 +192,17 @@ def build(
                 _ReadCall(path, work / f"{number}", reading, max_tokens, is_strict)
                 for number, path in enumerate(files)
             ]
-            shards, bad = _read_all(reads, tasks, on_progress)
+            read = _run_all("reading", _read, reads, tasks, on_progress)
+            shards, bad = [shard for shard, _ in read], [bad for _, bad in read]
             sizes = _sizes(shards, lists)
             if not sizes:
                 raise HistoryError(f"no finished request was found{_first_of(bad)}")
-            places = _Places(work, shards, list(zip(builds, lists, strict=True)))
+            found = list(zip(builds, lists, strict=True))
             limits = (fingerprint, vocab_size, max_tokens)
-            merges = [places.merge(group, *limits) for group in _groups(sizes)]
-            entries = _merge_all(merges, tasks, on_progress)
-            listed = BuildList(built.FORMAT, fingerprint, vocab_size, max_tokens, entries)
+            merges = _merges(work, shards, found, _groups(sizes), limits)
+            merged = _run_all("sorting", _merge, merges, tasks, on_progress)
+            in_order = sorted(chain.from_iterable(merged), key=lambda entry: entry.namespace)
+            listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, in_order)
             _put_in_place(work, directory, listed)
     num_read = sum(shard.num_requests for shard in shards)
     num_read += sum(entry.num_requests for found in lists for entry in found.namespaces)
@@ -262,16 +244,20 @@ def _matched(pattern: str) -> list[str]:
     return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (it may be absolute)
 
 
-def _read_all(
-    calls: list[_ReadCall], tasks: Tasks, on_progress: Callable[[str, int, int], None]
-) -> tuple[list[Shard], list[_Bad]]:
-    results: dict[int, tuple[Shard, _Bad]] = {}
-    on_progress("reading", 0, len(calls))
-    for index, result in tasks.run(_read, calls):
+def _run_all(
+    what: str,
+    function: Callable[[_Call], _Result],
+    calls: list[_Call],
+    tasks: Tasks,
+    on_progress: Callable[[str, int, int], None],
+) -> list[_Result]:
+    """What calls return, in their order."""
+    results: dict[int, _Result] = {}
+    on_progress(what, 0, len(calls))
+    for index, result in tasks.run(function, calls):
         results[index] = result
-        on_progress("reading", len(results), len(calls))
-    in_order = [results[index] for index in range(len(calls))]
-    return [shard for shard, _ in in_order], [bad for _, bad in in_order]
+        on_progress(what, len(results), len(calls))
+    return [results[index] for index in range(len(calls))]
 
 
 def _read(call: _ReadCall) -> tuple[Shard, _Bad]:
@@ -294,16 +280,27 @@ def _tokenizer(bundle: Path) -> Tokenizer:
     return Tokenizer.of(open_bundle(bundle))
 
 
-def _merge_all(
-    calls: list[_MergeCall], tasks: Tasks, on_progress: Callable[[str, int, int], None]
-) -> list[IndexEntry]:
-    results: dict[int, list[IndexEntry]] = {}
-    on_progress("sorting", 0, len(calls))
-    for index, result in tasks.run(_merge, calls):
-        results[index] = result
-        on_progress("sorting", len(results), len(calls))
-    entries = [entry for result in results.values() for entry in result]
-    return sorted(entries, key=lambda entry: entry.namespace)
+def _merges(
+    work: Path,
+    shards: Sequence[Shard],
+    builds: Sequence[tuple[Path, BuildList]],
+    groups: Sequence[tuple[str, ...]],
+    limits: tuple[str, int, int],
+) -> list[_MergeCall]:
+    """The calls that merge groups of namespaces, each with the part of all that it needs."""
+    entries_of = [
+        (path, {entry.namespace: entry for entry in listed.namespaces}) for path, listed in builds
+    ]
+    calls = []
+    for group in groups:
+        parts = [shard.of(group) for shard in shards]
+        others = [
+            (path, tuple(entries[name] for name in group if name in entries))
+            for path, entries in entries_of
+        ]
+        there = tuple(part for part in parts if part.spans)
+        calls.append(_MergeCall(work, group, there, tuple(it for it in others if it[1]), *limits))
+    return calls
 
 
 def _merge(call: _MergeCall) -> list[IndexEntry]:
@@ -315,8 +312,8 @@ def _merge(call: _MergeCall) -> list[IndexEntry]:
             files[name].append(shard.tokens)
     for place, entries in call.builds:
         for entry in entries:
-            parts[entry.namespace].append(built.read_table(place, entry))
-            files[entry.namespace].append(built.index_path(place, entry.namespace))
+            parts[entry.namespace].append(read_table(place, entry))
+            files[entry.namespace].append(index_path(place, entry.namespace))
     return [_write(call, name, parts.pop(name), files[name]) for name in call.namespaces]
 
 
@@ -328,25 +325,25 @@ def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Pat
     places = zip(
         table["file"].tolist(), table["start"].tolist(), table["num_tokens"].tolist(), strict=True
     )
-    path = built.index_path(call.into, namespace)
-    key = built.fleet_key(call.fingerprint, call.vocab_size, namespace)
+    path = index_path(call.into, namespace)
+    key = index_key(call.fingerprint, call.vocab_size, namespace, "fleet")
     text_start = SharedHistory.write_gathered_index(path, files, list(places), call.vocab_size, key)
     ends = np.cumsum(4 * (table["num_tokens"].astype(np.uint64) + 1))
     table["start"] = text_start + ends - 4 * (table["num_tokens"].astype(np.uint64) + 1)
     table["file"] = 0
-    with replacing(built.table_path(call.into, namespace), private=True) as stream:
+    with replacing(table_path(call.into, namespace), private=True) as stream:
         np.save(stream, table)
-    head = built.head_sha256(path)
+    head = head_sha256(path)
     return IndexEntry(namespace, len(table), count_tokens(table), text_start, head)
 
 
 def _checked_list(path: Path, reading: Reading) -> BuildList:
-    if not (path / built.LIST_NAME).exists():
+    if not (path / LIST_NAME).exists():
         raise OptionError(
             f"{path} is a directory, but holds no built history; name the files in it, such as "
             f"'{path}/*.jsonl'"
         )
-    listed = built.read_list(path)
+    listed = read_list(path)
     listed.check_tokenizer(path, reading.fingerprint, reading.vocab_size)
     return listed
 
@@ -391,15 +388,15 @@ def _groups(sizes: dict[str, int]) -> list[tuple[str, ...]]:
 
 def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
     """Move what was built, and remove the indexes of namespaces that are not there any more."""
-    (directory / built.LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
+    (directory / LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
     places = set()
     for entry in listed.namespaces:
-        for path in (built.table_path, built.index_path):
+        for path in (table_path, index_path):
             path(work, entry.namespace).chmod(0o600)
             path(work, entry.namespace).replace(path(directory, entry.namespace))
             places.add(path(directory, entry.namespace))
-    built.remove_others(directory, places)
-    built.write_list(directory, listed)
+    remove_others(directory, places)
+    write_list(directory, listed)
 
 
 def _first_of(bad: list[_Bad]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import HistoryMismatchError, OptionError
 from coordgen_rs.store.history.exchange import FORMAT
-from coordgen_rs.store.history.rows import LAST_INSTANT
+from coordgen_rs.store.history.store import LAST_INSTANT
 from coordgen_rs.text.tokenizer import Tokenizer
 from coordgen_rs.tools.fleet.lines import Line, read_lines
 from coordgen_rs.tools.fleet.shard import Document

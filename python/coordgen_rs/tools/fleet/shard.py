@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.store.history.fleet.documents import (
+from coordgen_rs.store.files import replacing
+from coordgen_rs.tools.fleet.tables import (
     ROW,
     Table,
     count_tokens,
@@ -21,7 +22,6 @@ from coordgen_rs.store.history.fleet.documents import (
     newest_of_each,
     newest_within,
 )
-from coordgen_rs.store.unfinished import replacing
 
 _TOKENS, _TABLE = "tokens.u32", "documents.npy"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.json_text import file_errors_as, read_object
-from coordgen_rs.store.unfinished import replacing
+from coordgen_rs.store.files import write_file
 
 FORMAT = 1
 MOST_BYTES = 1 << 26
@@ -63,8 +63,8 @@ def save(path: Path, messages: Sequence[Mapping[str, str]], model: str) -> None:
         "messages": {it["id"]: it for it in listed},
         "current": listed[-1]["id"] if listed else None,
     }
-    with replacing(path, private=True) as stream:
-        stream.write(json.dumps(document, ensure_ascii=False, indent=1).encode())
+    content = json.dumps(document, ensure_ascii=False, indent=1).encode()
+    write_file(path, content, private=True)
 
 
 def check_replaceable(path: Path) -> None:

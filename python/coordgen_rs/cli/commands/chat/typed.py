@@ -16,6 +16,7 @@ from coordgen_rs.cli.commands.chat.commands import COMMANDS
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.store.files import write_file
 
 if TYPE_CHECKING:
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
@@ -226,7 +227,7 @@ def _history(path: Path | None) -> "History":
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
         if path.stat().st_size > _MOST_HISTORY_BYTES:
-            path.write_bytes(path.read_bytes()[-_MOST_HISTORY_BYTES // 2 :])
+            write_file(path, path.read_bytes()[-_MOST_HISTORY_BYTES // 2 :], private=True)
     except OSError as error:
         text.tell(f"(what is typed is not kept: {path}: {error.strerror or error})")
         return InMemoryHistory()

@@ -1,1 +1,0 @@
-"""Prefixes of earlier requests on disk, by content, which outlast the process."""

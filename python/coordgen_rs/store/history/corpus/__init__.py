@@ -1,1 +1,0 @@
-"""Documents that were added to draft from: source trees, templates, manuals."""

@@ -1,1 +1,0 @@
-"""Finished requests of many machines, as indexes that each machine reads beside its own history."""

@@ -1,0 +1,1 @@
+"""Prefixes of earlier requests, kept in memory, and on disk by content."""

@@ -1,0 +1,373 @@
+"""Prefixes on disk: what sessions have computed is found again, by whoever asks for the same.
+
+In: sessions whose requests have ended, and prompts. Out: keys, values and states of as much of a
+prompt as is there. Tokens are kept in blocks of `BLOCK_TOKENS`, each named by itself and all before
+it: a dialogue that goes on adds the blocks that are new, and what two dialogues begin with is there
+once. States of recurrent layers stand behind some of the tokens, and are kept for those lengths.
+A file that is missing or damaged costs computing.
+"""
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import PrefixStoreWarning, arguments
+from coordgen_rs.errors.process import NotCopied, OpenedHere
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes.block_file import (
+    BLOCK_SUFFIX,
+    BLOCK_TOKENS,
+    HEAD_BYTES,
+    STATES_SUFFIX,
+    DamagedFileError,
+    Head,
+    block_names,
+    scope_of,
+    states_head,
+)
+from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES, StoreDirectory
+from coordgen_rs.store.prefixes.layout import Layout
+from coordgen_rs.store.prefixes.lent import LentBlocks, Room
+from coordgen_rs.store.prefixes.lookup import LookedFor
+from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
+from coordgen_rs.store.prefixes.writer import Writer
+from coordgen_rs.threads.one_thread import NoThreadError
+from coordgen_rs.threads.owner import Owner
+
+_READING_COSTS = 8
+"""Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
+
+_MOST_WAITING_BYTES = 1 << 29
+"""Most memory of copies that wait to be written; what finds no room is not written."""
+
+_LEAST_BETWEEN = 256
+"""Tokens between states that are stored, at least, but for those where a turn may end."""
+
+
+@dataclass
+class StoreCounts:
+    """Counts of one store; each only grows.
+
+    Attributes:
+        lookups: Requests that looked for more of their prompt than was in memory.
+        hits: Those that found it.
+        read_tokens: Tokens of prompts that were read from disk, not computed.
+        read_bytes: Bytes that were read for that.
+        read_seconds: Seconds of looking and reading.
+        stored_tokens: Tokens that were written.
+        stored_bytes: Bytes that were written.
+        save_seconds: Seconds of requests in which it was seen to what is written beside them.
+        evicted_bytes: Bytes that were removed to make room.
+        damaged: Files that were not what they should be; they were removed where that was possible.
+        failures: How often something could not be written.
+        skipped: How often something was not written, as too much was waiting for that.
+    """
+
+    lookups: int = 0
+    hits: int = 0
+    read_tokens: int = 0
+    read_bytes: int = 0
+    read_seconds: float = 0.0
+    stored_tokens: int = 0
+    stored_bytes: int = 0
+    save_seconds: float = 0.0
+    evicted_bytes: int = 0
+    damaged: int = 0
+    failures: int = 0
+    skipped: int = 0
+
+
+class TargetIdentity(NamedTuple):
+    """What computes.
+
+    Attributes:
+        digest: Tells apart all that computes other keys and values, or other states.
+        bundle: What lists call the bundle.
+        kv_cache: How it holds keys and values.
+        made_by: The version of this package.
+    """
+
+    digest: bytes
+    bundle: str = ""
+    kv_cache: str = ""
+    made_by: str = ""
+
+
+class PrefixStore(NotCopied):
+    """The prefixes of one target on disk, of all its namespaces; several processes may share it.
+
+    Args:
+        path: A directory; created if missing.
+        target: What computes: nothing that another has computed is found.
+        most_bytes: Most bytes of all files there, also of other targets and processes; the least
+            recently used go first.
+
+    Attributes:
+        counts: What it has done.
+
+    Raises:
+        OptionError: `most_bytes` is less than 1 or no integer, or everybody may write there.
+        OSError: The directory cannot be created.
+    """
+
+    def __init__(
+        self, path: Path | str, target: TargetIdentity, most_bytes: int = DEFAULT_BYTES
+    ) -> None:
+        most_bytes = arguments.count("prefix_store_size", most_bytes)
+        self.counts = StoreCounts()
+        self._directory, self._target = StoreDirectory(Path(path), most_bytes), target
+        self._writer, self._room, self._opened = Writer(), Room(_MOST_WAITING_BYTES), OpenedHere()
+        self._told = set[str]()
+
+    @property
+    def path(self) -> Path:
+        """Where it is."""
+        return self._directory.path
+
+    def find(
+        self, session: StoresPrefixes, prompt: NDArray[np.uint32], namespace: str, held: int
+    ) -> SavedPrefix | None:
+        """What is there of a prompt, if reading it takes less than computing what it adds.
+
+        Args:
+            session: What is to hold it.
+            prompt: `(tokens,) u32`; its last token is never looked for.
+            namespace: Whose it is.
+            held: How many of the first tokens the session holds already.
+        """
+        begin, found = time.perf_counter(), None
+        scope, layout = scope_of(self._target.digest, namespace), Layout.of(session)
+        self.counts.lookups += 1
+        try:
+            with suppress(OSError):  # there is no folder of this user's own
+                folder = self._directory.own_folder(scope)
+                found = self._found(LookedFor(folder, scope, prompt[:-1], layout), held)
+        finally:
+            self.counts.read_seconds += time.perf_counter() - begin
+        if found is not None:
+            self.counts.hits += 1
+            self.counts.read_tokens += len(found.token_ids) - held
+            self.counts.read_bytes += found.nbytes
+        return found
+
+    def _found(self, looked_for: LookedFor, held: int) -> SavedPrefix | None:
+        while True:
+            length = looked_for.length()
+            if (length - held) * _READING_COSTS < max(length, BLOCK_TOKENS):
+                return None
+            try:
+                found = looked_for.read(length)
+            except FileNotFoundError:  # then there is less
+                continue
+            except DamagedFileError:
+                self.counts.damaged += 1
+                continue
+            except MemoryError:  # computing it takes none
+                return None
+            with suppress(NoThreadError):  # the system gives no thread
+                self._writer.add(partial(_touch, looked_for.used(length), time.time_ns()))
+            return found
+
+    def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+        """Keep what a session holds; it is read later, while the session may go on.
+
+        Args:
+            session: Not computing right now.
+            namespace: Whose tokens it holds.
+            since: How many of its tokens were there when it was last kept.
+            ends: Whether its request has ended: then states are kept, and what others have removed.
+        """
+        if self._opened.is_forked:
+            return
+        begin = time.perf_counter()
+        try:
+            self._save(session, namespace, since, ends=ends)
+        except MemoryError:
+            self.counts.failures += 1
+        finally:
+            self.counts.save_seconds += time.perf_counter() - begin
+
+    def _save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+        """Same as `save`.
+
+        Raises:
+            MemoryError: There is none; nothing is held any more.
+        """
+        token_ids = session.reusable_ids
+        fresh, end = since // BLOCK_TOKENS, len(token_ids) // BLOCK_TOKENS
+        if end <= (0 if ends else fresh):
+            return
+        scope, layout = scope_of(self._target.digest, namespace), Layout.of(session)
+        size = HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
+        end = min(end, self._directory.most_bytes // size)  # it would go for its own end
+        held = session.prefix_in_place(len(token_ids))
+        lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
+        numbers, states = range(0 if ends else fresh, end), list[_StatesFile]()
+        try:
+            session.lend(lent)
+            if ends:
+                snapshots = [*_chosen(session.snapshots() or (), len(token_ids), layout)]
+                states += self._states(snapshots, held, scope, layout, lent)
+            self._writer.add(partial(self._write, scope, namespace, lent, numbers, states))
+        except NoThreadError:  # the system gives no thread
+            self.counts.failures += 1
+            lent.close()
+        except BaseException:
+            lent.close()
+            raise
+
+    def _states(
+        self,
+        snapshots: Sequence[Snapshot],
+        held: SavedPrefix,
+        scope: bytes,
+        layout: Layout,
+        lent: LentBlocks,
+    ) -> Iterator["_StatesFile"]:
+        """Files of states, with room taken; what there is no memory for is left out."""
+        names = block_names(scope, held.token_ids) if snapshots else []
+        for snapshot in snapshots:
+            head = states_head(scope, names, held.token_ids, snapshot.length)
+            size = HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
+            if size > self._directory.most_bytes:
+                continue
+            try:
+                rest = layout.packed(held.token_ids, held.layers, head.start, head.num_tokens)[0]
+            except MemoryError:
+                self.counts.failures += 1
+                continue
+            if self._room.take(lent, snapshot.nbytes):
+                yield _StatesFile(head, [rest, *snapshot.states])
+
+    def _write(
+        self,
+        scope: bytes,
+        namespace: str,
+        lent: LentBlocks,
+        numbers: range,
+        states: "Sequence[_StatesFile]",
+    ) -> None:
+        """Write what a request has left, in the writer's thread.
+
+        Args:
+            scope: Whose.
+            namespace: Its name, for lists.
+            lent: Gives the content of blocks.
+            numbers: The blocks that are to be there.
+            states: Files of states that are to be there.
+        """
+        now_ns, target = time.time_ns(), self._target
+        about = {**target._asdict(), "namespace": namespace}
+        del about["digest"]
+        try:
+            names = block_names(scope, lent.token_ids)
+            folder = self._directory.make_folder(scope, about)
+            for number in numbers:
+                self._writer.wait_for_quiet()
+                head = Head(scope, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
+                path = folder / f"{head.name.hex()}{BLOCK_SUFFIX}"
+                if self._write_file(path, head, partial(lent.block, number), now_ns):
+                    self.counts.stored_tokens += BLOCK_TOKENS
+            for head, parts in states:
+                path = folder / f"{head.name.hex()}{STATES_SUFFIX}"
+                self._write_file(path, head, partial(np.concatenate, parts), now_ns)
+        except OSError as error:
+            self.counts.failures += 1
+            self._tell(f"{self.path} cannot be written: {error.strerror or error}")
+        except MemoryError:
+            self.counts.failures += 1
+        finally:
+            lent.close()
+            self.counts.evicted_bytes = self._directory.evicted_bytes
+
+    def _write_file(
+        self, path: Path, head: Head, made: Callable[[], NDArray[np.uint8] | None], now_ns: int
+    ) -> bool:
+        """Write a file, or say that it is used; whether it was written.
+
+        Raises:
+            OSError, MemoryError: It cannot be written.
+        """
+        used_ns = _used_ns(now_ns, head.end)
+        if block_file.touch(path, used_ns):
+            return False
+        content = made()
+        if content is None:
+            self.counts.skipped += 1
+            return False
+        num_bytes = HEAD_BYTES + content.nbytes
+        with self._directory.room_for(num_bytes):
+            block_file.write(path, head, content, used_ns)
+        self.counts.stored_bytes += num_bytes
+        return True
+
+    def _tell(self, message: str) -> None:
+        """Warn, once of each kind."""
+        if message not in self._told:
+            self._told.add(message)
+            warnings.warn(PrefixStoreWarning(f"{message}; answers go on without it"), stacklevel=2)
+
+    def wait_beside(self, request: Owner) -> None:
+        """Until a request is over, nothing is written, but for what has waited long."""
+        if not self._opened.is_forked:
+            self._writer.wait_beside(request)
+
+    def look_again(self) -> None:
+        """Write, if no request runs any more."""
+        self._writer.look_again()
+
+    def flush(self) -> None:
+        """Wait until all is written."""
+        if not self._opened.is_forked:
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Write what is to be written, and end."""
+        if not self._opened.is_forked:
+            self._writer.close()
+
+
+class _StatesFile(NamedTuple):
+    """A file of states that is to be written, and its content in parts."""
+
+    head: Head
+    parts: Sequence[NDArray[np.uint8]]
+
+
+def _chosen(snapshots: Sequence[Snapshot], num_tokens: int, layout: Layout) -> Iterator[Snapshot]:
+    """States that bring most back for what they take: no more than keys and values do.
+
+    The latest, those where a turn may end, and some between them.
+
+    Args:
+        snapshots: Ascending by length.
+        num_tokens: Most tokens.
+        layout: What a token and a snapshot take.
+    """
+    apart, last = _LEAST_BETWEEN, 0
+    if layout.token_bytes:
+        apart = max(apart, layout.states_bytes // layout.token_bytes)
+    within = [it for it in snapshots if it.length <= num_tokens]
+    for snapshot in within:
+        if snapshot.is_turn or snapshot is within[-1] or snapshot.length - last >= apart:
+            yield snapshot
+            last = snapshot.length
+
+
+def _used_ns(now_ns: int, end: int) -> int:
+    """When a file was used, if it is now: what others need before theirs goes later."""
+    return now_ns - end
+
+
+def _touch(paths: Sequence[Path], now_ns: int) -> None:
+    """Say that the files of blocks are used now."""
+    for number, path in enumerate(paths):
+        block_file.touch(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))

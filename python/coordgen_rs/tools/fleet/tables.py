@@ -1,0 +1,122 @@
+"""What is known of a fleet's documents: when each finished, what it says, and where it lies.
+
+In: token ids as they are read. Out: tables in one order, without duplicates, within a limit. The
+order depends on the documents alone, not on who read them, so a build has the same bytes anywhere.
+And the files of a build besides its indexes: such a table for each, and the list of all.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import HistoryError
+from coordgen_rs.store.files import write_file
+from coordgen_rs.store.history.fleet import LIST_NAME, BuildList, IndexEntry, index_path
+
+Table: TypeAlias = NDArray[Any]
+"""An array `(documents,)` with rows of type `ROW`."""
+
+ROW = np.dtype(
+    [
+        ("finished_at", "<f8"),  # seconds since 1970
+        ("digest", "<u8", (2,)),  # of the token ids
+        ("start", "<u8"),  # byte of the first token in the file it lies in
+        ("num_tokens", "<u4"),
+        ("file", "<u4"),  # number of that file among those at hand
+    ]
+)
+
+_HEAD_BYTES = 80
+"""The header of an index. It holds a checksum of the checksums of all blocks."""
+
+_NAME = re.compile(r"[0-9a-f]{32}\.(index|documents)")
+
+
+def digest(token_ids: bytes) -> tuple[int, int]:
+    """A digest that tells documents apart: 128 bits, so that no two of a fleet meet by chance."""
+    hashed = hashlib.blake2b(token_ids, digest_size=16).digest()
+    return int.from_bytes(hashed[:8], "little"), int.from_bytes(hashed[8:], "little")
+
+
+def count_tokens(table: Table) -> int:
+    """Tokens of all documents, each with the terminator that closes it in an index."""
+    return int(table["num_tokens"].sum(dtype=np.uint64)) + len(table)
+
+
+def newest_of_each(table: Table) -> Table:
+    """Each document once, as it finished last; the oldest first, equal times by digest."""
+    first, second = table["digest"].T
+    by_digest = table[np.lexsort((-table["finished_at"], second, first))]
+    is_new = np.ones(len(table), bool)
+    is_new[1:] = (by_digest["digest"][1:] != by_digest["digest"][:-1]).any(axis=1)
+    found = by_digest[is_new]
+    first, second = found["digest"].T
+    return found[np.lexsort((second, first, found["finished_at"]))]
+
+
+def newest_within(table: Table, max_tokens: int) -> Table:
+    """The newest documents of a table that have `max_tokens` together; one that is longer is none.
+
+    Each closing terminator counts as a token. What is left out of a part of the documents is left
+    out of all of them too, so limits may be applied to parts before they are merged.
+    """
+    lens = table["num_tokens"].astype(np.uint64) + 1
+    fitting = table[lens <= max_tokens]
+    lens = fitting["num_tokens"].astype(np.uint64) + 1
+    from_newest = np.cumsum(lens[::-1])
+    num_kept = int(np.searchsorted(from_newest, max_tokens, side="right"))
+    return fitting[len(fitting) - num_kept :]
+
+
+def table_path(directory: Path, namespace: str) -> Path:
+    """Where the table of an index's documents is."""
+    return index_path(directory, namespace).with_suffix(".documents")
+
+
+def head_sha256(index: Path) -> str:
+    """The SHA-256 of an index's header."""
+    with index.open("rb") as stream:
+        return hashlib.sha256(stream.read(_HEAD_BYTES)).hexdigest()
+
+
+def write_list(directory: Path, listed: BuildList) -> None:
+    """Write the list, which ends a build."""
+    content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
+    write_file(directory / LIST_NAME, content, private=True)
+
+
+def remove_others(directory: Path, kept: Collection[Path]) -> None:
+    """Remove indexes and tables of a build that are not among those to keep."""
+    for path in directory.iterdir():
+        if _NAME.fullmatch(path.name) and path not in kept and path.is_file():
+            path.unlink(missing_ok=True)
+
+
+def read_table(directory: Path, entry: IndexEntry) -> Table:
+    """Where in its index each document of a namespace lies.
+
+    Raises:
+        HistoryError: The files are of different builds, as one leaves them that was killed.
+    """
+    index, path = index_path(directory, entry.namespace), table_path(directory, entry.namespace)
+    try:
+        table: Table = np.load(path)
+        is_whole = (
+            table.dtype == ROW
+            and len(table) == entry.num_requests
+            and head_sha256(index) == entry.head_sha256
+        )
+    except (OSError, ValueError, EOFError) as error:
+        raise HistoryError(f"{path} cannot be used: {error}") from error
+    if not is_whole:
+        raise HistoryError(
+            f"{index} is not of the build that {directory / LIST_NAME} lists: build it again"
+        )
+    return table

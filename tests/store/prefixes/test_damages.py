@@ -1,0 +1,173 @@
+"""1,000 damaged stores: what is wrong costs computing, and never gives another bit."""
+
+import os
+import shutil
+from random import Random
+
+import numpy as np
+import pytest
+
+from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS, DamagedFileError, Head
+from coordgen_rs.store.prefixes.store import PrefixStore
+from damages import damaged
+from stored_prefixes import TARGET, ReadSession, files, found
+
+NUM_DAMAGES, AT_ONCE = 1_000, 50
+PROMPT = np.arange(200, dtype=np.uint32)
+TURNS = (70, 150, 199)
+
+
+def cut_to_nothing(path, _):
+    path.write_bytes(b"")
+
+
+def changed(path, random):
+    path.write_bytes(damaged(path.read_bytes(), random))
+
+
+def flipped(path, random):
+    content = bytearray(path.read_bytes())
+    content[random.randrange(len(content))] ^= 1 << random.randrange(8)
+    path.write_bytes(content)
+
+
+def swapped(path, random):
+    other = random.choice([it for it in files(path.parent, "*") if it.suffix == path.suffix])
+    if other.is_file():
+        path.write_bytes(other.read_bytes())
+
+
+def foreign(path, random):
+    path.write_bytes(random.randbytes(path.stat().st_size))
+
+
+def a_directory(path, _):
+    path.unlink()
+    path.mkdir()
+
+
+def a_link(path, random):
+    target = random.choice([path.parent / "about.json", path.parent, "/dev/zero", "nowhere"])
+    path.unlink()
+    path.symlink_to(target)
+
+
+def a_link_to_itself_elsewhere(path, _):
+    moved = path.with_name(f"moved-{path.name}")
+    path.rename(moved)
+    path.symlink_to(moved)
+
+
+def a_pipe(path, _):
+    path.unlink()
+    os.mkfifo(path)
+
+
+def unreadable(path, _):
+    path.chmod(0)
+
+
+def gone(path, _):
+    path.unlink()
+
+
+KINDS = (
+    changed,
+    flipped,
+    cut_to_nothing,
+    swapped,
+    foreign,
+    a_directory,
+    a_link,
+    a_link_to_itself_elsewhere,
+    a_pipe,
+    unreadable,
+    gone,
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A store with blocks and states, as it should be."""
+    path = tmp_path_factory.mktemp("whole")
+    store = PrefixStore(path, TARGET)
+    for namespace in "ab":
+        store.save(ReadSession(PROMPT), namespace, 0, ends=True)
+    store.save(ReadSession(PROMPT, TURNS), "states", 0, ends=True)
+    store.close()
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::coordgen_rs.errors.PrefixStoreWarning")
+@pytest.mark.parametrize("first", range(0, NUM_DAMAGES, AT_ONCE))
+def test_a_damaged_file_never_gives_another_bit(tmp_path, whole, first):
+    for number in range(first, first + AT_ONCE):
+        random, path = Random(number), tmp_path / str(number)
+        shutil.copytree(whole, path)
+        for victim in random.sample(files(path, "*/*.[ks]*"), random.choice((1, 1, 3))):
+            random.choice(KINDS)(victim, random)
+        store = PrefixStore(path, TARGET)
+        for _ in range(4):  # each time what is found to be damaged is written anew
+            for namespace, turns in (("a", None), ("b", None), ("states", TURNS)):
+                found(store, [*PROMPT, 1], namespace, turns=turns)  # checks all bits
+                store.save(ReadSession(PROMPT, turns), namespace, 0, ends=True)
+            store.flush()
+        again = [found(store, [*PROMPT, 1], namespace) for namespace in "ab"]
+        again.append(found(store, [*PROMPT, 1], "states", turns=TURNS))
+        has_squatter = any(it.is_dir() for it in files(path, "*/*.[ks]*"))
+        assert has_squatter or again == [192, 192, 199]
+        store.close()
+
+
+def test_what_is_no_file_keeps_nothing_open(tmp_path):
+    before = os.open(tmp_path, os.O_RDONLY)
+    os.close(before)
+    for kind in (a_directory, a_pipe, a_link):
+        path = tmp_path / kind.__name__
+        path.touch()
+        kind(path, Random(1))
+        with pytest.raises(DamagedFileError):
+            block_file.read(path, Head(bytes(16), bytes(16), 0, 1), np.empty(4, np.uint8))
+        assert block_file.num_tokens_of(path) == 0
+    after = os.open(tmp_path, os.O_RDONLY)
+    os.close(after)
+    assert after == before
+
+
+def test_every_single_bit_and_every_length_is_checked(tmp_path):
+    path, head = tmp_path / "file.kv", Head(bytes(16), b"n" * 16, 64, 2)
+    content = np.arange(24, dtype=np.uint8)
+    block_file.write(path, head, content, 1)
+    written, read = path.read_bytes(), np.empty(24, np.uint8)
+    block_file.read(path, head, read)
+    assert np.array_equal(read, content)
+    cut = [written[:length] for length in range(len(written))]
+    flips = [
+        written[: bit // 8] + bytes([written[bit // 8] ^ 1 << bit % 8]) + written[bit // 8 + 1 :]
+        for bit in range(8 * len(written))
+    ]
+    for other in [*cut, *flips, written + b"\0"]:
+        path.write_bytes(other)
+        with pytest.raises(DamagedFileError):
+            block_file.read(path, head, read)
+    path.write_bytes(written)
+    for other_head in (
+        head._replace(scope=b"s" * 16),
+        head._replace(name=bytes(16)),
+        head._replace(start=0),
+        head._replace(num_tokens=3),
+    ):
+        with pytest.raises(DamagedFileError):
+            block_file.read(path, other_head, read)
+    with pytest.raises(FileNotFoundError):
+        block_file.read(tmp_path / "none", head, read)
+
+
+def test_a_block_of_other_tokens_under_the_same_name_is_not_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_file, "_hashed", lambda kind, before, more: bytes(16))
+    store = PrefixStore(tmp_path, TARGET)
+    store.save(ReadSession(PROMPT[:BLOCK_TOKENS]), "a", 0, ends=True)
+    store.flush()
+    assert found(store, np.arange(100, 140)) == 0
+    assert store.counts.damaged == 1
