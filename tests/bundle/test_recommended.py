@@ -11,9 +11,9 @@ from coordgen_rs import Model
 from coordgen_rs.bundle.recommended import recommended
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.checkpoints.gguf.header import GgufHeader
-from coordgen_rs.convert.checkpoints.gguf.metadata import generation_document
-from coordgen_rs.convert.checkpoints.gguf.values import GgufMetadata
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.values import GgufMetadata
+from coordgen_rs.convert.families.gguf.metadata import generation_document
 
 QWEN3 = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
 

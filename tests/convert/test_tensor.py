@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from coordgen_rs.convert.checkpoints import tensor as tensor_module
-from coordgen_rs.convert.checkpoints.experts import gates_and_ups
-from coordgen_rs.convert.checkpoints.tensor import StoredBlocks, Tensor, stacked
+from coordgen_rs.convert.containers import tensor as tensor_module
+from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, stacked
+from coordgen_rs.convert.families.config.experts import gates_and_ups
 from coordgen_rs.errors import CheckpointError
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import gpt_oss
-from coordgen_rs.convert.checkpoints.gguf.architectures import (
+from coordgen_rs.convert.families.gguf.architectures import (
     architecture_named,
     hugging_face_names,
     next_token_names,

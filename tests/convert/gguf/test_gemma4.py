@@ -17,13 +17,13 @@ from gguf import GGMLQuantizationType
 
 from checkpoints import exported
 from coordgen_rs import Bundle, OrtSession
-from coordgen_rs.convert.checkpoints.config import ModelConfig, parse_config
-from coordgen_rs.convert.checkpoints.gguf import metadata as reading
-from coordgen_rs.convert.checkpoints.gguf.architectures import architecture_named
-from coordgen_rs.convert.checkpoints.gguf.header import GgufHeader, GgufTensor
-from coordgen_rs.convert.checkpoints.gguf.tokenizer import tokenizer_json
-from coordgen_rs.convert.checkpoints.gguf.values import GgufMetadata
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
+from coordgen_rs.convert.containers.gguf.values import GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
+from coordgen_rs.convert.families.gguf import metadata as reading
+from coordgen_rs.convert.families.gguf.architectures import architecture_named
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.runtime.device import CpuDevice
 from families import prompt_logits

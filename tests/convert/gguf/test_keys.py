@@ -9,12 +9,12 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from gguf import GGMLQuantizationType
 
-from coordgen_rs.convert.checkpoints.config import ModelConfig, parse_config
-from coordgen_rs.convert.checkpoints.gguf import metadata as reading
-from coordgen_rs.convert.checkpoints.gguf.architectures import architecture_named
-from coordgen_rs.convert.checkpoints.gguf.header import GgufHeader, GgufTensor
-from coordgen_rs.convert.checkpoints.gguf.keys import CHANGE_NOTHING
-from coordgen_rs.convert.checkpoints.gguf.values import GgufMetadata
+from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.keys import CHANGE_NOTHING
+from coordgen_rs.convert.containers.gguf.values import GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
+from coordgen_rs.convert.families.gguf import metadata as reading
+from coordgen_rs.convert.families.gguf.architectures import architecture_named
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 KEYS = """

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported
-from coordgen_rs.convert.checkpoints.config import ModelConfig, parse_config
-from coordgen_rs.convert.checkpoints.experts import Experts
-from coordgen_rs.convert.checkpoints.gguf.architectures import architecture_named
-from coordgen_rs.convert.checkpoints.gguf.header import GgufHeader
-from coordgen_rs.convert.checkpoints.gguf.metadata import config_document
-from coordgen_rs.convert.checkpoints.gguf.values import GgufMetadata
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.values import GgufMetadata
+from coordgen_rs.convert.families.config.experts import Experts
+from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
+from coordgen_rs.convert.families.gguf.architectures import architecture_named
+from coordgen_rs.convert.families.gguf.metadata import config_document
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from gguf_files import write_gguf
 from graph_runner import GraphRunner, tokens

@@ -15,12 +15,12 @@ from coordgen_rs import Bundle, generate, open_session, plain
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig, parse_config
-from coordgen_rs.convert.checkpoints.gguf.architectures import architecture_named
-from coordgen_rs.convert.checkpoints.gguf.header import GgufHeader, read_header
-from coordgen_rs.convert.checkpoints.gguf.metadata import config_document
-from coordgen_rs.convert.checkpoints.gguf.values import GgufMetadata
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.containers.gguf.header import GgufHeader, read_header
+from coordgen_rs.convert.containers.gguf.values import GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
+from coordgen_rs.convert.families.gguf.architectures import architecture_named
+from coordgen_rs.convert.families.gguf.metadata import config_document
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import (
     BundleError,
     ChatTemplateError,

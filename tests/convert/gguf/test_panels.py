@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported, write_checkpoint
-from coordgen_rs.convert.checkpoints.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.header import read_header
 from dequantized import blocks_of_panels, dequantized_as, rounded_to_8_bits
 from gguf_files import neighbours, write_gguf
 from graph_runner import GraphRunner, tokens

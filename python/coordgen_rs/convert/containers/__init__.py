@@ -1,0 +1,1 @@
+"""Files of models: their tensors, metadata and tokenizers, whatever the family."""

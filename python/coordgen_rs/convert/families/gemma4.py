@@ -1,0 +1,223 @@
+"""Gemma 4: what its config.json says, in Llama's words, and what only its models have.
+
+In: a parsed config.json of the language model. Out: the same with what it leaves unsaid; the keys
+and values of each layer, embeddings of layers, and other fields of a `ModelConfig`. What the graphs
+cannot do is refused by name.
+Layers without a window have heads of another size, and perhaps fewer of keys and values; the last
+layers read those of earlier ones. Source: transformers' `models/gemma4`.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from coordgen_rs.bundle.caches import LayerCache
+from coordgen_rs.convert.families.config.fields import (
+    FULL,
+    SLIDING,
+    flag,
+    layer_count,
+    number,
+    per_layer,
+    positive,
+    refused,
+)
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+
+GEMMA4: dict[str, Any] = {
+    "vocab_size": 262_144,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131_072,
+    "rms_norm_eps": 1e-6,
+    "use_sliding_window": True,
+    "sliding_window": 512,
+    "tie_word_embeddings": True,
+    "vocab_size_per_layer_input": 262_144,
+    "hidden_size_per_layer_input": 256,
+}
+"""What a config.json means by leaving a field out."""
+UNIFIED: dict[str, Any] = {
+    "max_position_embeddings": 262_144,
+    "sliding_window": 1024,
+    "hidden_size_per_layer_input": 0,
+}
+"""What it means otherwise where pictures have no model of their own."""
+
+_MODEL = "Gemma 4"
+_PATTERN = 6
+"""Each of so many layers is without a window, where nothing tells which."""
+_ROTATIONS = {
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+}
+_OVERRIDES = ("head_dim", "num_key_value_heads")
+"""What layers may have of their own."""
+_LEAST_CAP, _MOST_CAP = 1e-3, 1e6
+
+
+def gemma4_fields(config: dict[str, Any]) -> dict[str, Any]:
+    """A config.json of Gemma 4 with the kinds of all layers and their rotations.
+
+    Raises:
+        UnsupportedModelError: Layers have experts, or are rotated in a way that is not known.
+        CheckpointError: A field is malformed.
+    """
+    if flag(config, "enable_moe_block", False):
+        raise UnsupportedModelError(
+            f"config.json: enable_moe_block = True: mixtures of experts are not supported in "
+            f"{_MODEL}"
+        )
+    layers = layer_count(config)
+    kinds = per_layer(config, "layer_types", layers)
+    if kinds is None:
+        kinds = [FULL if (layer + 1) % _PATTERN == 0 else SLIDING for layer in range(layers)]
+    for layer, kind in enumerate(kinds):
+        if kind not in (FULL, SLIDING):
+            raise UnsupportedModelError(
+                f"config.json: layer_types: layer {layer} of {layers} is of the kind "
+                f"{kind!r:.60}, which is not supported in {_MODEL}, only {FULL} and {SLIDING}"
+            )
+    rotations = config.get("rope_parameters") or _ROTATIONS
+    if not isinstance(rotations, dict) or not {FULL, SLIDING} <= set(rotations):
+        raise CheckpointError(
+            f"config.json: rope_parameters is {rotations!r:.60}, expected {FULL} and {SLIDING}"
+        )
+    for kind in (FULL, SLIDING):
+        rotation = rotations[kind]
+        if not isinstance(rotation, dict):
+            raise CheckpointError(f"config.json: rope_parameters: {kind} is {rotation!r:.60}")
+        is_part = rotation.get("partial_rotary_factor") not in (None, 1)
+        refused(
+            rotation,
+            _MODEL,
+            "partial_rotary_factor",
+            is_part and (kind == SLIDING or rotation.get("rope_type") != "proportional"),
+        )
+    # Pictures alone see what comes behind them.
+    sees_behind = config.get("use_bidirectional_attention")
+    return {
+        **config,
+        "layer_types": [*kinds[:-1], FULL],  # the last is, whatever is told
+        "rope_parameters": rotations,
+        "use_bidirectional_attention": None if sees_behind == "vision" else sees_behind,
+    }
+
+
+def gemma4_scalars(config: Mapping[str, Any], hidden_size: int) -> dict[str, float]:
+    """Its factors: the root of their size for embeddings; scores are as they come."""
+    return {"embedding_scale": hidden_size**0.5, "attention_scale": 1.0}
+
+
+def gemma4_options(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What only Gemma 4 has, by field of `ModelConfig`.
+
+    Raises:
+        UnsupportedModelError: Heads cannot be grouped, or embeddings of layers know other tokens.
+        CheckpointError: A field is malformed.
+    """
+    kinds, caches = config["layer_types"], _caches(config)
+    size = config.get("hidden_size_per_layer_input") or 0
+    if size:
+        size = positive(config, "hidden_size_per_layer_input")
+        refused(
+            config,
+            _MODEL,
+            "vocab_size_per_layer_input",
+            positive(config, "vocab_size_per_layer_input") != positive(config, "vocab_size"),
+        )
+    has_cap = config.get("final_logit_softcapping") is not None
+    sharing = [layer for layer, cache in enumerate(caches) if cache.written_by != layer]
+    keys_are_values = flag(config, "attention_k_eq_v", False)
+    return {
+        "caches": caches,
+        "value_norm": True,
+        "layer_scalars": True,
+        "keys_are_values": frozenset(
+            layer for layer, kind in enumerate(kinds) if keys_are_values and kind == FULL
+        ),
+        "wide_ffn_layers": frozenset(sharing if flag(config, "use_double_wide_mlp", False) else ()),
+        "per_layer_size": size,
+        "logits_cap": number(config, "final_logit_softcapping", _LEAST_CAP, _MOST_CAP)
+        if has_cap
+        else None,
+    }
+
+
+def _caches(config: Mapping[str, Any]) -> tuple[LayerCache, ...]:
+    """The keys and values that each layer reads.
+
+    Raises:
+        UnsupportedModelError: Heads cannot be grouped and rotated.
+        CheckpointError: A field is malformed, or a layer shares what no layer has.
+    """
+    kinds, layers = config["layer_types"], layer_count(config)
+    shared = config.get("num_kv_shared_layers") or 0
+    if not isinstance(shared, int) or not 0 <= shared < layers:
+        raise CheckpointError(
+            f"config.json: num_kv_shared_layers is {shared!r:.60}, expected 0 to {layers - 1}"
+        )
+    sizes = [_sizes(config, layer) for layer in range(layers)]
+    caches: list[LayerCache] = []
+    writer: dict[str, int] = {}
+    for layer, kind in enumerate(kinds):
+        if layer < layers - shared:
+            writer[kind] = layer
+        if kind not in writer:
+            raise CheckpointError(
+                f"config.json: num_kv_shared_layers is {shared}, but no layer before them is of "
+                f"the kind {kind!r:.60}, as layer {layer} is"
+            )
+        caches.append(LayerCache(*sizes[layer], writer[kind]))
+        if sizes[layer] != sizes[writer[kind]] or sizes[layer][1] != sizes[kinds.index(kind)][1]:
+            raise UnsupportedModelError(
+                f"config.json: layer {layer} of the kind {kind!r:.60} has {sizes[layer][0]} "
+                f"key/value heads of dimension {sizes[layer][1]}, others have other ones"
+            )
+    return tuple(caches)
+
+
+def _sizes(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
+    """Heads of keys and values of a layer, and their dimension.
+
+    Raises:
+        UnsupportedModelError: They cannot be grouped and rotated.
+        CheckpointError: A field is malformed.
+    """
+    heads = positive(config, "num_attention_heads")
+    own = {"head_dim": config.get("head_dim"), **_overrides(config, layer)}
+    own.setdefault("num_key_value_heads", config.get("num_key_value_heads"))
+    kv_heads = positive(own, "num_key_value_heads", heads)
+    head_dim = positive(own, "head_dim")
+    if heads % kv_heads or head_dim % 2:
+        raise UnsupportedModelError(
+            f"config.json: {heads} heads over {kv_heads} key/value heads of "
+            f"dimension {head_dim} cannot be grouped and rotated"
+        )
+    return kv_heads, head_dim
+
+
+def _overrides(config: Mapping[str, Any], layer: int) -> dict[str, Any]:
+    """Sizes of a layer that are not those of the model: newer files have them layer by layer.
+
+    Raises:
+        UnsupportedModelError: Something else is of the layer's own.
+        CheckpointError: It is no object.
+    """
+    listed = config.get("per_layer_config")
+    if listed is None:
+        if config["layer_types"][layer] != FULL:
+            return {}
+        found = {"head_dim": positive(config, "global_head_dim", 512)}
+        if config.get("num_global_key_value_heads") and flag(config, "attention_k_eq_v", False):
+            found["num_key_value_heads"] = positive(config, "num_global_key_value_heads")
+        return found
+    own = listed.get(str(layer), {}) if isinstance(listed, dict) else None
+    if not isinstance(own, dict):
+        raise CheckpointError(f"config.json: per_layer_config is {listed!r:.60}")
+    if not set(own) <= set(_OVERRIDES):
+        raise UnsupportedModelError(
+            f"config.json: per_layer_config: layer {layer} has {own!r:.60}, only "
+            f"{' and '.join(_OVERRIDES)} are supported"
+        )
+    return own
