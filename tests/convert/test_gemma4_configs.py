@@ -12,9 +12,8 @@ from checkpoints import exported, save_weights
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.families.config.model import parse_config
-from coordgen_rs.convert.families.hugging_face import text_config
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.opening import open_checkpoint, text_config
+from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError

@@ -12,14 +12,14 @@ from safetensors.numpy import load_file
 from checkpoints import save_weights
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import (
     DeltaNet,
     SelectiveState,
     ShortConvolution,
 )
-from coordgen_rs.convert.families.hugging_face import text_config, text_tensors
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.opening import open_checkpoint, text_config, text_tensors
+from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from hybrids import CONFIGS, write_hybrid

@@ -5,7 +5,7 @@ import pytest
 
 from coordgen_rs.convert.containers import tensor as tensor_module
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, stacked
-from coordgen_rs.convert.families.config.experts import gates_and_ups
+from coordgen_rs.convert.families.config.experts import halved_experts
 from coordgen_rs.errors import CheckpointError
 
 
@@ -60,10 +60,25 @@ def test_matrices_stand_one_below_the_other():
     matrix = held(values).as_matrix()
     assert_rows(matrix, values.reshape(18, 5))
     assert_rows(stacked("t", [held(it) for it in values]), values.reshape(18, 5))
-    gates, ups = gates_and_ups(matrix, 3)
+    parts = halved_experts({"0.mlp.experts.gate_up_proj.weight": matrix}, 3)
+    gates, ups = (parts[f"0.mlp.experts.{it}_proj.weight"] for it in ("gate", "up"))
     assert_rows(gates, values[:, :3].reshape(9, 5))
     assert_rows(ups, values[:, 3:].reshape(9, 5))
     assert_rows(ups.part(2, 7), values[:, 3:].reshape(9, 5)[2:7])
+
+
+def test_neighbours_of_heads_become_halves():
+    values = np.random.default_rng(5).standard_normal((12, 5)).astype(np.float32)
+    order = [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+    assert_rows(held(values).halves(6), values[order])
+
+
+def test_a_matrix_becomes_a_vector_and_a_vector_a_row():
+    values = np.random.default_rng(7).standard_normal((3, 4)).astype(np.float32)
+    vector = held(values).as_vector()
+    for first, last in ((0, 12), (1, 2), (3, 9), (11, 12)):
+        np.testing.assert_array_equal(vector.read_rows(first, last), values.ravel()[first:last])
+    np.testing.assert_array_equal(held(values[0]).as_row().load(), values[:1])
 
 
 def test_matrices_that_are_stored_in_different_ways_become_floats():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from checkpoints import character_tokenizer, write_checkpoint
-from coordgen_rs.convert.containers.tokenizer_file import read_tokenizer, read_tokenizer_json
+from coordgen_rs.convert.containers.directory import read_tokenizer, read_tokenizer_json
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.tokenizer import Tokenizer

@@ -10,6 +10,7 @@ import math
 import re
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import gpt_oss
-from coordgen_rs.convert.families.gguf.architectures import (
-    architecture_named,
-    hugging_face_names,
-    next_token_names,
-)
+from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.opening import read_metadata
+from coordgen_rs.convert.families.table import FAMILIES
 from dequantized import random_blocks
 
 ARCHITECTURES = {
@@ -50,6 +51,7 @@ ARCHITECTURES = {
     "Gemma4ForCausalLM": "gemma4",
     "Gemma4UnifiedForCausalLM": "gemma4",
 }
+NAMED = {gguf.architecture: gguf for family in FAMILIES for gguf in family.gguf}
 _NORMAL, _CONTROL, _BYTE = 1, 3, 6
 _SIGMOID = 2
 """Of `expert_gating_func`."""
@@ -80,7 +82,7 @@ def write_gguf(
     name = ARCHITECTURES[config["architectures"][0]]
     if name == "granitehybrid" and not _recurrent_kinds(config):
         name = "granitemoe" if config.get("num_local_experts") else "granite"
-    architecture = architecture_named(name)
+    architecture = NAMED[name]
     given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
     if config.get("mtp_num_hidden_layers"):
         given[f"{name}.block_count"] += config["mtp_num_hidden_layers"]
@@ -101,9 +103,9 @@ def write_gguf(
         weights = gpt_oss.in_gguf(weights)
     weights = _with_experts(_usual(weights), fuses_experts)
     weights = {key: _in_gguf(key, values, config) for key, values in weights.items()}
-    names = hugging_face_names(architecture, config["num_hidden_layers"])
+    names = hugging_face_names(name, config["num_hidden_layers"])
     if "mtp.fc.weight" in weights:
-        names |= next_token_names(architecture, config["num_hidden_layers"])
+        names |= architecture.next_token_names(config["num_hidden_layers"])
     has_experts = _num_experts(config) > 0
     if name in ("granitemoe", "granitehybrid", "qwen35moe"):  # two names for one feed-forward
         other = ("ffn_gate.", "ffn_up.", "ffn_down.") if has_experts else ("_shexp.",)
@@ -126,6 +128,25 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path)
+
+
+def parsed_metadata(
+    architecture: str, values: dict[str, Any], tensors: Iterable[str] = ("token_embd.weight",)
+) -> ModelConfig:
+    """The configuration of `x.gguf`, which does not exist, with these values and tensors.
+
+    Values are by their names in the architecture; one that is None is not told.
+    """
+    keys = {f"{architecture}.{key}": it for key, it in values.items() if it is not None}
+    path, kind = Path("x.gguf"), GGMLQuantizationType.F32
+    places = {name: GgufTensor(name, (16, 64), kind, path, 0) for name in tensors}
+    header = GgufHeader(path, {"general.architecture": architecture, **keys}, places)
+    return read_metadata(GgufMetadata(header))
+
+
+def hugging_face_names(architecture: str, num_layers: int) -> dict[str, str]:
+    """The Hugging Face names of tensors by those in GGUF files."""
+    return NAMED[architecture].tensor_names(num_layers)
 
 
 def _num_experts(config: dict[str, Any]) -> int:

@@ -13,22 +13,20 @@ from tokenizers import Tokenizer
 
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
-from gguf import GGMLQuantizationType
 
 from checkpoints import exported
 from coordgen_rs import Bundle, OrtSession
-from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.chat import generation_config
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
-from coordgen_rs.convert.containers.gguf.values import GgufMetadata
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
-from coordgen_rs.convert.families.gguf import metadata as reading
-from coordgen_rs.convert.families.gguf.architectures import architecture_named
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.runtime.device import CpuDevice
 from families import prompt_logits
 from gemma4 import CONFIGS, write_gemma4
-from gguf_files import write_gguf
+from gguf_files import parsed_metadata, write_gguf
 from graph_runner import tokens
 from json_values import JSON_VALUES
 
@@ -56,12 +54,12 @@ VALUES = [f"blk.{layer}.attn_v.weight" for layer in range(3)]
 def frequencies(monkeypatch):
     """What `rope_freqs.weight` of a header without a file holds: to be changed by tests."""
     factors = [1.0] * 4 + [1e30] * 12
-    read = reading.gemma4_options.__globals__["read_numbers"]
+    read = GgufMetadata.vector
 
-    def read_numbers(header, name):
-        return factors if header.path == Path("x.gguf") else read(header, name)
+    def vector(metadata, name):
+        return factors if metadata.header.path == Path("x.gguf") else read(metadata, name)
 
-    monkeypatch.setitem(reading.gemma4_options.__globals__, "read_numbers", read_numbers)
+    monkeypatch.setattr(GgufMetadata, "vector", vector)
     return factors
 
 
@@ -75,16 +73,8 @@ def parsed(lacking: tuple[str, ...] = (), **changed: Any) -> ModelConfig:
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     given = sizes | KEYS | {it.replace("__", "."): changed[it] for it in changed}
-    metadata = {f"gemma4.{name}": value for name, value in given.items() if value is not None}
-    kind = GGMLQuantizationType.F32
-    tensors = {
-        name: GgufTensor(name, (16, 48), kind, Path("x.gguf"), 0)
-        for name in [*VALUES, "token_embd.weight", "per_layer_token_embd.weight"]
-        if name not in lacking
-    }
-    header = GgufHeader(Path("x.gguf"), {"general.architecture": "gemma4", **metadata}, tensors)
-    document = reading.config_document(GgufMetadata(header), architecture_named("gemma4"))
-    return parse_config(document, {})
+    names = [*VALUES, "token_embd.weight", "per_layer_token_embd.weight"]
+    return parsed_metadata("gemma4", given, [name for name in names if name not in lacking])
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int8"])
@@ -177,7 +167,7 @@ def test_frequencies_that_are_not_known_are_refused(frequencies, factors, messag
         (
             (),
             {"feed_forward_length": 96, "attention__shared_kv_layers": 6},
-            "num_kv_shared_layers is 6, expected 0 to 5",
+            "attention.shared_kv_layers is 6, expected 0 to 5",
         ),
         ((), {"attention__shared_kv_layers": "3"}, "shared_kv_layers is '3'"),
         (
@@ -259,7 +249,7 @@ def test_answers_end_at_the_end_of_a_turn(tmp_path):
     header = GgufHeader(
         tmp_path, {"general.architecture": "gemma4", "tokenizer.ggml.eos_token_id": 0, **ends}, {}
     )
-    assert reading.generation_document(GgufMetadata(header)) == {"eos_token_id": [0, 1]}
+    assert generation_config(header) == {"eos_token_id": [0, 1]}
 
 
 def test_what_bundles_say_is_the_same_from_both(tmp_path):

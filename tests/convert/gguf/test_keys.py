@@ -1,21 +1,16 @@
 """Every key that llama.cpp reads of an architecture: read, refused by name, or of no effect."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
-from gguf import GGMLQuantizationType
 
-from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
-from coordgen_rs.convert.containers.gguf.keys import CHANGE_NOTHING
-from coordgen_rs.convert.containers.gguf.values import GgufMetadata
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
-from coordgen_rs.convert.families.gguf import metadata as reading
-from coordgen_rs.convert.families.gguf.architectures import architecture_named
+from coordgen_rs.convert.containers.gguf.metadata import CHANGE_NOTHING, GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from gguf_files import parsed_metadata
 
 KEYS = """
 attention.causal attention.clamp_kqv attention.decay_lora_rank attention.gate_lora_rank
@@ -100,29 +95,22 @@ OTHERS = {
     "rope.scaling.type": "dynamic",
 }
 """Values that no architecture takes by itself, where 7 is none."""
-CLEAR = "config.json", "each of 7 layers", "of its kind"
+CLEAR = "heads over", "layers has attention", "each of 7 layers", "of its kind"
 """What tells of a key in other words."""
 
 
 def parsed(architecture: str, options: dict[str, Any]) -> ModelConfig:
     """The configuration of a file with these keys."""
     given = {**SIZES, **ARCHITECTURES[architecture], **options}
-    keys = {"general.architecture": architecture}
-    keys |= {f"{architecture}.{name}": value for name, value in given.items()}
-    names = "token_embd", *(f"blk.{layer}.attn_v" for layer in range(4)), "per_layer_token_embd"
-    float32 = GGMLQuantizationType.F32
-    path = Path("x.gguf")
-    tensors = {f"{it}.weight": GgufTensor(it, (64, 16), float32, path, 0) for it in names}
-    metadata = GgufMetadata(GgufHeader(path, keys, tensors))
-    document = reading.config_document(metadata, architecture_named(architecture))
-    return parse_config(document, {})
+    layers = [f"blk.{layer}.attn_v" for layer in range(4)]
+    names = [f"{it}.weight" for it in ("token_embd", *layers, "per_layer_token_embd")]
+    return parsed_metadata(architecture, given, names)
 
 
 @pytest.fixture(autouse=True)
 def frequencies(monkeypatch):
     """What `rope_freqs.weight` of a header without a file holds."""
-    names = reading.gemma4_options.__globals__
-    monkeypatch.setitem(names, "read_numbers", lambda header, name: [1.0] * 2 + [1e30] * 6)
+    monkeypatch.setattr(GgufMetadata, "vector", lambda *_: [1.0] * 2 + [1e30] * 6)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -1,7 +1,6 @@
 """GGUF files of models with mixtures of experts: the same weights, and what is refused by name."""
 
 import contextlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,16 +10,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
+
 from checkpoints import exported
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
-from coordgen_rs.convert.containers.gguf.values import GgufMetadata
 from coordgen_rs.convert.families.config.experts import Experts
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
-from coordgen_rs.convert.families.gguf.architectures import architecture_named
-from coordgen_rs.convert.families.gguf.metadata import config_document
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
-from gguf_files import write_gguf
+from gguf_files import parsed_metadata, write_gguf
 from graph_runner import GraphRunner, tokens
 from json_values import JSON_VALUES
 from mixtures import CONFIGS, write_mixture
@@ -83,12 +79,7 @@ def parsed(architecture: str, **changed: Any) -> ModelConfig:
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     given = sizes | KEYS[architecture] | {it.replace("__", "."): changed[it] for it in changed}
-    metadata = {
-        f"{architecture}.{name}": value for name, value in given.items() if value is not None
-    }
-    header = GgufHeader(Path("x.gguf"), {"general.architecture": architecture, **metadata}, {})
-    document = config_document(GgufMetadata(header), architecture_named(architecture))
-    return parse_config({**document, "vocab_size": 16}, {})
+    return parsed_metadata(architecture, given)
 
 
 def test_what_files_leave_out_is_what_llama_cpp_does():
@@ -112,14 +103,14 @@ def test_what_files_leave_out_is_what_llama_cpp_does():
     [
         ("qwen3moe", {"expert_count": None}, "expert_count is None, expected a number"),
         ("qwen3moe", {"expert_count": [8]}, r"expert_count is \[8\]"),
-        ("qwen3moe", {"expert_used_count": 9}, "num_experts_per_tok 9"),
+        ("qwen3moe", {"expert_used_count": 9}, "expert_used_count 9"),
         ("qwen3moe", {"expert_group_count": 4}, "qwen3moe.expert_group_count is 4, which is not"),
         ("qwen3moe", {"expert_gating_func": 2}, "expert_gating_func is 2"),
         ("qwen3moe", {"expert_weights_norm": False}, "expert_weights_norm is False"),
         ("qwen3moe", {"expert_weights_scale": 2.5}, "expert_weights_scale is 2.5"),
         ("lfm2moe", {"expert_weights_scale": 1.5}, "expert_weights_scale is 1.5"),
         ("lfm2moe", {"expert_gating_func": 1}, "expert_gating_func is 1"),
-        ("lfm2moe", {"leading_dense_block_count": 4}, "num_dense_layers = 4"),
+        ("lfm2moe", {"leading_dense_block_count": 4}, "leading_dense_block_count = 4"),
         ("qwen35moe", {"moe_every_n_layers": 2}, "moe_every_n_layers is 2"),
         ("qwen35moe", {"expert_shared_feed_forward_length": None}, "feed_forward_length is None"),
         ("granitemoe", {"feed_forward_length": None}, "feed_forward_length is None"),

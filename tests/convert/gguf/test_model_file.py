@@ -16,11 +16,9 @@ from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.gguf.header import GgufHeader, read_header
-from coordgen_rs.convert.containers.gguf.values import GgufMetadata
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
-from coordgen_rs.convert.families.gguf.architectures import architecture_named
-from coordgen_rs.convert.families.gguf.metadata import config_document
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.opening import open_checkpoint, read_metadata
 from coordgen_rs.errors import (
     BundleError,
     ChatTemplateError,
@@ -28,7 +26,7 @@ from coordgen_rs.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from gguf_files import write_gguf
+from gguf_files import parsed_metadata, write_gguf
 
 PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
 
@@ -234,7 +232,7 @@ YARN = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
             UnsupportedModelError,
             r"attention\.temperature_scale = 0.1 is not supported in llama",
         ),
-        ({"llama.attention.head_count_kv": [2, 0]}, UnsupportedModelError, "a recurrent one"),
+        ({"llama.attention.head_count_kv": [2, 0]}, UnsupportedModelError, "layers that differ"),
         ({"llama.attention.head_count_kv": ["2", "2"]}, CheckpointError, "expected a number"),
         (
             {"general.architecture": "nemotron_h"},
@@ -393,10 +391,7 @@ def test_attention_of_gemma_is_scaled_as_its_number_of_layers_says(layers, scale
         "attention.layer_norm_rms_epsilon": 1e-6,
         "attention.sliding_window": 512,
     }
-    metadata = {f"gemma3.{name}": value for name, value in sizes.items()}
-    header = GgufHeader(Path("x.gguf"), {"general.architecture": "gemma3", **metadata}, {})
-    document = config_document(GgufMetadata(header), architecture_named("gemma3"))
-    config = parse_config({**document, "vocab_size": 16}, {})
+    config = parsed_metadata("gemma3", sizes)
     assert config.score_scale == pytest.approx(scale)
 
 
@@ -409,10 +404,8 @@ def test_factors_of_llama_3_hold_for_the_whole_context(tmp_path):
     factors = replace(stored, name="rope_freqs.weight", shape=(16,))
     tensors = {**header.tensors, "rope_freqs.weight": factors}
     metadata = {**header.metadata, name: 64}
-    document = config_document(
-        GgufMetadata(GgufHeader(plain_file, metadata, tensors)), architecture_named("llama")
-    )
-    assert parse_config(document, {}).max_positions == header.metadata["llama.context_length"]
+    config = read_metadata(GgufMetadata(GgufHeader(plain_file, metadata, tensors)))
+    assert config.max_positions == header.metadata["llama.context_length"]
 
 
 def parsed_header(architecture: str, **options: object) -> ModelConfig:
@@ -426,10 +419,7 @@ def parsed_header(architecture: str, **options: object) -> ModelConfig:
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     given = {**sizes, **{key.replace("__", "."): value for key, value in options.items()}}
-    metadata = {f"{architecture}.{name}": value for name, value in given.items()}
-    header = GgufHeader(Path("x.gguf"), {"general.architecture": architecture, **metadata}, {})
-    document = config_document(GgufMetadata(header), architecture_named(architecture))
-    return parse_config({**document, "vocab_size": 16}, {})
+    return parsed_metadata(architecture, given)
 
 
 def test_an_architecture_of_two_families_is_the_one_that_its_metadata_says():

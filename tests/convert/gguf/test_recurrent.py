@@ -12,17 +12,13 @@ from hypothesis import strategies as st
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
-from coordgen_rs.convert.containers.gguf.values import GgufMetadata
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import DeltaNet
-from coordgen_rs.convert.families.gguf.architectures import architecture_named
-from coordgen_rs.convert.families.gguf.metadata import config_document
-from coordgen_rs.convert.families.gguf.value_heads import grouped
 from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.qwen import grouped
 from coordgen_rs.errors import CheckpointError
-from gguf_files import write_gguf
+from gguf_files import parsed_metadata, write_gguf
 from graph_runner import GraphRunner, tokens
 from hybrids import write_hybrid
 from json_values import JSON_VALUES
@@ -64,12 +60,7 @@ def parsed(architecture: str, **changed: Any) -> ModelConfig:
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     given = sizes | KEYS[architecture] | {it.replace("__", "."): changed[it] for it in changed}
-    metadata = {
-        f"{architecture}.{name}": value for name, value in given.items() if value is not None
-    }
-    header = GgufHeader(Path("x.gguf"), {"general.architecture": architecture, **metadata}, {})
-    document = config_document(GgufMetadata(header), architecture_named(architecture))
-    return parse_config({**document, "vocab_size": 16}, {})
+    return parsed_metadata(architecture, given)
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int8"])
@@ -189,26 +180,26 @@ def test_layers_are_told_by_heads_by_a_list_or_by_an_interval():
     [
         ("lfm2", {"attention__head_count_kv": [0, 2]}, "head_count_kv has 2 entries, .* 4 layers"),
         ("lfm2", {"attention__head_count_kv": [0, 0, 0, 0]}, "none of the 4 layers has"),
-        ("lfm2", {"attention__head_count_kv": [0, 2, 4, 0]}, "different numbers of heads"),
+        ("lfm2", {"attention__head_count_kv": [0, 2, 4, 0]}, "layers that differ in it"),
         ("lfm2", {"attention__head_count_kv": [0, "2", "2", 0]}, "head_count_kv is '2'"),
         ("lfm2", {"attention__sliding_window": 64}, "attention.sliding_window is 64"),
         ("lfm2", {"shortconv__l_cache": None}, "shortconv.l_cache is None, expected a number"),
-        ("lfm2", {"shortconv__l_cache": 3.5}, "conv_L_cache is 3.5"),
+        ("lfm2", {"shortconv__l_cache": 3.5}, "shortconv.l_cache is 3.5"),
         ("lfm2", {"expert_count": 32}, "mixtures of experts"),
         ("qwen35", {"attention__recurrent_layers": [True]}, "recurrent_layers has 1 entries"),
         ("qwen35", {"full_attention_interval": 0}, "full_attention_interval is 0"),
         ("qwen35", {"full_attention_interval": "4"}, "full_attention_interval is '4'"),
         ("qwen35", {"ssm__inner_size": 97}, "ssm.inner_size is 97, expected a multiple"),
         ("qwen35", {"ssm__time_step_rank": 0}, "ssm.inner_size is 96, expected a multiple"),
-        ("qwen35", {"ssm__group_count": 3}, "expected a multiple of linear_num_key_heads, 3"),
+        ("qwen35", {"ssm__group_count": 3}, "expected a multiple of ssm.group_count, 3"),
         ("qwen35", {"ssm__state_size": None}, "ssm.state_size is None, expected a number"),
-        ("qwen35", {"ssm__conv_kernel": 40}, "linear_conv_kernel_dim is 40, expected 2 to 8"),
+        ("qwen35", {"ssm__conv_kernel": 40}, "ssm.conv_kernel is 40, expected 2 to 8"),
         ("qwen35", {"nextn_predict_layers": 4}, "nextn_predict_layers is 4, expected 0 to 3"),
         ("qwen35", {"nextn_predict_layers": -1}, "nextn_predict_layers is -1, expected 0 to 3"),
-        ("qwen35", {"rope__dimension_count": 48}, "partial_rotary_factor is 2.0"),
+        ("qwen35", {"rope__dimension_count": 48}, "rope.dimension_count is 2.0"),
         ("granitehybrid", {"ssm__inner_size": 100}, "ssm.inner_size is 100, expected a multiple"),
         ("granitehybrid", {"ssm__time_step_rank": [8]}, r"time_step_rank is \[8\]"),
-        ("granitehybrid", {"ssm__group_count": 3}, "expected a multiple of mamba_n_groups, 3"),
+        ("granitehybrid", {"ssm__group_count": 3}, "expected a multiple of ssm.group_count, 3"),
         ("granitehybrid", {"attention__head_count_kv": [2] * 3}, "head_count_kv has 3 entries"),
         ("granitehybrid", {"expert_count": 62}, "expert_used_count is None"),
     ],

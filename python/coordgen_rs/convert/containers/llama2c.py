@@ -1,26 +1,25 @@
 """Legacy checkpoints of llama2.c: a header of seven numbers, then float32 weights.
 
-In: the path of a `.bin` file with `tok*.bin` beside it. Out: configuration, tensors under their
-Hugging Face names, and the tokenizer. llama2.c rotates neighbouring pairs (2i, 2i + 1) where our
-graphs rotate halves (i, i + head_dim / 2), so the rows of the query and key weights are reordered.
+In: the path of a `.bin` file with `tok*.bin` beside it. Out: what a Hugging Face directory of the
+same model would hold: config.json, tensors and tokenizer.json. llama2.c rotates neighbouring pairs
+(2i, 2i + 1) where our graphs rotate halves (i, i + head_dim / 2), so the rows of the query and key
+weights are reordered. Its tokenizer puts a space before the text, makes bytes of characters that
+are no piece, and of all neighbours whose join is a piece joins those with the best score first.
 """
 
-import dataclasses
+import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.containers.llama2c_tokenizer import convert_tokenizer
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.fields import Rotation
-from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.rope import read_rope
 from coordgen_rs.errors import CheckpointError
 
 _HEADER_BYTES = 7 * 4
@@ -28,75 +27,112 @@ _MAX_SIZE = 1 << 24
 """A larger number in the header means that the file is something else."""
 
 _BOS, _EOS = 1, 2
+_SPECIAL = ("<unk>", "<s>", "</s>")
+_FIRST_PIECE = len(_SPECIAL) + 256
+"""Ids below are the special tokens and the 256 bytes."""
 
 
-def open_llama2c(path: Path) -> Checkpoint:
-    """Opens a legacy checkpoint (the format of llama2.c's `run.c`).
+class Llama2cFile(NamedTuple):
+    """An opened checkpoint, in the words of Hugging Face."""
+
+    config: dict[str, Any]
+    """What its config.json would hold."""
+    tensors: dict[str, Tensor]
+    read_tokenizer: Callable[[], str]
+    """The text of a tokenizer.json; may raise CheckpointError."""
+
+
+def read_llama2c(path: Path) -> Llama2cFile:
+    """Reads a legacy checkpoint (the format of llama2.c's `run.c`).
 
     Raises:
         CheckpointError: The header makes no sense, or the file has another length than it says.
     """
-    config, num_positions = _read_header(path)
-    num_bytes, expected = path.stat().st_size, _num_bytes(config, num_positions)
+    sizes = _read_sizes(path)
+    num_bytes, expected = path.stat().st_size, _num_bytes(sizes)
     if num_bytes != expected:
         raise CheckpointError(f"{path} has {num_bytes} bytes, its header says {expected}")
     tensors: dict[str, Tensor] = {}
     offset = _HEADER_BYTES
-    for name, shape in _layout(config, num_positions):
+    for name, shape in _layout(sizes):
         if name:
-            weights = _Weights(path, name, shape, offset, _rotated_heads(name, config))
-            tensors[name] = Tensor(name, shape, weights.read_rows)
+            tensor = Tensor(name, shape, partial(_read_rows, path, name, shape, offset))
+            is_rotated = ".q_proj." in name or ".k_proj." in name
+            tensors[name] = tensor.halves(sizes.head_dim) if is_rotated else tensor
         offset += 4 * math.prod(shape)
-    return Checkpoint(config, tensors, partial(convert_tokenizer, path.parent, config.vocab_size))
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": sizes.dim,
+        "intermediate_size": sizes.hidden,
+        "num_hidden_layers": sizes.num_layers,
+        "num_attention_heads": sizes.num_heads,
+        "num_key_value_heads": sizes.num_kv_heads,
+        "vocab_size": sizes.num_tokens,
+        "max_position_embeddings": sizes.num_positions,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": sizes.vocab_size > 0,
+        "bos_token_id": _BOS,
+        # Stories are delimited by the begin token, and run.c stops there.
+        "eos_token_id": [_BOS, _EOS],
+    }
+    return Llama2cFile(config, tensors, partial(_tokenizer, path.parent, sizes.num_tokens))
 
 
-def _read_header(path: Path) -> tuple[ModelConfig, int]:
+@dataclass(frozen=True)
+class _Sizes:
+    """The header."""
+
+    dim: int
+    hidden: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    vocab_size: int
+    """Negative where the head is not the embedding."""
+    num_positions: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+    @property
+    def num_tokens(self) -> int:
+        return abs(self.vocab_size)
+
+
+def _read_sizes(path: Path) -> _Sizes:
+    """The header of a file.
+
+    Raises:
+        CheckpointError: It cannot be read, or is none.
+    """
     try:
         header = np.fromfile(path, "<i4", 7)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error}") from error
     sizes = [int(size) for size in header]
-    if len(sizes) != 7 or any(not 0 < size < _MAX_SIZE for size in [*sizes[:5], sizes[6]]):
-        raise CheckpointError(f"{path} is not a legacy checkpoint of llama2.c")
-    dim, hidden, num_layers, num_heads, num_kv_heads, vocab_size, num_positions = sizes
-    if dim % num_heads or num_heads % num_kv_heads or dim // num_heads % 2 or vocab_size == 0:
-        raise CheckpointError(f"{path} is not a legacy checkpoint of llama2.c")
-    config = ModelConfig(
-        family="llama",
-        hidden_size=dim,
-        ffn_size=hidden,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=dim // num_heads,
-        vocab_size=abs(vocab_size),
-        max_positions=num_positions,
-        rms_norm_eps=1e-5,
-        inv_freq=read_rope(Rotation({"rope_theta": 10_000.0}, dim // num_heads)).inv_freq,
-        tied_head=vocab_size > 0,
-        qkv_bias=False,
-        bos_token_id=_BOS,
-        # Stories are delimited by the begin token, and run.c stops there.
-        end_token_ids=[_BOS, _EOS],
-    )
-    return config, num_positions
+    if len(sizes) == 7 and all(0 < size < _MAX_SIZE for size in [*sizes[:5], sizes[6]]):
+        found = _Sizes(*sizes)
+        are_grouped = found.dim % found.num_heads == 0 == found.num_heads % found.num_kv_heads
+        if are_grouped and found.head_dim % 2 == 0 and found.vocab_size != 0:
+            return found
+    raise CheckpointError(f"{path} is not a legacy checkpoint of llama2.c")
 
 
-def _layout(config: ModelConfig, num_positions: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _layout(sizes: _Sizes) -> Iterator[tuple[str, tuple[int, ...]]]:
     """All tensors in the order of the file; the name is empty for what is not used."""
-    dim, head_dim = config.hidden_size, config.head_dim
-    yield "model.embed_tokens.weight", (config.vocab_size, dim)
-    for part, shape in _per_layer(config):
-        for layer in range(config.num_layers):
+    yield "model.embed_tokens.weight", (sizes.num_tokens, sizes.dim)
+    for part, shape in _per_layer(sizes):
+        for layer in range(sizes.num_layers):
             yield f"model.layers.{layer}.{part}.weight", shape
-    yield "model.norm.weight", (dim,)
-    yield "", (num_positions, head_dim)  # cosines and sines of the rotary embedding
-    if not config.tied_head:
-        yield "lm_head.weight", (config.vocab_size, dim)
+    yield "model.norm.weight", (sizes.dim,)
+    yield "", (sizes.num_positions, sizes.head_dim)  # cosines and sines of the rotary embedding
+    if sizes.vocab_size < 0:
+        yield "lm_head.weight", (sizes.num_tokens, sizes.dim)
 
 
-def _per_layer(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
-    dim, ffn, kv = config.hidden_size, config.ffn_size, config.num_kv_heads * config.head_dim
+def _per_layer(sizes: _Sizes) -> list[tuple[str, tuple[int, ...]]]:
+    dim, ffn, kv = sizes.dim, sizes.hidden, sizes.num_kv_heads * sizes.head_dim
     return [
         ("input_layernorm", (dim,)),
         ("self_attn.q_proj", (dim, dim)),
@@ -110,48 +146,136 @@ def _per_layer(config: ModelConfig) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def _num_bytes(config: ModelConfig, num_positions: int) -> int:
+def _num_bytes(sizes: _Sizes) -> int:
     """The length of the file, known before millions of layers of a damaged header are listed."""
-    a_layer = sum(math.prod(shape) for _, shape in _per_layer(config))
-    one = dataclasses.replace(config, num_layers=0)
-    others = sum(math.prod(shape) for _, shape in _layout(one, num_positions))
-    return _HEADER_BYTES + 4 * (config.num_layers * a_layer + others)
+    a_layer = sum(math.prod(shape) for _, shape in _per_layer(sizes))
+    others = sum(math.prod(shape) for _, shape in _layout(replace(sizes, num_layers=0)))
+    return _HEADER_BYTES + 4 * (sizes.num_layers * a_layer + others)
 
 
-def _rotated_heads(name: str, config: ModelConfig) -> int | None:
-    """The number of heads whose rows have to be reordered, None for other tensors."""
-    if ".q_proj." in name:
-        return config.num_heads
-    return config.num_kv_heads if ".k_proj." in name else None
+def _read_rows(
+    path: Path, name: str, shape: tuple[int, ...], offset: int, start: int, stop: int
+) -> NDArray[np.float32]:
+    """Rows `start..stop` of a tensor that begins at a byte of the file.
+
+    Raises:
+        CheckpointError: The file ends early, or cannot be read.
+    """
+    row_elements = math.prod(shape[1:])
+    count = (stop - start) * row_elements
+    try:
+        rows = np.fromfile(path, "<f4", count, offset=offset + 4 * start * row_elements)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if rows.size != count:
+        raise CheckpointError(f"{path} ends inside {name}")
+    return rows.astype(np.float32, copy=False).reshape(stop - start, *shape[1:])
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Where a tensor stands in the file."""
+def _tokenizer(directory: Path, vocab_size: int) -> str:
+    """The tokenizer.json for the only `tok*.bin` in a directory.
 
-    path: Path
-    name: str
-    shape: tuple[int, ...]
-    offset: int
-    num_rotated_heads: int | None
+    Raises:
+        CheckpointError: There is none, or more than one, or it is damaged.
+    """
+    found = sorted(directory.glob("tok*.bin"))
+    if len(found) != 1:
+        raise CheckpointError(f"{directory} holds {len(found)} tok*.bin files, expected one")
+    (path,) = found
+    try:
+        pieces = _read_pieces(path.read_bytes(), vocab_size)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    except (ValueError, struct.error) as error:
+        raise CheckpointError(f"{path} is not a llama2.c tokenizer: {error}") from error
+    vocabulary = {piece: token_id for token_id, (piece, _) in enumerate(pieces)}
+    if len(vocabulary) != len(pieces):
+        raise CheckpointError(f"{path} holds a piece twice")
+    return json.dumps(_document(vocabulary, _merges(pieces, vocabulary)), ensure_ascii=False)
 
-    def read_rows(self, start: int, stop: int) -> NDArray[np.float32]:
-        """Rows `start..stop`; raises CheckpointError if the file ends early."""
-        if self.num_rotated_heads is None:
-            return self._read(start, stop)
-        pairs = self._read(0, self.shape[0]).reshape(self.num_rotated_heads, -1, 2, self.shape[1])
-        halves = pairs.swapaxes(1, 2).reshape(self.shape)
-        return halves[start:stop]
 
-    def _read(self, start: int, stop: int) -> NDArray[np.float32]:
-        row_elements = math.prod(self.shape[1:])
-        count = (stop - start) * row_elements
-        try:
-            rows = np.fromfile(
-                self.path, "<f4", count, offset=self.offset + 4 * start * row_elements
-            )
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
-        if rows.size != count:
-            raise CheckpointError(f"{self.path} ends inside {self.name}")
-        return rows.astype(np.float32, copy=False).reshape(stop - start, *self.shape[1:])
+def _read_pieces(raw: bytes, vocab_size: int) -> list[tuple[str, float]]:
+    """Text and score of each piece.
+
+    Raises:
+        ValueError: The bytes are none, or hold another number of pieces.
+    """
+    pieces: list[tuple[str, float]] = []
+    offset = 4
+    while offset < len(raw):
+        score, length = struct.unpack_from("<fi", raw, offset)
+        offset += 8 + length
+        if length < 0 or offset > len(raw):
+            raise ValueError(f"it ends inside piece {len(pieces)}")
+        pieces.append((raw[offset - length : offset].decode("utf-8"), score))
+    if len(pieces) != vocab_size or vocab_size < _FIRST_PIECE:
+        raise ValueError(f"{len(pieces)} pieces, expected {vocab_size}")
+    # The file writes the two delimiters with line breaks around them, for printing.
+    special = [(name, 0.0) for name in _SPECIAL]
+    return special + pieces[len(_SPECIAL) :]
+
+
+def _merges(pieces: list[tuple[str, float]], vocabulary: dict[str, int]) -> list[list[str]]:
+    """Every way to join two pieces to a piece, best score first."""
+    joinable = {piece for piece, _ in pieces[_FIRST_PIECE:]}
+    ordered = sorted(pieces[_FIRST_PIECE:], key=lambda piece: -piece[1])
+    return [
+        [piece[:cut], piece[cut:]]
+        for piece, _ in ordered
+        for cut in range(1, len(piece))
+        if piece[:cut] in joinable and piece[cut:] in joinable
+    ]
+
+
+def _document(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, Any]:
+    begin = {"id": "<s>", "type_id": 0}
+    text = {"id": "A", "type_id": 0}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {
+                "id": vocabulary[name],
+                "content": name,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+                "special": True,
+            }
+            for name in _SPECIAL
+        ],
+        "normalizer": {"type": "Prepend", "prepend": " "},
+        "pre_tokenizer": None,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": begin}, {"Sequence": text}],
+            "pair": [
+                {"SpecialToken": begin},
+                {"Sequence": text},
+                {"Sequence": {**text, "id": "B"}},
+            ],
+            "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ],
+        },
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": "<unk>",
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": True,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }

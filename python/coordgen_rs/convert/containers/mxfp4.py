@@ -15,7 +15,7 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.containers.gguf.block_types import MOST_EXPONENT, float_rows
+from coordgen_rs.convert.containers.gguf.tensors import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.tensor import ReadBytes, StoredBlocks, Tensor
 from coordgen_rs.errors import CheckpointError
 

@@ -6,6 +6,7 @@ the stored bytes where products can be computed with these.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from coordgen_rs.errors import CheckpointError
 
 ReadBytes = Callable[[int, int], NDArray[np.uint8]]
 """Reads bytes `start..stop`, end open."""
+
+_ReadRows = Callable[[int, int], NDArray[Any]]
 
 PIECE_ELEMENTS = 1 << 21
 """Most elements (8 MiB as float32) that are read at a time, unless a single row is longer."""
@@ -30,48 +33,6 @@ class StoredBlocks:
     read_rows: Callable[[int, int], NDArray[np.uint8]]
     """Reads rows `start..stop` (end open), `(n, blocks, bytes of a block)`; may raise
     CheckpointError."""
-
-    def part(self, start: int) -> "StoredBlocks":
-        """The rows from `start` on."""
-
-        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
-            return self.read_rows(start + first, start + last)
-
-        return replace(self, read_rows=read_rows)
-
-    def every(self, step: int, first: int) -> "StoredBlocks":
-        """Each `step`th row, from `first` on."""
-
-        def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
-            return self.read_rows(start * step, stop * step)[first::step]
-
-        return replace(self, read_rows=read_rows)
-
-    def cut(self, parts: int) -> "StoredBlocks":
-        """Each row as so many, which have whole blocks."""
-
-        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
-            rows = self.read_rows(first // parts, -(-last // parts))
-            pieces = rows.reshape(rows.shape[0] * parts, -1, rows.shape[2])
-            return pieces[first % parts :][: last - first]
-
-        return replace(self, read_rows=read_rows)
-
-    def joined(self, spans: Sequence[tuple[int, int]]) -> "StoredBlocks":
-        """The rows of some spans one after the other."""
-
-        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
-            return np.concatenate([self.read_rows(*it) for it in _inside(spans, first, last)])
-
-        return replace(self, read_rows=read_rows)
-
-    def as_matrix(self, rows: int) -> "StoredBlocks":
-        """Of matrices of so many rows, the rows one below the other."""
-
-        def read_rows(first: int, last: int) -> NDArray[np.uint8]:
-            return _of_matrices(self.read_rows, rows, first, last)
-
-        return replace(self, read_rows=read_rows)
 
 
 @dataclass(frozen=True)
@@ -106,43 +67,40 @@ class Tensor:
 
     def part(self, start: int, stop: int) -> "Tensor":
         """Some rows as a tensor of their own: `start..stop`, end open."""
-
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            return self.read_rows(start + first, start + last)
-
-        return Tensor(
-            self.name,
-            (stop - start, *self.shape[1:]),
-            read_rows,
-            self.blocks and self.blocks.part(start),
-            self.stored_type,
-        )
+        return self.joined([(start, stop)])
 
     def joined(self, spans: Sequence[tuple[int, int]]) -> "Tensor":
         """The rows of some spans one after the other, `start, stop` each, end open."""
+        num_rows = sum(stop - start for start, stop in spans)
 
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            return np.concatenate([self.read_rows(*it) for it in _inside(spans, first, last)])
+        def of_spans(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
+            parts = [read(*it) for it in _inside(spans, first, last)]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-        return replace(
-            self,
-            shape=(sum(stop - start for start, stop in spans), *self.shape[1:]),
-            read_rows=read_rows,
-            blocks=self.blocks and self.blocks.joined(spans),
-        )
+        return self._arranged((num_rows, *self.shape[1:]), of_spans)
 
     def every(self, step: int, first: int) -> "Tensor":
         """Each `step`th row, from `first` on; the number of rows is a multiple of `step`."""
 
-        def read_rows(start: int, stop: int) -> NDArray[np.float32]:
-            return self.read_rows(start * step, stop * step)[first::step]
+        def of_all(read: _ReadRows, start: int, stop: int) -> NDArray[Any]:
+            return read(start * step, stop * step)[first::step]
 
-        return replace(
-            self,
-            shape=(self.shape[0] // step, *self.shape[1:]),
-            read_rows=read_rows,
-            blocks=self.blocks and self.blocks.every(step, first),
-        )
+        return self._arranged((self.shape[0] // step, *self.shape[1:]), of_all)
+
+    def halves(self, head_dim: int) -> "Tensor":
+        """The rows of each head whose neighbours are pairs, so that its halves are.
+
+        Rotations pair row 0 with row 1 in some files, and with row `head_dim / 2` in graphs.
+        """
+
+        def of_heads(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
+            low, high = first // head_dim, -(-last // head_dim)
+            rows = read(low * head_dim, high * head_dim)
+            pairs = rows.reshape(high - low, head_dim // 2, 2, *rows.shape[1:])
+            in_halves = pairs.swapaxes(1, 2).reshape(rows.shape)
+            return in_halves[first - low * head_dim : last - low * head_dim]
+
+        return self._arranged(self.shape, of_heads)
 
     def as_matrix(self) -> "Tensor":
         """Matrices `(n, rows, columns)` one below the other, `(n * rows, columns)`.
@@ -151,33 +109,48 @@ class Tensor:
         """
         count, rows, *columns = self.shape
 
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            return _of_matrices(self.read_rows, rows, first, last)
+        def of_matrices(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
+            low, high = first // rows, -(-last // rows)
+            found = read(low, high)
+            flat = found.reshape(-1, *found.shape[2:])
+            return flat[first - low * rows : last - low * rows]
 
-        return replace(
-            self,
-            shape=(count * rows, *columns),
-            read_rows=read_rows,
-            blocks=self.blocks and self.blocks.as_matrix(rows),
-        )
+        return self._arranged((count * rows, *columns), of_matrices)
 
     def cut(self, parts: int) -> "Tensor":
         """Each row of a matrix as so many of equal length, one after the other."""
         rows, columns = self.shape
         size, blocks = columns // parts, self.blocks
-
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            whole = self.read_rows(first // parts, -(-last // parts))
-            return whole.reshape(-1, size)[first % parts :][: last - first]
-
         if blocks is not None and size % weight_types()[blocks.weight_type][0]:
             blocks = None
-        return replace(
-            self,
-            shape=(rows * parts, size),
-            read_rows=read_rows,
-            blocks=blocks and blocks.cut(parts),
-        )
+
+        def of_rows(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
+            whole = read(first // parts, -(-last // parts))
+            pieces = whole.reshape(len(whole) * parts, -1, *whole.shape[2:])
+            return pieces[first % parts :][: last - first]
+
+        return replace(self, blocks=blocks)._arranged((rows * parts, size), of_rows)
+
+    def as_vector(self) -> "Tensor":
+        """The values of a matrix as one vector, row after row."""
+        rows, columns = self.shape if len(self.shape) == 2 else (self.shape[0], 1)
+
+        def read_rows(first: int, last: int) -> NDArray[np.float32]:
+            low = first // columns
+            values = self.read_rows(low, -(-last // columns)).ravel()
+            return values[first - low * columns : last - low * columns]
+
+        return replace(self, shape=(rows * columns,), read_rows=read_rows, blocks=None)
+
+    def as_row(self) -> "Tensor":
+        """The values of a vector as a matrix of one row."""
+        size = self.shape[-1]
+
+        def of_vector(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
+            values = read(0, size)
+            return values.reshape(1, size, *values.shape[2:])
+
+        return self._arranged((1, size), of_vector) if len(self.shape) == 1 else self
 
     def without_ones(self) -> "Tensor":
         """The same values without dimensions of 1 behind the first."""
@@ -187,6 +160,21 @@ class Tensor:
             return self.read_rows(first, last).reshape(last - first, *shape[1:])
 
         return replace(self, shape=shape, read_rows=read_rows)
+
+    def _arranged(
+        self, shape: tuple[int, ...], arranged: Callable[[_ReadRows, int, int], NDArray[Any]]
+    ) -> "Tensor":
+        """Rows and blocks in another order.
+
+        Args:
+            shape: That of the result.
+            arranged: Reads rows `start..stop` of the result from the rows that are there.
+        """
+        blocks = self.blocks and replace(
+            self.blocks, read_rows=partial(arranged, self.blocks.read_rows)
+        )
+        read_rows = partial(arranged, self.read_rows)
+        return replace(self, shape=shape, read_rows=read_rows, blocks=blocks, read_bytes=None)
 
     def times(self, scale: float, plus: float = 0.0) -> "Tensor":
         """Each value plus `plus`, times `scale`."""
@@ -247,40 +235,23 @@ def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
         others = sorted({str(tensor.shape) for tensor in tensors})
         raise CheckpointError(f"{name} has parts of the shapes {', '.join(others)}")
 
-    def read_rows(first: int, last: int) -> NDArray[np.float32]:
-        parts = _of_parts(shape[0], first, last)
-        return np.concatenate([tensors[part].read_rows(*its) for part, its in parts])
+    def of_parts(reads: Sequence[_ReadRows], first: int, last: int) -> NDArray[Any]:
+        rows = shape[0]
+        numbers = range(first // rows, -(-last // rows))
+        return np.concatenate(
+            [reads[it](max(first - it * rows, 0), min(last - it * rows, rows)) for it in numbers]
+        )
 
     blocks = [tensor.blocks for tensor in tensors if tensor.blocks is not None]
     is_kept = len(blocks) == len(tensors) and len({it.weight_type for it in blocks}) == 1
-
-    def read_blocks(first: int, last: int) -> NDArray[np.uint8]:
-        parts = _of_parts(shape[0], first, last)
-        return np.concatenate([blocks[part].read_rows(*its) for part, its in parts])
-
+    read_blocks = partial(of_parts, [it.read_rows for it in blocks])
     return Tensor(
         name,
         (len(tensors) * shape[0], shape[1]),
-        read_rows,
+        partial(of_parts, [it.read_rows for it in tensors]),
         StoredBlocks(blocks[0].weight_type, read_blocks) if is_kept else None,
         kinds.pop() if len(kinds) == 1 else None,
     )
-
-
-def _of_parts(rows: int, first: int, last: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Of parts with so many rows each, those with rows `first..last`, and which of theirs."""
-    for part in range(first // rows, -(-last // rows)):
-        start = part * rows
-        yield part, (max(first - start, 0), min(last - start, rows))
-
-
-def _of_matrices(
-    read: Callable[[int, int], NDArray[Any]], rows: int, first: int, last: int
-) -> NDArray[Any]:
-    """Rows `first..last` of matrices with so many rows, which `read` gives."""
-    low, high = first // rows, -(-last // rows)
-    found = read(low, high)
-    return found.reshape(-1, *found.shape[2:])[first - low * rows : last - low * rows]
 
 
 def _inside(spans: Sequence[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -18,20 +18,17 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from coordgen_rs.bundle.caches import LayerCache
+from coordgen_rs.convert.containers.directory import open_weights, read_json_file, read_tokenizer
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.containers.tokenizer_file import read_tokenizer
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.fields import flag, positive
-from coordgen_rs.convert.families.config.model import ModelConfig, parse_config
-from coordgen_rs.convert.families.hugging_face import (
-    ASSISTANTS,
-    open_weights,
-    read_json_file,
-)
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.family import Family
+from coordgen_rs.convert.families.table import FAMILIES, parse_config
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
-_FAMILIES = ("gemma4", "gemma4_unified")
-"""Families that have such drafters."""
+_TARGETS = {family.assistant: family for family in FAMILIES if family.assistant}
+"""The families that have such drafters, by the architecture of these."""
 _NUM_CLUSTERS, _CHOSEN_CLUSTERS = 2048, 32
 """What a config.json means by leaving them out."""
 _ORDERING, _CENTROIDS = "masked_embedding.token_ordering", "masked_embedding.centroids.weight"
@@ -104,9 +101,9 @@ def open_assistant(path: Path, target: Checkpoint) -> Assistant:
     """
     with _named(path):
         config = read_json_file(path / "config.json")
-        architecture = _architecture(config)
+        family = _target_family(config)
         _check_sizes(config, target.config)
-        own = _parsed(config, ASSISTANTS[architecture])
+        own = _parsed(config, family.architecture)
         found = replace(
             own,
             num_layers=target.config.num_layers + own.num_layers,
@@ -142,7 +139,7 @@ def check_config(path: Path) -> None:
         CheckpointError: It is missing or damaged.
     """
     with _named(path):
-        _architecture(read_json_file(path / "config.json"))
+        _target_family(read_json_file(path / "config.json"))
 
 
 @contextmanager
@@ -159,19 +156,19 @@ def _named(path: Path) -> Iterator[None]:
         raise error if str(path) in shown else type(error)(f"{path}: {shown}") from error
 
 
-def _architecture(config: dict[str, Any]) -> str:
-    """Which drafter a config.json is of.
+def _target_family(config: dict[str, Any]) -> Family:
+    """The family that a drafter's config.json drafts for.
 
     Raises:
-        UnsupportedModelError: It is of none that is known.
+        UnsupportedModelError: It is of no drafter that is known.
     """
     architectures = config.get("architectures")
-    for known in ASSISTANTS:
+    for known, family in _TARGETS.items():
         if architectures == [known]:
-            return known
+            return family
     raise UnsupportedModelError(
         f"config.json: architectures {architectures!r:.80} is no drafter, only "
-        f"{', '.join(ASSISTANTS)}"
+        f"{', '.join(_TARGETS)}"
     )
 
 
@@ -181,8 +178,9 @@ def _check_sizes(config: dict[str, Any], target: ModelConfig) -> None:
     Raises:
         CheckpointError: It was not; the message names what differs.
     """
-    if target.family not in _FAMILIES:
-        raise CheckpointError(f"it drafts for {' and '.join(_FAMILIES)}, not for {target.family}")
+    names = [family.name for family in _TARGETS.values()]
+    if target.family not in names:
+        raise CheckpointError(f"it drafts for {' and '.join(names)}, not for {target.family}")
     text = config.get("text_config")
     if not isinstance(text, dict):
         raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")

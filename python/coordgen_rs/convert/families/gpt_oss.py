@@ -1,8 +1,9 @@
-"""gpt-oss: what its config.json and its tensors say, in the words of others.
+"""gpt-oss: what its files say, in the words of others.
 
-In: a parsed config.json; tensors by name. Out: the same in Llama's and Qwen3-MoE's words. Its
-experts' activation has a limit that no option of the graphs changes, so another is refused. Rows of
-gates and of ups take turns in its checkpoints, in MXFP4 or, column by column, in floats.
+In: the fields of a config.json, or of a GGUF file; tensors by name. Out: the same in Llama's and
+Qwen3-MoE's words. Its experts' activation has a limit that no option of the graphs changes, so
+another is refused. Rows of gates and of ups take turns in its checkpoints, in MXFP4 or, column by
+column, in floats.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,15 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.mxfp4 import unpacked
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
-from coordgen_rs.convert.families.config.experts import Experts
-from coordgen_rs.convert.families.config.fields import flag, positive, refused
-from coordgen_rs.convert.families.mixtures import read_experts
+from coordgen_rs.convert.families.config.experts import PARTS, Experts, read_experts
+from coordgen_rs.convert.families.config.fields import flag, pattern_layers, positive, refused
+from coordgen_rs.convert.families.family import Family
+from coordgen_rs.convert.families.gguf import (
+    EXPERTS,
+    NORM_BEHIND_ATTENTION,
+    SOFTMAX_OF_CHOSEN,
+    Gguf,
+    expert_fields,
+    window_fields,
+)
 from coordgen_rs.errors import CheckpointError
 
-GPT_OSS = "GptOssForCausalLM"
-GPT_OSS_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: dict[str, Any] = {
     "vocab_size": 201_088,
     "hidden_size": 2880,
     "intermediate_size": 2880,
@@ -51,14 +60,13 @@ _ACTIVATION = {"swiglu_alpha": 1.702, "swiglu_limit": 7.0}
 """By which gates are multiplied before the sigmoid, and what they and ups are clamped to."""
 _GATE_UP, _DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 _BIAS = "_bias"
-_ROUTER, _USUAL_ROUTER = ".mlp.router.", ".mlp.gate."
 _FLOATS = {"F32": "<f4", "F16": "<f2"}
 """How numpy calls types of floats; it has no BF16."""
 Turned = Callable[[Tensor, int], NDArray[np.float32]]
 """Reads the columns of one of a tensor's matrices, by its number, as rows."""
 
 
-def gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
+def _gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
     """A config.json of gpt-oss with the rotation that it means by telling of none.
 
     Raises:
@@ -78,7 +86,7 @@ def gpt_oss_fields(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **words}
 
 
-def gpt_oss_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
+def _gpt_oss_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
     """Those of gpt-oss: in every layer; shares are the softmax over the chosen alone.
 
     Raises:
@@ -99,15 +107,14 @@ def gpt_oss_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
             prefix, parts = name.partition("gate_up_proj")[0], _parts(name, tensor, turned)
             kind = "bias" if name.endswith(_BIAS) else "weight"
             found |= {
-                f"{prefix}{part}.{kind}": it
-                for part, it in zip(("gate_proj", "up_proj"), parts, strict=True)
+                f"{prefix}{part}.{kind}": it for part, it in zip(PARTS[:2], parts, strict=True)
             }
         elif name.endswith(_DOWN):
             found[f"{name}.weight"] = _by_rows(tensor, turned)
         elif name.endswith(_DOWN + _BIAS):
             found[f"{name.removesuffix(_BIAS)}.bias"] = tensor
         else:
-            found[name.replace(_ROUTER, _USUAL_ROUTER)] = tensor
+            found[name] = tensor
     return found
 
 
@@ -174,3 +181,44 @@ def last_turned() -> Turned:
 def _turned(matrices: Tensor, number: int) -> NDArray[np.float32]:
     """Columns of a matrix as rows."""
     return np.ascontiguousarray(matrices.read_rows(number, number + 1)[0].T)
+
+
+def _gguf_fields(metadata: GgufMetadata) -> dict[str, Any]:
+    """Its experts and windows.
+
+    Raises:
+        CheckpointError: A value is missing or no number.
+        UnsupportedModelError: Experts are chosen in another way.
+    """
+    sizes = expert_fields(metadata, SOFTMAX_OF_CHOSEN)
+    return {
+        **window_fields(metadata, 2),
+        "num_local_experts": sizes["num_experts"],
+        "num_experts_per_tok": sizes["num_experts_per_tok"],
+        "intermediate_size": sizes["moe_intermediate_size"],
+    }
+
+
+GPT_OSS = Family(
+    "gpt_oss",
+    "GptOssForCausalLM",
+    _DEFAULTS,
+    _gpt_oss_fields,
+    qkv_bias=True,
+    out_bias=True,
+    has_sinks=True,
+    quantized_by="mxfp4",
+    window_rule=pattern_layers,
+    has_layer_types=True,
+    experts=_gpt_oss_experts,
+    names={".mlp.router.": ".mlp.gate."},
+    tensors=gpt_oss_tensors,
+    gguf=(
+        Gguf(
+            "gpt-oss",
+            NORM_BEHIND_ATTENTION | EXPERTS,
+            fields=_gguf_fields,
+            whole_names={"attn_sinks.weight": "self_attn.sinks"},
+        ),
+    ),
+)

@@ -1,22 +1,69 @@
-"""Which format a checkpoint has: the path that a user gives, opened.
+"""From the path that a user gives to a `Checkpoint`: its container, and the family inside.
 
-In: a path, or a name of the Hugging Face Hub. Out: a `Checkpoint`; each format is its reader's.
+In: a path, or a name of the Hugging Face Hub. Out: a `Checkpoint`, whose tensors have Llama's
+names. Of a model that also sees pictures, what a checkpoint of its language model alone would hold:
+pictures cannot be read. Only headers are read.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer
 
+from coordgen_rs.convert.containers.directory import (
+    open_weights,
+    read_json_file,
+    read_tokenizer,
+    read_tokenizer_json,
+)
+from coordgen_rs.convert.containers.gguf.chat import chat_templates, generation_config
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
+from coordgen_rs.convert.containers.gguf.parts import read_parts
+from coordgen_rs.convert.containers.gguf.tensors import open_tensor
+from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
 from coordgen_rs.convert.containers.hub import fetch, hub_name
-from coordgen_rs.convert.containers.llama2c import open_llama2c
-from coordgen_rs.convert.containers.tokenizer_file import read_tokenizer_json
-from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.hugging_face import open_hugging_face, read_config
-from coordgen_rs.errors import CheckpointError
+from coordgen_rs.convert.containers.llama2c import read_llama2c
+from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.checkpoint import Checkpoint, read_tensors
+from coordgen_rs.convert.families.config.experts import (
+    PARTS,
+    ROUTER,
+    halved_experts,
+    matrices_of_experts,
+)
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.config.recurrent import matrices_of_recurrent_layers
+from coordgen_rs.convert.families.family import Family, model_config
+from coordgen_rs.convert.families.gguf import ROPE_TENSORS, Gguf, config_fields, named_by_file
+from coordgen_rs.convert.families.table import (
+    FAMILIES,
+    family_of,
+    gguf_family_of,
+    parse_config,
+)
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
+from coordgen_rs.text.chat_files import read_templates
+
+_OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")
+"""Fields that the whole may have instead of its part."""
+_OTHER_EMBEDDING = "mtp_use_dedicated_embeddings"
+_PREFIXES = {
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "model.mtp.": "mtp.",
+    "language_model.lm_head.": "lm_head.",
+}
+"""What names of tensors begin with, before and since transformers 5, and without the rest."""
+_ALONE = ("lm_head.", "mtp.")
+"""What names begin with that are the same without the rest."""
+_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
+_EXPERTS_BIASES = (f"{ROUTER}.bias", *(f".experts.{part}.bias" for part in PARTS))
+_ROTATED = (".q_proj.", ".k_proj.")
 
 
 def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
@@ -35,6 +82,16 @@ def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
     if tokenizer is None:
         return source
     return replace(source, read_tokenizer=partial(_given_tokenizer, tokenizer, source))
+
+
+def read_config(path: Path) -> ModelConfig:
+    """What config.json and generation_config.json in a directory say.
+
+    Raises:
+        CheckpointError: One is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    return parse_config(text_config(read_json_file(path / "config.json")), _read_generation(path))
 
 
 def fetched(
@@ -87,9 +144,6 @@ def _open(path: Path) -> Checkpoint:
     if (path / "config.json").is_file():
         return open_hugging_face(path)
     if path.is_file() and _is_gguf(path):
-        # The gguf package is large, and of no use for others.
-        from coordgen_rs.convert.families.gguf.model_file import open_gguf
-
         return open_gguf(path)
     if path.is_file() and path.suffix == ".bin":
         return open_llama2c(path)
@@ -124,3 +178,199 @@ def _what_it_is(path: Path) -> str:
     if path.is_file():
         return "is no GGUF file; give one, or a directory with a config.json"
     return "holds no config.json and no GGUF file, and no single llama2.c .bin file"
+
+
+def open_hugging_face(path: Path) -> Checkpoint:
+    """Opens a directory.
+
+    Raises:
+        CheckpointError: Something is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    tensors = open_weights(path)
+    whole = read_json_file(path / "config.json")
+    config = text_config(whole)
+    if config is not whole:
+        tensors = text_tensors(tensors)
+        # Where neither part says it, a head of its own tells.
+        config = {"tie_word_embeddings": "lm_head.weight" not in tensors, **config}
+    if config.get(_OTHER_EMBEDDING):  # a head for further tokens that the graphs cannot do
+        tensors = {name: it for name, it in tensors.items() if not name.startswith("mtp.")}
+    parsed = model_config(family_of(config), config, _read_generation(path))
+    tensors = _usual(tensors, family_of(config), parsed)
+    read_chat = partial(read_templates, path)
+    return Checkpoint(
+        parsed, read_tensors(tensors, parsed), partial(read_tokenizer, path), read_chat
+    )
+
+
+def _read_generation(path: Path) -> dict[str, Any]:
+    generation = path / "generation_config.json"
+    return read_json_file(generation) if generation.exists() else {}
+
+
+def _usual(tensors: dict[str, Tensor], family: Family, config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors of a directory in Llama's and Qwen3-MoE's names and shapes.
+
+    Raises:
+        CheckpointError: One has a shape that it never has.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        for part, usual in family.names.items():
+            name = name.replace(part, usual)
+        found[name] = tensor
+    found = family.tensors(found)
+    if config.experts is not None:
+        found = halved_experts(matrices_of_experts(found), config.experts.num)
+    return found if config.recurrent is None else matrices_of_recurrent_layers(found)
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of the language model inside, or the same if that is all there is.
+
+    Raises:
+        CheckpointError: There is none inside.
+        UnsupportedModelError: It is of a kind that is not supported, or a drafter.
+    """
+    architectures = config.get("architectures")
+    drafter = next((it.assistant for it in FAMILIES if architectures == [it.assistant]), None)
+    if drafter is not None:
+        raise UnsupportedModelError(
+            f"config.json: {drafter} drafts for another model: export that one, with this "
+            "one as --assistant"
+        )
+    inside = [(it.inside, it) for it in FAMILIES if it.inside is not None]
+    parts = {kind: family for (whole, kind), family in inside if architectures == [whole]}
+    if not parts:
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")
+    kind = text.get("model_type", next(iter(parts)))
+    if not isinstance(kind, str) or kind not in parts:
+        raise UnsupportedModelError(
+            f"config.json: text_config has the model_type {kind!r:.60}, which is not supported, "
+            f"only {', '.join(parts)}"
+        )
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {**outside, **text, "architectures": [parts[kind].architecture]}
+
+
+def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the language model inside, under the names that they have alone."""
+    found = {}
+    for name, tensor in tensors.items():
+        for prefix, alone in _PREFIXES.items():
+            if name.startswith(prefix):
+                found[alone + name.removeprefix(prefix)] = tensor
+        if name.startswith(_ALONE):
+            found[name] = tensor
+    return found
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Opens a GGUF file, which may be in parts.
+
+    Raises:
+        CheckpointError: It is damaged, or lacks something; or it is not the first part.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    header = read_parts(path)
+    metadata = GgufMetadata(header)
+    family, gguf = gguf_family_of(metadata)
+    config = read_metadata(metadata)
+    tensors, config = family.arranged(_named(metadata, gguf, config), config)
+    if config.experts is not None:
+        tensors = halved_experts(tensors, config.experts.num)
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    return Checkpoint(
+        config,
+        read_tensors(tensors, config),
+        partial(tokenizer_json, header),
+        partial(chat_templates, header),
+        tokens=tokens if isinstance(tokens, list) else [],
+        is_gguf=True,
+    )
+
+
+def read_metadata(metadata: GgufMetadata) -> ModelConfig:
+    """What the metadata of a GGUF file says.
+
+    Raises:
+        CheckpointError: A key is missing or malformed.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    family, gguf = gguf_family_of(metadata)
+    fields = config_fields(metadata, gguf)
+    with named_by_file(metadata, gguf):
+        config = model_config(family, fields, generation_config(metadata.header))
+    # llama.cpp's converter has added the offset of Gemma and Qwen3.5 to the weights.
+    return replace(config, norm_offset=0.0)
+
+
+def _named(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors of a GGUF file by their Hugging Face names, with halves of heads as pairs.
+
+    Raises:
+        UnsupportedModelError: A tensor has no such name, or is a bias that the graphs do not add.
+        CheckpointError: A tensor has a shape that its kind never has.
+    """
+    path, layers, blocks = metadata.header.path, metadata.layers, metadata.blocks
+    names = gguf.tensor_names(layers)
+    left_out = (*ROPE_TENSORS, *(f"blk.{number}." for number in range(layers, blocks)))
+    if blocks == layers + 1:
+        names |= _next_names(gguf, metadata.header, layers)
+    biases = _biases(config)
+    tensors = {}
+    for stored in metadata.header.tensors.values():
+        name = names.get(stored.name)
+        if name is None and stored.name.startswith(left_out):
+            continue
+        if name is None:
+            raise UnsupportedModelError(
+                f"{path}: the tensor {stored.name} is not one of this kind of model"
+            )
+        if name.endswith(".bias") and not name.endswith(biases):
+            raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
+        tensor = replace(open_tensor(stored), name=name)
+        if gguf.rotates_neighbours and any(part in name for part in _ROTATED):
+            if tensor.shape[0] % config.head_dim:
+                raise CheckpointError(
+                    f"{path}: {stored.name} has no whole heads of {config.head_dim} rows"
+                )
+            tensor = tensor.halves(config.head_dim)
+        tensors[name] = tensor
+    return tensors
+
+
+def _biases(config: ModelConfig) -> tuple[str, ...]:
+    """What the names of the biases end with that the graphs add; no metadata tells of others."""
+    found: tuple[str, ...] = _BIASES if config.qkv_bias else ()
+    if config.out_bias:
+        found += ("self_attn.o_proj.bias",)
+    if config.experts is not None and config.experts.has_biases:
+        found += _EXPERTS_BIASES
+    if config.recurrent is not None and config.recurrent.tensors.has_bias:
+        found += (f"{config.recurrent.tensors.convolution}.bias",)
+    return found
+
+
+def _next_names(gguf: Gguf, header: GgufHeader, block: int) -> dict[str, str]:
+    """The names of a head for further tokens; none where it is not like that of Qwen3.5.
+
+    That reads the model's own embedding, and is scored by its own output layer.
+    """
+    names = gguf.next_token_names(block)
+    beside = {name for name in header.tensors if name.startswith(f"blk.{block}.nextn.")}
+    return names if beside == {name for name in names if ".nextn." in name} else {}
+
+
+def open_llama2c(path: Path) -> Checkpoint:
+    """Opens a legacy checkpoint of llama2.c.
+
+    Raises:
+        CheckpointError: The header makes no sense, or the file has another length than it says.
+    """
+    found = read_llama2c(path)
+    return Checkpoint(parse_config(found.config, {}), found.tensors, found.read_tokenizer)

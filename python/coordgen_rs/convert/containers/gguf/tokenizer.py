@@ -15,7 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 
-from coordgen_rs.convert.containers.gguf.ends import (
+from coordgen_rs.convert.containers.gguf.chat import (
     CONTROL,
     NORMAL,
     UNKNOWN,
@@ -24,13 +24,10 @@ from coordgen_rs.convert.containers.gguf.ends import (
 )
 from coordgen_rs.convert.containers.gguf.header import GgufHeader
 from coordgen_rs.convert.containers.gguf.pre_tokenizers import pre_tokenizer_named
-from coordgen_rs.convert.containers.gguf.sentence_pieces import (
-    sentence_piece_tokenizer,
-    spaced_tokenizer,
-)
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.text.package_errors import package_errors_as
 
+_SPACE = "▁"
 _MOST_PIECE = 1 << 12
 """Characters of a piece; no known one is longer, and the ways to cut it are as many."""
 
@@ -173,36 +170,57 @@ def _merged_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     Raises:
         CheckpointError: Its merges are missing or damaged.
     """
-    kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-    unknown = next((token for token, kind in kinds if kind == UNKNOWN), None)
-    merges, numbers = _merges(vocabulary), _numbers(vocabulary)
-    with _errors(vocabulary):
-        model = BPE(
-            vocab=numbers, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True
-        )
-        tokenizer = spaced_tokenizer(model)
-    return tokenizer, True
+    return _pieces(vocabulary, _merges(vocabulary), add_space=False), True
 
 
-def _sentence_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+def _scored_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     """A SentencePiece tokenizer, which puts the begin token before a text by default.
+
+    Of all neighbours whose join is a piece, those with the best score are joined first.
 
     Raises:
         CheckpointError: Its scores are missing or damaged.
     """
-    scores = vocabulary.values("scores", (int, float))
-    if len(scores) != len(vocabulary.tokens) or not all(map(math.isfinite, scores)):
+    tokens, scores = vocabulary.tokens, vocabulary.values("scores", (int, float))
+    if len(scores) != len(tokens) or not all(map(math.isfinite, scores)):
         raise CheckpointError(f"{vocabulary.path}: tokens and scores do not agree")
-    kinds = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+    numbers, merges = _numbers(vocabulary), []
+    for number in sorted(range(len(tokens)), key=lambda number: -scores[number]):
+        if vocabulary.kinds[number] in (NORMAL, USER_DEFINED):
+            piece = tokens[number]
+            cuts = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+            found = [cut for cut in cuts if cut[0] in numbers and cut[1] in numbers]
+            merges += sorted(found, key=lambda cut: (numbers[cut[0]], numbers[cut[1]]))
+    return _pieces(vocabulary, merges, add_space=vocabulary.flag("add_space_prefix", True)), True
+
+
+def _pieces(
+    vocabulary: _Vocabulary, merges: list[tuple[str, str]], *, add_space: bool
+) -> Tokenizer:
+    """A tokenizer whose pieces have U+2581 for spaces, and bytes for characters that are none.
+
+    Args:
+        vocabulary: The pieces.
+        merges: Which of them are joined, the first of them first.
+        add_space: Whether a space is put before a text.
+
+    Raises:
+        CheckpointError: The vocabulary is damaged.
+    """
+    kinds, numbers = zip(vocabulary.tokens, vocabulary.kinds, strict=True), _numbers(vocabulary)
+    unknown = next((token for token, kind in kinds if kind == UNKNOWN), None)
+    replace = normalizers.Replace(" ", _SPACE)
+    decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
     with _errors(vocabulary):
-        tokenizer = sentence_piece_tokenizer(
-            vocabulary.tokens,
-            scores,
-            [kind in (NORMAL, USER_DEFINED) for kind in vocabulary.kinds],
-            next((token for token, kind in kinds if kind == UNKNOWN), None),
-            add_space=vocabulary.flag("add_space_prefix", True),
+        tokenizer = Tokenizer(
+            BPE(vocab=numbers, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
         )
-    return tokenizer, True
+        tokenizer.normalizer = replace
+        if add_space:
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
+            decoding.append(decoders.Strip(" ", 1, 0))
+        tokenizer.decoder = decoders.Sequence(decoding)
+    return tokenizer
 
 
 def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, begins: bool) -> None:
@@ -220,4 +238,4 @@ def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, begins: bool) -> No
     )
 
 
-_BUILDERS = {"gpt2": _byte_level, "llama": _sentence_pieces, "gemma4": _merged_pieces}
+_BUILDERS = {"gpt2": _byte_level, "llama": _scored_pieces, "gemma4": _merged_pieces}

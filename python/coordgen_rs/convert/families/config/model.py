@@ -1,35 +1,16 @@
-"""What the exporter must know of a model, read from a Hugging Face config.json.
-
-In: the parsed config.json (and generation_config.json). Out: a `ModelConfig`.
-Everything that the graphs cannot do is refused by name, never ignored.
-"""
+"""What the exporter must know of a model, whatever file and family it is of."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.bundle.manifest import ModelShape
-from coordgen_rs.bundle.recommended import Recommended, recommended
+from coordgen_rs.bundle.recommended import Recommended
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.convert.families.config.experts import Experts
-from coordgen_rs.convert.families.config.fields import (
-    number,
-    positive,
-    recurrent_layers,
-    rotations,
-    sliding_window,
-    suppressed_token_ids,
-    token_ids,
-    unrotated_layers,
-)
 from coordgen_rs.convert.families.config.recurrent import Recurrent
-from coordgen_rs.convert.families.config.rope import QUERY_BETA, read_query_scaling, read_ropes
-from coordgen_rs.convert.families.table import family_of
-from coordgen_rs.errors import UnsupportedModelError
 
 Activation = Literal["silu", "gelu_tanh"]
-
-_LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
 
 
 @dataclass(frozen=True)
@@ -176,98 +157,3 @@ class ModelConfig(ModelShape):
             window=None if window is not None and context <= window else window,
             query_scaling=None if scaling is not None and context <= scaling.period else scaling,
         )
-
-
-def parse_config(config: dict[str, Any], generation: dict[str, Any]) -> ModelConfig:
-    """Reads a config.json and, where there is one, a generation_config.json (else an empty dict).
-
-    Raises:
-        UnsupportedModelError: The exporter cannot do this model.
-        CheckpointError: A field is missing or malformed.
-    """
-    family, config = family_of(config)
-    hidden_size = positive(config, "hidden_size")
-    num_layers = positive(config, "num_hidden_layers")
-    num_heads = positive(config, "num_attention_heads")
-    num_kv_heads = positive(config, "num_key_value_heads", num_heads)
-    head_dim = positive(config, "head_dim", hidden_size // num_heads)
-    if num_heads % num_kv_heads or head_dim < 2 or head_dim % 2:
-        raise UnsupportedModelError(
-            f"config.json: {num_heads} heads over {num_kv_heads} key/value heads of "
-            f"dimension {head_dim} cannot be grouped and rotated"
-        )
-    vocab_size = positive(config, "vocab_size")
-    bos_token_ids = token_ids("bos_token_id", config, generation, vocab_size)
-    end_token_ids = token_ids("eos_token_id", config, generation, vocab_size)
-    ffn_size = positive(config, "intermediate_size")
-    max_positions = positive(config, "max_position_embeddings")
-    rms_norm_eps = number(config, "rms_norm_eps")
-    window, window_layers = sliding_window(
-        config,
-        num_layers,
-        family.window_rule,
-        family.has_layer_types,
-        has_recurrent=family.recurrent is not None,
-    )
-    recurrent, without_attention = None, recurrent_layers(config, num_layers)
-    if family.recurrent is not None and without_attention:
-        recurrent = family.recurrent(config, hidden_size)
-    unrotated = frozenset(unrotated_layers(config, num_layers))
-    options = {**family.scalars(config, hidden_size), **family.options(config)}
-    caches = options.get("caches")
-    found = rotations(
-        config,
-        head_dim if caches is None else caches[-1].head_dim,
-        by_kind=family.rotates_by_kind,
-        rotates_part=family.rotates_part,
-        window_head_dim=head_dim,
-    )
-    rope, window_rope = read_ropes(found)
-    query_scaling = None
-    if family.scales_queries:
-        query_scaling = read_query_scaling(found[0].parameters)
-    elif found[0].parameters.get(QUERY_BETA):
-        beta = found[0].parameters[QUERY_BETA]
-        raise UnsupportedModelError(
-            f"config.json: {QUERY_BETA} = {beta!r:.60} is not supported in {family.name}"
-        )
-    return ModelConfig(
-        family=family.name,
-        hidden_size=hidden_size,
-        ffn_size=ffn_size,
-        num_layers=num_layers,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        vocab_size=vocab_size,
-        max_positions=rope.most_positions or max_positions,
-        rms_norm_eps=rms_norm_eps,
-        inv_freq=rope.inv_freq,
-        tied_head=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=family.qkv_bias,
-        out_bias=family.out_bias,
-        has_sinks=family.has_sinks,
-        bos_token_id=bos_token_ids[0] if bos_token_ids else None,
-        end_token_ids=end_token_ids,
-        qk_norm=family.qk_norm,
-        window=window,
-        window_layers=window_layers,
-        wide_qk_norm=family.norms_behind,
-        input_norms=not family.norms_behind,
-        output_norms=family.is_gemma or family.norms_behind,
-        norm_offset=family.norm_offset,
-        activation="gelu_tanh" if family.is_gemma else "silu",
-        is_fused=family.is_fused,
-        rope_factor=rope.factor,
-        query_scaling=query_scaling,
-        gated_attention=family.gated_attention,
-        recurrent=recurrent,
-        recurrent_layers=without_attention,
-        experts=None if family.experts is None else family.experts(config, num_layers),
-        unrotated_layers=unrotated,
-        window_inv_freq=None if window_rope is None else window_rope.inv_freq,
-        suppressed_token_ids=suppressed_token_ids(generation, vocab_size),
-        recommended=recommended(generation),
-        why_most_positions=_LONGROPE_LIMIT if rope.most_positions else "",
-        **options,
-    )

@@ -1,13 +1,29 @@
 """The recurrent layers that a model may have in place of attention: their sizes and their tensors.
 
-In: sizes, as a family's config.json tells them (`families.py`). Out: which tensors a layer has and
-how large they are, under the names of transformers but for `A`, which is -exp(A_log).
+In: sizes, as a family's config.json tells them; the tensors of a checkpoint. Out: which tensors a
+layer has and how large they are, under the names of transformers but for `A`, which is
+-exp(A_log). What no layer of a family can be is refused, with the model and the layer named.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coordgen_rs.bundle.recurrent import RecurrentKind
+from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.config.fields import FULL, positive
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+
+_LEAST_TAPS, _MOST_TAPS = 2, 8
+"""Of a convolution; those of known models have 3 and 4."""
+_MOST_CHANNELS = 1 << 20
+_MOST_STATE = 1 << 28
+"""Numbers of a layer's state; no known model has as many, a damaged file may."""
+_CONVOLUTIONS = (".conv.conv.weight", ".conv1d.weight")
+_LOGARITHM, _ITSELF = ".A_log", ".A"
 
 
 @dataclass(frozen=True)
@@ -141,3 +157,77 @@ class SelectiveState:
 
 
 Recurrent = ShortConvolution | DeltaNet | SelectiveState
+
+
+def layer_kinds(model: str, kinds: Sequence[Any], known: Mapping[str, str]) -> list[str]:
+    """The kinds of layers in the words of `known`.
+
+    Raises:
+        UnsupportedModelError: One is not known, or none has attention.
+    """
+    for layer, kind in enumerate(kinds):
+        if not isinstance(kind, str) or kind not in known:
+            raise UnsupportedModelError(
+                f"config.json: layer_types: layer {layer} of {len(kinds)} is of the kind "
+                f"{kind!r:.60}, which is not supported in {model}, only {', '.join(known)}"
+            )
+    found = [known[kind] for kind in kinds]
+    if FULL not in found:
+        raise UnsupportedModelError(
+            f"config.json: layer_types: none of the {len(kinds)} layers has attention, which "
+            f"is not supported in {model}"
+        )
+    return found
+
+
+def read_taps(config: Mapping[str, Any], name: str, default: int) -> int:
+    """The taps of a convolution.
+
+    Raises:
+        CheckpointError: There are too few or too many.
+    """
+    taps = positive(config, name, default)
+    if not _LEAST_TAPS <= taps <= _MOST_TAPS:
+        raise CheckpointError(
+            f"config.json: {name} is {taps}, expected {_LEAST_TAPS} to {_MOST_TAPS}"
+        )
+    return taps
+
+
+def check_sizes(prefix: str, channels: int, state: int) -> None:
+    """Refuse what no model has.
+
+    Raises:
+        CheckpointError: The layers are too large to be any.
+    """
+    if channels > _MOST_CHANNELS or state > _MOST_STATE:
+        raise CheckpointError(
+            f"config.json: {prefix}* give {channels} channels and a state of {state} numbers, "
+            f"expected {_MOST_CHANNELS} and {_MOST_STATE} at most"
+        )
+
+
+def matrices_of_recurrent_layers(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, of which convolutions are matrices, and no logarithms decays."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith(_CONVOLUTIONS):
+            found[name] = tensor.without_ones()
+        elif name.endswith(_LOGARITHM):
+            found[name.removesuffix(_LOGARITHM) + _ITSELF] = _decay(tensor)
+        else:
+            found[name] = tensor
+    return found
+
+
+def _decay(logarithms: Tensor) -> Tensor:
+    """What a state decays by in a step of 1, as its logarithm: -exp of what is stored."""
+
+    def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+        with np.errstate(over="ignore"):
+            decays = -np.exp(logarithms.read_rows(start, stop))
+        if not np.isfinite(decays).all():
+            raise CheckpointError(f"{logarithms.name} holds what is no logarithm of a decay")
+        return decays
+
+    return Tensor(logarithms.name, logarithms.shape, read_rows)

@@ -1,15 +1,21 @@
-"""The keys of a GGUF file's architecture that llama.cpp reads, and that nothing here has read.
+"""The metadata of a GGUF file, checked where it is read, and that nothing is left unread.
 
-In: the metadata, behind all who read it. Out: nothing, or an error that names a key which changes
-the arithmetic. Keys that llama.cpp does not know change nothing there, nor here.
+In: the header. Out: a text, or a number of the file's architecture; how many layers it has; an
+error that names a key which llama.cpp reads, which changes the arithmetic, and which nothing here
+has read. Keys that llama.cpp does not know change nothing there, nor here.
 Source: llama.cpp's `llama-arch.cpp` (names) and `llama-model.cpp` (what they do).
 """
 
 import math
 from typing import Any
 
-from coordgen_rs.convert.containers.gguf.values import GgufMetadata
-from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.tensors import open_tensor
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+
+_MOST_LAYERS = 1 << 12
+_BY_LAYER = ("attention.head_count", "attention.head_count_kv", "feed_forward_length")
+"""Numbers that a file may tell for each layer."""
 
 CHANGE_NOTHING = {
     *("vocab_size", "tensor_data_layout", "pooling_type"),
@@ -77,6 +83,132 @@ _SAME_AS = {
     "rope.freq_base_swa": ("rope.freq_base",),
 }
 """Those that have no effect where they repeat the first of these that is there."""
+
+
+class GgufMetadata:
+    """The metadata of one file, by the names that its architecture gives them.
+
+    `read` holds the names of the values that were asked for, whether or not they are there.
+    """
+
+    def __init__(self, header: GgufHeader) -> None:
+        self.header, self.read = header, set[str]()
+        self.architecture = self.text("general.architecture")
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A text.
+
+        Raises:
+            CheckpointError: It is missing, or something else.
+        """
+        value = self.header.metadata.get(key, default)
+        if not isinstance(value, str):
+            raise CheckpointError(f"{self.header.path}: {key} is {value!r:.60}, expected a text")
+        return value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """A value of the architecture, such as `block_count`."""
+        self.read.add(name)
+        return self.header.metadata.get(f"{self.architecture}.{name}", default)
+
+    def number(self, name: str, default: float | None = None) -> Any:
+        """An integer or float of the architecture; if files tell it by layer, the same in all.
+
+        Raises:
+            CheckpointError: It is missing, or something else, or not told for each layer.
+            UnsupportedModelError: Layers differ.
+        """
+        value = self.get(name, default)
+        if name in _BY_LAYER and isinstance(value, list):
+            if len(set(map(repr, self.by_layer(name, self.blocks)))) > 1:
+                raise UnsupportedModelError(
+                    f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}: layers that "
+                    "differ in it are not supported"
+                )
+            value = value[0]
+        return self.of(name, value)
+
+    def by_layer(self, name: str, layers: int) -> list[Any]:
+        """A value for each of so many layers, which may be one for all.
+
+        Raises:
+            CheckpointError: There are more or fewer.
+        """
+        value = self.get(name)
+        if not isinstance(value, list):
+            return [value] * layers
+        if len(value) != layers:
+            raise CheckpointError(
+                f"{self.header.path}: {self.architecture}.{name} has {len(value)} entries, "
+                f"expected one for each of {layers} layers"
+            )
+        return value
+
+    def of(self, name: str, value: Any) -> Any:
+        """The value of `name` if it is an integer or a float.
+
+        Raises:
+            CheckpointError: It is something else.
+        """
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise CheckpointError(
+                f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}, "
+                "expected a number"
+            )
+        return value
+
+    def quotient(self, name: str, by: str) -> int:
+        """A number divided by another.
+
+        Raises:
+            CheckpointError: It is no multiple of it.
+        """
+        value, divisor = self.number(name), self.number(by)
+        are_integers = isinstance(value, int) and isinstance(divisor, int)
+        if not are_integers or not divisor or value % divisor:
+            raise CheckpointError(
+                f"{self.header.path}: {self.architecture}.{name} is {value}, expected a "
+                f"multiple of {by}, {divisor}"
+            )
+        return int(value // divisor)
+
+    @property
+    def blocks(self) -> int:
+        """The number of all layers in the file.
+
+        Raises:
+            CheckpointError: It is missing, or more than any model has.
+        """
+        blocks = self.number("block_count")
+        if not isinstance(blocks, int) or not 1 <= blocks <= _MOST_LAYERS:
+            raise CheckpointError(f"{self.header.path}: block_count is {blocks}")
+        return blocks
+
+    @property
+    def layers(self) -> int:
+        """The number of layers, without those at the end that predict further tokens.
+
+        Raises:
+            CheckpointError: It is no number, or not less than that of all layers.
+        """
+        predicting, blocks = self.number("nextn_predict_layers", 0), self.blocks
+        if not isinstance(predicting, int) or not 0 <= predicting < blocks:
+            raise CheckpointError(
+                f"{self.header.path}: nextn_predict_layers is {predicting}, expected 0 to "
+                f"{blocks - 1}"
+            )
+        return blocks - predicting
+
+    def vector(self, name: str) -> list[float]:
+        """The values of a small tensor of floats.
+
+        Raises:
+            CheckpointError: It is missing, damaged, or not a vector of floats.
+        """
+        stored = self.header.tensors.get(name)
+        if stored is None or len(stored.shape) != 1:
+            raise CheckpointError(f"{self.header.path} has no vector {name}")
+        return [float(value) for value in open_tensor(stored).load()]
 
 
 def check_keys(metadata: GgufMetadata) -> None:
