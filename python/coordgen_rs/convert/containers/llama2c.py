@@ -75,7 +75,7 @@ def read_llama2c(path: Path) -> Llama2cFile:
         # Stories are delimited by the begin token, and run.c stops there.
         "eos_token_id": [_BOS, _EOS],
     }
-    return Llama2cFile(config, tensors, partial(_tokenizer, path.parent, sizes.num_tokens))
+    return Llama2cFile(config, tensors, partial(convert_tokenizer, path.parent, sizes.num_tokens))
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _read_rows(
     return rows.astype(np.float32, copy=False).reshape(stop - start, *shape[1:])
 
 
-def _tokenizer(directory: Path, vocab_size: int) -> str:
+def convert_tokenizer(directory: Path, vocab_size: int) -> str:
     """The tokenizer.json for the only `tok*.bin` in a directory.
 
     Raises:

@@ -39,16 +39,9 @@ _ACTIVATIONS = {
 _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
 
 Arranged = tuple[dict[str, Tensor], ModelConfig]
-Scalars = dict[str, float]
-"""Factors by field of `ModelConfig`; those that are left out are Llama's."""
 
 
-def no_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
-    """No factors, as in Llama."""
-    return {}
-
-
-def no_options(config: Mapping[str, Any]) -> dict[str, Any]:
+def no_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     """Nothing that only one family has."""
     return {}
 
@@ -108,8 +101,6 @@ class Family:
     `use_sliding_window` says whether."""
     has_layer_types: bool = False
     """Whether `layer_types` may say otherwise than the rule."""
-    scalars: Callable[[Mapping[str, Any], int], Scalars] = no_scalars
-    """What is multiplied, from a config.json and the hidden size."""
     is_fused: bool = False
     """Query, key and value weights are one tensor, as are gate and up."""
     rotates_part: bool = False
@@ -118,8 +109,9 @@ class Family:
     """Layers with a window may be rotated otherwise than others."""
     scales_queries: bool = False
     """Queries may grow with their position."""
-    options: Callable[[Mapping[str, Any]], dict[str, Any]] = no_options
-    """Fields of `ModelConfig` that others leave as they are, from a config.json."""
+    options: Callable[[Mapping[str, Any], int], dict[str, Any]] = no_options
+    """Fields of `ModelConfig` that others leave as they are, from a config.json and the hidden
+    size: what is multiplied, for one."""
     is_gemma: bool = False
     """Gemma's blocks: four norms, and GELU."""
     caps_logits: bool = False
@@ -179,7 +171,7 @@ def model_config(
     if family.recurrent is not None and without_attention:
         recurrent = family.recurrent(config, hidden_size)
     unrotated = frozenset(unrotated_layers(config, num_layers))
-    options = {**family.scalars(config, hidden_size), **family.options(config)}
+    options = family.options(config, hidden_size)
     caches = options.get("caches")
     found = rotations(
         config,

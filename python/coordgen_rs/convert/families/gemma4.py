@@ -114,12 +114,7 @@ def _gemma4_fields(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _gemma4_scalars(config: Mapping[str, Any], hidden_size: int) -> dict[str, float]:
-    """Its factors: the root of their size for embeddings; scores are as they come."""
-    return {"embedding_scale": hidden_size**0.5, "attention_scale": 1.0}
-
-
-def _gemma4_options(config: Mapping[str, Any]) -> dict[str, Any]:
+def _gemma4_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     """What only Gemma 4 has, by field of `ModelConfig`.
 
     Raises:
@@ -140,6 +135,8 @@ def _gemma4_options(config: Mapping[str, Any]) -> dict[str, Any]:
     sharing = [layer for layer, cache in enumerate(caches) if cache.written_by != layer]
     keys_are_values = flag(config, "attention_k_eq_v", False)
     return {
+        "embedding_scale": hidden_size**0.5,
+        "attention_scale": 1.0,
         "caches": caches,
         "value_norm": True,
         "layer_scalars": True,
@@ -351,7 +348,6 @@ def _family(name: str, architecture: str, inside: tuple[str, str], **own: Any) -
         qk_norm=True,
         has_layer_types=True,
         window_rule=every_layer,
-        scalars=_gemma4_scalars,
         options=_gemma4_options,
         rotates_by_kind=True,
         is_gemma=True,

@@ -29,7 +29,7 @@ from coordgen_rs.convert.families.config.recurrent import (
     layer_kinds,
     read_taps,
 )
-from coordgen_rs.convert.families.family import Arranged, Family, Scalars
+from coordgen_rs.convert.families.family import Arranged, Family
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
     DENSE,
@@ -70,7 +70,7 @@ _VECTORS = (".mamba.A", ".mamba.D", ".mamba.norm.weight")
 """Tensors that GGUF files hold as matrices: of a column, or of a row for each group."""
 
 
-def _granite_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
+def _granite_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     """Granite's factors: of embeddings, attention scores, additions to the residual, and logits.
 
     Raises:
@@ -271,7 +271,7 @@ def _with_experts(name: str, architecture: str, **own: Any) -> Family:
         name,
         architecture,
         {**_FACTORS, "rms_norm_eps": 1e-6, "num_experts_per_tok": 2},
-        scalars=_granite_scalars,
+        options=_granite_options,
         experts=_granite_experts,
         names=_NAMES,
         tensors=_halved,
@@ -284,7 +284,7 @@ GRANITE_FAMILIES = (
         "granite",
         "GraniteForCausalLM",
         _FACTORS,
-        scalars=_granite_scalars,
+        options=_granite_options,
         gguf=(Gguf("granite", rotates_neighbours=True, keys=_GGUF_FACTORS, fields=_gguf_factors),),
     ),
     _with_experts("granitemoe", "GraniteMoeForCausalLM", fields=_granite_moe_fields),

@@ -155,14 +155,13 @@ def _lfm2_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
             f"config.json: num_dense_layers = {dense} leaves experts to none of {num_layers} "
             "layers, which is not supported in LFM2-MoE"
         )
-    scale = {"routed_scaling_factor": 1.0, **config}
     return read_experts(
         config,
         range(dense, num_layers),
         scoring="sigmoid",
         is_normed=flag(config, "norm_topk_prob", True),
         share_epsilon=_SHARE_EPSILON,
-        share_scale=number(scale, "routed_scaling_factor", 0, _MOST_SHARE_SCALE),
+        share_scale=number(config, "routed_scaling_factor", 0, _MOST_SHARE_SCALE, 1.0),
         has_choice_bias=flag(config, "use_expert_bias", True),
     )
 

@@ -16,7 +16,7 @@ from coordgen_rs.convert.families.config.fields import (
     unrotated_layers,
 )
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.family import Family, Scalars, model_config
+from coordgen_rs.convert.families.family import Family, model_config
 from coordgen_rs.convert.families.gemma4 import GEMMA4_FAMILIES
 from coordgen_rs.convert.families.gguf import (
     GEMMA_NORMS,
@@ -77,7 +77,7 @@ def _phi3_gguf(metadata: GgufMetadata) -> dict[str, Any]:
     return {"sliding_window": metadata.number("attention.sliding_window", 0) or None}
 
 
-def _gemma3_scalars(config: Mapping[str, Any], hidden_size: int) -> Scalars:
+def _gemma3_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
     """Gemma's factors: the root of their size for embeddings, a number of its own for scores.
 
     Raises:
@@ -223,7 +223,7 @@ FAMILIES = (
         qk_norm=True,
         window_rule=pattern_layers,
         has_layer_types=True,
-        scalars=_gemma3_scalars,
+        options=_gemma3_options,
         rotates_by_kind=True,
         is_gemma=True,
         norm_offset=1.0,

@@ -73,13 +73,21 @@ def layer_count(config: Mapping[str, Any]) -> int:
     return layers
 
 
-def number(config: Mapping[str, Any], name: str, low: float = 0, high: float = 1) -> float:
-    """A number from `low` to `high`.
+def number(
+    config: Mapping[str, Any],
+    name: str,
+    low: float = 0,
+    high: float = 1,
+    default: float | None = None,
+) -> float:
+    """A number from `low` to `high`; `default` where the field is missing or null.
 
     Raises:
         CheckpointError: It is something else.
     """
     value = config.get(name)
+    if value is None and default is not None:
+        return default
     if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
         return float(value)
     raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected {low:g} to {high:g}")

@@ -83,9 +83,7 @@ def read_query_scaling(parameters: Mapping[str, Any]) -> QueryScaling | None:
     Raises:
         CheckpointError: A figure is missing or out of range.
     """
-    if parameters.get(QUERY_BETA) is None:
-        return None
-    beta = number(parameters, QUERY_BETA, 0, 1000)
+    beta = number(parameters, QUERY_BETA, 0, 1000, 0.0)
     if beta == 0:
         return None
     return QueryScaling(beta, positive(parameters, "original_max_position_embeddings"))
@@ -150,11 +148,8 @@ def _proportional(parameters: Mapping[str, Any], dim: int) -> _Scaling:
     Raises:
         CheckpointError: A figure is out of range, or no pair turns.
     """
-    share, factor = 1.0, 1.0
-    if parameters.get("partial_rotary_factor") is not None:
-        share = number(parameters, "partial_rotary_factor")
-    if parameters.get("factor") is not None:
-        factor = number(parameters, "factor", 1e-3, 1e6)
+    share = number(parameters, "partial_rotary_factor", default=1.0)
+    factor = number(parameters, "factor", 1e-3, 1e6, 1.0)
     pairs = int(share * dim // 2)
     if not pairs:
         raise CheckpointError(
@@ -195,12 +190,12 @@ def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
         raise CheckpointError("config.json: rope_theta is 1, which YaRN cannot scale")
     most = positive(parameters, "max_position_embeddings")
     original = positive(parameters, "original_max_position_embeddings", most)
-    factor = most / original
-    if parameters.get("factor") is not None:
-        factor = number(parameters, "factor", 1, 1e6)
+    factor = number(parameters, "factor", 1, 1e6, most / original)
+    # 0 is none, as in transformers.
+    given = {name: it for name, it in parameters.items() if it or not name.startswith("beta_")}
     turns = (
-        number(parameters, "beta_fast", 1e-6, 1e6) if parameters.get("beta_fast") else 32.0,
-        number(parameters, "beta_slow", 1e-6, 1e6) if parameters.get("beta_slow") else 1.0,
+        number(given, "beta_fast", 1e-6, 1e6, 32.0),
+        number(given, "beta_slow", 1e-6, 1e6, 1.0),
     )
     is_whole = bool(parameters.get("truncate", True))
     span = yarn_span(theta, dim, turns, original, is_whole=is_whole)
@@ -217,10 +212,7 @@ def yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
     """
     if parameters.get("attention_factor") is not None:
         return number(parameters, "attention_factor", 1e-3, 1e3)
-    scales = [
-        number(parameters, name, 0, 1e3) if parameters.get(name) is not None else 0.0
-        for name in ("mscale", "mscale_all_dim")
-    ]
+    scales = [number(parameters, name, 0, 1e3, 0.0) for name in ("mscale", "mscale_all_dim")]
     above, below = (0.1 * scale * math.log(max(factor, 1.0)) + 1 for scale in scales)
     return above / below if all(scales) else 0.1 * math.log(max(factor, 1.0)) + 1
 
@@ -242,9 +234,8 @@ def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     short = [number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors]
     original = positive(parameters, "original_max_position_embeddings")
     most = positive(parameters, "max_position_embeddings")
-    factor, attention = most / original, parameters.get("attention_factor")
-    if parameters.get("factor") is not None:
-        factor = number(parameters, "factor", 1e-3, 1e6)
+    factor = number(parameters, "factor", 1e-3, 1e6, most / original)
+    attention = parameters.get("attention_factor")
     if attention is not None:
         attention = number(parameters, "attention_factor", 1e-3, 1e3)
     elif factor > 1 and original > 1:
