@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.containers.tensor import Tensor, read_numbers
 from coordgen_rs.errors import CheckpointError
 
 _HEADER_BYTES = 7 * 4
@@ -156,19 +156,10 @@ def _num_bytes(sizes: _Sizes) -> int:
 def _read_rows(
     path: Path, name: str, shape: tuple[int, ...], offset: int, start: int, stop: int
 ) -> NDArray[np.float32]:
-    """Rows `start..stop` of a tensor that begins at a byte of the file.
-
-    Raises:
-        CheckpointError: The file ends early, or cannot be read.
-    """
+    """Rows `start..stop` of a tensor that begins at a byte of the file."""
     row_elements = math.prod(shape[1:])
-    count = (stop - start) * row_elements
-    try:
-        rows = np.fromfile(path, "<f4", count, offset=offset + 4 * start * row_elements)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error}") from error
-    if rows.size != count:
-        raise CheckpointError(f"{path} ends inside {name}")
+    first, count = offset + 4 * start * row_elements, (stop - start) * row_elements
+    rows = read_numbers(path, name, np.dtype("<f4"), first, count)
     return rows.astype(np.float32, copy=False).reshape(stop - start, *shape[1:])
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
+from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.files.json_text import file_errors_as, open_regular, parse_json
 from coordgen_rs.files.typed_json import FieldError, parse
@@ -82,11 +82,7 @@ class _Entry:
         return raw.view(np.uint8).reshape(stop - start, *self.shape[1:], raw.itemsize)
 
     def read_bytes(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """Bytes `start..stop` of a tensor of no floats.
-
-        Raises:
-            CheckpointError: The file ends early.
-        """
+        """Bytes `start..stop` of a tensor of no floats."""
         return self._numbers(np.dtype(np.uint8), start, stop)
 
     def tensor(self) -> Tensor:
@@ -112,19 +108,9 @@ class _Entry:
         return self._numbers(dtype, start * row_elements, stop * row_elements)
 
     def _numbers(self, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
-        """Numbers `start..stop` of those of all rows.
-
-        Raises:
-            CheckpointError: The file ends early.
-        """
-        count, offset = stop - start, self.offset + start * dtype.itemsize
-        try:
-            raw = np.fromfile(self.path, dtype, count, offset=offset)
-        except OSError as error:
-            raise CheckpointError(f"{self.path} cannot be read: {error}") from error
-        if raw.size != count:
-            raise CheckpointError(f"{self.path} ends inside {self.name}")
-        return raw
+        """Numbers `start..stop` of those of all rows."""
+        offset = self.offset + start * dtype.itemsize
+        return read_numbers(self.path, self.name, dtype, offset, stop - start)
 
 
 def open_safetensors(path: Path) -> dict[str, Tensor]:

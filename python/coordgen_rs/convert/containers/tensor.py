@@ -7,6 +7,7 @@ the stored bytes where products can be computed with these.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,30 @@ class Tensor:
         for start, stop in spans:
             values[start:stop] = self.read_rows(start, stop)
         return values
+
+
+def read_numbers(
+    path: Path, name: str, dtype: np.dtype[Any], offset: int, count: int
+) -> NDArray[Any]:
+    """Numbers of a file, `(count,)`.
+
+    Args:
+        path: The file.
+        name: What they are, for messages.
+        dtype: What each is stored as.
+        offset: Byte at which the first begins.
+        count: How many there are.
+
+    Raises:
+        CheckpointError: The file ends early, or cannot be read.
+    """
+    try:
+        numbers = np.fromfile(path, dtype, count, offset=offset)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+    if numbers.size != count:
+        raise CheckpointError(f"{path} ends inside {name}")
+    return numbers
 
 
 def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:

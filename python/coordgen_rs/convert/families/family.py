@@ -15,6 +15,7 @@ from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.fields import (
     WindowRule,
+    check_heads,
     no_layer,
     number,
     positive,
@@ -149,11 +150,7 @@ def model_config(
     num_heads = positive(config, "num_attention_heads")
     num_kv_heads = positive(config, "num_key_value_heads", num_heads)
     head_dim = positive(config, "head_dim", hidden_size // num_heads)
-    if num_heads % num_kv_heads or head_dim < 2 or head_dim % 2:
-        raise UnsupportedModelError(
-            f"config.json: {num_heads} heads over {num_kv_heads} key/value heads of "
-            f"dimension {head_dim} cannot be grouped and rotated"
-        )
+    check_heads(num_heads, num_kv_heads, head_dim)
     vocab_size = positive(config, "vocab_size")
     bos_token_ids = token_ids("bos_token_id", config, generation, vocab_size)
     end_token_ids = token_ids("eos_token_id", config, generation, vocab_size)

@@ -17,9 +17,11 @@ from coordgen_rs.convert.families.config.fields import (
     FULL,
     PROPORTIONAL,
     SLIDING,
+    check_heads,
     every_layer,
     flag,
     layer_count,
+    layer_kinds,
     number,
     per_layer,
     positive,
@@ -82,12 +84,7 @@ def _gemma4_fields(config: dict[str, Any]) -> dict[str, Any]:
     kinds = per_layer(config, "layer_types", layers)
     if kinds is None:
         kinds = [FULL if (layer + 1) % _PATTERN == 0 else SLIDING for layer in range(layers)]
-    for layer, kind in enumerate(kinds):
-        if kind not in (FULL, SLIDING):
-            raise UnsupportedModelError(
-                f"config.json: layer_types: layer {layer} of {layers} is of the kind "
-                f"{kind!r:.60}, which is not supported in {_MODEL}, only {FULL} and {SLIDING}"
-            )
+    kinds = layer_kinds(_MODEL, kinds, {FULL: FULL, SLIDING: SLIDING})
     rotations = config.get("rope_parameters") or _ROTATIONS
     if not isinstance(rotations, dict) or not {FULL, SLIDING} <= set(rotations):
         raise CheckpointError(
@@ -196,11 +193,7 @@ def _sizes(config: Mapping[str, Any], layer: int) -> tuple[int, int]:
     own.setdefault("num_key_value_heads", config.get("num_key_value_heads"))
     kv_heads = positive(own, "num_key_value_heads", heads)
     head_dim = positive(own, "head_dim")
-    if heads % kv_heads or head_dim % 2:
-        raise UnsupportedModelError(
-            f"config.json: {heads} heads over {kv_heads} key/value heads of "
-            f"dimension {head_dim} cannot be grouped and rotated"
-        )
+    check_heads(heads, kv_heads, head_dim)
     return kv_heads, head_dim
 
 

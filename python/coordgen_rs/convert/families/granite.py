@@ -17,6 +17,7 @@ from coordgen_rs.convert.families.config.fields import (
     RECURRENT,
     flag,
     layer_count,
+    layer_kinds,
     number,
     per_layer,
     positive,
@@ -26,7 +27,6 @@ from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import (
     SelectiveState,
     check_sizes,
-    layer_kinds,
     read_taps,
 )
 from coordgen_rs.convert.families.family import Arranged, Family

@@ -14,12 +14,14 @@ from coordgen_rs.convert.families.config.fields import (
     RECURRENT,
     flag,
     layer_count,
+    layer_kinds,
+    layer_numbers,
     number,
     per_layer,
     positive,
     refused,
 )
-from coordgen_rs.convert.families.config.recurrent import ShortConvolution, layer_kinds, read_taps
+from coordgen_rs.convert.families.config.recurrent import ShortConvolution, read_taps
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,
@@ -76,7 +78,8 @@ def _lfm2_fields(config: dict[str, Any]) -> dict[str, Any]:
     layers = layer_count(config)
     kinds = per_layer(config, "layer_types", layers)
     if kinds is None:
-        kinds = _listed(config, layers)
+        listed = layer_numbers(config, "full_attn_idxs", layers)
+        kinds = [FULL if listed is None or it in listed else "conv" for it in range(layers)]
     ffn = config.get("block_ff_dim")
     size = positive(config, "intermediate_size" if ffn is None else "block_ff_dim")
     tied = flag(config, "tie_embedding", flag(config, "tie_word_embeddings", True))
@@ -87,24 +90,6 @@ def _lfm2_fields(config: dict[str, Any]) -> dict[str, Any]:
         "tie_word_embeddings": tied,
         "layer_types": layer_kinds("LFM2", kinds, {"conv": RECURRENT, FULL: FULL}),
     }
-
-
-def _listed(config: Mapping[str, Any], layers: int) -> list[str]:
-    """The kinds of layers by the list of those with attention, which all have without one.
-
-    Raises:
-        CheckpointError: The list is malformed.
-    """
-    listed = config.get("full_attn_idxs")
-    if listed is None:
-        return [FULL] * layers
-    if not isinstance(listed, list) or not all(
-        isinstance(it, int) and not isinstance(it, bool) and 0 <= it < layers for it in listed
-    ):
-        raise CheckpointError(
-            f"config.json: full_attn_idxs is {listed!r:.60}, expected numbers of {layers} layers"
-        )
-    return [FULL if layer in listed else "conv" for layer in range(layers)]
 
 
 def _adjusted(config: Mapping[str, Any], size: int) -> int:

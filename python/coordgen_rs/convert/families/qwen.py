@@ -17,6 +17,8 @@ from coordgen_rs.convert.families.config.fields import (
     every_layer,
     flag,
     layer_count,
+    layer_kinds,
+    layer_numbers,
     per_layer,
     positive,
     refused,
@@ -25,7 +27,6 @@ from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import (
     DeltaNet,
     check_sizes,
-    layer_kinds,
     read_taps,
 )
 from coordgen_rs.convert.families.family import Arranged, Family
@@ -58,14 +59,7 @@ def _qwen3_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
         CheckpointError: A field is malformed, or out of range.
     """
     step = positive(config, "decoder_sparse_step", 1)
-    dense = config.get("mlp_only_layers") or []
-    if not isinstance(dense, list) or not all(
-        isinstance(it, int) and not isinstance(it, bool) and 0 <= it < num_layers for it in dense
-    ):
-        raise CheckpointError(
-            f"config.json: mlp_only_layers is {dense!r:.60}, expected numbers of {num_layers} "
-            "layers"
-        )
+    dense = layer_numbers(config, "mlp_only_layers", num_layers) or []
     layers = {layer for layer in range(num_layers) if (layer + 1) % step == 0}.difference(dense)
     if not layers:
         raise UnsupportedModelError(

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import weight_types
 from coordgen_rs.convert.containers.gguf.header import GgufTensor
-from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
+from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 FLOATS = (GGMLQuantizationType.F32, GGMLQuantizationType.F16, GGMLQuantizationType.BF16)
@@ -26,6 +26,7 @@ TERNARY = ("TQ1_0", "TQ2_0")
 MOST_EXPONENT = 252
 """Of MXFP4: with a larger one some weight is no float32."""
 
+_BYTES = np.dtype(np.uint8)
 _BLOCK = 32
 _MIDDLE = 8
 """Of the integers of Q4_0."""
@@ -150,19 +151,10 @@ class _Rows:
         return rows
 
     def _raw(self, start: int, stop: int) -> NDArray[np.uint8]:
-        """The bytes of rows `start..stop`, one row of them for each.
-
-        Raises:
-            CheckpointError: The file ends early, or cannot be read.
-        """
+        """The bytes of rows `start..stop`, one row of them for each."""
         stored = self.stored
         is_vector = len(stored.shape) == 1
         row_bytes = stored.num_bytes // stored.shape[0] if is_vector else stored.row_bytes
         offset, count = stored.offset + start * row_bytes, (stop - start) * row_bytes
-        try:
-            raw = np.fromfile(stored.path, np.uint8, count, offset=offset)
-        except OSError as error:
-            raise CheckpointError(f"{stored.path} cannot be read: {error}") from error
-        if raw.size != count:
-            raise CheckpointError(f"{stored.path} ends inside {stored.name}")
+        raw = read_numbers(stored.path, stored.name, _BYTES, offset, count)
         return raw.reshape(stop - start, row_bytes)

@@ -7,7 +7,7 @@ layers see the last tokens only; `families.py` holds the rule of each, where `la
 there.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,6 +122,43 @@ def per_layer(config: Mapping[str, Any], name: str, num_layers: int) -> list[Any
     return value
 
 
+def layer_numbers(config: Mapping[str, Any], name: str, num_layers: int) -> list[int] | None:
+    """A list of layers, or None.
+
+    Raises:
+        CheckpointError: It is something else.
+    """
+    value = config.get(name)
+    if value is not None and not (
+        isinstance(value, list) and all(type(it) is int and 0 <= it < num_layers for it in value)
+    ):
+        raise CheckpointError(
+            f"config.json: {name} is {value!r:.60}, expected numbers of {num_layers} layers"
+        )
+    return value
+
+
+def layer_kinds(model: str, kinds: Sequence[Any], known: Mapping[str, str]) -> list[str]:
+    """The kinds of layers in the words of `known`.
+
+    Raises:
+        UnsupportedModelError: One is not known, or none has attention.
+    """
+    for layer, kind in enumerate(kinds):
+        if not isinstance(kind, str) or kind not in known:
+            raise UnsupportedModelError(
+                f"config.json: layer_types: layer {layer} of {len(kinds)} is of the kind "
+                f"{kind!r:.60}, which is not supported in {model}, only {', '.join(known)}"
+            )
+    found = [known[kind] for kind in kinds]
+    if set(found) == {RECURRENT}:
+        raise UnsupportedModelError(
+            f"config.json: layer_types: none of the {len(kinds)} layers has attention, which "
+            f"is not supported in {model}"
+        )
+    return found
+
+
 def token_ids(
     name: str, config: Mapping[str, Any], generation: Mapping[str, Any], vocab_size: int
 ) -> list[int]:
@@ -164,6 +201,19 @@ def refused(config: Mapping[str, Any], model: str, name: str, is_refused: bool) 
     if is_refused:
         raise UnsupportedModelError(
             f"config.json: {name} = {config.get(name)!r:.60} is not supported in {model}"
+        )
+
+
+def check_heads(heads: int, kv_heads: int, head_dim: int) -> None:
+    """Refuse heads that the graphs cannot do.
+
+    Raises:
+        UnsupportedModelError: They cannot be grouped and rotated.
+    """
+    if heads % kv_heads or head_dim < 2 or head_dim % 2:
+        raise UnsupportedModelError(
+            f"config.json: {heads} heads over {kv_heads} key/value heads of "
+            f"dimension {head_dim} cannot be grouped and rotated"
         )
 
 

@@ -5,7 +5,7 @@ layer has and how large they are, under the names of transformers but for `A`, w
 -exp(A_log). What no layer of a family can be is refused, with the model and the layer named.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.recurrent import RecurrentKind
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import FULL, positive
-from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.convert.families.config.fields import positive
+from coordgen_rs.errors import CheckpointError
 
 _LEAST_TAPS, _MOST_TAPS = 2, 8
 """Of a convolution; those of known models have 3 and 4."""
@@ -157,27 +157,6 @@ class SelectiveState:
 
 
 Recurrent = ShortConvolution | DeltaNet | SelectiveState
-
-
-def layer_kinds(model: str, kinds: Sequence[Any], known: Mapping[str, str]) -> list[str]:
-    """The kinds of layers in the words of `known`.
-
-    Raises:
-        UnsupportedModelError: One is not known, or none has attention.
-    """
-    for layer, kind in enumerate(kinds):
-        if not isinstance(kind, str) or kind not in known:
-            raise UnsupportedModelError(
-                f"config.json: layer_types: layer {layer} of {len(kinds)} is of the kind "
-                f"{kind!r:.60}, which is not supported in {model}, only {', '.join(known)}"
-            )
-    found = [known[kind] for kind in kinds]
-    if FULL not in found:
-        raise UnsupportedModelError(
-            f"config.json: layer_types: none of the {len(kinds)} layers has attention, which "
-            f"is not supported in {model}"
-        )
-    return found
 
 
 def read_taps(config: Mapping[str, Any], name: str, default: int) -> int:
