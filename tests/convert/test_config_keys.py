@@ -70,6 +70,7 @@ KEYS = {
     "ministral3": "head_dim hidden_act sliding_window",
     "olmo2": "attention_bias hidden_act",
     "olmo3": "attention_bias hidden_act layer_types sliding_window",
+    "glm4": "attention_bias head_dim hidden_act",
     "smollm3": """attention_bias hidden_act layer_types mlp_bias no_rope_layer_interval
         no_rope_layers sliding_window use_sliding_window""",
     "granite": f"{GRANITE} mlp_bias",

@@ -70,7 +70,9 @@ def test_matrices_stand_one_below_the_other():
 def test_neighbours_of_heads_become_halves():
     values = np.random.default_rng(5).standard_normal((12, 5)).astype(np.float32)
     order = [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
-    assert_rows(held(values).halves(6), values[order])
+    assert_rows(held(values).halves(6, 6), values[order])
+    order = [0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11]
+    assert_rows(held(values).halves(6, 4), values[order])
 
 
 def test_a_matrix_becomes_a_vector_and_a_vector_a_row():

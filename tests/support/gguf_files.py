@@ -32,6 +32,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Glm4ForCausalLM": "glm4",
     "SmolLM3ForCausalLM": "smollm3",
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granitemoe",
@@ -53,6 +54,12 @@ ARCHITECTURES = {
 }
 NAMED = {gguf.architecture: gguf for family in FAMILIES for gguf in family.gguf}
 _NORMAL, _CONTROL, _BYTE = 1, 3, 6
+_GLM4 = {
+    "post_attention_layernorm": "pre_feedforward_layernorm",
+    "post_self_attn_layernorm": "post_attention_layernorm",
+    "post_mlp_layernorm": "post_feedforward_layernorm",
+}
+"""What it calls Gemma's norms."""
 _SIGMOID = 2
 """Of `expert_gating_func`."""
 STEPS = {"Q2_K": 1.2, "Q3_K": 2.5, "Q4_K": 5.0, "Q5_K": 10.0, "Q6_K": 20.0}
@@ -113,7 +120,8 @@ def write_gguf(
     for in_gguf, in_hugging_face in names.items():
         if in_hugging_face in weights:
             values = weights[in_hugging_face]
-            if architecture.rotates_neighbours and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
+            is_rotated = architecture.rotates_neighbours and name != "glm4"  # its rows are so
+            if is_rotated and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
                 heads = "num_attention_heads" if "_q." in in_gguf else "num_key_value_heads"
                 values = neighbours(values, config[heads])
             is_qwen = name in ("qwen35", "qwen35moe")
@@ -237,7 +245,7 @@ def _in_gguf(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> 
 
 
 def _usual(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Weights of Granite 4 and LFM2 under Llama's names, logarithms of decays as decays."""
+    """Weights of Granite 4, LFM2 and GLM-4 under Llama's names, logarithms of decays as decays."""
     found = {}
     for stored_name, stored in weights.items():
         name, values = stored_name, stored
@@ -245,6 +253,9 @@ def _usual(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.floa
             name = name.replace(f".{other}.", f".{part}.")
         name = name.replace(".feed_forward.expert_bias", ".mlp.expert_bias")
         name = name.replace(".mlp.shared_expert.", ".mlp.")
+        if any(".post_mlp_layernorm." in it for it in weights):
+            for other, part in _GLM4.items():
+                name = name.replace(f".{other}.", f".{part}.")
         if name.endswith(".A_log"):
             name, values = name.removesuffix("_log"), -np.exp(stored)
         prefix, is_shared, part = name.partition("shared_mlp.")

@@ -64,7 +64,10 @@ DELTA = STATES | {"ssm.inner_size": 64, "ssm.time_step_rank": 4}
 MAMBA = STATES | {"ssm.inner_size": 128, "ssm.time_step_rank": 8}
 CONVOLUTION = {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 2, 0, 2]}
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    **{name: {} for name in ("llama", "smollm3", "granite", "mistral3", "qwen2", "qwen3", "phi3")},
+    **{
+        name: {}
+        for name in ("llama", "glm4", "smollm3", "granite", "mistral3", "qwen2", "qwen3", "phi3")
+    },
     "olmo2": WINDOW,
     "gemma3": WINDOW,
     "qwen3moe": EXPERTS,

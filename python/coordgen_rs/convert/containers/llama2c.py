@@ -58,7 +58,7 @@ def read_llama2c(path: Path) -> Llama2cFile:
         if name:
             tensor = Tensor(name, shape, partial(_read_rows, path, name, shape, offset))
             is_rotated = ".q_proj." in name or ".k_proj." in name
-            tensors[name] = tensor.halves(sizes.head_dim) if is_rotated else tensor
+            tensors[name] = tensor.halves(sizes.head_dim, sizes.head_dim) if is_rotated else tensor
         offset += 4 * math.prod(shape)
     config = {
         "architectures": ["LlamaForCausalLM"],

@@ -88,18 +88,23 @@ class Tensor:
 
         return self._arranged((self.shape[0] // step, *self.shape[1:]), of_all)
 
-    def halves(self, head_dim: int) -> "Tensor":
-        """The rows of each head whose neighbours are pairs, so that its halves are.
+    def halves(self, head_dim: int, rotated: int) -> "Tensor":
+        """The rows of heads whose neighbours are pairs, in the order in which their halves are.
 
-        Rotations pair row 0 with row 1 in some files, and with row `head_dim / 2` in graphs.
+        Rotations pair row 0 with row 1 in some files, and with row `rotated / 2` in graphs.
+
+        Args:
+            head_dim: Rows of a head.
+            rotated: How many of them are rotated: the first ones.
         """
+        order = np.arange(head_dim)
+        order[:rotated] = order[:rotated].reshape(-1, 2).T.ravel()
 
         def of_heads(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
             low, high = first // head_dim, -(-last // head_dim)
             rows = read(low * head_dim, high * head_dim)
-            pairs = rows.reshape(high - low, head_dim // 2, 2, *rows.shape[1:])
-            in_halves = pairs.swapaxes(1, 2).reshape(rows.shape)
-            return in_halves[first - low * head_dim : last - low * head_dim]
+            heads = rows.reshape(high - low, head_dim, *rows.shape[1:])[:, order]
+            return heads.reshape(rows.shape)[first - low * head_dim : last - low * head_dim]
 
         return self._arranged(self.shape, of_heads)
 

@@ -16,6 +16,7 @@ from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.fields import (
     WindowRule,
     check_heads,
+    flag,
     no_layer,
     number,
     positive,
@@ -37,6 +38,7 @@ _ACTIVATIONS = {
     True: ("hidden_activation", ("gelu_pytorch_tanh",)),
 }
 """Field and accepted names, for Gemma and for others."""
+_GATE_UP = ".mlp.gate_up_proj.weight"
 _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
 
 Arranged = tuple[dict[str, Tensor], ModelConfig]
@@ -55,6 +57,18 @@ def same_fields(config: dict[str, Any]) -> dict[str, Any]:
 def same_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as they are."""
     return tensors
+
+
+def halved_feed_forwards(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with gate and up of feed-forwards apart, where they are one."""
+    found = dict(tensors)
+    for name, both in tensors.items():
+        if name.endswith(_GATE_UP):
+            del found[name]
+            layer, half = name.removesuffix(_GATE_UP), both.shape[0] // 2
+            found[f"{layer}.mlp.gate_proj.weight"] = both.part(0, half)
+            found[f"{layer}.mlp.up_proj.weight"] = both.part(half, both.shape[0])
+    return found
 
 
 def as_they_are(tensors: dict[str, Tensor], config: ModelConfig) -> Arranged:
@@ -85,7 +99,8 @@ class Family:
     """What its GGUF files are called and hold, by architecture; none where there are none."""
     arranged: Callable[[dict[str, Tensor], ModelConfig], Arranged] = as_they_are
     """Tensors of a GGUF file in Hugging Face's order and shapes, and the configuration for them."""
-    qkv_bias: bool = False
+    qkv_bias: bool | None = False
+    """Queries, keys and values have a bias; None where `attention_bias` says whether."""
     out_bias: bool = False
     """What attention gives back to the stream has a bias."""
     has_sinks: bool = False
@@ -113,8 +128,12 @@ class Family:
     options: Callable[[Mapping[str, Any], int], dict[str, Any]] = no_options
     """Fields of `ModelConfig` that others leave as they are, from a config.json and the hidden
     size: what is multiplied, for one."""
-    is_gemma: bool = False
-    """Gemma's blocks: four norms, and GELU."""
+    four_norms: bool = False
+    """Gemma's blocks: norms stand before and behind attention and feed-forward."""
+    has_gelu: bool = False
+    """The activation of the gate is GELU, as in Gemma, and has its field."""
+    rotates_neighbours: bool = False
+    """Neighbouring dimensions of a head are rotated together in Hugging Face checkpoints, too."""
     caps_logits: bool = False
     """Logits may be kept below a number."""
     norm_offset: float = 0.0
@@ -199,7 +218,9 @@ def model_config(
         rms_norm_eps=rms_norm_eps,
         inv_freq=rope.inv_freq,
         tied_head=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=family.qkv_bias,
+        qkv_bias=flag(config, "attention_bias", False)
+        if family.qkv_bias is None
+        else family.qkv_bias,
         out_bias=family.out_bias,
         has_sinks=family.has_sinks,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
@@ -209,9 +230,9 @@ def model_config(
         window_layers=window_layers,
         wide_qk_norm=family.norms_behind,
         input_norms=not family.norms_behind,
-        output_norms=family.is_gemma or family.norms_behind,
+        output_norms=family.four_norms or family.norms_behind,
         norm_offset=family.norm_offset,
-        activation="gelu_tanh" if family.is_gemma else "silu",
+        activation="gelu_tanh" if family.has_gelu else "silu",
         is_fused=family.is_fused,
         rope_factor=rope.factor,
         query_scaling=query_scaling,
@@ -234,10 +255,10 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     Raises:
         UnsupportedModelError: There is one; the message names it.
     """
-    activation, names = _ACTIVATIONS[family.is_gemma]
+    activation, names = _ACTIVATIONS[family.has_gelu]
     refused = {
         "quantization_config": _is_otherwise_quantized(config, family),
-        "attention_bias": not family.qkv_bias and bool(config.get("attention_bias")),
+        "attention_bias": family.qkv_bias is False and bool(config.get("attention_bias")),
         "mlp_bias": bool(config.get("mlp_bias")),
         activation: config.get(activation, names[0]) not in names,
         "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,

@@ -343,7 +343,8 @@ def _family(name: str, architecture: str, inside: tuple[str, str], **own: Any) -
         window_rule=every_layer,
         options=_gemma4_options,
         rotates_by_kind=True,
-        is_gemma=True,
+        four_norms=True,
+        has_gelu=True,
         caps_logits=True,
         **own,
     )

@@ -29,7 +29,7 @@ from coordgen_rs.convert.families.config.recurrent import (
     check_sizes,
     read_taps,
 )
-from coordgen_rs.convert.families.family import Arranged, Family
+from coordgen_rs.convert.families.family import Arranged, Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
     DENSE,
@@ -57,7 +57,6 @@ _GGUF_FACTORS = {
 }
 _INFINITY = {"__float__": "Infinity"}
 """What transformers writes for it."""
-_GATE_UP = ".mlp.gate_up_proj.weight"
 _NAMES = {
     ".block_sparse_moe.router.layer.": ".mlp.gate.",
     ".block_sparse_moe.router.": ".mlp.gate.",
@@ -201,18 +200,6 @@ def _granite_experts(config: Mapping[str, Any], num_layers: int) -> Experts | No
     return read_experts(config, range(num_layers), shared_size=shared)
 
 
-def _halved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with gate and up of a feed-forward apart."""
-    found = dict(tensors)
-    for name, both in tensors.items():
-        if name.endswith(_GATE_UP):
-            del found[name]
-            layer, half = name.removesuffix(_GATE_UP), both.shape[0] // 2
-            found[f"{layer}.mlp.gate_proj.weight"] = both.part(0, half)
-            found[f"{layer}.mlp.up_proj.weight"] = both.part(half, both.shape[0])
-    return found
-
-
 def _gguf_factors(metadata: GgufMetadata) -> dict[str, Any]:
     """The factor of scores, and whether queries and keys are rotated, which all layers have."""
     multiplier = metadata.number("attention.scale", head_dim(metadata) ** -0.5)
@@ -274,7 +261,7 @@ def _with_experts(name: str, architecture: str, **own: Any) -> Family:
         options=_granite_options,
         experts=_granite_experts,
         names=_NAMES,
-        tensors=_halved,
+        tensors=halved_feed_forwards,
         **own,
     )
 

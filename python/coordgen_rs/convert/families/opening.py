@@ -221,6 +221,8 @@ def _usual(tensors: dict[str, Tensor], family: Family, config: ModelConfig) -> d
             name = name.replace(part, usual)
         found[name] = tensor
     found = family.tensors(found)
+    if family.rotates_neighbours:
+        found = _in_halves(found, config)
     if config.experts is not None:
         found = halved_experts(matrices_of_experts(found), config.experts.num)
     return found if config.recurrent is None else matrices_of_recurrent_layers(found)
@@ -334,14 +336,23 @@ def _named(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> dict[str,
         if name.endswith(".bias") and not name.endswith(biases):
             raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
         tensor = replace(open_tensor(stored), name=name)
-        if gguf.rotates_neighbours and any(part in name for part in _ROTATED):
-            if tensor.shape[0] % config.head_dim:
-                raise CheckpointError(
-                    f"{path}: {stored.name} has no whole heads of {config.head_dim} rows"
-                )
-            tensor = tensor.halves(config.head_dim)
         tensors[name] = tensor
-    return tensors
+    return _in_halves(tensors, config) if gguf.rotates_neighbours else tensors
+
+
+def _in_halves(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """The tensors, of which queries and keys had neighbours that are rotated together.
+
+    Raises:
+        CheckpointError: One has no whole heads.
+    """
+    found, rotated = dict(tensors), 2 * len(config.inv_freq)
+    for name, tensor in tensors.items():
+        if any(part in name for part in _ROTATED):
+            if tensor.shape[0] % config.head_dim:
+                raise CheckpointError(f"{name} has no whole heads of {config.head_dim} rows")
+            found[name] = tensor.halves(config.head_dim, rotated)
+    return found
 
 
 def _biases(config: ModelConfig) -> tuple[str, ...]:

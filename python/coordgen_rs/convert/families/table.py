@@ -16,7 +16,7 @@ from coordgen_rs.convert.families.config.fields import (
     unrotated_layers,
 )
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.family import Family, model_config
+from coordgen_rs.convert.families.family import Family, halved_feed_forwards, model_config
 from coordgen_rs.convert.families.gemma4 import GEMMA4_FAMILIES
 from coordgen_rs.convert.families.gguf import (
     GEMMA_NORMS,
@@ -70,6 +70,11 @@ def _olmo3_gguf(metadata: GgufMetadata) -> dict[str, Any]:
     """Windows, and their rotation where it is told."""
     found, local = window_fields(metadata, 4), metadata.get("rope.freq_base_swa")
     return found if local is None else {**found, "rope_local_base_freq": local}
+
+
+def _glm4_gguf(metadata: GgufMetadata) -> dict[str, Any]:
+    """Whether there are biases, which no metadata tells."""
+    return {"attention_bias": "blk.0.attn_q.bias" in metadata.header.tensors}
 
 
 def _phi3_gguf(metadata: GgufMetadata) -> dict[str, Any]:
@@ -177,6 +182,37 @@ FAMILIES = (
         gguf=(Gguf(**_OLMO_GGUF, fields=_olmo3_gguf, is_meant=_has_window),),
     ),
     Family(
+        "glm4",
+        "Glm4ForCausalLM",
+        {
+            "num_key_value_heads": 2,
+            "head_dim": 128,
+            "max_position_embeddings": 131_072,
+            "rms_norm_eps": 1.5625e-7,
+            "partial_rotary_factor": 0.5,
+            "attention_bias": True,
+        },
+        qkv_bias=None,
+        four_norms=True,
+        rotates_part=True,
+        rotates_neighbours=True,
+        names={
+            ".post_attention_layernorm.": ".pre_feedforward_layernorm.",
+            ".post_self_attn_layernorm.": ".post_attention_layernorm.",
+            ".post_mlp_layernorm.": ".post_feedforward_layernorm.",
+        },
+        tensors=halved_feed_forwards,
+        gguf=(
+            Gguf(
+                "glm4",
+                GEMMA_NORMS | {"ffn_up": "mlp.gate_up_proj"},
+                rotates_neighbours=True,
+                fields=_glm4_gguf,
+            ),
+        ),
+        arranged=lambda tensors, config: (halved_feed_forwards(tensors), config),
+    ),
+    Family(
         "smollm3",
         "SmolLM3ForCausalLM",
         {"no_rope_layer_interval": 4, "tie_word_embeddings": True, "rope_theta": 2e6},
@@ -225,7 +261,8 @@ FAMILIES = (
         has_layer_types=True,
         options=_gemma3_options,
         rotates_by_kind=True,
-        is_gemma=True,
+        four_norms=True,
+        has_gelu=True,
         norm_offset=1.0,
         inside=("Gemma3ForConditionalGeneration", "gemma3_text"),
         gguf=(
