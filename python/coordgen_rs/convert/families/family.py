@@ -7,7 +7,7 @@ their switches; each of the others has a file.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coordgen_rs.bundle.recommended import recommended
@@ -16,7 +16,6 @@ from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.fields import (
     WindowRule,
     check_heads,
-    flag,
     no_layer,
     number,
     positive,
@@ -27,21 +26,19 @@ from coordgen_rs.convert.families.config.fields import (
     token_ids,
     unrotated_layers,
 )
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.config.model import ModelConfig, Switches
 from coordgen_rs.convert.families.config.recurrent import Recurrent
 from coordgen_rs.convert.families.config.rope import QUERY_BETA, read_query_scaling, read_ropes
 from coordgen_rs.convert.families.gguf import Gguf
 from coordgen_rs.errors import UnsupportedModelError
 
 _ACTIVATIONS = {
-    False: ("hidden_act", ("silu", "swish")),
-    True: ("hidden_activation", ("gelu_pytorch_tanh",)),
+    "silu": ("hidden_act", ("silu", "swish")),
+    "gelu_tanh": ("hidden_activation", ("gelu_pytorch_tanh",)),
 }
 """Field and accepted names, for Gemma and for others."""
 _GATE_UP = ".mlp.gate_up_proj.weight"
 _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
-
-Arranged = tuple[dict[str, Tensor], ModelConfig]
 
 
 def no_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
@@ -71,14 +68,9 @@ def halved_feed_forwards(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def as_they_are(tensors: dict[str, Tensor], config: ModelConfig) -> Arranged:
-    """The tensors of a GGUF file as they are."""
-    return tensors, config
-
-
 @dataclass(frozen=True)
-class Family:
-    """What the models of a family have in common."""
+class Family(Switches):
+    """What the models of a family have in common, beside switches."""
 
     name: str
     architecture: str
@@ -97,28 +89,15 @@ class Family:
     """Makes tensors of Llama's and Qwen3-MoE's shapes of a Hugging Face checkpoint's."""
     gguf: tuple[Gguf, ...] = ()
     """What its GGUF files are called and hold, by architecture; none where there are none."""
-    arranged: Callable[[dict[str, Tensor], ModelConfig], Arranged] = as_they_are
-    """Tensors of a GGUF file in Hugging Face's order and shapes, and the configuration for them."""
-    qkv_bias: bool | None = False
-    """Queries, keys and values have a bias; None where `attention_bias` says whether."""
-    out_bias: bool = False
-    """What attention gives back to the stream has a bias."""
-    has_sinks: bool = False
-    """Each head of attention has a score that no value stands behind."""
+    tells_bias: bool = False
+    """Whether `attention_bias` says if queries, keys and values have a bias."""
     quantized_by: str | None = None
     """What `quantization_config` may name as its method."""
-    qk_norm: bool = False
-    """Queries and keys are normed before they are rotated, each head by itself."""
-    norms_behind: bool = False
-    """OLMo's blocks: norms stand behind attention and feed-forward, not before them, and those of
-    queries and keys are over all heads at once."""
     window_rule: WindowRule = no_layer
     """Which layers have a sliding window, where there is one; for others than that of Llama,
     `use_sliding_window` says whether."""
     has_layer_types: bool = False
     """Whether `layer_types` may say otherwise than the rule."""
-    is_fused: bool = False
-    """Query, key and value weights are one tensor, as are gate and up."""
     rotates_part: bool = False
     """Only the first dimensions of a head may be rotated."""
     rotates_by_kind: bool = False
@@ -128,18 +107,10 @@ class Family:
     options: Callable[[Mapping[str, Any], int], dict[str, Any]] = no_options
     """Fields of `ModelConfig` that others leave as they are, from a config.json and the hidden
     size: what is multiplied, for one."""
-    four_norms: bool = False
-    """Gemma's blocks: norms stand before and behind attention and feed-forward."""
-    has_gelu: bool = False
-    """The activation of the gate is GELU, as in Gemma, and has its field."""
     rotates_neighbours: bool = False
     """Neighbouring dimensions of a head are rotated together in Hugging Face checkpoints, too."""
     caps_logits: bool = False
     """Logits may be kept below a number."""
-    norm_offset: float = 0.0
-    """What is added to the weights of all norms but those inside recurrent layers."""
-    gated_attention: bool = False
-    """What attention gives is multiplied by a gate."""
     recurrent: Callable[[Mapping[str, Any], int], Recurrent] | None = None
     """What layers without attention have, from a config.json and the hidden size; None for a family
     without such layers."""
@@ -187,7 +158,8 @@ def model_config(
     if family.recurrent is not None and without_attention:
         recurrent = family.recurrent(config, hidden_size)
     unrotated = frozenset(unrotated_layers(config, num_layers))
-    options = family.options(config, hidden_size)
+    switches = {it.name: getattr(family, it.name) for it in fields(Switches)}
+    options = switches | family.options(config, hidden_size)
     caches = options.get("caches")
     found = rotations(
         config,
@@ -218,25 +190,12 @@ def model_config(
         rms_norm_eps=rms_norm_eps,
         inv_freq=rope.inv_freq,
         tied_head=bool(config.get("tie_word_embeddings", False)),
-        qkv_bias=flag(config, "attention_bias", False)
-        if family.qkv_bias is None
-        else family.qkv_bias,
-        out_bias=family.out_bias,
-        has_sinks=family.has_sinks,
         bos_token_id=bos_token_ids[0] if bos_token_ids else None,
         end_token_ids=end_token_ids,
-        qk_norm=family.qk_norm,
         window=window,
         window_layers=window_layers,
-        wide_qk_norm=family.norms_behind,
-        input_norms=not family.norms_behind,
-        output_norms=family.four_norms or family.norms_behind,
-        norm_offset=family.norm_offset,
-        activation="gelu_tanh" if family.has_gelu else "silu",
-        is_fused=family.is_fused,
         rope_factor=rope.factor,
         query_scaling=query_scaling,
-        gated_attention=family.gated_attention,
         recurrent=recurrent,
         recurrent_layers=without_attention,
         experts=None if family.experts is None else family.experts(config, num_layers),
@@ -255,10 +214,11 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     Raises:
         UnsupportedModelError: There is one; the message names it.
     """
-    activation, names = _ACTIVATIONS[family.has_gelu]
+    activation, names = _ACTIVATIONS[family.activation]
+    may_have_bias = family.qkv_bias or family.tells_bias
     refused = {
         "quantization_config": _is_otherwise_quantized(config, family),
-        "attention_bias": family.qkv_bias is False and bool(config.get("attention_bias")),
+        "attention_bias": bool(config.get("attention_bias")) and not may_have_bias,
         "mlp_bias": bool(config.get("mlp_bias")),
         activation: config.get(activation, names[0]) not in names,
         "attn_logit_softcapping": config.get("attn_logit_softcapping") is not None,

@@ -343,8 +343,8 @@ def _family(name: str, architecture: str, inside: tuple[str, str], **own: Any) -
         window_rule=every_layer,
         options=_gemma4_options,
         rotates_by_kind=True,
-        four_norms=True,
-        has_gelu=True,
+        output_norms=True,
+        activation="gelu_tanh",
         caps_logits=True,
         **own,
     )

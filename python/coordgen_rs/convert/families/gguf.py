@@ -17,12 +17,16 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata, check_keys
+from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.fields import FULL, SLIDING
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.rope import yarn_attention
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 Key = str | tuple[str, Any]
 """A number of the metadata; with what it is where the file does not tell it."""
+
+Arranged = tuple[dict[str, Tensor], ModelConfig]
 
 HEAD_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 NORM_BEHIND_ATTENTION = {"post_attention_norm": "post_attention_layernorm"}
@@ -110,6 +114,11 @@ def always(metadata: GgufMetadata) -> bool:
     return True
 
 
+def as_they_are(tensors: dict[str, Tensor], config: ModelConfig) -> Arranged:
+    """The tensors of a file as they are."""
+    return tensors, config
+
+
 @dataclass(frozen=True)
 class Gguf:
     """What GGUF files of a family have in common, by the name of their architecture."""
@@ -131,6 +140,8 @@ class Gguf:
     """Names of tensors beside the layers' that only such models have."""
     next_names: Mapping[str, str] = field(default_factory=dict)
     """Beside its layer, what a head for further tokens has; none where there is none."""
+    arranged: Callable[[dict[str, Tensor], ModelConfig], Arranged] = as_they_are
+    """Tensors in Hugging Face's order and shapes, and the configuration for them."""
     output_norm: str = "output_norm"
     """What the last norm is called."""
     has_input_norms: bool = True

@@ -29,12 +29,13 @@ from coordgen_rs.convert.families.config.recurrent import (
     check_sizes,
     read_taps,
 )
-from coordgen_rs.convert.families.family import Arranged, Family, halved_feed_forwards
+from coordgen_rs.convert.families.family import Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
     DENSE,
     EXPERTS,
     SOFTMAX,
+    Arranged,
     Gguf,
     expert_fields,
     head_dim,
@@ -309,6 +310,7 @@ GRANITE_FAMILIES = (
                     "mamba_d_conv": "ssm.conv_kernel",
                 },
                 fields=_gguf_hybrid,
+                arranged=_as_vectors,
                 whole_names={
                     "ssm_a": "mamba.A",
                     "ssm_d": "mamba.D",
@@ -316,6 +318,5 @@ GRANITE_FAMILIES = (
                 },
             ),
         ),
-        arranged=_as_vectors,
     ),
 )

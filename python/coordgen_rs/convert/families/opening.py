@@ -231,9 +231,9 @@ def open_gguf(path: Path) -> Checkpoint:
     """
     header = read_parts(path)
     metadata = GgufMetadata(header)
-    family, gguf = gguf_family_of(metadata)
+    _, gguf = gguf_family_of(metadata)
     config = read_metadata(metadata)
-    tensors, config = family.arranged(gguf_tensors(metadata, gguf, config), config)
+    tensors, config = gguf.arranged(gguf_tensors(metadata, gguf, config), config)
     if config.experts is not None:
         tensors = halved_experts(tensors, config.experts.num)
     tokens = header.metadata.get("tokenizer.ggml.tokens")

@@ -29,13 +29,14 @@ from coordgen_rs.convert.families.config.recurrent import (
     check_sizes,
     read_taps,
 )
-from coordgen_rs.convert.families.family import Arranged, Family
+from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
     EXPERTS,
     HEAD_NORMS,
     NORM_BEHIND_ATTENTION,
     SOFTMAX,
+    Arranged,
     Gguf,
     expert_fields,
 )
@@ -230,6 +231,7 @@ QWEN3_MOE = Family(
     gguf=(Gguf("qwen3moe", HEAD_NORMS | EXPERTS, fields=_gguf_moe_fields),),
 )
 _GGUF35: dict[str, Any] = {
+    "arranged": _arranged,
     "keys": {
         "full_attention_interval": ("full_attention_interval", 4),
         "linear_num_key_heads": "ssm.group_count",
@@ -268,7 +270,6 @@ _SWITCHES35: dict[str, Any] = {
     "norm_offset": 1.0,
     "gated_attention": True,
     "recurrent": _delta_net,
-    "arranged": _arranged,
 }
 QWEN3_5_FAMILIES = (
     Family(

@@ -10,6 +10,7 @@ from typing import Any
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.config.fields import (
     every_layer,
+    flag,
     last_layers,
     number,
     pattern_layers,
@@ -33,6 +34,13 @@ from coordgen_rs.convert.families.qwen import QWEN3_5_FAMILIES, QWEN3_MOE
 from coordgen_rs.errors import UnsupportedModelError
 
 _LAYERS_OF_GEMMA_27B = 62
+_NORMS_BEHIND: dict[str, Any] = {
+    "wide_qk_norm": True,
+    "input_norms": False,
+    "output_norms": True,
+}
+"""OLMo's blocks: norms stand behind attention and feed-forward, not before them, and those of
+queries and keys are over all heads at once."""
 _OLMO_GGUF: dict[str, Any] = {
     "architecture": "olmo2",
     "layer_names": HEAD_NORMS | NORMS_BEHIND,
@@ -70,6 +78,11 @@ def _olmo3_gguf(metadata: GgufMetadata) -> dict[str, Any]:
     """Windows, and their rotation where it is told."""
     found, local = window_fields(metadata, 4), metadata.get("rope.freq_base_swa")
     return found if local is None else {**found, "rope_local_base_freq": local}
+
+
+def _glm4_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
+    """Whether there are biases."""
+    return {"qkv_bias": flag(config, "attention_bias", True)}
 
 
 def _glm4_gguf(metadata: GgufMetadata) -> dict[str, Any]:
@@ -160,7 +173,7 @@ FAMILIES = (
         "Olmo2ForCausalLM",
         {"max_position_embeddings": 2048, "rms_norm_eps": 1e-5},
         qk_norm=True,
-        norms_behind=True,
+        **_NORMS_BEHIND,
         gguf=(Gguf(**_OLMO_GGUF, is_meant=lambda metadata: not _has_window(metadata)),),
     ),
     Family(
@@ -175,7 +188,7 @@ FAMILIES = (
             "sliding_window_pattern": 4,
         },
         qk_norm=True,
-        norms_behind=True,
+        **_NORMS_BEHIND,
         window_rule=pattern_layers,
         has_layer_types=True,
         rotates_by_kind=True,
@@ -190,10 +203,10 @@ FAMILIES = (
             "max_position_embeddings": 131_072,
             "rms_norm_eps": 1.5625e-7,
             "partial_rotary_factor": 0.5,
-            "attention_bias": True,
         },
-        qkv_bias=None,
-        four_norms=True,
+        tells_bias=True,
+        options=_glm4_options,
+        output_norms=True,
         rotates_part=True,
         rotates_neighbours=True,
         names={
@@ -208,9 +221,9 @@ FAMILIES = (
                 GEMMA_NORMS | {"ffn_up": "mlp.gate_up_proj"},
                 rotates_neighbours=True,
                 fields=_glm4_gguf,
+                arranged=lambda tensors, config: (halved_feed_forwards(tensors), config),
             ),
         ),
-        arranged=lambda tensors, config: (halved_feed_forwards(tensors), config),
     ),
     Family(
         "smollm3",
@@ -261,8 +274,8 @@ FAMILIES = (
         has_layer_types=True,
         options=_gemma3_options,
         rotates_by_kind=True,
-        four_norms=True,
-        has_gelu=True,
+        output_norms=True,
+        activation="gelu_tanh",
         norm_offset=1.0,
         inside=("Gemma3ForConditionalGeneration", "gemma3_text"),
         gguf=(

@@ -13,22 +13,12 @@ from coordgen_rs.convert.families.config.recurrent import Recurrent
 Activation = Literal["silu", "gelu_tanh"]
 
 
-@dataclass(frozen=True)
-class ModelConfig(ModelShape):
-    """Sizes and switches of a decoder: RMSNorm, RoPE, grouped queries, a gated feed-forward.
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """Where the models of a family differ from Llama's, all in the same way."""
 
-    The switches, those with defaults, are where families differ; the defaults are Llama's.
-    """
-
-    max_positions: int
-    inv_freq: list[float]
-    """`(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated; rope
-    scaling included."""
-    tied_head: bool
-    """The output layer is the embedding."""
-    qkv_bias: bool
-    bos_token_id: int | None
-    end_token_ids: list[int]
+    qkv_bias: bool = False
+    """Queries, keys and values have a bias."""
     out_bias: bool = False
     """What attention gives back to the stream has a bias."""
     has_sinks: bool = False
@@ -47,6 +37,26 @@ class ModelConfig(ModelShape):
     """The activation of the gate."""
     is_fused: bool = False
     """Query, key and value weights are one tensor, as are gate and up."""
+    gated_attention: bool = False
+    """What attention gives is multiplied by the sigmoid of a gate: `q_proj` has the query of each
+    head, then its gate."""
+
+
+@dataclass(frozen=True)
+class ModelConfig(ModelShape, Switches):
+    """Sizes and switches of a decoder: RMSNorm, RoPE, grouped queries, a gated feed-forward.
+
+    What has a default is where models differ; the defaults are Llama's.
+    """
+
+    max_positions: int
+    inv_freq: list[float]
+    """`(head_dim / 2,)`, or fewer where only the first dimensions of a head are rotated; rope
+    scaling included."""
+    tied_head: bool
+    """The output layer is the embedding."""
+    bos_token_id: int | None
+    end_token_ids: list[int]
     embedding_scale: float = 1.0
     """What the rows of the embedding are multiplied by, for the first layer."""
     attention_scale: float | None = None
@@ -59,9 +69,6 @@ class ModelConfig(ModelShape):
     """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
     query_scaling: QueryScaling | None = None
     """How queries grow with their position; None where they do not."""
-    gated_attention: bool = False
-    """What attention gives is multiplied by the sigmoid of a gate: `q_proj` has the query of each
-    head, then its gate."""
     recurrent: Recurrent | None = None
     """What `recurrent_layers` have in place of attention."""
     recurrent_layers: frozenset[int] = frozenset()
