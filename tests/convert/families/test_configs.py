@@ -8,11 +8,7 @@ import pytest
 
 from coordgen_rs.bundle.rotation import QueryScaling
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import (
-    DeltaNet,
-    SelectiveState,
-    ShortConvolution,
-)
+from coordgen_rs.convert.families.config.recurrent import DeltaNet, SelectiveState, ShortConvolution
 from coordgen_rs.convert.families.opening import text_config
 from coordgen_rs.convert.families.table import parse_config
 from families import needs_transformers

@@ -24,11 +24,7 @@ from coordgen_rs.convert.families.config.fields import (
     refused,
 )
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import (
-    SelectiveState,
-    check_sizes,
-    read_taps,
-)
+from coordgen_rs.convert.families.config.recurrent import SelectiveState, check_sizes, read_taps
 from coordgen_rs.convert.families.family import Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,

@@ -26,18 +26,10 @@ from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
 from coordgen_rs.convert.containers.hub import fetch, hub_name
 from coordgen_rs.convert.containers.llama2c import read_llama2c
 from coordgen_rs.convert.families.checkpoint import Checkpoint, read_tensors
-from coordgen_rs.convert.families.config.experts import (
-    halved_experts,
-)
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import model_config
 from coordgen_rs.convert.families.gguf import config_fields, named_by_file
-from coordgen_rs.convert.families.table import (
-    FAMILIES,
-    family_of,
-    gguf_family_of,
-    parse_config,
-)
+from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
 from coordgen_rs.convert.families.tensors import gguf_tensors, text_tensors, usual_tensors
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.files.json_text import JsonTextError, open_regular
@@ -233,9 +225,7 @@ def open_gguf(path: Path) -> Checkpoint:
     metadata = GgufMetadata(header)
     _, gguf = gguf_family_of(metadata)
     config = read_metadata(metadata)
-    tensors, config = gguf.arranged(gguf_tensors(metadata, gguf, config), config)
-    if config.experts is not None:
-        tensors = halved_experts(tensors, config.experts.num)
+    tensors, config = gguf_tensors(metadata, gguf, config)
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     return Checkpoint(
         config,

@@ -19,7 +19,7 @@ from coordgen_rs.convert.families.config.experts import (
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import matrices_of_recurrent_layers
 from coordgen_rs.convert.families.family import Family
-from coordgen_rs.convert.families.gguf import ROPE_TENSORS, Gguf
+from coordgen_rs.convert.families.gguf import ROPE_TENSORS, Arranged, Gguf
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _PREFIXES = {
@@ -69,8 +69,8 @@ def usual_tensors(
     return found if config.recurrent is None else matrices_of_recurrent_layers(found)
 
 
-def gguf_tensors(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> dict[str, Tensor]:
-    """The tensors of a GGUF file by their Hugging Face names, with halves of heads as pairs.
+def gguf_tensors(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> Arranged:
+    """The tensors of a GGUF file in the same names and shapes, and the configuration for them.
 
     Raises:
         UnsupportedModelError: A tensor has no such name, or is a bias that the graphs do not add.
@@ -95,7 +95,12 @@ def gguf_tensors(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> dic
             raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
         tensor = replace(open_tensor(stored), name=name)
         tensors[name] = tensor
-    return _in_halves(tensors, config) if gguf.rotates_neighbours else tensors
+    if gguf.rotates_neighbours:
+        tensors = _in_halves(tensors, config)
+    tensors, config = gguf.arranged(tensors, config)
+    if config.experts is not None:
+        tensors = halved_experts(tensors, config.experts.num)
+    return tensors, config
 
 
 def _in_halves(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
