@@ -39,11 +39,7 @@ EXPERTS = {
     "ffn_gate_up_exps": "mlp.experts.gate_up_proj",
     "ffn_down_exps": "mlp.experts.down_proj",
 }
-DENSE = {
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
+DENSE = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
 BESIDE_EXPERTS = {
     "ffn_gate_shexp": "mlp.gate_proj",
     "ffn_up_shexp": "mlp.up_proj",
@@ -52,10 +48,7 @@ BESIDE_EXPERTS = {
 SOFTMAX, SIGMOID, SOFTMAX_OF_CHOSEN = 1, 2, 3
 """Of `expert_gating_func`."""
 
-_MODEL = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output.weight": "lm_head.weight",
-}
+_MODEL = {"token_embd.weight": "model.embed_tokens.weight", "output.weight": "lm_head.weight"}
 _LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",

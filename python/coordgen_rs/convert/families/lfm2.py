@@ -61,10 +61,7 @@ _GGUF_NAMES = HEAD_NORMS | {
     "shortconv.in_proj": "conv.in_proj",
     "shortconv.out_proj": "conv.out_proj",
 }
-_GGUF_KEYS = {
-    "conv_L_cache": "shortconv.l_cache",
-    "norm_eps": "attention.layer_norm_rms_epsilon",
-}
+_GGUF_KEYS = {"conv_L_cache": "shortconv.l_cache", "norm_eps": "attention.layer_norm_rms_epsilon"}
 
 
 def _lfm2_fields(config: dict[str, Any]) -> dict[str, Any]:

@@ -294,12 +294,7 @@ QWEN3_5_FAMILIES = (
         gguf=(
             Gguf(
                 "qwen35moe",
-                {
-                    **_GGUF35_NAMES,
-                    **EXPERTS,
-                    **BESIDE_EXPERTS,
-                    "ffn_gate_inp_shexp": BESIDE_GATE,
-                },
+                {**_GGUF35_NAMES, **EXPERTS, **BESIDE_EXPERTS, "ffn_gate_inp_shexp": BESIDE_GATE},
                 fields=_gguf35_moe_fields,
                 **_GGUF35,
             ),

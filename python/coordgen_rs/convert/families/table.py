@@ -34,11 +34,7 @@ from coordgen_rs.convert.families.qwen import QWEN3_5_FAMILIES, QWEN3_MOE
 from coordgen_rs.errors import UnsupportedModelError
 
 _LAYERS_OF_GEMMA_27B = 62
-_NORMS_BEHIND: dict[str, Any] = {
-    "wide_qk_norm": True,
-    "input_norms": False,
-    "output_norms": True,
-}
+_NORMS_BEHIND: dict[str, Any] = {"wide_qk_norm": True, "input_norms": False, "output_norms": True}
 """OLMo's blocks: norms stand behind attention and feed-forward, not before them, and those of
 queries and keys are over all heads at once."""
 _OLMO_GGUF: dict[str, Any] = {
