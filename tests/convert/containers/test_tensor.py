@@ -67,6 +67,12 @@ def test_matrices_stand_one_below_the_other():
     assert_rows(ups.part(2, 7), values[:, 3:].reshape(9, 5)[2:7])
 
 
+def test_gates_and_ups_of_another_number_of_experts_are_refused():
+    both = held(np.ones((12, 4), np.float32))
+    with pytest.raises(CheckpointError, match=r"has the shape \(12, 4\), expected 4 experts"):
+        halved_experts({"0.mlp.experts.gate_up_proj.weight": both}, 4)
+
+
 def test_neighbours_of_heads_become_halves():
     values = np.random.default_rng(5).standard_normal((12, 5)).astype(np.float32)
     order = [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]

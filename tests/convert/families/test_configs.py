@@ -46,6 +46,16 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
             "use_sliding_window": False,
         },
     ),
+    "GLM-4-9B-0414": (
+        "Glm4ForCausalLM",
+        {
+            **SIZES,
+            "attention_bias": False,
+            "head_dim": 32,
+            "partial_rotary_factor": 0.5,
+            "rope_theta": 10_000.0,
+        },
+    ),
     "Qwen2 with windows": (
         "Qwen2ForCausalLM",
         {**SIZES, "max_window_layers": 3, "sliding_window": 512, "use_sliding_window": True},
@@ -363,6 +373,9 @@ def test_published_and_present_configurations_mean_the_same(name):
 
 def test_switches_of_published_configurations():
     configs = {name: parsed(*published) for name, published in PUBLISHED.items()}
+    glm = configs["GLM-4-9B-0414"]
+    assert (glm.qkv_bias, glm.input_norms, glm.output_norms) == (False, True, True)
+    assert (len(glm.inv_freq), glm.head_dim) == (8, 32)
     gemma = configs["gemma-3-1b-it"]
     assert (gemma.norm_offset, gemma.output_norms, gemma.qk_norm) == (1.0, True, True)
     assert (gemma.window, gemma.window_layers) == (512, frozenset(range(8)) - {5})
