@@ -11,9 +11,8 @@ from coordgen_rs import Model
 from coordgen_rs.bundle.recommended import recommended
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.checkpoints.gguf.header import GgufHeader
-from coordgen_rs.convert.checkpoints.gguf.metadata import generation_document
-from coordgen_rs.convert.checkpoints.gguf.values import GgufMetadata
+from coordgen_rs.convert.containers.gguf.chat import generation_config
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
 
 QWEN3 = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
 
@@ -51,7 +50,7 @@ def test_a_gguf_file_says_it_by_names_of_its_own():
     said = {"temp": 0.6000000238418579, "top_k": 20, "penalty_repeat": 1.5, "mirostat": 2}
     values = {f"general.sampling.{name}": value for name, value in said.items()}
     header = GgufHeader(Path("x.gguf"), {"general.architecture": "llama", **values}, {})
-    advice = recommended(generation_document(GgufMetadata(header)))
+    advice = recommended(generation_config(header))
     assert advice.told() == {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.5}
 
 

@@ -7,9 +7,9 @@ from tokenizers import Tokenizer
 
 from checkpoints import exported, save_weights, write_checkpoint
 from coordgen_rs.convert.calibration.activations import watch_inputs
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.convert.cpu.compensation import compensated_rows
 from coordgen_rs.convert.cpu.quantize import blocks_of, quantize_rows
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError, OptionError
 from dequantized import dequantized
 from graph_runner import GraphRunner, tokens

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from checkpoints import LLAMA3_SCALING, STORIES, exported, needs_shared, sums, write_checkpoint
 from coordgen_rs.bundle.manifest import KeptWeights
-from coordgen_rs.convert.checkpoints.llama2c.tokenizer import convert_tokenizer
+from coordgen_rs.convert.containers.llama2c import convert_tokenizer
 from graph_runner import GraphRunner, tokens
 from reference import forward, load_checkpoint
 

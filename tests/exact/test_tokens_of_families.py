@@ -7,7 +7,7 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 from assistants import write_pair
 from checkpoints import write_checkpoint
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.checkpoints.families import FAMILIES
+from coordgen_rs.convert.families.table import FAMILIES
 from gguf_files import write_gguf
 from hybrids import write_hybrid
 from lossless import ALL_SOURCES

@@ -180,7 +180,7 @@ def test_a_read_error_in_the_middle_is_named(tmp_path, monkeypatch):
 _LIMITED = """
 import resource, sys
 from coordgen_rs.cli import main
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 
 def limit():
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()

@@ -128,6 +128,12 @@ _OLMO: dict[str, Any] = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
 }
+_GLM4: dict[str, Any] = {
+    "eos_token_id": [],  # it takes None for those of GLM-4-9B
+    "head_dim": 24,
+    "attention_bias": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}
 _GRANITE4: dict[str, Any] = {
     **_GRANITE,
     "layer_types": ["full_attention"] * 4,
@@ -231,6 +237,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "OLMo 2": ("Olmo2ForCausalLM", {"rope_parameters": {"rope_theta": 5e5}}),
     "OLMo 3": ("Olmo3ForCausalLM", _OLMO),
     "OLMo 3, context in window": ("Olmo3ForCausalLM", _OLMO | {"sliding_window": 512}),
+    "GLM-4": ("Glm4ForCausalLM", _GLM4),
+    "GLM-4 without biases": (
+        "Glm4ForCausalLM",
+        _GLM4 | {"attention_bias": False, "tie_word_embeddings": True, "head_dim": 16},
+    ),
     "SmolLM3": ("SmolLM3ForCausalLM", {}),
     "Granite 3": ("GraniteForCausalLM", _GRANITE | {"tie_word_embeddings": True}),
     "Granite 3, untied": ("GraniteForCausalLM", _GRANITE),
@@ -561,6 +572,8 @@ IN_GGUF: dict[str, dict[str, Any]] = {
     "Qwen3": {},
     "Qwen3, untied": {},
     "Mistral": {},
+    "GLM-4": {},
+    "GLM-4 without biases": {},
     "SmolLM3": {},
     "Qwen3, YaRN": {},
     "Ministral 3": {},

@@ -10,6 +10,7 @@ import math
 import re
 import zlib
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import gpt_oss
-from coordgen_rs.convert.checkpoints.gguf.architectures import (
-    architecture_named,
-    hugging_face_names,
-    next_token_names,
-)
+from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.opening import read_metadata
+from coordgen_rs.convert.families.table import FAMILIES
 from dequantized import random_blocks
 
 ARCHITECTURES = {
@@ -31,6 +32,7 @@ ARCHITECTURES = {
     "MistralForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Glm4ForCausalLM": "glm4",
     "SmolLM3ForCausalLM": "smollm3",
     "GraniteForCausalLM": "granite",
     "GraniteMoeForCausalLM": "granitemoe",
@@ -50,7 +52,14 @@ ARCHITECTURES = {
     "Gemma4ForCausalLM": "gemma4",
     "Gemma4UnifiedForCausalLM": "gemma4",
 }
+NAMED = {gguf.architecture: gguf for family in FAMILIES for gguf in family.gguf}
 _NORMAL, _CONTROL, _BYTE = 1, 3, 6
+_GLM4 = {
+    "post_attention_layernorm": "pre_feedforward_layernorm",
+    "post_self_attn_layernorm": "post_attention_layernorm",
+    "post_mlp_layernorm": "post_feedforward_layernorm",
+}
+"""What it calls Gemma's norms."""
 _SIGMOID = 2
 """Of `expert_gating_func`."""
 STEPS = {"Q2_K": 1.2, "Q3_K": 2.5, "Q4_K": 5.0, "Q5_K": 10.0, "Q6_K": 20.0}
@@ -80,7 +89,7 @@ def write_gguf(
     name = ARCHITECTURES[config["architectures"][0]]
     if name == "granitehybrid" and not _recurrent_kinds(config):
         name = "granitemoe" if config.get("num_local_experts") else "granite"
-    architecture = architecture_named(name)
+    architecture = NAMED[name]
     given = {**_sizes(name, config), **tokenizer_metadata(checkpoint / "tokenizer.json", config)}
     if config.get("mtp_num_hidden_layers"):
         given[f"{name}.block_count"] += config["mtp_num_hidden_layers"]
@@ -101,9 +110,9 @@ def write_gguf(
         weights = gpt_oss.in_gguf(weights)
     weights = _with_experts(_usual(weights), fuses_experts)
     weights = {key: _in_gguf(key, values, config) for key, values in weights.items()}
-    names = hugging_face_names(architecture, config["num_hidden_layers"])
+    names = hugging_face_names(name, config["num_hidden_layers"])
     if "mtp.fc.weight" in weights:
-        names |= next_token_names(architecture, config["num_hidden_layers"])
+        names |= architecture.next_token_names(config["num_hidden_layers"])
     has_experts = _num_experts(config) > 0
     if name in ("granitemoe", "granitehybrid", "qwen35moe"):  # two names for one feed-forward
         other = ("ffn_gate.", "ffn_up.", "ffn_down.") if has_experts else ("_shexp.",)
@@ -111,7 +120,8 @@ def write_gguf(
     for in_gguf, in_hugging_face in names.items():
         if in_hugging_face in weights:
             values = weights[in_hugging_face]
-            if architecture.rotates_neighbours and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
+            is_rotated = architecture.rotates_neighbours and name != "glm4"  # its rows are so
+            if is_rotated and (".attn_q." in in_gguf or ".attn_k." in in_gguf):
                 heads = "num_attention_heads" if "_q." in in_gguf else "num_key_value_heads"
                 values = neighbours(values, config[heads])
             is_qwen = name in ("qwen35", "qwen35moe")
@@ -126,6 +136,25 @@ def write_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return next(iter(sorted(path.parent.glob(f"{path.stem}-00001-of-*.gguf"))), path)
+
+
+def parsed_metadata(
+    architecture: str, values: dict[str, Any], tensors: Iterable[str] = ("token_embd.weight",)
+) -> ModelConfig:
+    """The configuration of `x.gguf`, which does not exist, with these values and tensors.
+
+    Values are by their names in the architecture; one that is None is not told.
+    """
+    keys = {f"{architecture}.{key}": it for key, it in values.items() if it is not None}
+    path, kind = Path("x.gguf"), GGMLQuantizationType.F32
+    places = {name: GgufTensor(name, (16, 64), kind, path, 0) for name in tensors}
+    header = GgufHeader(path, {"general.architecture": architecture, **keys}, places)
+    return read_metadata(GgufMetadata(header))
+
+
+def hugging_face_names(architecture: str, num_layers: int) -> dict[str, str]:
+    """The Hugging Face names of tensors by those in GGUF files."""
+    return NAMED[architecture].tensor_names(num_layers)
 
 
 def _num_experts(config: dict[str, Any]) -> int:
@@ -216,7 +245,7 @@ def _in_gguf(name: str, values: NDArray[np.float32], config: dict[str, Any]) -> 
 
 
 def _usual(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.float32]]:
-    """Weights of Granite 4 and LFM2 under Llama's names, logarithms of decays as decays."""
+    """Weights of Granite 4, LFM2 and GLM-4 under Llama's names, logarithms of decays as decays."""
     found = {}
     for stored_name, stored in weights.items():
         name, values = stored_name, stored
@@ -224,6 +253,9 @@ def _usual(weights: dict[str, NDArray[np.float32]]) -> dict[str, NDArray[np.floa
             name = name.replace(f".{other}.", f".{part}.")
         name = name.replace(".feed_forward.expert_bias", ".mlp.expert_bias")
         name = name.replace(".mlp.shared_expert.", ".mlp.")
+        if any(".post_mlp_layernorm." in it for it in weights):
+            for other, part in _GLM4.items():
+                name = name.replace(f".{other}.", f".{part}.")
         if name.endswith(".A_log"):
             name, values = name.removesuffix("_log"), -np.exp(stored)
         prefix, is_shared, part = name.partition("shared_mlp.")

@@ -39,6 +39,7 @@ _DENSE = {
     "ministral3": "Ministral 3",
     "olmo2": "OLMo 2",
     "olmo3": "OLMo 3",
+    "glm4": "GLM-4",
     "smollm3": "SmolLM3",
     "granite": "Granite 3",
     "granitemoe": "Granite 3 with experts",
@@ -50,6 +51,7 @@ _DENSE = {
 _BEFORE = ("input_layernorm", "post_attention_layernorm")
 _BEHIND = ("post_attention_layernorm", "post_feedforward_layernorm")
 _NORMS = {
+    "glm4": (*_BEFORE, "post_self_attn_layernorm", "post_mlp_layernorm"),
     "olmo2": _BEHIND,
     "olmo3": _BEHIND,
     "gemma3": (*_BEFORE, "pre_feedforward_layernorm", "post_feedforward_layernorm"),
@@ -60,6 +62,7 @@ def write_dense(path: Path, family: str) -> Path:
     """Write a checkpoint whose layers are all alike into a new directory `path` and return it."""
     architecture, options = MODELS[_DENSE[family]]
     config = {**_SIZES, "architectures": [architecture], "model_type": family, **options}
+    config["eos_token_id"] = _SIZES["eos_token_id"]
     if family == "olmo3":
         config["layer_types"] = ["sliding_attention"] * 3 + ["full_attention"]
     hidden, vocab = config["hidden_size"], config["vocab_size"]
@@ -86,7 +89,7 @@ def _attention(config: dict[str, Any], family: str) -> Shapes:
         return shapes | {"self_attn.qkv_proj.weight": (query + 2 * key, hidden)}
     for part, rows in {"q": query, "k": key, "v": key}.items():
         shapes[f"self_attn.{part}_proj.weight"] = (rows, hidden)
-        if family == "qwen2":
+        if family in ("qwen2", "glm4"):
             shapes[f"self_attn.{part}_proj.bias"] = (rows,)
     if family in ("qwen3", "gemma3"):
         shapes |= {f"self_attn.{part}_norm.weight": (size,) for part in ("q", "k")}
@@ -110,7 +113,7 @@ def _feed_forward(config: dict[str, Any], family: str) -> Shapes:
             shapes["shared_mlp.output_linear.weight"] = (hidden, shared)
         return shapes
     shapes = {"mlp.down_proj.weight": (hidden, ffn)}
-    if family == "phi3":
+    if family in ("phi3", "glm4"):
         return shapes | {"mlp.gate_up_proj.weight": (2 * ffn, hidden)}
     return shapes | {f"mlp.{part}_proj.weight": (ffn, hidden) for part in ("gate", "up")}
 

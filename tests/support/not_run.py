@@ -46,7 +46,7 @@ class Exempt(NamedTuple):
 
 NOT_RUN = {
     r"^pip install": Exempt(Reason.INDEX),
-    r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/convert/test_hub.py"),
+    r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/convert/containers/test_hub.py"),
     r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/docs/test_server_page.py"),
     r"^coordgen verify": Exempt(Reason.PERSON, "tests/tools/exactness/test_our_server.py"),
@@ -96,7 +96,7 @@ NOT_RUN = {
         Reason.RECORDS, "tests/tools/bench/test_replays.py"
     ),
     r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/tools/bench/test_quality.py"),
-    r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/convert/gguf"),
+    r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/convert/containers/gguf"),
     r"^coordgen \w+ --model Qwen3-30B": Exempt(Reason.MODEL, "tests/runtime/test_expert_budget.py"),
     r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/tools/bench/test_bench.py"),
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": Exempt(Reason.MODEL, "tests/formats/genai"),

@@ -12,7 +12,7 @@ import pytest
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Bundle
 from coordgen_rs.convert.bundle import cut_layers, model_shape
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.graph import block_graph, head_graph

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coordgen_rs.convert.checkpoints.gguf.chat import chat_templates
-from coordgen_rs.convert.checkpoints.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.chat import chat_templates
+from coordgen_rs.convert.containers.gguf.header import read_header
 from coordgen_rs.files.json_text import JsonTextError, read_json_lines
 from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.tools.bench.measuring.prompts import Message, PromptsError

@@ -59,7 +59,7 @@ class ModelShape:
     """The sizes of the target, each 1 to 2^24."""
 
     family: str
-    """The name in `convert/checkpoints/families.py`; for people."""
+    """The name in `convert/families/table.py`; for people."""
     hidden_size: int
     ffn_size: int
     """0 where another tool's files do not tell it, like `num_heads`."""

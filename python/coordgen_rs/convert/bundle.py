@@ -15,7 +15,7 @@ from coordgen_rs.bundle.manifest import (
     ModelShape,
     WeightKind,
 )
-from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.writer import Staging
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.version import package_version

@@ -8,7 +8,7 @@ is one.
 from pathlib import Path
 
 from coordgen_rs.bundle.manifest import ChatFiles
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.writer import Staging
 from coordgen_rs.errors import ChatTemplateError, CheckpointError
 from coordgen_rs.text.chat_files import DEFAULT, read_template_file

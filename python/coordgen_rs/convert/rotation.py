@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
-from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.errors import UnsupportedModelError
 
 _Array = NDArray[np.float32]

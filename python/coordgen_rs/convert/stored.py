@@ -7,16 +7,16 @@ graph where they are: of a decoder layer, the head.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
-from coordgen_rs.convert.checkpoints.experts import (
+from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.experts import (
     BESIDE_GATE,
     CHOICE_BIAS,
     ROUTER,
     Experts,
 )
-from coordgen_rs.convert.checkpoints.recurrent import Recurrent
-from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.config.recurrent import Recurrent
 from coordgen_rs.convert.weight_file import (
     Bits,
     StoredExperts,

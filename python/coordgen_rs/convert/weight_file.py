@@ -16,7 +16,7 @@ from onnx import helper
 
 from coordgen_rs._core import weight_panels
 from coordgen_rs.bundle.experts import PAGE, expert_bytes
-from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.quantize import QUANTIZED_TYPES, quantize_rows
 from coordgen_rs.convert.writer import HashedFile
 from coordgen_rs.errors import CheckpointError

@@ -22,9 +22,9 @@ from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.bundle import model_shape
 from coordgen_rs.convert.calibration.likeness import Likeness
 from coordgen_rs.convert.calibration.texts import other_texts, texts_for
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.convert.cpu.exporter import CALIBRATED, weight_kinds
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn.encodings import CacheType
 from coordgen_rs.convert.qnn.exporter import QNN_WEIGHTS, export_qnn
 from coordgen_rs.errors import OptionError, arguments

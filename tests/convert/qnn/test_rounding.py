@@ -19,7 +19,7 @@ from coordgen_rs.convert.calibration.rounding import (
     rounded_in_blocks,
 )
 from coordgen_rs.convert.calibration.spreading import spreading
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
 from coordgen_rs.convert.qnn.centring import key_channels, usual_first

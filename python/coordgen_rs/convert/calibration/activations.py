@@ -19,10 +19,10 @@ from onnx import helper
 
 from coordgen_rs.bundle.experts import input_name
 from coordgen_rs.bundle.rotation import tables_by_input
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
 from coordgen_rs.convert.cpu.graph import block_graph
 from coordgen_rs.convert.cpu.recurrent import state_sizes
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.stored import write_layer
 from coordgen_rs.convert.weight_file import WeightWriter

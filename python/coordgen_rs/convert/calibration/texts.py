@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.errors import ChatTemplateError, OptionError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
 from coordgen_rs.text.chat_template import ChatTemplate, Message

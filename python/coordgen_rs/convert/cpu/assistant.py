@@ -23,11 +23,11 @@ from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.assistant import AssistantFiles, ClusterFiles
 from coordgen_rs.bundle.panels import WeightType
-from coordgen_rs.convert.checkpoints.assistant import Assistant, Clusters
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.convert.cpu.graph import OPSET, decoder
 from coordgen_rs.convert.cpu.linear import ROWS, LayerGraph, Norm, Rows
 from coordgen_rs.convert.cpu.quantize import BITS_OF_TYPES
+from coordgen_rs.convert.families.assistant import Assistant, Clusters
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.stored import StoredLayer, write_layer
 from coordgen_rs.convert.weight_file import (

@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.convert.calibration.activations import watch_inputs
 from coordgen_rs.convert.calibration.spreading import spreading
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
-from coordgen_rs.convert.checkpoints.tensor import StoredBlocks, Tensor
+from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
 from coordgen_rs.convert.cpu.int4 import Grids, search_grids
 from coordgen_rs.convert.cpu.quantize import (
     BLOCK_SIZE,
@@ -32,6 +30,8 @@ from coordgen_rs.convert.cpu.quantize import (
     blocks_of,
     num_blocks,
 )
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.errors import CheckpointError
 
 _Array = NDArray[np.float32]

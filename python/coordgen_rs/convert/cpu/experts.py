@@ -8,8 +8,8 @@ package's core (`src/ort/mod.rs`).
 import onnx
 
 from coordgen_rs.bundle.experts import input_name
-from coordgen_rs.convert.checkpoints.experts import Experts
 from coordgen_rs.convert.cpu.linear import LayerGraph, Rows
+from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.graph_builder import byte_info
 from coordgen_rs.convert.stored import StoredMixture
 

@@ -41,10 +41,7 @@ from coordgen_rs.convert.bundle import (
 )
 from coordgen_rs.convert.calibration.texts import texts_for
 from coordgen_rs.convert.chat import write_chat
-from coordgen_rs.convert.checkpoints.assistant import Assistant, check_config, open_assistant
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.opening import fetched, open_checkpoint
-from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.assistant import weight_bytes, write_assistant
 from coordgen_rs.convert.cpu.compensation import compensated_layers
 from coordgen_rs.convert.cpu.graph import block_graph, head_graph
@@ -58,6 +55,9 @@ from coordgen_rs.convert.cpu.mtp import (
 )
 from coordgen_rs.convert.cpu.quantize import BITS_OF_TYPES
 from coordgen_rs.convert.cpu.recurrent import state_sizes
+from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.opening import fetched, open_checkpoint
 from coordgen_rs.convert.stored import (
     PER_LAYER_SHARE,
     StoredMixture,

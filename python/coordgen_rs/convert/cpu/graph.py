@@ -46,11 +46,11 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.rotation import QUERY_SCALE
-from coordgen_rs.convert.checkpoints.config import ModelConfig
 from coordgen_rs.convert.cpu.experts import experts_info, mixture
 from coordgen_rs.convert.cpu.linear import ROWS, SEQUENCES, LayerGraph, Norm, Rows
 from coordgen_rs.convert.cpu.per_layer import per_layer_infos, per_layer_parts, with_part
 from coordgen_rs.convert.cpu.recurrent import mixed, state_infos
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import byte_info, float_info
 from coordgen_rs.convert.stored import StoredHead, StoredLayer, StoredPerLayerInputs
 from coordgen_rs.convert.weight_file import StoredLinear, StoredTensor

@@ -20,10 +20,10 @@ import onnx
 from onnx import TensorProto, helper
 
 from coordgen_rs.bundle.panels import OUTPUTS, num_bytes
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
 from coordgen_rs.convert.cpu.graph import OPSET, decoder, head_product
 from coordgen_rs.convert.cpu.linear import ROWS, LayerGraph, Norm, Rows
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.stored import StoredLayer, WriteExperts, write_layer
 from coordgen_rs.convert.weight_file import Bits, StoredLinear, StoredTensor, WeightWriter

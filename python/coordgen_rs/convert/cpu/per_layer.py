@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import onnx
 
 from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
-from coordgen_rs.convert.checkpoints.config import ModelConfig
 from coordgen_rs.convert.cpu.linear import ROWS, LayerGraph, Norm, Rows
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.stored import StoredPerLayer, StoredPerLayerInputs
 

@@ -10,13 +10,13 @@ from typing import Any
 import onnx
 
 from coordgen_rs.bundle.recurrent import StateSizes
-from coordgen_rs.convert.checkpoints.recurrent import (
+from coordgen_rs.convert.cpu.linear import SEQUENCES, LayerGraph
+from coordgen_rs.convert.families.config.recurrent import (
     DeltaNet,
     Recurrent,
     SelectiveState,
     ShortConvolution,
 )
-from coordgen_rs.convert.cpu.linear import SEQUENCES, LayerGraph
 from coordgen_rs.convert.graph_builder import byte_info
 from coordgen_rs.convert.stored import StoredMixer
 

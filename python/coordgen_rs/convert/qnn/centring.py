@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.families.config.model import ModelConfig
 
 Array = NDArray[np.float32]
 

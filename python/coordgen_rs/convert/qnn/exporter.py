@@ -37,9 +37,9 @@ from coordgen_rs.convert.bundle import (
 )
 from coordgen_rs.convert.calibration.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.chat import write_chat
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
-from coordgen_rs.convert.checkpoints.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.encodings import (
     CacheType,

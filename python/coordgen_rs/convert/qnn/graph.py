@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from coordgen_rs.bundle.manifest import ModelShape
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
-from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import GraphBuilder, float_info
 
 ROWS, PAST, ATTENDED = "rows", "past", "attended"

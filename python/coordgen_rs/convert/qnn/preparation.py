@@ -22,7 +22,7 @@ from coordgen_rs.convert.calibration.rounding import (
     rounded_in_blocks,
 )
 from coordgen_rs.convert.calibration.texts import CalibrationTexts
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.calibration import Ranges, WatchedGraph
 from coordgen_rs.convert.qnn.centring import (

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.convert.calibration.likeness import Likeness
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.qnn.text_inputs import text_inputs
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 

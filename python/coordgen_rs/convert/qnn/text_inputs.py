@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rotation
-from coordgen_rs.convert.checkpoints.config import ModelConfig
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.qnn.graph import key_value_names
 
 Array = NDArray[np.float32]

@@ -23,7 +23,7 @@ from coordgen_rs.convert.calibration.rounding import (
     bits_taken,
     may_have_blocks,
 )
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.errors import ExportError
 from coordgen_rs.files.version import package_version

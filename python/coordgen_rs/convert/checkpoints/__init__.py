@@ -1,1 +1,0 @@
-"""Checkpoints as users have them, opened as tensors and one `ModelConfig`."""

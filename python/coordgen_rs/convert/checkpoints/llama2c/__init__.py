@@ -1,1 +1,0 @@
-"""Checkpoints of llama2.c."""

@@ -1,0 +1,241 @@
+"""The tokenizer of a GGUF file as a tokenizer.json.
+
+In: the header's `tokenizer.ggml.*`. Out: text for the tokenizers package. Three kinds are known, by
+the names that GGUF has for them: `gpt2`, byte-level BPE with merges; `llama`, SentencePiece with
+scores; and `gemma4`, SentencePiece with merges. Every other is refused by name.
+"""
+
+import math
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+from tokenizers.models import BPE
+from tokenizers.processors import TemplateProcessing
+
+from coordgen_rs.convert.containers.gguf.chat import (
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    USER_DEFINED,
+    kinds_as_meant,
+)
+from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.pre_tokenizers import pre_tokenizer_named
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.text.package_errors import package_errors_as
+
+_SPACE = "▁"
+_MOST_PIECE = 1 << 12
+"""Characters of a piece; no known one is longer, and the ways to cut it are as many."""
+
+
+@dataclass(frozen=True)
+class _Vocabulary:
+    """The tokens of a file."""
+
+    path: Path
+    metadata: dict[str, Any]
+    tokens: list[str]
+    kinds: list[int]
+
+    def values(self, name: str, kind: type | tuple[type, ...]) -> list[Any]:
+        """A list of the metadata, all of one type.
+
+        Raises:
+            CheckpointError: It is missing or something else.
+        """
+        found = self.metadata.get(f"tokenizer.ggml.{name}")
+        if not isinstance(found, list) or not all(isinstance(value, kind) for value in found):
+            raise CheckpointError(f"{self.path}: tokenizer.ggml.{name} is missing or no list")
+        return found
+
+    def token(self, name: str) -> str | None:
+        """The text of the token whose id is `tokenizer.ggml.NAME_token_id`.
+
+        Raises:
+            CheckpointError: It is not in the vocabulary.
+        """
+        number = self.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if number is None:
+            return None
+        if type(number) is not int or not 0 <= number < len(self.tokens):
+            raise CheckpointError(f"{self.path}: the {name} token {number!r:.40} is not in it")
+        return self.tokens[number]
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A yes or no of the metadata."""
+        return bool(self.metadata.get(f"tokenizer.ggml.{name}", default))
+
+
+def tokenizer_json(header: GgufHeader) -> str:
+    """The text of a tokenizer.json.
+
+    Raises:
+        UnsupportedModelError: The tokenizer is of a kind that is not known; the message names it.
+        CheckpointError: A part is missing or damaged.
+    """
+    kind = header.metadata.get("tokenizer.ggml.model")
+    build = _BUILDERS.get(str(kind))
+    if build is None:
+        raise UnsupportedModelError(
+            f"{header.path}: tokenizer.ggml.model is {kind!r:.60}, which is not known: "
+            "coordgen export takes the model's own tokenizer.json by --tokenizer"
+        )
+    vocabulary = _read_vocabulary(header)
+    tokenizer, begins = build(vocabulary)
+    with _errors(vocabulary):
+        tokenizer.add_tokens(_added_tokens(vocabulary))
+        _add_ends(tokenizer, vocabulary, begins)
+        return str(tokenizer.to_str())
+
+
+def _read_vocabulary(header: GgufHeader) -> _Vocabulary:
+    """Tokens and their types.
+
+    Raises:
+        CheckpointError: One is missing, or occurs twice.
+    """
+    vocabulary = _Vocabulary(header.path, header.metadata, [], [])
+    tokens = vocabulary.values("tokens", str)
+    # Padding of a vocabulary may be empty texts.
+    tokens = [token or f"[EMPTY_{number}]" for number, token in enumerate(tokens)]
+    kinds = [NORMAL] * len(tokens)
+    if "tokenizer.ggml.token_type" in header.metadata:
+        kinds = vocabulary.values("token_type", int)
+    if len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
+        raise CheckpointError(f"{header.path}: a token occurs twice, or has no type")
+    if max(map(len, tokens), default=0) > _MOST_PIECE:
+        raise CheckpointError(f"{header.path}: a token has more than {_MOST_PIECE} characters")
+    return _Vocabulary(header.path, header.metadata, tokens, kinds_as_meant(tokens, kinds))
+
+
+def _added_tokens(vocabulary: _Vocabulary) -> list[AddedToken]:
+    """Tokens that are found in a text before it is cut."""
+    return [
+        AddedToken(token, normalized=False, special=kind != USER_DEFINED)
+        for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+        if kind in (CONTROL, UNKNOWN, USER_DEFINED)
+    ]
+
+
+def _errors(vocabulary: _Vocabulary) -> AbstractContextManager[None]:
+    return package_errors_as(CheckpointError, f"{vocabulary.path}: the tokenizer cannot be built")
+
+
+def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """A byte-level tokenizer, and whether the begin token is put before a text by default.
+
+    Raises:
+        UnsupportedModelError: It cuts texts in a way that is not known.
+        CheckpointError: Its merges are missing or damaged.
+    """
+    cuts = pre_tokenizer_named(str(vocabulary.metadata.get("tokenizer.ggml.pre", "default")))
+    merges, numbers = _merges(vocabulary), _numbers(vocabulary)
+    with _errors(vocabulary):
+        model = BPE(vocab=numbers, merges=merges, ignore_merges=cuts.ignore_merges)
+    tokenizer = Tokenizer(model)
+    if cuts.composes:
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = cuts.build()
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, cuts.begins
+
+
+def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+    """The merges, the first of which come first.
+
+    Raises:
+        CheckpointError: They are missing or damaged.
+    """
+    merges = []
+    for merge in vocabulary.values("merges", str):
+        left, space, right = merge.partition(" ")
+        if not left or not space or not right:
+            raise CheckpointError(f"{vocabulary.path}: {merge!r:.60} is no merge of two tokens")
+        merges.append((left, right))
+    return merges
+
+
+def _numbers(vocabulary: _Vocabulary) -> dict[str, int]:
+    """The ids of tokens."""
+    return {token: number for number, token in enumerate(vocabulary.tokens)}
+
+
+def _merged_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """A SentencePiece tokenizer with merges, which puts the begin token before a text by default.
+
+    Raises:
+        CheckpointError: Its merges are missing or damaged.
+    """
+    return _pieces(vocabulary, _merges(vocabulary), add_space=False), True
+
+
+def _scored_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
+    """A SentencePiece tokenizer, which puts the begin token before a text by default.
+
+    Of all neighbours whose join is a piece, those with the best score are joined first.
+
+    Raises:
+        CheckpointError: Its scores are missing or damaged.
+    """
+    tokens, scores = vocabulary.tokens, vocabulary.values("scores", (int, float))
+    if len(scores) != len(tokens) or not all(map(math.isfinite, scores)):
+        raise CheckpointError(f"{vocabulary.path}: tokens and scores do not agree")
+    numbers, merges = _numbers(vocabulary), []
+    for number in sorted(range(len(tokens)), key=lambda number: -scores[number]):
+        if vocabulary.kinds[number] in (NORMAL, USER_DEFINED):
+            piece = tokens[number]
+            cuts = [(piece[:cut], piece[cut:]) for cut in range(1, len(piece))]
+            found = [cut for cut in cuts if cut[0] in numbers and cut[1] in numbers]
+            merges += sorted(found, key=lambda cut: (numbers[cut[0]], numbers[cut[1]]))
+    return _pieces(vocabulary, merges, add_space=vocabulary.flag("add_space_prefix", True)), True
+
+
+def _pieces(
+    vocabulary: _Vocabulary, merges: list[tuple[str, str]], *, add_space: bool
+) -> Tokenizer:
+    """A tokenizer whose pieces have U+2581 for spaces, and bytes for characters that are none.
+
+    Args:
+        vocabulary: The pieces.
+        merges: Which of them are joined, the first of them first.
+        add_space: Whether a space is put before a text.
+
+    Raises:
+        CheckpointError: The vocabulary is damaged.
+    """
+    kinds, numbers = zip(vocabulary.tokens, vocabulary.kinds, strict=True), _numbers(vocabulary)
+    unknown = next((token for token, kind in kinds if kind == UNKNOWN), None)
+    replace = normalizers.Replace(" ", _SPACE)
+    decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    with _errors(vocabulary):
+        tokenizer = Tokenizer(
+            BPE(vocab=numbers, merges=merges, unk_token=unknown, fuse_unk=True, byte_fallback=True)
+        )
+        tokenizer.normalizer = replace
+        if add_space:
+            tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(_SPACE), replace])
+            decoding.append(decoders.Strip(" ", 1, 0))
+        tokenizer.decoder = decoders.Sequence(decoding)
+    return tokenizer
+
+
+def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, begins: bool) -> None:
+    """Put the begin and end tokens around a text where the file says so."""
+    begin = vocabulary.token("bos") if vocabulary.flag("add_bos_token", begins) else None
+    end = vocabulary.token("eos") if vocabulary.flag("add_eos_token", False) else None
+    around = [token for token in (begin, end) if token is not None]
+    if not around:
+        return
+    first, last = ([token] if token else [] for token in (begin, end))
+    tokenizer.post_processor = TemplateProcessing(
+        single=[*first, "$A", *last],
+        pair=[*first, "$A", *last, *first, "$B:1", *last],
+        special_tokens=[(token, tokenizer.token_to_id(token)) for token in around],
+    )
+
+
+_BUILDERS = {"gpt2": _byte_level, "llama": _scored_pieces, "gemma4": _merged_pieces}

@@ -1,0 +1,154 @@
+"""Reading rows out of safetensors files without mapping or loading them whole.
+
+In: a path. Out: `Tensor`s that read from the file. The format is an eight-byte header length, a
+JSON header and the raw tensors. The safetensors package is not used: it maps the file, which counts
+the whole checkpoint as this process's memory, and numpy has no bfloat16.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.files.json_text import file_errors_as, open_regular, parse_json
+from coordgen_rs.files.typed_json import FieldError, parse
+
+_STORED_TYPES: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+
+_PACKED: dict[str, np.dtype[Any]] = {
+    "U8": np.dtype("u1"),
+    "I32": np.dtype("<i4"),
+    "I64": np.dtype("<i8"),
+}
+"""Types of what is packed, or counted: no floats, but read as it is."""
+
+_MOST_HEADER_BYTES = 100_000_000
+"""Largest header, the same limit as in the safetensors package."""
+
+_MOST_DIMENSIONS = 8
+
+
+@dataclass(frozen=True)
+class _Fields:
+    """What the header says of a tensor."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """Where a tensor stands in its file."""
+
+    path: Path
+    name: str
+    stored_type: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def read_rows(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Rows `start..stop` as float32.
+
+        Raises:
+            CheckpointError: The file ends early, or the stored type is not one of floats.
+        """
+        raw = self._raw(start, stop)
+        if self.stored_type == "BF16":
+            rows = (raw.astype(np.uint32) << 16).view(np.float32)
+        else:
+            rows = raw.astype(np.float32, copy=False)
+        return rows.reshape(stop - start, *self.shape[1:])
+
+    def read_blocks(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Rows `start..stop` of a matrix as they are, `(n, columns, bytes of a float)`.
+
+        Of matrices, some as they are.
+
+        Raises:
+            CheckpointError: As of `read_rows`.
+        """
+        raw = self._raw(start, stop)
+        return raw.view(np.uint8).reshape(stop - start, *self.shape[1:], raw.itemsize)
+
+    def read_bytes(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """Bytes `start..stop` of a tensor of no floats."""
+        return self._numbers(np.dtype(np.uint8), start, stop)
+
+    def tensor(self) -> Tensor:
+        """The tensor, which products read as it is if it is of one or more matrices of floats."""
+        is_read = len(self.shape) in (2, 3) and self.stored_type in _STORED_TYPES
+        blocks = StoredBlocks(self.stored_type, self.read_blocks) if is_read else None
+        read_bytes = self.read_bytes if self.stored_type in _PACKED else None
+        return Tensor(self.name, self.shape, self.read_rows, blocks, self.stored_type, read_bytes)
+
+    def _raw(self, start: int, stop: int) -> NDArray[Any]:
+        """The numbers of rows `start..stop`, as they are.
+
+        Raises:
+            CheckpointError: As of `read_rows`.
+        """
+        dtype = _STORED_TYPES.get(self.stored_type)
+        if dtype is None:
+            raise CheckpointError(
+                f"{self.path}: {self.name} has the type {self.stored_type}, "
+                f"expected {', '.join(_STORED_TYPES)}"
+            )
+        row_elements = math.prod(self.shape[1:])
+        return self._numbers(dtype, start * row_elements, stop * row_elements)
+
+    def _numbers(self, dtype: np.dtype[Any], start: int, stop: int) -> NDArray[Any]:
+        """Numbers `start..stop` of those of all rows."""
+        offset = self.offset + start * dtype.itemsize
+        return read_numbers(self.path, self.name, dtype, offset, stop - start)
+
+
+def open_safetensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file by name.
+
+    Raises:
+        CheckpointError: The file is truncated or its header damaged; file and tensor are named.
+    """
+    with file_errors_as(CheckpointError, path), open_regular(path) as stream:
+        file_bytes = os.fstat(stream.fileno()).st_size
+        header_bytes = int.from_bytes(stream.read(8), "little")
+        if 8 + header_bytes > file_bytes:
+            raise CheckpointError(f"{path} is truncated: its header is incomplete")
+        if header_bytes > _MOST_HEADER_BYTES:
+            raise CheckpointError(f"{path} has a damaged header: {header_bytes} bytes")
+        header = parse_json(stream.read(header_bytes), f"{path}: the header")
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path} has a damaged header: not an object")
+    tensors = {}
+    for name, fields in header.items():
+        if name != "__metadata__":
+            entry = _entry(path, name, fields, 8 + header_bytes, file_bytes)
+            tensors[name] = entry.tensor()
+    return tensors
+
+
+def _entry(path: Path, name: str, value: Any, data_start: int, file_bytes: int) -> _Entry:
+    try:
+        fields = parse(_Fields, value, name)
+        begin, end = fields.data_offsets
+    except (FieldError, ValueError) as error:
+        raise CheckpointError(f"{path} has a damaged header at {name}: {error}") from error
+    # A scalar is read as a tensor of one value: tensors have rows.
+    shape, dtype = tuple(fields.shape) or (1,), {**_STORED_TYPES, **_PACKED}.get(fields.dtype)
+    if len(shape) > _MOST_DIMENSIONS or min(shape) < 1 or not 0 <= begin <= end:
+        raise CheckpointError(f"{path} has a damaged header at {name}")
+    if dtype is not None and end - begin != math.prod(shape) * dtype.itemsize:
+        raise CheckpointError(f"{path} has a damaged header at {name}: not the bytes of its shape")
+    if data_start + end > file_bytes:
+        raise CheckpointError(f"{path} is truncated: it ends before {name} does")
+    return _Entry(path, name, fields.dtype, shape, data_start + begin)

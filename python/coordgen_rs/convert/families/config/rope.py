@@ -1,0 +1,244 @@
+"""Frequencies of the rotary position embedding, scaled as config.json says.
+
+In: the objects of config.json that tell of the rotation. Out: a `Rope`: radians per position of
+each rotated pair, float32 values as the reference computes them, and what goes with them; another
+for layers with a window, where they have one.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.rotation import (
+    QueryScaling,
+    scaled_as_llama3,
+    scaled_as_yarn,
+    unscaled,
+    yarn_span,
+)
+from coordgen_rs.convert.families.config.fields import PROPORTIONAL, Rotation, number, positive
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+
+_Frequencies = NDArray[np.float32]
+
+_MOST_HEAD_DIM = 1 << 14
+"""No known model has larger heads; a damaged file may, and would fill the memory."""
+QUERY_BETA = "llama_4_scaling_beta"
+
+
+@dataclass(frozen=True)
+class _Scaling:
+    """How the frequencies and their cosines are scaled."""
+
+    scaled: Callable[[_Frequencies], _Frequencies]
+    """Makes the frequencies of unscaled ones, `(pairs,)` each."""
+    factor: float | None = None
+    """Same as in `Rope`, and so is the next."""
+    most_positions: int | None = None
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The rotation of queries and keys."""
+
+    inv_freq: list[float]
+    """Radians per position, one for each pair."""
+    factor: float | None = None
+    """What cosines and sines are multiplied by; None for 1."""
+    most_positions: int | None = None
+    """The context for which these frequencies are made, where a longer one has others."""
+
+
+def read_ropes(rotations: Sequence[Rotation]) -> tuple[Rope, Rope | None]:
+    """The rotation of most layers, and that of layers with a window where it is another.
+
+    Raises:
+        UnsupportedModelError: The graphs cannot do it.
+        CheckpointError: A field is malformed.
+    """
+    rope, *others = [read_rope(rotation) for rotation in rotations]
+    if not others or others[0] == rope:
+        return rope, None
+    if rope.most_positions is not None or others[0].most_positions is not None:
+        raise UnsupportedModelError(
+            "config.json: longrope is not supported where layers with a window have their own "
+            "rotation"
+        )
+    if others[0].factor is not None:
+        raise UnsupportedModelError(
+            f"config.json: an attention factor of {others[0].factor:g} is not supported in layers "
+            "with a window"
+        )
+    return rope, others[0]
+
+
+def read_query_scaling(parameters: Mapping[str, Any]) -> QueryScaling | None:
+    """How queries grow with their position, as Ministral 3's `llama_4_scaling_beta` says.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    beta = number(parameters, QUERY_BETA, 0, 1000, 0.0)
+    if beta == 0:
+        return None
+    return QueryScaling(beta, positive(parameters, "original_max_position_embeddings"))
+
+
+def read_rope(rotation: Rotation) -> Rope:
+    """The frequencies of a rotation.
+
+    Raises:
+        UnsupportedModelError: A `rope_type` that is not supported.
+        CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
+    """
+    dim = rotation.dim
+    if dim > _MOST_HEAD_DIM:
+        raise CheckpointError(f"heads have {dim} dimensions, expected {_MOST_HEAD_DIM} at most")
+    theta = rotation.parameters["rope_theta"]
+    if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
+        raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
+    scaling = _read_scaling(rotation.parameters, dim)
+    frequencies = scaling.scaled(unscaled(theta, dim))
+    return Rope(frequencies.tolist(), scaling.factor, scaling.most_positions)
+
+
+def _read_scaling(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+    """The scaling by its type.
+
+    Raises:
+        UnsupportedModelError: The type is not supported.
+        CheckpointError: A figure is missing or out of range.
+    """
+    rope_type = parameters.get("rope_type", parameters.get("type", "default"))
+    if rope_type == "llama3":
+        return _llama3(parameters)
+    if rope_type in ("longrope", "su"):
+        return _longrope(parameters, dim // 2)
+    if rope_type == "yarn":
+        return _yarn(parameters, dim)
+    if rope_type == PROPORTIONAL:
+        return _proportional(parameters, dim)
+    if rope_type == "linear":
+        return _divided(number(parameters, "factor", 1, 1e6))
+    if rope_type != "default":
+        raise UnsupportedModelError(
+            f"config.json: rope type {rope_type!r:.60} is not supported, "
+            "only default, linear, llama3, longrope, proportional and yarn"
+        )
+    return _divided(1.0)
+
+
+def _divided(by: NDArray[np.float32] | float, **other: Any) -> _Scaling:
+    """Each pair's frequency divided by its number, or all by one."""
+
+    def scaled(frequencies: _Frequencies) -> _Frequencies:
+        return np.asarray(frequencies / by, np.float32)
+
+    return _Scaling(scaled, **other)
+
+
+def _proportional(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+    """Some of the first pairs turn as all would, the others not at all.
+
+    Raises:
+        CheckpointError: A figure is out of range, or no pair turns.
+    """
+    share = number(parameters, "partial_rotary_factor", default=1.0)
+    factor = number(parameters, "factor", 1e-3, 1e6, 1.0)
+    pairs = int(share * dim // 2)
+    if not pairs:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor leaves 0 of {dim} dimensions to rotate"
+        )
+    turns = np.where(np.arange(dim // 2) < pairs, np.float32(1), np.float32(0))
+
+    def scaled(frequencies: _Frequencies) -> _Frequencies:
+        return np.asarray(frequencies * turns / np.float32(factor), np.float32)
+
+    return _Scaling(scaled)
+
+
+def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
+    """Llama 3's scaling.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    names = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+    try:
+        factor, low, high, original = (float(parameters[name]) for name in names)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
+    if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
+        raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
+    return _Scaling(partial(scaled_as_llama3, factor=factor, low=low, high=high, original=original))
+
+
+def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+    """YaRN, whose factors hold for contexts of any length.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    theta = parameters["rope_theta"]
+    if theta == 1:
+        raise CheckpointError("config.json: rope_theta is 1, which YaRN cannot scale")
+    most = positive(parameters, "max_position_embeddings")
+    original = positive(parameters, "original_max_position_embeddings", most)
+    factor = number(parameters, "factor", 1, 1e6, most / original)
+    # 0 is none, as in transformers.
+    given = {name: it for name, it in parameters.items() if it or not name.startswith("beta_")}
+    turns = (
+        number(given, "beta_fast", 1e-6, 1e6, 32.0),
+        number(given, "beta_slow", 1e-6, 1e6, 1.0),
+    )
+    is_whole = bool(parameters.get("truncate", True))
+    span = yarn_span(theta, dim, turns, original, is_whole=is_whole)
+    attention = yarn_attention(parameters, factor)
+    scaled = partial(scaled_as_yarn, factor=factor, span=span)
+    return _Scaling(scaled, None if attention == 1 else attention)
+
+
+def yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
+    """What YaRN multiplies cosines and sines by.
+
+    Raises:
+        CheckpointError: A figure is out of range.
+    """
+    if parameters.get("attention_factor") is not None:
+        return number(parameters, "attention_factor", 1e-3, 1e3)
+    scales = [number(parameters, name, 0, 1e3, 0.0) for name in ("mscale", "mscale_all_dim")]
+    above, below = (0.1 * scale * math.log(max(factor, 1.0)) + 1 for scale in scales)
+    return above / below if all(scales) else 0.1 * math.log(max(factor, 1.0)) + 1
+
+
+def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
+    """LongRoPE up to the context that it begins with: a factor per pair, and one for all.
+
+    A longer context has other factors for the same tokens, so that keys would have to be computed
+    anew. Source: Ding et al. 2024, https://arxiv.org/abs/2402.13753.
+
+    Raises:
+        CheckpointError: A figure is missing or out of range.
+    """
+    factors = parameters.get("short_factor")
+    if not isinstance(factors, list) or len(factors) != num_pairs:
+        raise CheckpointError(
+            f"config.json: short_factor is {factors!r:.60}, expected {num_pairs} numbers"
+        )
+    short = [number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors]
+    original = positive(parameters, "original_max_position_embeddings")
+    most = positive(parameters, "max_position_embeddings")
+    factor = number(parameters, "factor", 1e-3, 1e6, most / original)
+    attention = parameters.get("attention_factor")
+    if attention is not None:
+        attention = number(parameters, "attention_factor", 1e-3, 1e3)
+    elif factor > 1 and original > 1:
+        attention = math.sqrt(1 + math.log(factor) / math.log(original))
+    cut = original if original < most else None
+    return _divided(np.asarray(short, np.float32), factor=attention, most_positions=cut)

@@ -1,0 +1,383 @@
+"""gpt-oss: what its checkpoints say, in floats and in MXFP4, and what is refused by name."""
+
+import contextlib
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+
+from checkpoints import exported, save_weights
+from coordgen_rs import OrtSession
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.table import parse_config
+from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.runtime.device import CpuDevice
+from families import (
+    compare,
+    needs_transformers,
+    prompt_logits,
+    random_model,
+    tokens,
+    write_safetensors,
+)
+from gguf_files import write_gguf
+from gpt_oss import CONFIG, in_gguf, pack, rounded, write_gpt_oss
+from json_values import JSON_VALUES
+
+MXFP4 = {"quant_method": "mxfp4"}
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["GptOssForCausalLM"],
+    "attention_bias": True,
+    "eos_token_id": 200_002,
+    "experts_per_token": 4,
+    "head_dim": 64,
+    "hidden_act": "silu",
+    "hidden_size": 2880,
+    "initial_context_length": 4096,
+    "intermediate_size": 2880,
+    "layer_types": ["sliding_attention", "full_attention"] * 12,
+    "max_position_embeddings": 131_072,
+    "num_attention_heads": 64,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "quantization_config": MXFP4,
+    "rms_norm_eps": 1e-5,
+    "rope_scaling": {
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "factor": 32.0,
+        "original_max_position_embeddings": 4096,
+        "rope_type": "yarn",
+        "truncate": False,
+    },
+    "rope_theta": 150_000,
+    "sliding_window": 128,
+    "swiglu_limit": 7.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 201_088,
+}
+"""What the 20B model's config.json says."""
+IN_BLOCKS = "gpt-oss, context in window"
+"""A miniature whose rows are whole blocks."""
+ENDS = {"eos_token_id": [200_002, 199_999, 200_012]}
+EXPERTS = "model.layers.1.mlp.experts"
+DAMAGED = ("many", 0, -3, 1.5, [], {}, True, 1 << 40)
+"""No number of anything."""
+
+
+def parsed(**options: Any) -> ModelConfig:
+    return parse_config(CONFIG | options, {})
+
+
+def test_the_published_configuration_is_read():
+    model = parse_config(PUBLISHED, ENDS)
+    assert (model.window, sorted(model.window_layers)) == (128, list(range(0, 24, 2)))
+    assert (model.num_heads, model.num_kv_heads, model.head_dim) == (64, 8, 64)
+    assert (model.qkv_bias, model.out_bias, model.has_sinks) == (True, True, True)
+    assert model.end_token_ids == [200_002, 199_999, 200_012]
+    assert model.rope_factor == pytest.approx(0.1 * np.log(32) + 1)
+    experts = model.experts
+    assert (experts.num, experts.chosen, experts.size) == (32, 4, 2880)
+    assert (experts.gate, experts.has_biases) == ("clamped_swiglu", True)
+    assert experts.layers == frozenset(range(24))
+
+
+def test_what_a_configuration_leaves_out_is_that_of_the_120b_model():
+    said = {name: PUBLISHED[name] for name in ("architectures",)}
+    model, known = parse_config(said, {}), parse_config(PUBLISHED, {})
+    assert model.inv_freq == known.inv_freq
+    assert (model.window, model.window_layers) == (128, frozenset(range(0, 36, 2)))
+    assert (model.experts.num, model.num_layers, model.vocab_size) == (128, 36, 201_088)
+
+
+def test_the_ramp_of_its_rotation_is_not_rounded():
+    whole = PUBLISHED["rope_scaling"] | {"truncate": True}
+    assert parsed(rope_scaling=whole).inv_freq != parsed(rope_scaling=PUBLISHED["rope_scaling"])
+    ratio = np.array(parse_config(PUBLISHED, {}).inv_freq) * 150_000 ** (np.arange(32) / 32)
+    # From pair 8.09 to pair 17.4, as no rounding has it.
+    assert np.allclose(ratio[:9], 1)
+    assert np.allclose(ratio[18:], 1 / 32)
+    ramp = (9 - 8.0929) / (17.3977 - 8.0929)
+    assert ratio[9] == pytest.approx(1 - ramp * (1 - 1 / 32), rel=1e-4)
+
+
+@pytest.mark.parametrize("value", DAMAGED, ids=str)
+@pytest.mark.parametrize(
+    "name", ["num_local_experts", "num_experts_per_tok", "intermediate_size", "sliding_window"]
+)
+def test_a_size_that_is_none_is_refused_by_name(name, value):
+    with pytest.raises(CheckpointError, match=f"{name} is .*expected"):
+        parsed(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_bias": False}, "attention_bias = False is not supported in gpt-oss"),
+        ({"attention_bias": "no"}, "attention_bias is 'no', expected true or false"),
+        ({"swiglu_limit": 6.0}, r"swiglu_limit = 6\.0 is not supported in gpt-oss"),
+        ({"swiglu_limit": "x"}, "swiglu_limit = 'x' is not supported in gpt-oss"),
+        ({"swiglu_alpha": 1.5}, r"swiglu_alpha = 1\.5 is not supported in gpt-oss"),
+        ({"num_experts_per_tok": 7}, "num_experts is 6 and num_experts_per_tok 7"),
+        ({"layer_types": ["full_attention"]}, "each of 4 layers"),
+        ({"layer_types": ["linear_attention"] * 4}, "layer_types"),
+        ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config = .*fp8"),
+        ({"quantization_config": {"quant_method": ["mxfp4"]}}, "quantization_config"),
+        ({"quantization_config": {}}, "quantization_config"),
+        ({"quantization_config": "mxfp4"}, "quantization_config"),
+        ({"architectures": ["LlamaForCausalLM"], "quantization_config": MXFP4}, "quantization_c"),
+        ({"mlp_bias": True}, "mlp_bias"),
+        ({"hidden_act": "gelu"}, "hidden_act"),
+    ],
+    ids=str,
+)
+def test_what_the_graphs_cannot_do_is_refused_by_name(options, message):
+    with pytest.raises(CheckpointError, match=message):
+        parsed(**options)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_any_altered_configuration_is_read_or_refused_by_name(data):
+    changed = data.draw(st.sampled_from(sorted({*CONFIG, *PUBLISHED})))
+    with contextlib.suppress(CheckpointError):
+        parsed(**{changed: data.draw(JSON_VALUES)})
+    changed = data.draw(st.sampled_from(sorted(PUBLISHED["rope_scaling"])))
+    scaling = PUBLISHED["rope_scaling"] | {changed: data.draw(JSON_VALUES)}
+    with contextlib.suppress(CheckpointError):
+        parsed(rope_scaling=scaling)
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["floats", "MXFP4"])
+def test_qnn_refuses_it_by_name(tmp_path, packed):
+    checkpoint = write_gpt_oss(tmp_path / "model", packed=packed)
+    message = "gpt_oss has mixtures of experts, which --provider qnn does not support"
+    with pytest.raises(UnsupportedModelError, match=message):
+        export_qnn(checkpoint, tmp_path / "out", soc="8-elite")
+
+
+def tensors_of(path: Any) -> dict[str, Tensor]:
+    return open_checkpoint(path).tensors
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["floats", "MXFP4"])
+def test_experts_stand_one_below_the_other(tmp_path, packed):
+    checkpoint = write_gpt_oss(tmp_path / "model", packed=packed, intermediate_size=64)
+    write_gpt_oss(tmp_path / "floats", intermediate_size=64)
+    weights = load_file(tmp_path / "floats" / "model.safetensors")
+    expected = in_gguf(
+        {
+            name: rounded(values) if packed and values.ndim == 3 else values
+            for name, values in weights.items()
+        }
+    )
+    tensors = tensors_of(checkpoint)
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        values = expected[name]
+        if ".experts." in name and name.endswith(".weight"):
+            values = values.reshape(-1, values.shape[-1])
+        assert np.array_equal(tensor.load(), values), name
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_experts_in_floats_are_kept_as_they_are(tmp_path, dtype):
+    import ml_dtypes
+
+    kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+    checkpoint = write_gpt_oss(tmp_path / "model", dtype=kind, num_hidden_layers=2)
+    stored = load_file(checkpoint / "model.safetensors")
+    tensors = tensors_of(checkpoint)
+    gates = stored[f"{EXPERTS}.gate_up_proj"].swapaxes(1, 2)[:, 0::2]
+    blocks = tensors[f"{EXPERTS}.gate_proj.weight"].blocks
+    assert blocks.read_rows(0, 6 * 96).tobytes() == np.ascontiguousarray(gates).tobytes()
+
+
+def test_blocks_in_mxfp4_reach_the_bundle_as_they_are(tmp_path):
+    checkpoint = write_gpt_oss(tmp_path / "model", packed=True)
+    bundle = exported(checkpoint, tmp_path / "bundle", decode_rows=8)
+    types = {it.type: (it.num_tensors, it.is_exact) for it in bundle.manifest.kept}
+    assert types["MXFP4"] == (12, True)
+    assert all(region.types == ["MXFP4"] * 3 for region in bundle.manifest.experts.layers)
+
+
+def damage(weights: dict[str, Any], name: str, change: Any) -> None:
+    if change is None:
+        del weights[name]
+    else:
+        weights[name] = change(weights[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gate_up_proj_scales", None, "gate_up_proj_blocks, but no .*gate_up_proj_scales"),
+        ("gate_up_proj_blocks", None, "no tensor .*experts.gate_proj.weight"),
+        ("gate_up_proj_bias", None, "no tensor .*experts.gate_proj.bias"),
+        ("gate_up_proj_bias", lambda it: it[:, :7], r"gate_up_proj_bias has the shape \(6, 7\)"),
+        ("gate_up_proj_bias", lambda it: it[0], r"gate_up_proj_bias has the shape \(192,\)"),
+        ("gate_up_proj_blocks", lambda it: it[:5], r"gate_up_proj_blocks has the shape \(5, 192"),
+        ("down_proj_scales", lambda it: it | 255, "down_proj_scales holds NaN or infinite values"),
+        ("down_proj_bias", lambda it: it[:5], r"down_proj_bias has the shape|down_proj\.bias"),
+    ],
+)
+def test_damaged_experts_are_named(tmp_path, name, change, message):
+    checkpoint = write_gpt_oss(tmp_path / "model", packed=True)
+    weights = load_file(checkpoint / "model.safetensors")
+    damage(weights, f"{EXPERTS}.{name}", change)
+    save_weights(checkpoint, {key: np.ascontiguousarray(it) for key, it in weights.items()})
+    with pytest.raises(CheckpointError, match=message):
+        export_checkpoint(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["self_attn.sinks", "self_attn.o_proj.bias", "mlp.router.bias"])
+def test_what_is_missing_is_named(tmp_path, name):
+    checkpoint = write_gpt_oss(tmp_path / "model", packed=True)
+    weights = load_file(checkpoint / "model.safetensors")
+    del weights[f"model.layers.0.{name}"]
+    save_weights(checkpoint, weights)
+    known = name.replace("router", "gate")
+    with pytest.raises(CheckpointError, match=f"no tensor model.layers.0.{known}"):
+        export_checkpoint(checkpoint, tmp_path / "out")
+
+
+def test_a_configuration_that_packs_and_floats_that_are_none_the_less_read(tmp_path):
+    """Tensors tell what is packed."""
+    checkpoint = write_gpt_oss(tmp_path / "model")
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps(config | {"quantization_config": MXFP4}))
+    assert tensors_of(checkpoint)[f"{EXPERTS}.gate_proj.weight"].stored_type == "F32"
+
+
+def test_a_file_holds_the_blocks_of_a_checkpoint(tmp_path):
+    packed = write_gpt_oss(tmp_path / "packed", packed=True)
+    floats = write_gpt_oss(tmp_path / "floats")
+    file = write_gguf(tmp_path / "model.gguf", floats, {"_exps.weight": "MXFP4"})
+    expected, found = tensors_of(packed), tensors_of(file)
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        rows = tensor.shape[0]
+        assert np.array_equal(found[name].load(), tensor.load()), name
+        if tensor.stored_type == "MXFP4":
+            blocks = (it.blocks.read_rows(0, rows) for it in (tensor, found[name]))
+            assert np.array_equal(*blocks), name
+            assert found[name].part(7, 9).blocks.weight_type == "MXFP4"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("expert_count", None, "expert_count is None"),
+        ("expert_count", 0, "expert_count is 0"),
+        ("expert_used_count", "two", "expert_used_count is 'two'"),
+        ("expert_used_count", 7, "expert_count is 6 and expert_used_count 7"),
+        ("expert_gating_func", 2, "gpt-oss.expert_gating_func is 2"),
+        ("attention.sliding_window", None, "attention.sliding_window is None"),
+        ("attention.sliding_window", 0, "sliding_window is 0"),
+        ("attention.sliding_window_pattern", [True], "each of 4 layers"),
+        ("attention.sliding_window_pattern", 0, "sliding_window_pattern is 0"),
+        ("expert_feed_forward_length", 97, "experts.gate_proj.weight has the shape"),
+    ],
+)
+def test_a_damaged_value_of_a_file_is_named(tmp_path, key, value, message):
+    checkpoint = write_gpt_oss(tmp_path / "model")
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, metadata={f"gpt-oss.{key}": value})
+    with pytest.raises(CheckpointError, match=message):
+        export_checkpoint(file, tmp_path / "out")
+
+
+def test_a_file_is_the_configuration_of_its_checkpoint(tmp_path):
+    checkpoint = write_gpt_oss(tmp_path / "model")
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    expected, found = (open_checkpoint(it).config for it in (checkpoint, file))
+    assert replace(found, max_positions=0) == replace(expected, max_positions=0)
+
+
+def test_answers_of_a_file_end_at_the_ends_of_a_turn(tmp_path):
+    """`<|end|>` ends one of several messages there, and an answer elsewhere."""
+    ends = ("<|return|>", "<|call|>", "<|end|>", "<|endoftext|>")
+    checkpoint = write_gpt_oss(tmp_path / "model", eos_token_id=100)
+    tokenizer = json.loads((checkpoint / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    for number, text in zip((100, 101, 102, 103), ends, strict=True):
+        vocabulary.pop(next(it for it, known in vocabulary.items() if known == number))
+        tokenizer["added_tokens"].append(
+            tokenizer["added_tokens"][0] | {"id": number, "content": text}
+        )
+    (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer))
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    sentence_end = vocabulary["</s>"]
+    assert sorted(open_checkpoint(file).config.end_token_ids) == [sentence_end, 100, 101, 103]
+    kinds = [3 if number in (100, 102, 103) else 1 for number in range(128)]
+    other = {"tokenizer.ggml.token_type": kinds}
+    file = write_gguf(tmp_path / "other.gguf", checkpoint, metadata=other)
+    assert sorted(open_checkpoint(file).config.end_token_ids) == [100, 102, 103]
+
+
+@needs_transformers
+@pytest.mark.parametrize("gain", [1, 6], ids=["small", "clamped"])
+def test_mxfp4_computes_what_transformers_does_with_the_same_numbers(tmp_path, gain):
+    """With larger weights gates and ups reach what they are clamped to."""
+    model = random_model(IN_BLOCKS)
+    for layer in model.model.layers:
+        experts = layer.mlp.experts
+        for values in (experts.gate_up_proj, experts.down_proj):
+            its_gain = gain if values is experts.gate_up_proj else 1
+            values.data.copy_(values.new_tensor(rounded(its_gain * values.detach().numpy())))
+    checkpoint = write_safetensors(model, tmp_path / "model")
+    pack(checkpoint)
+    bundle = exported(checkpoint, tmp_path / "fp32", weights="fp32", prefill_rows=32)
+    result = compare(model, bundle)
+    assert result.difference < 1e-4
+    assert result.same_greedy
+    for layer in model.model.layers:
+        layer.mlp.experts.limit = 1e6
+    assert (compare(model, bundle).difference > 1e-2) == (gain > 1)
+
+
+@needs_transformers
+def test_kept_mxfp4_is_near_to_its_numbers_in_floats(tmp_path):
+    """Activations are rounded to 8 bits where weights are integers."""
+    checkpoint = write_safetensors(random_model(IN_BLOCKS), tmp_path / "model")
+    pack(checkpoint)
+    logits = {}
+    for weights in ("fp32", "keep"):
+        bundle = exported(checkpoint, tmp_path / weights, weights=weights, prefill_rows=32)
+        logits[weights] = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
+    distance = np.abs(logits["keep"] - logits["fp32"]).mean()
+    assert 0 < distance < 0.1 * logits["fp32"].std()
+
+
+@pytest.mark.parametrize("weights", ["fp32", "int8", "keep"])
+def test_a_file_computes_what_its_checkpoint_does(tmp_path, weights):
+    packed = write_gpt_oss(tmp_path / "packed", packed=True)
+    floats = write_gpt_oss(tmp_path / "floats")
+    file = write_gguf(tmp_path / "model.gguf", floats, {"_exps.weight": "MXFP4"})
+    logits = []
+    for number, path in enumerate((packed, file)):
+        bundle = exported(path, tmp_path / f"{number}", weights=weights, prefill_rows=32)
+        logits.append(prompt_logits(OrtSession(CpuDevice(bundle)), tokens()))
+    assert np.array_equal(*logits)
+
+
+def test_experts_in_bfloat16_compute_what_the_same_numbers_do_in_floats(tmp_path):
+    import ml_dtypes
+
+    checkpoint = write_gpt_oss(tmp_path / "model", dtype=ml_dtypes.bfloat16)
+    logits = {}
+    for weights in ("fp32", "keep"):
+        bundle = exported(checkpoint, tmp_path / weights, weights=weights, prefill_rows=32)
+        logits[weights] = prompt_logits(OrtSession(CpuDevice(bundle)), tokens())
+    assert np.abs(logits["keep"] - logits["fp32"]).max() < 1e-4
