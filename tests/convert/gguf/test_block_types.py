@@ -15,7 +15,7 @@ from coordgen_rs.convert.checkpoints.gguf.block_types import (
     as_q4_0,
     float_rows,
 )
-from coordgen_rs.convert.cpu.quantize import quantize_rows
+from coordgen_rs.convert.quantize import quantize_rows
 from dequantized import dequantized, dequantized_as
 
 ROWS, BLOCKS = 24, 3

@@ -9,16 +9,6 @@ from onnx import helper, numpy_helper
 from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
 from coordgen_rs.convert.bundle import model_shape
-from coordgen_rs.convert.calibration.rounding import (
-    BLOCK,
-    ColumnIntegers,
-    bits_taken,
-    may_have_blocks,
-    output_error,
-    rounded,
-    rounded_in_blocks,
-)
-from coordgen_rs.convert.calibration.spreading import spreading
 from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
@@ -30,6 +20,16 @@ from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
 from coordgen_rs.convert.qnn.report import _products
 from coordgen_rs.convert.qnn.text_inputs import text_inputs
 from coordgen_rs.convert.rotation import orthogonal_matrix
+from coordgen_rs.convert.rounding import (
+    BLOCK,
+    ColumnIntegers,
+    bits_taken,
+    may_have_blocks,
+    output_error,
+    rounded,
+    rounded_in_blocks,
+    spreading,
+)
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads, shared_options
 
 

@@ -342,7 +342,7 @@ class _QnnGraph(GraphBuilder):
         return self._source.weight_tensor(number, part).times(scale)
 
     def _norm(self, number: int, field: str, scale: float = 1.0) -> Tensor:
-        """What a norm of a layer multiplies by, times `scale`; `field` as in `StoredLayer`."""
+        """What a norm of a layer multiplies by, times `scale`; `field` as in `ModelConfig.norm_names`."""
         is_of_heads = field in ("query_norm", "key_norm")
         size = self._model.head_dim if is_of_heads else self._model.hidden_size
         name = self._source.config.norm_names(number)[field]

@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.convert.calibration.rounding import BLOCK, ColumnIntegers
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.encodings import Conversion
 from coordgen_rs.convert.qnn.runtime_quantizer import (
@@ -41,6 +40,7 @@ from coordgen_rs.convert.qnn.runtime_quantizer import (
     get_qnn_qdq_config,
     make_dim_param_fixed,
 )
+from coordgen_rs.convert.rounding import BLOCK, ColumnIntegers
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
 

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.calibration.rounding import (
+from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
+from coordgen_rs.convert.qnn.calibration import Ranges
+from coordgen_rs.convert.rounding import (
     ColumnIntegers,
     bits_taken,
     may_have_blocks,
 )
-from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.errors import ExportError
 from coordgen_rs.files.version import package_version
 

@@ -1,19 +1,24 @@
-"""Texts that a model reads while its values' ranges are noted.
+"""Texts that a float model reads before its weights are rounded.
 
-In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out.
+In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out,
+and what the first layer reads of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
 from coordgen_rs.text.chat_template import ChatTemplate, Message
+
+Array = NDArray[np.float32]
 
 _MOST_PIECES = 64
 _MOST_BYTES = 64 << 20
@@ -99,6 +104,36 @@ def other_texts(source: Checkpoint) -> list[list[int]]:
     """
     encode, piece_len = _encoder(source)
     return _others(encode, piece_len)
+
+
+def first_states(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Array:
+    """The embedding of all tokens of some texts, one after the other: `(tokens, D)`.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    tensor = source.first_hidden_tensor()
+    unique, places = np.unique(np.concatenate(texts).astype(np.int64), return_inverse=True)
+    rows = np.concatenate([tensor.read_rows(token, token + 1) for token in unique.tolist()])
+    states: Array = rows[places]
+    return states
+
+
+def by_text(states: Array, texts: Sequence[Sequence[int]]) -> list[Array]:
+    """The states of each text, `(tokens, D)` each, of those of all texts."""
+    return np.split(states, np.cumsum(list(map(len, texts)))[:-1])
+
+
+def check_finite(number: int, states: Iterable[Array]) -> None:
+    """Refuse what a layer gives on a text, if that cannot be gone on from.
+
+    Raises:
+        CheckpointError: Something is NaN or infinite.
+    """
+    if not all(np.isfinite(it).all() for it in states):
+        raise CheckpointError(
+            f"layer {number} gives NaN or infinite values on the calibration text"
+        )
 
 
 def _others(encode: Callable[[str], Sequence[int]], piece_len: int) -> list[list[int]]:
