@@ -16,7 +16,7 @@ from coordgen_rs.convert.checkpoints.config import parse_config
 from coordgen_rs.convert.checkpoints.hugging_face import text_config
 from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from gemma4 import CONFIGS, write_gemma4
 from json_values import JSON_VALUES

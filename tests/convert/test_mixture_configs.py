@@ -15,7 +15,7 @@ from coordgen_rs.convert.checkpoints.config import ModelConfig, parse_config
 from coordgen_rs.convert.checkpoints.experts import Experts
 from coordgen_rs.convert.checkpoints.hugging_face import text_config
 from coordgen_rs.convert.checkpoints.opening import open_checkpoint
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from json_values import JSON_VALUES
 from mixtures import CONFIGS, write_mixture

@@ -20,7 +20,7 @@ from coordgen_rs.convert.checkpoints.recurrent import (
     ShortConvolution,
 )
 from coordgen_rs.convert.checkpoints.tensor import Tensor
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from hybrids import CONFIGS, write_hybrid
 from json_values import JSON_VALUES

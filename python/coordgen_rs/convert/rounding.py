@@ -73,10 +73,10 @@ def may_have_blocks(in_features: int, bits: int) -> bool:
     return bits == 4 and in_features % BLOCK == 0 and in_features > BLOCK
 
 
-def bits_taken(shape: tuple[int, int], bits: int, *, has_blocks: bool) -> int:
+def bits_taken(shape: tuple[int, int], bits: int) -> int:
     """Bits of all weights of a matrix `(in_features, out_features)`, of steps and multiples."""
     in_features, out_features = shape
-    multiples = in_features // BLOCK * 8 if has_blocks else 0
+    multiples = in_features // BLOCK * 8 if may_have_blocks(in_features, bits) else 0
     return (in_features * bits + multiples + 32) * out_features
 
 

@@ -20,12 +20,12 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.bundle import model_shape
-from coordgen_rs.convert.calibration.likeness import Likeness
 from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.convert.checkpoints.opening import open_checkpoint
 from coordgen_rs.convert.cpu.exporter import CALIBRATED, weight_kinds
 from coordgen_rs.convert.qnn.encodings import CacheType
 from coordgen_rs.convert.qnn.exporter import QNN_WEIGHTS, export_qnn
+from coordgen_rs.convert.qnn.report import Likeness
 from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.opening.directory import open_bundle

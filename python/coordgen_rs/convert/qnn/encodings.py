@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import CacheEncodings
+from coordgen_rs.bundle.manifest import CacheEncodings, QnnTarget
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.graph import (
     REPEATED_MASK,
@@ -18,6 +18,7 @@ from coordgen_rs.convert.qnn.graph import (
     masked_scores_name,
     scores_name,
 )
+from coordgen_rs.runtime.qnn.options import Soc
 
 CacheType = Literal["uint8", "uint16"]
 
@@ -25,30 +26,20 @@ _SOFTMAX_FLOOR = 24.0
 """Scores that far below a row's best weigh 4e-11 each: nothing, even if there are thousands."""
 
 
-@dataclass(frozen=True)
-class SharedEncodings:
-    """What the manifest says of a quantised model; see `manifest.QnnTarget`."""
-
-    mask_value: float
-    mask: Encoding
-    rotation: Encoding
-    hidden: list[Encoding]
-    caches: list[CacheEncodings]
-    logits: Encoding
-
-
 def choose_encodings(
     ranges: Sequence[Ranges],
     layers: Sequence[range],
     cache_type: CacheType,
+    soc: Soc,
     most_rotation: float = 1.0,
-) -> SharedEncodings:
-    """The encodings of a model.
+) -> QnnTarget:
+    """The encodings of a model for a chip.
 
     Args:
         ranges: The ranges of the blocks in order, then of the head.
         layers: The layers of the blocks.
         cache_type: How keys and values are stored.
+        soc: The chip.
         most_rotation: Largest cosine or sine.
     """
     blocks = list(zip(ranges, layers, strict=False))
@@ -60,7 +51,10 @@ def choose_encodings(
     # Scores are clipped to their range, so no masked one can come near any visible one.
     mask_value = -float(math.ceil(max(spans) + _SOFTMAX_FLOOR))
     caches = [_cache(block, number, cache_type) for block, numbers in blocks for number in numbers]
-    return SharedEncodings(
+    return QnnTarget(
+        soc=soc.name,
+        soc_model=soc.model,
+        htp_arch=soc.htp_arch,
         mask_value=mask_value,
         mask=Encoding.of_range(mask_value, 0),
         rotation=Encoding.symmetric(most_rotation),
@@ -83,7 +77,7 @@ def block_encodings(
     index: int,
     layers: range,
     ranges: Ranges,
-    shared: SharedEncodings,
+    shared: QnnTarget,
     bare_keys: Container[int] = (),
 ) -> dict[str, Encoding]:
     """The given encodings of block `index`, by tensor.
@@ -125,9 +119,7 @@ class Conversion:
     """The node's name."""
 
 
-def conversions(
-    layers: range, shared: SharedEncodings, tensors: Container[str]
-) -> dict[str, Conversion]:
+def conversions(layers: range, shared: QnnTarget, tensors: Container[str]) -> dict[str, Conversion]:
     """What is converted on its way to caches of 8 bits, by tensor; `tensors` are the graph's.
 
     Only what is stored has 8 bits. Left to onnxruntime's quantiser, that would also convert what
@@ -155,6 +147,6 @@ def is_converted(cache: CacheEncodings) -> bool:
     return cache.key.dtype == "uint8"
 
 
-def head_encodings(shared: SharedEncodings) -> dict[str, Encoding]:
+def head_encodings(shared: QnnTarget) -> dict[str, Encoding]:
     """The given encodings of the head, by tensor."""
     return {"hidden": shared.hidden[-1], "logits": shared.logits}

@@ -10,7 +10,7 @@ interrupted goes on (`work.py`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -29,7 +29,6 @@ from coordgen_rs.convert.bundle import (
     BundleExport,
     BundleOptions,
     Progress,
-    model_shape,
     no_progress,
 )
 from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
@@ -39,14 +38,12 @@ from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.encodings import (
     CacheType,
     Conversion,
-    SharedEncodings,
     block_encodings,
     choose_encodings,
     conversions,
     head_encodings,
 )
 from coordgen_rs.convert.qnn.graph import block_graph, head_graph
-from coordgen_rs.convert.qnn.mixture import MatrixCosts, mixed_bits
 from coordgen_rs.convert.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
 from coordgen_rs.convert.qnn.quantize import (
     fix_shape,
@@ -59,16 +56,16 @@ from coordgen_rs.convert.qnn.report import (
     FloatHead,
     QuantizationReport,
     QuantizedGraph,
+    Stages,
 )
-from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder, work_key
-from coordgen_rs.convert.rotation import rotated
-from coordgen_rs.convert.stages import Stages
+from coordgen_rs.convert.qnn.rotation import rotated
+from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import Staging, export_to, staged_directory
 from coordgen_rs.errors import OptionError, UnsupportedModelError
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
-from coordgen_rs.runtime.qnn.options import Soc, soc_named
+from coordgen_rs.runtime.qnn.options import soc_named
 
 _DEFAULT_CONTEXT = 1024
 _MOST_ROWS = 1024
@@ -238,11 +235,19 @@ class _QnnExport(BundleExport):
         )
         preparation.run()
         layers = [self._work.load(layer_name(it)) for it in range(self._num_layers)]
-        self._bits = _chosen_bits(layers) if len(bits) > 1 else {}
+        if len(bits) > 1:
+            matrices = {name: it for layer in layers for name, it in layer.matrices.items()}
+            self._bits = mixed_bits(matrices, _MOST_BITS)
         ranges = [_block_ranges(it, layers) for it in self.layers]
         ranges.append(self._work.load(HEAD).ranges)
         most_rotation = max(1.0, self.source.config.rope_factor or 1.0)
-        shared = choose_encodings(ranges, self.layers, self.options.cache_type, most_rotation)
+        shared = choose_encodings(
+            ranges,
+            self.layers,
+            self.options.cache_type,
+            soc_named(self.options.soc),
+            most_rotation,
+        )
         graphs = self._write(ranges, shared)
         self.progress("comparing", self._num_steps - 1)
         report = self._compare(preparation, graphs)
@@ -250,10 +255,10 @@ class _QnnExport(BundleExport):
         return report
 
     def _write(
-        self, ranges: Sequence[Ranges], shared: SharedEncodings
+        self, ranges: Sequence[Ranges], shared: QnnTarget
     ) -> list[tuple[onnx.ModelProto, dict[str, Encoding]]]:
         """All files; the graphs, whose weights are in them, with their encodings."""
-        options, source, model = self.options, self.source, model_shape(self.source.config)
+        options, source = self.options, self.source
         chat = self.write_texts()
         embedding = self.write_embedding("uint16", shared.hidden[0].quantize)
         graphs, block_files = [], []
@@ -263,7 +268,7 @@ class _QnnExport(BundleExport):
             encodings = self._block_encodings(index, ranges[index], shared)
             parts = [layer_name(number) for number in layers]
             apart = {number: self._work.load(layer_name(number)).apart for number in layers}
-            float_graph = block_graph(source, model, layers, has_matrices=False, apart=apart)
+            float_graph = block_graph(source, layers, has_matrices=False, apart=apart)
             converted = conversions(layers, shared, ranges[index].by_name)
             graph, files = self._write_graph(
                 name, float_graph, parts, ranges[index], encodings, converted
@@ -271,7 +276,7 @@ class _QnnExport(BundleExport):
             graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
         encodings = head_encodings(shared)
-        float_graph = head_graph(source, model, has_matrices=False)
+        float_graph = head_graph(source, has_matrices=False)
         graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings)
         graphs.append((graph, encodings))
         self.write_manifest(
@@ -280,12 +285,12 @@ class _QnnExport(BundleExport):
             head=HeadFiles(["head.weights"], files),
             embedding=embedding,
             chat=chat,
-            qnn=_target(soc_named(options.soc), shared),
+            qnn=shared,
         )
         return graphs
 
     def _block_encodings(
-        self, index: int, ranges: Ranges, shared: SharedEncodings
+        self, index: int, ranges: Ranges, shared: QnnTarget
     ) -> dict[str, Encoding]:
         config = self.source.config
         bare_keys = () if config.qk_norm else config.unrotated_layers
@@ -369,15 +374,27 @@ def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
     return joined
 
 
-def _chosen_bits(layers: Sequence[PreparedGraph]) -> dict[str, int]:
-    """The bits of each matrix of the blocks that may have 4 or 8."""
-    costs = {
-        name: MatrixCosts(matrix.num_bits, matrix.losses)
-        for layer in layers
-        for name, matrix in layer.matrices.items()
-    }
-    num_weights = sum(matrix.size for layer in layers for matrix in layer.matrices.values())
-    return mixed_bits(costs, num_weights, _MOST_BITS)
+def mixed_bits(matrices: Mapping[str, Matrix], most_bits: float) -> dict[str, int]:
+    """8 bits for the matrices whose loss falls most for each bit, 4 for the others.
+
+    Args:
+        matrices: All matrices of the blocks, by name.
+        most_bits: Most bits of a weight, in the mean.
+    """
+
+    def extra(name: str) -> int:
+        return matrices[name].num_bits[8] - matrices[name].num_bits[4]
+
+    def gain(name: str) -> float:
+        losses = matrices[name].losses
+        return (losses[4] - losses[8]) / extra(name)
+
+    bits = dict.fromkeys(matrices, 4)
+    left = sum(most_bits * it.size - it.num_bits[4] for it in matrices.values())
+    for name in sorted(matrices, key=gain, reverse=True):
+        if extra(name) <= left:
+            bits[name], left = 8, left - extra(name)
+    return bits
 
 
 def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProto:
@@ -387,7 +404,3 @@ def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProt
         tensor.ClearField("raw_data")
         stored.refer(tensor)
     return tensor
-
-
-def _target(soc: Soc, shared: SharedEncodings) -> QnnTarget:
-    return QnnTarget(soc=soc.name, soc_model=soc.model, htp_arch=soc.htp_arch, **vars(shared))

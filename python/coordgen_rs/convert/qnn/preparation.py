@@ -13,19 +13,19 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from coordgen_rs.convert.bundle import model_shape
 from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.calibration import Ranges, WatchedGraph
-from coordgen_rs.convert.qnn.centring import (
+from coordgen_rs.convert.qnn.channels import (
     Channels,
+    channels_apart,
+    equalised_channels,
     key_channels,
     usual_first,
     value_channels,
+    widen_ranges,
 )
-from coordgen_rs.convert.qnn.channels import channels_apart, equalised_channels, widen_ranges
-from coordgen_rs.convert.qnn.graph import block_graph, key_value_names
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
+from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
 from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder
 from coordgen_rs.convert.rounding import (
     ColumnIntegers,
@@ -136,11 +136,11 @@ class Preparation:
         Then what is known of the channels of its keys and values.
         """
         config, layers = self.source.config, range(number, number + 1)
-        model, activated = model_shape(config), f"layer_{number}.activated"
-        graph = block_graph(self.source, model, layers)
+        activated = f"layer_{number}.activated"
+        graph = block_graph(self.source, layers)
         graph.graph.output.append(float_info(activated, 1, "rows", "n"))
         watched = WatchedGraph(graph)
-        sizes, keys, values = np.zeros(model.ffn_size, np.float32), [], []
+        sizes, keys, values = np.zeros(config.ffn_size, np.float32), [], []
         for text in texts:
             outputs = watched.run(self._inputs(number, text))
             sizes = np.maximum(sizes, np.abs(outputs[activated][0]).max(0))
@@ -149,7 +149,7 @@ class Preparation:
         del watched, graph.graph.output[-1]
         apart = channels_apart(sizes)
         if apart:
-            graph = block_graph(self.source, model, layers, apart={number: apart})
+            graph = block_graph(self.source, layers, apart={number: apart})
         first = usual_first(self.texts.calibration)
         channels = (
             key_channels(config, number, self.context, keys, first),

@@ -19,7 +19,11 @@ Measured on the emulator, for HTP versions 73 to 81, and why the rules below are
 - Integer inputs and outputs run 2 to 4 times faster than float ones, converted in every run.
 """
 
-from collections.abc import Collection, Mapping
+import contextlib
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,17 +34,42 @@ from onnx import TensorProto, helper, numpy_helper
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.encodings import Conversion
-from coordgen_rs.convert.qnn.runtime_quantizer import (
-    CalibrationMethod,
-    QDQQuantizer,
-    QuantType,
-    TensorData,
-    TensorsData,
-    add_infer_metadata,
-    get_qnn_qdq_config,
-    make_dim_param_fixed,
-)
 from coordgen_rs.convert.rounding import BLOCK, ColumnIntegers
+
+_HELPERS = "onnxruntime.tools.pytorch_export_helpers"
+
+
+def _infer_input_info(*arguments: Any, **options: Any) -> Any:
+    """The function that the tools take from their helpers; PyTorch is imported when called."""
+    return import_module(_HELPERS).infer_input_info(*arguments, **options)
+
+
+@contextlib.contextmanager
+def _without_pytorch() -> Iterator[None]:
+    """Something stands in for the one module of ONNX Runtime's tools that imports PyTorch.
+
+    That takes half a gigabyte of memory and some seconds, wherever it is installed: as much as the
+    rest of an export of a small model, and nothing here needs it. PyTorch itself is not hidden:
+    another thread may be about to import it.
+    """
+    if _HELPERS in sys.modules:
+        yield
+        return
+    stand_in = sys.modules[_HELPERS] = ModuleType(_HELPERS)
+    vars(stand_in)["infer_input_info"] = _infer_input_info
+    try:
+        yield
+    finally:
+        del sys.modules[_HELPERS]
+
+
+with _without_pytorch():
+    from onnxruntime.quantization import CalibrationMethod, QuantType
+    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.quant_utils import add_infer_metadata
+    from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
 

@@ -4,6 +4,7 @@ In: both models and held-out text. Out: a `QuantizationReport`. The quantised gr
 the very encodings; what the HTP itself makes of them is `coordgen check`'s to tell.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,10 +15,10 @@ import onnx
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.convert.calibration.likeness import Likeness
+from coordgen_rs.convert.bundle import Progress
 from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
 from coordgen_rs.convert.checkpoints.config import ModelConfig
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
+from coordgen_rs.convert.qnn.graph import text_inputs
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 Array = NDArray[np.float32]
@@ -25,6 +26,10 @@ Array = NDArray[np.float32]
 _ROWS = 64
 """Rows whose logits are in memory at a time."""
 _LEAST_LENGTH = np.float32(1e-30)
+_LOGITS = 1 << 20
+"""Numbers that are in memory as float64 at a time, several times over."""
+_NUMBER = " _0123456789"
+"""What stands behind the name of a stage that has several parts."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,99 @@ class QuantizationReport:
             peak, weights = self.peak_bytes / 1e6, self.float_bytes / 1e6
             lines.append(f"memory: {peak:.0f} MB; the weights in float32 take {weights:.0f} MB")
         return lines
+
+
+class Stages:
+    """Passes progress on, and notes how long each stage takes: layers count as one, as do blocks.
+
+    Attributes:
+        seconds: Seconds by stage, in the order in which they began; "start" is the time before.
+    """
+
+    def __init__(self, on_progress: Progress) -> None:
+        self._on_progress = on_progress
+        self._stage, self._since_s = "start", time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Note that a stage begins, and the one before has ended."""
+        now_s = time.monotonic()
+        self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now_s - self._since_s
+        self._stage, self._since_s = what.rstrip(_NUMBER), now_s
+        self._on_progress(what, done, total)
+
+
+class Likeness:
+    """Sums over rows of logits.
+
+    Attributes:
+        num_rows: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.num_rows = self._num_following = self._num_agreed = 0
+        self._divergence = self._surprise = self._expected_surprise = 0.0
+
+    def add(
+        self,
+        expected: NDArray[np.float32],
+        got: NDArray[np.float32],
+        following: NDArray[np.int64],
+    ) -> None:
+        """Count some rows.
+
+        Args:
+            expected: Logits of the float model, `(rows, vocab_size)`.
+            got: Those of the other.
+            following: The next token of the text, `(rows,)`; -1 at its end.
+        """
+        step = max(1, _LOGITS // expected.shape[1])
+        for start in range(0, len(expected), step):
+            rows = slice(start, start + step)
+            self._add(expected[rows], got[rows], following[rows])
+
+    def _add(
+        self,
+        expected: NDArray[np.float32],
+        got: NDArray[np.float32],
+        following: NDArray[np.int64],
+    ) -> None:
+        expected_logs, logs = _log_softmax(expected), _log_softmax(got)
+        rows = np.flatnonzero(following >= 0)
+        said = following[rows]
+        self._surprise -= float(logs[rows, said].sum())
+        self._expected_surprise -= float(expected_logs[rows, said].sum())
+        self._divergence += float((np.exp(expected_logs) * (expected_logs - logs)).sum())
+        self._num_agreed += int((expected_logs.argmax(-1) == logs.argmax(-1)).sum())
+        self.num_rows += len(got)
+        self._num_following += len(rows)
+
+    @property
+    def agreement(self) -> float:
+        """Share of rows in which both choose the same token."""
+        return self._num_agreed / self.num_rows
+
+    @property
+    def divergence(self) -> float:
+        """Kullback-Leibler divergence from the float model, nats a row, in the mean."""
+        return self._divergence / self.num_rows
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity of the text; 1 where no row has a token behind it."""
+        return float(np.exp(self._surprise / max(1, self._num_following)))
+
+    @property
+    def expected_perplexity(self) -> float:
+        """Perplexity of the text by the float model."""
+        return float(np.exp(self._expected_surprise / max(1, self._num_following)))
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
+    return wide
 
 
 class QuantizedGraph:

@@ -23,7 +23,6 @@ from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.rounding import (
     ColumnIntegers,
     bits_taken,
-    may_have_blocks,
 )
 from coordgen_rs.errors import ExportError
 from coordgen_rs.files.version import package_version
@@ -53,10 +52,7 @@ class Matrix:
     @property
     def num_bits(self) -> dict[int, int]:
         """Bits of all weights, steps included, by number of bits of a weight."""
-        return {
-            bits: bits_taken(self.shape, bits, has_blocks=may_have_blocks(self.shape[0], bits))
-            for bits in self.losses
-        }
+        return {bits: bits_taken(self.shape, bits) for bits in self.losses}
 
 
 @dataclass(frozen=True)

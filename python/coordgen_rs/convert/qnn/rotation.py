@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.convert.checkpoints.checkpoint import Checkpoint
-from coordgen_rs.convert.checkpoints.config import ModelConfig
 from coordgen_rs.convert.checkpoints.tensor import Tensor
+from coordgen_rs.convert.layers import linear_layers
 from coordgen_rs.errors import UnsupportedModelError
 
 _Array = NDArray[np.float32]
@@ -94,14 +94,14 @@ def orthogonal_matrix(size: int) -> _Array:
 
 def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Tensor]:
     config, prefix = source.config, f"model.layers.{number}"
-    norms = config.norm_names(number)
+    norms, linears = config.norm_names(number), linear_layers(config, number)
     changed: dict[str, Tensor] = {}
-    for field, parts in _readers(config).items():
+    for field, linear in (("attention_norm", "qkv"), ("ffn_norm", "gate_up")):
         scale = source.norm_tensor(norms[field], config.hidden_size).load()
-        for part in parts:
+        for part in linears[linear]:
             name = f"{prefix}.{part}.weight"
             changed[name] = _reading(source.tensors[name].scaled(scale), turn)
-    for part in ("self_attn.o_proj", "mlp.down_proj"):
+    for part in (*linears["attention_out"], *linears["down"]):
         name = f"{prefix}.{part}.weight"
         changed[name] = _writing(source.tensors[name], turn)
     for field, norm in norms.items():
@@ -110,17 +110,6 @@ def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Te
         else:
             changed[f"{norm}.weight"] = _ones(config.hidden_size)
     return changed
-
-
-def _readers(config: ModelConfig) -> dict[str, list[str]]:
-    """The matrices that read each norm of the residual stream."""
-    qkv, gate_up = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
-    if config.is_fused:
-        qkv, gate_up = ["qkv_proj"], ["gate_up_proj"]
-    return {
-        "attention_norm": [f"self_attn.{part}" for part in qkv],
-        "ffn_norm": [f"mlp.{part}" for part in gate_up],
-    }
 
 
 def _ones(size: int) -> Tensor:
