@@ -15,7 +15,7 @@ from coordgen_rs.convert.qnn.channels import channels_apart, key_channels, usual
 from coordgen_rs.convert.qnn.exporter import mixed_bits
 from coordgen_rs.convert.qnn.graph import block_graph, text_inputs
 from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
-from coordgen_rs.convert.qnn.report import _products
+from coordgen_rs.convert.qnn.report import mean_cosine
 from coordgen_rs.convert.qnn.rotation import orthogonal_matrix
 from coordgen_rs.convert.qnn.work import Matrix
 from coordgen_rs.convert.rounding import (
@@ -198,5 +198,4 @@ def test_a_row_that_is_rounded_to_zeros_counts_as_unlike_any():
     exact = np.eye(4, 8, dtype=np.float32)
     got = exact.copy()
     got[0] = 0
-    together, one, other = _products(got, exact)
-    assert together / np.sqrt(one * other) == pytest.approx(np.sqrt(3 / 4))
+    assert mean_cosine([got], [exact]) == pytest.approx(np.sqrt(3 / 4))

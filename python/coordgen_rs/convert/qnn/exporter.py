@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -40,10 +41,8 @@ from coordgen_rs.convert.qnn.encodings import (
     Conversion,
     block_encodings,
     choose_encodings,
-    conversions,
-    head_encodings,
 )
-from coordgen_rs.convert.qnn.graph import block_graph, head_graph
+from coordgen_rs.convert.qnn.graph import block_graph, head_graph, text_inputs
 from coordgen_rs.convert.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
 from coordgen_rs.convert.qnn.quantize import (
     fix_shape,
@@ -52,11 +51,11 @@ from coordgen_rs.convert.qnn.quantize import (
     read_in_blocks,
 )
 from coordgen_rs.convert.qnn.report import (
-    FloatComparison,
-    FloatHead,
     QuantizationReport,
     QuantizedGraph,
     Stages,
+    likeness_of_head,
+    mean_cosine,
 )
 from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_key
@@ -265,19 +264,20 @@ class _QnnExport(BundleExport):
         for index, layers in enumerate(self.layers):
             name = f"block_{index:02}"
             self.progress(name, self._num_layers + 1 + index)
-            encodings = self._block_encodings(index, ranges[index], shared)
+            encodings, converted = block_encodings(
+                source.config, index, layers, ranges[index], shared
+            )
             parts = [layer_name(number) for number in layers]
             apart = {number: self._work.load(layer_name(number)).apart for number in layers}
             float_graph = block_graph(source, layers, has_matrices=False, apart=apart)
-            converted = conversions(layers, shared, ranges[index].by_name)
             graph, files = self._write_graph(
                 name, float_graph, parts, ranges[index], encodings, converted
             )
             graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
-        encodings = head_encodings(shared)
+        encodings = {"hidden": shared.hidden[-1], "logits": shared.logits}
         float_graph = head_graph(source, has_matrices=False)
-        graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings)
+        graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings, {})
         graphs.append((graph, encodings))
         self.write_manifest(
             slots=options.context,
@@ -289,13 +289,6 @@ class _QnnExport(BundleExport):
         )
         return graphs
 
-    def _block_encodings(
-        self, index: int, ranges: Ranges, shared: QnnTarget
-    ) -> dict[str, Encoding]:
-        config = self.source.config
-        bare_keys = () if config.qk_norm else config.unrotated_layers
-        return block_encodings(index, self.layers[index], ranges, shared, bare_keys)
-
     def _write_graph(
         self,
         name: str,
@@ -303,7 +296,7 @@ class _QnnExport(BundleExport):
         parts: Sequence[str],
         ranges: Ranges,
         encodings: dict[str, Encoding],
-        converted: dict[str, Conversion] | None = None,
+        converted: dict[str, Conversion],
     ) -> tuple[onnx.ModelProto, dict[int, str]]:
         """The weights in a file, and a small graph of every width that refers to it.
 
@@ -346,19 +339,30 @@ class _QnnExport(BundleExport):
         graphs: Sequence[tuple[onnx.ModelProto, dict[str, Encoding]]],
     ) -> QuantizationReport:
         """Read the held-out texts with the quantised graphs, one block in memory at a time."""
-        directory = self.staging.directory
-        comparison = FloatComparison(
-            self.source.config,
-            self._texts.held_out,
-            preparation.held_out(preparation.first_states()),
-        )
+        config, directory = self.source.config, self.staging.directory
+        expected = preparation.held_out(preparation.first_states())
+        states, cosines = list(expected), []
         for layers, (graph, encodings) in zip(self.layers, graphs, strict=False):
+            block = QuantizedGraph(graph, encodings, directory)
+            for index, it in enumerate(states):
+                inputs = text_inputs(config, layers, len(it))
+                states[index] = block.run({"hidden": it[np.newaxis], **inputs})["hidden_out"][0]
             expected = preparation.held_out(self._work.states(layer_name(layers[-1])))
-            comparison.block(layers, QuantizedGraph(graph, encodings, directory), expected)
-        records = self.staging.records.items()
-        sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
+            cosines.append(mean_cosine(states, expected))
+            del block
         head = QuantizedGraph(*graphs[-1], directory)
-        return comparison.head(head, FloatHead.of(self.source), sizes, self._bits)
+        likeness = likeness_of_head(self.source, head, self._texts.held_out, states, expected)
+        records = self.staging.records.items()
+        return QuantizationReport(
+            tokens=likeness.num_rows,
+            block_cosine=tuple(cosines),
+            argmax_agreement=likeness.agreement,
+            divergence=likeness.divergence,
+            perplexity=likeness.perplexity,
+            float_perplexity=likeness.expected_perplexity,
+            matrices_of_8_bits=tuple(name for name, bits in self._bits.items() if bits == 8),
+            file_bytes={name: it.num_bytes for name, it in records if name != MANIFEST_NAME},
+        )
 
 
 def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:

@@ -26,6 +26,7 @@ from coordgen_rs.convert.qnn.channels import (
     widen_ranges,
 )
 from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
+from coordgen_rs.convert.qnn.report import normed
 from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder
 from coordgen_rs.convert.rounding import (
     ColumnIntegers,
@@ -163,11 +164,10 @@ class Preparation:
         num_rows = sum(map(len, self.texts.calibration))
         states = self.work.states(layer_name(config.num_layers - 1))[:num_rows]
         scale = self.source.final_norm_tensor().load()
-        squares = np.square(states).mean(-1, keepdims=True)
-        normed = states / np.sqrt(squares + np.float32(config.rms_norm_eps)) * scale
-        for name, values in (("hidden", states), ("norm", normed)):
+        rows = normed(states, scale, config.rms_norm_eps)
+        for name, values in (("hidden", states), ("norm", rows)):
             ranges.add(name, float(values.min()), float(values.max()))
-        products, few = normed.T @ normed, normed[:: max(1, num_rows // _HEAD_ROWS)]
+        products, few = rows.T @ rows, rows[:: max(1, num_rows // _HEAD_ROWS)]
         parts = []
         for piece in self.source.output_tensor().pieces():
             weight = np.ascontiguousarray(piece.T)

@@ -81,7 +81,7 @@ def quantize_graph(
     ranges: Ranges,
     encodings: Mapping[str, Encoding],
     matrices: Collection[str],
-    converted: Mapping[str, Conversion] | None = None,
+    converted: Mapping[str, Conversion],
 ) -> onnx.ModelProto:
     """The form of a float graph with 16-bit activations; `matrix_tensors` has yet to be added.
 
@@ -95,7 +95,7 @@ def quantize_graph(
     graph = _with_stand_ins(graph, matrices)
     per_column = {"quant_type": QuantType.QInt8, "symmetric": True, "axis": 1}
     overrides = _activations(encodings) | {name: [per_column] for name in matrices}
-    overrides |= _conversions(converted or {})
+    overrides |= _conversions(converted)
     config = get_qnn_qdq_config(
         graph,
         None,

@@ -41,21 +41,16 @@ def rotated(source: Checkpoint) -> Checkpoint:
         CheckpointError: A tensor is missing, misshaped or damaged.
     """
     config = source.config
-    if config.output_norms:
-        raise UnsupportedModelError(
-            f"{config.family} has norms behind attention and feed-forward, which do not commute "
-            "with a turn of the residual stream"
-        )
-    if config.recurrent is not None:
-        raise UnsupportedModelError(
-            f"{config.family} has {len(config.recurrent_layers)} recurrent layers: what turns the "
-            "residual stream does not know their matrices"
-        )
-    if config.experts is not None:
-        raise UnsupportedModelError(
-            f"{config.family} has mixtures of experts: what turns the residual stream does not "
-            "know their matrices"
-        )
+    unknown = "what turns the residual stream does not know their matrices"
+    refused = {
+        "norms behind attention and feed-forward, which do not commute with a turn of the "
+        "residual stream": config.output_norms,
+        f"{len(config.recurrent_layers)} recurrent layers: {unknown}": config.recurrent is not None,
+        f"mixtures of experts: {unknown}": config.experts is not None,
+    }
+    for what, is_there in refused.items():
+        if is_there:
+            raise UnsupportedModelError(f"{config.family} has {what}")
     turn = orthogonal_matrix(config.hidden_size)
     tensors = dict(source.tensors)
     for number in range(config.num_layers):
