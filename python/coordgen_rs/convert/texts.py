@@ -4,7 +4,7 @@ In: a file of the user's own, or nothing. Out: token ids, some for calibration a
 and what the first layer reads of them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,8 @@ def read_texts(
     Args:
         path: Lines of JSON (`.jsonl`), each a string, or an object with some of the fields `text`,
             `prompt`, `answer` and `output`, which are one text together, or `messages` with a
-            `content` each; or any other UTF-8 text. None takes four short English texts.
+            `content` each; or any other UTF-8 text. Lines are read until there are enough pieces.
+            None takes four short English texts.
         encode: Turns a text into token ids.
         piece_len: Most tokens that are read at a stretch.
         template: What messages, prompts and answers go through.
@@ -190,16 +191,21 @@ def read_texts(
     Raises:
         OptionError: The file cannot be read, is malformed, or holds no text.
     """
-    texts: Sequence[str] = _DEFAULT
+    texts: Iterable[str] = _DEFAULT
     if path is not None:
         texts = _read(path, template)
-        if not any(text.strip() for text in texts):
-            raise OptionError(f"calibration file {path} holds no text")
     elif template is not None:
         texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
-    pieces = [piece for text in texts for piece in _pieces(encode(text), piece_len)]
     # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
-    pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
+    found, has_text = dict[tuple[int, ...], None](), False
+    for text in texts:
+        has_text |= bool(text.strip())
+        found |= dict.fromkeys(map(tuple, _pieces(encode(text), piece_len)))
+        if has_text and len(found) >= _MOST_PIECES:
+            break  # the file may be of any length
+    if not has_text:
+        raise OptionError(f"calibration file {path} holds no text")
+    pieces = [list(piece) for piece in found][:_MOST_PIECES]
     if not pieces:
         of = "the project's own texts give" if path is None else f"calibration file {path} gives"
         raise OptionError(f"{of} no token to calibrate on")
@@ -209,12 +215,18 @@ def read_texts(
     return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
 
 
-def _read(path: Path, template: ChatTemplate | None) -> list[str]:
+def _read(path: Path, template: ChatTemplate | None) -> Iterator[str]:
+    """The texts of a calibration file, which is read as far as they are asked for.
+
+    Raises:
+        OptionError: It cannot be read, or is malformed.
+    """
     try:
         if path.suffix != ".jsonl":
-            return [read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")]
-        lines = read_json_lines(path, most_line_bytes=_MOST_BYTES)
-        return [_text(item, f"{path}, line {number}", template) for number, item in lines]
+            yield read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
+            return
+        for number, item in read_json_lines(path, most_line_bytes=_MOST_BYTES):
+            yield _text(item, f"{path}, line {number}", template)
     except JsonTextError as error:
         raise OptionError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:

@@ -229,6 +229,18 @@ def test_a_text_that_is_repeated_counts_once(tmp_path):
     assert texts.calibration[0] not in texts.held_out
 
 
+def test_a_calibration_file_is_read_as_far_as_pieces_are_taken(tmp_path):
+    path, encoded = tmp_path / "texts.jsonl", []
+    path.write_text("".join(f'"text {number}"\n' for number in range(1000)))
+
+    def encode(text):
+        encoded.append(text)
+        return list(map(ord, text))
+
+    texts = read_texts(path, encode, 100)
+    assert len(texts.calibration + texts.held_out) == len(encoded) == 64
+
+
 def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tmp_path):
     path = tmp_path / "texts.jsonl"
     path.write_text('\ufeff"a\u2028b"\r\n"c"\n', "utf-8")

@@ -58,7 +58,7 @@ from coordgen_rs.convert.qnn.report import (
     mean_cosine,
 )
 from coordgen_rs.convert.qnn.rotation import rotated
-from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_key
+from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import Staging, export_to, staged_directory
@@ -137,12 +137,10 @@ def export_qnn(
         source, bits = rotated(source), _BITS[weights]
         path = None if calibration is None else Path(calibration)
         texts = texts_for(source, path, is_chat=True)
-        with staged_directory(Path(out)) as staging:
-            read = [*texts.calibration, *texts.held_out]
-            key = work_key(source, read, bits, blocks, options.context)
-            work = WorkFolder(Path(out), key)
+        read = [*texts.calibration, *texts.held_out]
+        key = work_key(source, read, bits, blocks, options.context)
+        with work_folder(Path(out), key) as work, staged_directory(Path(out)) as staging:
             finished = _QnnExport(source, staging, options, stages, texts, work).run()
-        work.remove()
     return replace(
         finished,
         float_bytes=float_bytes,
