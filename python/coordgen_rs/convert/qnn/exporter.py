@@ -232,11 +232,11 @@ class _QnnExport(BundleExport):
         )
         preparation.run()
         layers = [self._work.load(layer_name(it)) for it in range(self._num_layers)]
+        head = self._work.load(HEAD)
         if len(bits) > 1:
             matrices = {name: it for layer in layers for name, it in layer.matrices.items()}
             self._bits = mixed_bits(matrices, _MOST_BITS)
-        ranges = [_block_ranges(it, layers) for it in self.layers]
-        ranges.append(self._work.load(HEAD).ranges)
+        ranges = [*(_block_ranges(it, layers) for it in self.layers), head.ranges]
         most_rotation = max(1.0, self.source.config.rope_factor or 1.0)
         shared = choose_encodings(
             ranges,
@@ -245,14 +245,18 @@ class _QnnExport(BundleExport):
             soc_named(self.options.soc),
             most_rotation,
         )
-        graphs = self._write(ranges, shared)
+        graphs = self._write(layers, head, ranges, shared)
         self.progress("comparing", self._num_steps - 1)
         report = self._compare(preparation, graphs)
         self.progress("done", self._num_steps)
         return report
 
     def _write(
-        self, ranges: Sequence[Ranges], shared: QnnTarget
+        self,
+        prepared: Sequence[PreparedGraph],
+        head: PreparedGraph,
+        ranges: Sequence[Ranges],
+        shared: QnnTarget,
     ) -> list[tuple[onnx.ModelProto, dict[str, Encoding]]]:
         """All files; the graphs, whose weights are in them, with their encodings."""
         options, source = self.options, self.source
@@ -265,8 +269,8 @@ class _QnnExport(BundleExport):
             encodings, converted = block_encodings(
                 source.config, index, layers, ranges[index], shared
             )
-            parts = [layer_name(number) for number in layers]
-            apart = {number: self._work.load(layer_name(number)).apart for number in layers}
+            parts = {layer_name(number): prepared[number] for number in layers}
+            apart = {number: prepared[number].apart for number in layers}
             float_graph = block_graph(source, layers, has_matrices=False, apart=apart)
             graph, files = self._write_graph(
                 name, float_graph, parts, ranges[index], encodings, converted
@@ -275,7 +279,7 @@ class _QnnExport(BundleExport):
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
         encodings = {"hidden": shared.hidden[-1], "logits": shared.logits}
         float_graph = head_graph(source, has_matrices=False)
-        graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings, {})
+        graph, files = self._write_graph(HEAD, float_graph, {HEAD: head}, ranges[-1], encodings, {})
         graphs.append((graph, encodings))
         self.write_manifest(
             slots=options.context,
@@ -291,29 +295,27 @@ class _QnnExport(BundleExport):
         self,
         name: str,
         float_graph: onnx.ModelProto,
-        parts: Sequence[str],
+        parts: Mapping[str, PreparedGraph],
         ranges: Ranges,
         encodings: dict[str, Encoding],
         converted: dict[str, Conversion],
     ) -> tuple[onnx.ModelProto, dict[int, str]]:
         """The weights in a file, and a small graph of every width that refers to it.
 
-        `parts` are the prepared layers, or the head. One of them is in memory at a time.
+        `parts` are the prepared layers, or the head. The matrices of one are in memory at a time.
         """
         is_head = name == HEAD
-        prepared = [self._work.load(part) for part in parts]
-        constants = {key: it for part in prepared for key, it in part.constants.items()}
+        constants = {key: it for part in parts.values() for key, it in part.constants.items()}
         for tensor in float_graph.graph.initializer:
             if tensor.name in constants:
                 tensor.CopyFrom(numpy_helper.from_array(constants[tensor.name], tensor.name))
-        matrices = [matrix for part in prepared for matrix in part.matrices]
+        matrices = [matrix for part in parts.values() for matrix in part.matrices]
         graph = quantize_graph(float_graph, ranges, encodings, matrices, converted)
         with self.staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file, None)
             for part in parts:
-                bits = self._work.load(part, self._bits_of).matrices
-                for matrix, forms in bits.items():
-                    (integers,) = forms.forms.values()
+                for matrix, its in self._work.load(part, self._bits_of).matrices.items():
+                    (integers,) = its.forms.values()
                     if integers.multiples is not None:
                         read_in_blocks(graph, matrix)
                     graph.graph.initializer.extend(

@@ -73,8 +73,6 @@ with _without_pytorch():
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
 
-Overrides = dict[str, list[dict[str, Any]]]
-
 
 def quantize_graph(
     graph: onnx.ModelProto,
@@ -94,8 +92,11 @@ def quantize_graph(
     """
     graph = _with_stand_ins(graph, matrices)
     per_column = {"quant_type": QuantType.QInt8, "symmetric": True, "axis": 1}
-    overrides = _activations(encodings) | {name: [per_column] for name in matrices}
-    overrides |= _conversions(converted)
+    overrides = {name: [_activation(it)] for name, it in encodings.items()}
+    overrides |= {name: [per_column] for name in matrices}
+    for name, it in converted.items():
+        convert = _activation(it.encoding) | {"recv_nodes": {it.reader}}
+        overrides[name] = [{"quant_type": QuantType.QUInt16, "convert": convert}]
     config = get_qnn_qdq_config(
         graph,
         None,
@@ -130,25 +131,15 @@ def matrix_tensors(name: str, integers: ColumnIntegers) -> list[onnx.TensorProto
     They are integers, steps, and multiples of steps (`read_in_blocks`) or zero points.
     """
     values, steps, zeros = _matrix_names(name)
-    num_columns = integers.values.shape[1]
-    data_type = TensorProto.INT8 if integers.bits == 8 else TensorProto.INT4
-    packed = _packed(integers.values, integers.bits)
     tensors = [
-        TensorProto(
-            name=values, data_type=data_type, dims=integers.values.shape, raw_data=packed.tobytes()
-        ),
+        _integers(values, integers.values, integers.bits),
         numpy_helper.from_array(np.asarray(integers.steps, np.float32), steps),
     ]
     if integers.multiples is not None:
         return [*tensors, numpy_helper.from_array(integers.multiples, _multiples_name(name))]
-    no_zeros = _packed(np.zeros(num_columns, np.int8), integers.bits)
-    return [
-        *tensors,
-        # Without a tensor of zero points, int4 weights give wrong results.
-        TensorProto(
-            name=zeros, data_type=data_type, dims=[num_columns], raw_data=no_zeros.tobytes()
-        ),
-    ]
+    # Without a tensor of zero points, int4 weights give wrong results.
+    no_zeros = np.zeros(integers.values.shape[1], np.int8)
+    return [*tensors, _integers(zeros, no_zeros, integers.bits)]
 
 
 def read_in_blocks(graph: onnx.ModelProto, name: str) -> None:
@@ -181,31 +172,11 @@ def fix_shape(graph: onnx.ModelProto, rows: int, past: int | None) -> onnx.Model
     return fixed
 
 
-def _conversions(converted: Mapping[str, Conversion]) -> Overrides:
+def _activation(encoding: Encoding) -> dict[str, Any]:
     return {
-        name: [
-            {
-                "quant_type": QuantType.QUInt16,
-                "convert": {
-                    **_activations({name: it.encoding})[name][0],
-                    "recv_nodes": {it.reader},
-                },
-            }
-        ]
-        for name, it in converted.items()
-    }
-
-
-def _activations(encodings: Mapping[str, Encoding]) -> Overrides:
-    return {
-        name: [
-            {
-                "quant_type": _ACTIVATION_TYPES[encoding.dtype],
-                "scale": np.array(encoding.scale, np.float32),
-                "zero_point": np.array(encoding.zero_point, encoding.dtype),
-            }
-        ]
-        for name, encoding in encodings.items()
+        "quant_type": _ACTIVATION_TYPES[encoding.dtype],
+        "scale": np.array(encoding.scale, np.float32),
+        "zero_point": np.array(encoding.zero_point, encoding.dtype),
     }
 
 
@@ -217,14 +188,14 @@ def _multiples_name(name: str) -> str:
     return f"{name}.multiples"
 
 
-def _packed(values: NDArray[np.int8], bits: int) -> NDArray[np.int8]:
+def _integers(name: str, values: NDArray[np.int8], bits: int) -> TensorProto:
     """Integers in row order; two of 4 bits share a byte, the first in its low half."""
-    if bits == 8:
-        return np.ascontiguousarray(values)
-    flat = values.ravel()
-    packed = flat[0::2] & np.int8(15)
-    packed[: flat.size // 2] |= flat[1::2] << np.int8(4)
-    return packed
+    packed = flat = values.ravel()
+    if bits == 4:
+        packed = flat[0::2] & np.int8(15)
+        packed[: flat.size // 2] |= flat[1::2] << np.int8(4)
+    data_type = TensorProto.INT8 if bits == 8 else TensorProto.INT4
+    return TensorProto(name=name, data_type=data_type, dims=values.shape, raw_data=packed.tobytes())
 
 
 def _with_stand_ins(graph: onnx.ModelProto, matrices: Collection[str]) -> onnx.ModelProto:

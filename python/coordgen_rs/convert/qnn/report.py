@@ -127,12 +127,7 @@ class Likeness:
         self.num_rows = self._num_following = self._num_agreed = 0
         self._divergence = self._surprise = self._expected_surprise = 0.0
 
-    def add(
-        self,
-        expected: NDArray[np.float32],
-        got: NDArray[np.float32],
-        following: NDArray[np.int64],
-    ) -> None:
+    def add(self, expected: Array, got: Array, following: NDArray[np.int64]) -> None:
         """Count some rows.
 
         Args:
@@ -143,23 +138,15 @@ class Likeness:
         step = max(1, _LOGITS // expected.shape[1])
         for start in range(0, len(expected), step):
             rows = slice(start, start + step)
-            self._add(expected[rows], got[rows], following[rows])
-
-    def _add(
-        self,
-        expected: NDArray[np.float32],
-        got: NDArray[np.float32],
-        following: NDArray[np.int64],
-    ) -> None:
-        expected_logs, logs = _log_softmax(expected), _log_softmax(got)
-        rows = np.flatnonzero(following >= 0)
-        said = following[rows]
-        self._surprise -= float(logs[rows, said].sum())
-        self._expected_surprise -= float(expected_logs[rows, said].sum())
-        self._divergence += float((np.exp(expected_logs) * (expected_logs - logs)).sum())
-        self._num_agreed += int((expected_logs.argmax(-1) == logs.argmax(-1)).sum())
-        self.num_rows += len(got)
-        self._num_following += len(rows)
+            expected_logs, logs = _log_softmax(expected[rows]), _log_softmax(got[rows])
+            known = np.flatnonzero(following[rows] >= 0)
+            said = following[rows][known]
+            self._surprise -= float(logs[known, said].sum())
+            self._expected_surprise -= float(expected_logs[known, said].sum())
+            self._divergence += float((np.exp(expected_logs) * (expected_logs - logs)).sum())
+            self._num_agreed += int((expected_logs.argmax(-1) == logs.argmax(-1)).sum())
+            self.num_rows += len(logs)
+            self._num_following += len(known)
 
     @property
     def agreement(self) -> float:

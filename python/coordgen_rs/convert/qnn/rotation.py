@@ -108,20 +108,13 @@ def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Te
 
 
 def _ones(size: int) -> Tensor:
-    def read_rows(start: int, stop: int) -> _Array:
-        return np.ones(stop - start, np.float32)
-
-    return Tensor("ones", (size,), read_rows)
+    return Tensor("ones", (size,), lambda start, stop: np.ones(stop - start, np.float32))
 
 
 def _reading(tensor: Tensor, turn: _Array) -> Tensor:
     """A matrix `(n, D)` that reads the turned stream."""
-
-    def read_rows(start: int, stop: int) -> _Array:
-        rows: _Array = tensor.read_rows(start, stop) @ turn
-        return rows
-
-    return Tensor(tensor.name, tensor.shape, read_rows)
+    read = tensor.read_rows
+    return Tensor(tensor.name, tensor.shape, lambda start, stop: read(start, stop) @ turn)
 
 
 def _writing(tensor: Tensor, turn: _Array) -> Tensor:
