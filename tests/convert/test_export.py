@@ -12,6 +12,8 @@ from tokenizers import Tokenizer
 from checkpoints import LLAMA3_SCALING, STORIES, exported, needs_shared, sums, write_checkpoint
 from coordgen_rs.bundle.manifest import KeptWeights
 from coordgen_rs.convert.containers.llama2c import convert_tokenizer
+from gemma4 import write_gemma4
+from gguf_files import write_gguf
 from graph_runner import GraphRunner, tokens
 from reference import forward, load_checkpoint
 
@@ -172,3 +174,11 @@ def llama2c_encode(pieces: list[tuple[bytes, float]], text: str) -> list[int]:
 def test_converted_tokenizer_encodes_as_llama2c_does(text):
     tokenizer = Tokenizer.from_str(convert_tokenizer(STORIES, 512))
     assert tokenizer.encode(text).ids == llama2c_encode(llama2c_pieces(), text)
+
+
+def test_an_embedding_of_layers_whose_rows_are_no_whole_blocks_is_told_as_rounded(tmp_path):
+    sizes = {"hidden_size_per_layer_input": 16}
+    checkpoint = write_gemma4(tmp_path / "checkpoint", "gemma4", **sizes)
+    file = write_gguf(tmp_path / "model.gguf", checkpoint, {"per_layer_token_embd": "Q8_0"})
+    kept = exported(file, tmp_path / "out", weights="keep").manifest.kept
+    assert [it for it in kept if it.type == "Q8_0"] == [KeptWeights("Q8_0", 1, False)]

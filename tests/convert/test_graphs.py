@@ -20,7 +20,7 @@ from checkpoints import (
 )
 from coordgen_rs import open_session
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.convert.cpu.quantize import quantize_rows
+from coordgen_rs.convert.quantize import quantize_rows
 from dequantized import dequantized, rounded_to_8_bits
 from graph_runner import GraphRunner, tokens
 from reference import forward, load_checkpoint

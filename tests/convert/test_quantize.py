@@ -5,8 +5,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from coordgen_rs.convert.cpu.int4 import search_grids
-from coordgen_rs.convert.cpu.quantize import BLOCK_SIZE, quantize_rows
+from coordgen_rs.convert.quantize import BLOCK_SIZE, quantize_rows, search_grids
 from coordgen_rs.errors import CheckpointError
 from dequantized import dequantized, scales_of
 

@@ -2,12 +2,9 @@
 
 import numpy as np
 
-from coordgen_rs.convert.bundle import model_shape
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
-from coordgen_rs.convert.qnn.centring import key_channels, value_channels
-from coordgen_rs.convert.qnn.channels import equalised_channels
-from coordgen_rs.convert.qnn.graph import block_graph, key_value_names
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
+from coordgen_rs.convert.qnn.channels import equalised_channels, key_channels, value_channels
+from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
 
 
 def key_values(outputs, layer):
@@ -19,7 +16,7 @@ def assert_centring_changes_no_output(source, layer):
     config, layers = source.config, range(layer, layer + 1)
     hidden = np.random.default_rng(2).standard_normal((1, 40, config.hidden_size)) + 1
     inputs = {"hidden": hidden.astype(np.float32), **text_inputs(config, layers, 40)}
-    graph = block_graph(source, model_shape(config), layers)
+    graph = block_graph(source, layers)
     before = WatchedGraph(graph).run(inputs)
     keys, values = key_values(before, layer)
     channels = key_channels(config, layer, 40, [keys], 0), value_channels([values], 0)

@@ -4,7 +4,7 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.cpu.quantize import BLOCK_SIZE, QUANTIZED_TYPES
+from coordgen_rs.convert.quantize import BLOCK_SIZE, QUANTIZED_TYPES
 
 PANEL_OUTPUTS = 16
 HALVES: dict[str, dict[int, float]] = {

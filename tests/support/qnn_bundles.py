@@ -11,12 +11,11 @@ import pytest
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Bundle
-from coordgen_rs.convert.bundle import cut_layers, model_shape
+from coordgen_rs.convert.bundle import cut_layers
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.qnn.graph import block_graph, head_graph
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
+from coordgen_rs.convert.qnn.graph import block_graph, head_graph, text_inputs
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
 
@@ -40,12 +39,12 @@ def qnn_bundle(folder: Path, name: str, soc: str, **options: Any) -> Path:
 
 def float_logits(source: Checkpoint, token_ids: np.ndarray, num_blocks: int) -> np.ndarray:
     """What the float graphs of a checkpoint make of a text: `(tokens, vocab_size)`."""
-    config, model = source.config, model_shape(source.config)
+    config = source.config
     hidden = source.first_hidden_tensor().load()[token_ids][np.newaxis]
-    for layers in cut_layers(model.num_layers, num_blocks):
+    for layers in cut_layers(config.num_layers, num_blocks):
         inputs = {"hidden": hidden, **text_inputs(config, layers, len(token_ids))}
-        hidden = WatchedGraph(block_graph(source, model, layers)).run(inputs)["hidden_out"]
-    return WatchedGraph(head_graph(source, model)).run({"hidden": hidden})["logits"][0]
+        hidden = WatchedGraph(block_graph(source, layers)).run(inputs)["hidden_out"]
+    return WatchedGraph(head_graph(source)).run({"hidden": hidden})["logits"][0]
 
 
 def cached_sessions(folder: Path) -> Callable[[str, str], OrtSession]:

@@ -1,26 +1,37 @@
-"""What every bundle has, whatever processor it is for: options, blocks of layers, a manifest.
+"""What every bundle has, whatever processor it is for: options, blocks, texts, a manifest.
 
-In: what was asked for, and the files that were written. Out: options within their limits; the
-manifest, which is written last.
+In: what was asked for, and a checkpoint. Out: options within their limits; the tokenizer, a file
+for each chat template, and the manifest, which is written last.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import (
     MANIFEST_NAME,
     SCHEMA_VERSION,
+    ChatFiles,
+    EmbeddingFile,
     Manifest,
     ModelShape,
     WeightKind,
 )
+from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.writer import Staging
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
 from coordgen_rs.files.version import package_version
+from coordgen_rs.text.chat_files import DEFAULT, read_template_file
+from coordgen_rs.text.chat_template import ChatTemplate
 
-TOKENIZER_NAME = "tokenizer.json"
+Array = NDArray[np.float32]
+
+_TOKENIZER, _TEMPLATE = "tokenizer.json", "chat_template.jinja"
 
 Progress = Callable[[str, int, int], None]
 """Called with what comes next, steps done, and steps in all."""
@@ -35,6 +46,7 @@ class BundleOptions:
     prefill_rows: int
     decode_rows: int
     context: int
+    chat_template: Path | None
 
     def check_limits(self, config: ModelConfig, most_rows: int) -> None:
         """Refuse numbers below 1, above what the model has, or above so many rows.
@@ -67,44 +79,107 @@ class BundleOptions:
         return sorted({self.decode_rows, self.prefill_rows})
 
 
-def write_manifest(
-    staging: Staging, config: ModelConfig, options: BundleOptions, **parts: Any
-) -> None:
-    """Write the manifest of all files so far.
+class BundleExport:
+    """One export: where it reads, where it writes, and what the bundle is to be.
 
     Args:
-        staging: Where the files are; the tokenizer is one of them.
-        config: The checkpoint's configuration.
-        options: What the bundle is.
-        parts: The fields of `Manifest` that only the exporter knows.
-
-    Raises:
-        ExportError: It cannot be written.
+        source: The checkpoint.
+        staging: Where the files go.
+        options: What the bundle is to be.
+        on_progress: Called with what comes next, steps done, and steps in all.
+        num_steps: Those in all.
     """
-    within = config.within(options.context)
-    manifest = Manifest(
-        schema_version=SCHEMA_VERSION,
-        tool=f"coordgen-rs {package_version()}",
-        model=model_shape(config),
-        weights=options.weights,
-        context=options.context,
-        widths=options.widths,
-        prefill_rows=options.prefill_rows,
-        decode_rows=options.decode_rows,
-        bos_token_id=config.bos_token_id,
-        end_token_ids=config.end_token_ids,
-        inv_freq=config.inv_freq,
-        window=within.window,
-        window_inv_freq=config.window_inv_freq,
-        rope_factor=config.rope_factor,
-        query_scaling=within.query_scaling,
-        caches=None if config.caches is None else list(config.caches),
-        recommended=config.recommended,
-        tokenizer=TOKENIZER_NAME,
-        files=dict(staging.records),
-        **parts,
-    )
-    staging.write(MANIFEST_NAME, manifest.to_json().encode())
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        staging: Staging,
+        options: BundleOptions,
+        on_progress: Progress,
+        num_steps: int,
+    ) -> None:
+        self.source, self.staging, self.options = source, staging, options
+        self.layers = list(cut_layers(source.config.num_layers, options.blocks))
+        """Those of each block."""
+        self._on_progress, self._num_steps = on_progress, num_steps
+
+    def progress(self, what: str, done: int) -> None:
+        """Tell what comes next."""
+        self._on_progress(what, done, self._num_steps)
+
+    def write_texts(self) -> ChatFiles | None:
+        """Write the tokenizer and the chat templates; what the manifest says of these, if any.
+
+        Raises:
+            CheckpointError: What the checkpoint says about them is damaged.
+            ChatTemplateError: The given template cannot be read, or is malformed.
+            ExportError: A file cannot be written.
+        """
+        self.staging.write(_TOKENIZER, self.source.read_tokenizer().encode())
+        try:
+            chat = self.source.read_chat()
+        except ChatTemplateError as error:
+            raise CheckpointError(str(error)) from error
+        sources, given = chat.sources, self.options.chat_template
+        if given is not None:
+            sources = {DEFAULT: read_template_file(given)}
+            ChatTemplate(sources[DEFAULT], name=str(given)).check()
+        if not sources:
+            return None
+        files = {}
+        for number, (name, source) in enumerate(sorted(sources.items())):
+            files[name] = _TEMPLATE if name == DEFAULT else f"chat_template.{number}.jinja"
+            self.staging.write(files[name], source.encode())
+        return ChatFiles(files, chat.tokens)
+
+    def write_embedding(
+        self, weight_type: Literal["float16", "uint16"], encode: Callable[[Array], NDArray[Any]]
+    ) -> EmbeddingFile:
+        """Write the embedding as the first layer reads it, a row of numbers for each token.
+
+        Raises:
+            CheckpointError: It is missing or damaged.
+            ExportError: It cannot be written.
+        """
+        with self.staging.create("embedding.bin") as file:
+            for piece in self.source.first_hidden_tensor().pieces():
+                file.write(encode(piece))
+        return EmbeddingFile("embedding.bin", weight_type)
+
+    def write_manifest(self, **parts: Any) -> None:
+        """Write the manifest of all files so far.
+
+        Args:
+            parts: The fields of `Manifest` that only the exporter knows.
+
+        Raises:
+            ExportError: It cannot be written.
+        """
+        config, options = self.source.config, self.options
+        within = config.within(options.context)
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            tool=f"coordgen-rs {package_version()}",
+            model=model_shape(config),
+            weights=options.weights,
+            context=options.context,
+            widths=options.widths,
+            prefill_rows=options.prefill_rows,
+            decode_rows=options.decode_rows,
+            bos_token_id=config.bos_token_id,
+            end_token_ids=config.end_token_ids,
+            inv_freq=config.inv_freq,
+            window=within.window,
+            window_inv_freq=config.window_inv_freq,
+            rope_factor=config.rope_factor,
+            query_scaling=within.query_scaling,
+            caches=None if config.caches is None else list(config.caches),
+            recommended=config.recommended,
+            tokenizer=_TOKENIZER,
+            files=dict(self.staging.records),
+            **parts,
+        )
+        self.staging.write(MANIFEST_NAME, manifest.to_json().encode())
 
 
 def model_shape(config: ModelConfig) -> ModelShape:

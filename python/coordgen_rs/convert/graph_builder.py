@@ -1,7 +1,8 @@
 """Nodes and constants of an ONNX graph under construction; values are known by their names.
 
 In: operators, one after the other. Out: a model. What a decoder is made of is not known here;
-`cpu/graph.py` builds the graphs for CPU from it, `qnn/graph.py` those for Qualcomm's HTP.
+`qnn/graph.py` builds the graphs for Qualcomm's HTP of a `GraphBuilder`, `cpu/graph.py` those for
+CPU of a `LayerGraph`, whose weights stand in files.
 """
 
 from collections.abc import Sequence
@@ -10,8 +11,13 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.convert.weight_file import StoredLinear, StoredTensor, Weights
 from coordgen_rs.runtime.onnx_runtime import KERNEL_DOMAIN
 
+ROWS = "rows"
+"""The symbolic dimension of rows."""
+SEQUENCES = "num_sequences"
+"""The symbolic dimension of what is kept for each sequence."""
 _IR_VERSION = 11
 _KERNELS = (
     "Product",
@@ -83,6 +89,70 @@ class GraphBuilder:
         versions = {"": opset} | {it.domain: 1 for it in self._nodes if it.domain}
         opsets = [helper.make_opsetid(*pair) for pair in versions.items()]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
+
+
+class LayerGraph(GraphBuilder):
+    """A graph whose weights stand in files of the bundle, under the names that its nodes have.
+
+    Args:
+        weights: Where they are.
+        epsilon: Of all norms that say no other.
+    """
+
+    def __init__(self, weights: Weights, epsilon: float) -> None:
+        super().__init__()
+        self.weights, self._epsilon = weights, epsilon
+
+    def weight(self, name: str) -> str:
+        """A weight that stays in its file; empty where there is none of that name."""
+        stored = self.weights.tensors.get(name)
+        return "" if stored is None else self._in_file(name, stored)
+
+    def normed(self, x: str, name: str, epsilon: float | None = None) -> str:
+        """What the RMSNorm `name` makes of the last dimension of `x`."""
+        how = {"axis": -1, "epsilon": self._epsilon if epsilon is None else epsilon}
+        return self.node("RMSNormalization", [x, self.weight(f"{name}.weight")], name, **how)
+
+    def product(
+        self,
+        name: str,
+        x: str,
+        *,
+        norm: str = "",
+        gate: str = "",
+        stream: str = "",
+        layer: StoredLinear | None = None,
+    ) -> str:
+        """Rows `x (.., M, in)` times a layer's weight, plus its bias: `(.., M, out)`.
+
+        Args:
+            name: The node's.
+            x: The rows.
+            norm: Rows are normed first, where there is a norm of that name.
+            gate: `silu`, `gelu_tanh`, `sigmoid` or `clamped_swiglu`: of rows `(.., M, 2 * in)` the
+                second half, gated by the first, is read.
+            stream: What is added, `(.., M, out)`, where one is named.
+            layer: The layer; None for the one that is called as the node is.
+        """
+        layer = layer or self.weights.linears[name]
+        bias, norm = self.weight(f"{name}.bias"), self.weight(f"{norm}.weight")
+        weights = [self._in_file(f"{name}.weight_{i}", it) for i, it in enumerate(layer.segments)]
+        return self.node(
+            "Product",
+            [x, norm, stream, bias, *weights],
+            name,
+            columns=layer.in_features,
+            sizes=layer.sizes,
+            types=",".join(layer.types),
+            epsilon=self._epsilon if norm else 0.0,
+            gate=gate,
+        )
+
+    def _in_file(self, name: str, stored: StoredTensor) -> str:
+        tensor = TensorProto(name=name, data_type=stored.onnx_type, dims=stored.shape)
+        stored.refer(tensor)
+        self.constants[name] = tensor
+        return name
 
 
 def float_info(name: str, *shape: int | str) -> onnx.ValueInfoProto:

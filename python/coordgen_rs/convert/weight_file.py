@@ -1,23 +1,23 @@
 """Weights in a file of a bundle: laid out one after the other, referred to by graphs of any width.
 
-In: `Tensor`s of a checkpoint. Out: bytes appended to the file, piece by piece, and where they are:
-of a tensor, of a linear layer, of a layer's experts.
+In: `Tensor`s of a checkpoint. Out: bytes appended to the file, piece by piece, and a `Weights` that
+tells where they are.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, groupby
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
 
 from coordgen_rs._core import weight_panels
-from coordgen_rs.bundle.experts import PAGE, expert_bytes
+from coordgen_rs.bundle.experts import PAGE, ExpertRegion, expert_bytes
+from coordgen_rs.bundle.panels import OUTPUTS, WeightType
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.cpu.quantize import QUANTIZED_TYPES, quantize_rows
+from coordgen_rs.convert.quantize import QUANTIZED_TYPES, quantize_rows
 from coordgen_rs.convert.writer import HashedFile
 from coordgen_rs.errors import CheckpointError
 
@@ -25,7 +25,6 @@ Bits = Literal[8, 4, "keep"] | None
 """How weights are written: rounded to so many bits in blocks, as the checkpoint holds them, or in
 float32."""
 
-PANEL_OUTPUTS = 16
 _FLOATS = "F32"
 _NEAR_BITS = 8
 """Of kept weights whose own type products do not read: they become the nearest integers."""
@@ -60,47 +59,69 @@ class StoredLinear:
 
     in_features: int
     segments: tuple[StoredTensor, ...]
-    types: tuple[str, ...]
+    types: tuple[WeightType, ...]
     """Of each segment, as in `_core.weight_panels`."""
     sizes: tuple[int, ...]
     """Outputs of each."""
-    bias: StoredTensor | None = None
 
 
-@dataclass(frozen=True)
-class StoredExperts:
-    """The experts of a layer one after the other, each with its gate, up and down in panels.
+@dataclass
+class Weights:
+    """What stands in weight files, by the names that graphs know it by.
 
-    Every expert takes the same number of bytes, whole pages.
+    Attributes:
+        tensors: Norms, biases and the like.
+        linears: Linear layers.
+        experts: The experts of layers, by number: one after the other, each with its gate, up and
+            down in panels, and whole pages.
+        scalars: What all that a layer gives is multiplied by, by number, where it has such a thing.
+        shifted: Names of kept weights of the checkpoint whose values are those nearest to the
+            stored ones.
     """
 
-    place: StoredTensor
-    types: tuple[str, str, str]
-    """Of gates, ups and downs, as in `_core.weight_panels`."""
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    linears: dict[str, StoredLinear] = field(default_factory=dict)
+    experts: dict[int, ExpertRegion] = field(default_factory=dict)
+    scalars: dict[int, float] = field(default_factory=dict)
+    shifted: set[str] = field(default_factory=set)
 
 
 class WeightWriter:
-    """Appends weights to a file of a bundle."""
+    """Appends weights to a file of a bundle.
 
-    def __init__(self, name: str, file: HashedFile) -> None:
-        self._name = name
-        self._file = file
-        self.shifted: set[str] = set()
-        """Names of kept weights whose values are those nearest to the stored ones."""
+    Args:
+        name: What the file is called.
+        file: The file.
+        bits: How linear layers are written.
+        weights: Gets where everything is.
+        experts: What writes the experts of layers, asked for when the first of them comes.
+    """
 
-    def tensor(self, tensor: Tensor) -> StoredTensor:
+    def __init__(
+        self,
+        name: str,
+        file: HashedFile,
+        bits: Bits,
+        weights: Weights | None = None,
+        experts: Callable[[], "WeightWriter"] | None = None,
+    ) -> None:
+        self._name, self._file, self._bits = name, file, bits
+        self._experts = experts
+        self.weights = Weights() if weights is None else weights
+
+    def tensor(self, name: str, tensor: Tensor) -> None:
         """Appends a tensor as float32."""
-        return self._append(tensor.pieces(), tensor.shape, onnx.TensorProto.FLOAT)
+        self._floats(name, tensor.pieces(), tensor.shape)
 
-    def turned(self, tensor: Tensor) -> StoredTensor:
+    def turned(self, name: str, tensor: Tensor) -> None:
         """Appends the columns of a small matrix as rows, in float32."""
         turned = np.ascontiguousarray(tensor.load().T)
-        return self._append([turned], turned.shape, onnx.TensorProto.FLOAT)
+        self._floats(name, [turned], turned.shape)
 
-    def beside(self, *tensors: Tensor) -> StoredTensor:
+    def beside(self, name: str, *tensors: Tensor) -> None:
         """Appends small matrices of as many rows as one, each with the next at its right."""
         joined = np.concatenate([tensor.load() for tensor in tensors], 1)
-        return self._append([joined], joined.shape, onnx.TensorProto.FLOAT)
+        self._floats(name, [joined], joined.shape)
 
     def raw(self, tensor: onnx.TensorProto) -> StoredTensor:
         """Appends the raw bytes of an initializer of any type."""
@@ -108,50 +129,72 @@ class WeightWriter:
         return self._append([content], tuple(tensor.dims), tensor.data_type)
 
     def linear(
-        self, weights: Sequence[Tensor], bits: Bits, biases: Sequence[Tensor] = ()
+        self,
+        name: str,
+        weights: Sequence[Tensor],
+        biases: Sequence[Tensor] = (),
+        *,
+        is_rounded: bool = True,
     ) -> StoredLinear:
         """Appends the rows of `weights` one after the other as one layer, with their biases.
+
+        Args:
+            name: The layer's.
+            weights: Matrices of as many columns.
+            biases: None, or one for each of them.
+            is_rounded: Whether it may have fewer bits than the checkpoint holds.
 
         Raises:
             CheckpointError: Weights cannot be read, or those to round are not finite or too large.
             OSError: The file cannot be written.
         """
-        bias = self._vector([bias.load() for bias in biases]) if biases else None
-        groups = groupby(weights, lambda weight: written_type(weight, bits))
+        bits = self._bits if is_rounded or self._bits == "keep" else None
+        if biases:
+            floats = [bias.load() for bias in biases]
+            self._floats(f"{name}.bias", floats, (sum(it.size for it in floats),))
         segments, types, sizes = [], [], []
-        for weight_type, group in groups:
+        for weight_type, group in groupby(weights, lambda weight: written_type(weight, bits)):
             some = list(group)
             pieces = chain.from_iterable(_blocks(weight, bits) for weight in some)
             panels = (weight_panels(weight_type, rows) for rows in _by_panels(pieces))
             segments.append(self._append(panels, None, onnx.TensorProto.UINT8))
             types.append(weight_type)
             sizes.append(sum(weight.shape[0] for weight in some))
-        if bits == "keep":
-            self.shifted |= {weight.name for weight in weights if _is_shifted(weight)}
+        self._note_shifted(weights)
         in_features = weights[0].shape[1]
-        return StoredLinear(in_features, tuple(segments), tuple(types), tuple(sizes), bias)
+        layer = StoredLinear(in_features, tuple(segments), tuple(types), tuple(sizes))
+        self.weights.linears[name] = layer
+        return layer
 
-    def experts(self, parts: Sequence[Tensor], num: int, *, bits: Bits) -> StoredExperts:
-        """Appends the experts of a layer, of each of `num` some rows of all parts.
+    def experts(self, number: int, parts: Sequence[Tensor], num: int) -> None:
+        """Appends the experts of layer `number`, of each some rows of all parts, to their own file.
 
         Args:
+            number: The layer's.
             parts: Gates, ups and downs, each of all experts, one below the other.
             num: Experts.
-            bits: How they are written.
 
         Raises CheckpointError and OSError as `linear` does.
         """
-        gate, up, down = (written_type(part, bits) for part in parts)
-        place = self._append(_expert_panels(parts, num, bits), None, onnx.TensorProto.UINT8)
-        if bits == "keep":
-            self.shifted |= {part.name for part in parts if _is_shifted(part)}
-        return StoredExperts(place, (gate, up, down))
+        if self._experts is not None:
+            self._experts().experts(number, parts, num)
+            return
+        types = [written_type(part, self._bits) for part in parts]
+        panels = _expert_panels(parts, num, self._bits)
+        place = self._append(panels, None, onnx.TensorProto.UINT8)
+        self._note_shifted(parts)
+        self.weights.experts[number] = ExpertRegion(
+            number, place.file, place.offset, place.num_bytes, types
+        )
 
-    def _vector(self, parts: Sequence[NDArray[Any]]) -> StoredTensor:
-        """Appends arrays one after the other as a vector of their type."""
-        length = sum(part.size for part in parts)
-        onnx_type = helper.np_dtype_to_tensor_dtype(parts[0].dtype)
-        return self._append(parts, (length,), onnx_type)
+    def _note_shifted(self, weights: Sequence[Tensor]) -> None:
+        if self._bits == "keep":
+            self.weights.shifted |= {weight.name for weight in weights if _is_shifted(weight)}
+
+    def _floats(
+        self, name: str, pieces: Iterable[NDArray[np.float32]], shape: tuple[int, ...]
+    ) -> None:
+        self.weights.tensors[name] = self._append(pieces, shape, onnx.TensorProto.FLOAT)
 
     def _append(
         self, pieces: Iterable[NDArray[Any]], shape: tuple[int, ...] | None, onnx_type: int
@@ -165,15 +208,16 @@ class WeightWriter:
         return StoredTensor(self._name, offset, num_bytes, shape or (num_bytes,), onnx_type)
 
 
-def written_type(weight: Tensor, bits: Bits) -> str:
+def written_type(weight: Tensor, bits: Bits) -> WeightType:
     """The type of a weight's panels, as in `_core.weight_panels`."""
-    if bits is None:
-        return _FLOATS
-    if bits != "keep":
-        return QUANTIZED_TYPES[bits]
-    if weight.blocks is not None:
-        return weight.blocks.weight_type
-    return QUANTIZED_TYPES[_NEAR_BITS] if _is_shifted(weight) else _FLOATS
+    found: str = _FLOATS
+    if bits == "keep" and weight.blocks is not None:
+        found = weight.blocks.weight_type
+    elif bits == "keep" and _is_shifted(weight):
+        found = QUANTIZED_TYPES[_NEAR_BITS]
+    elif bits in QUANTIZED_TYPES:
+        found = QUANTIZED_TYPES[bits]
+    return cast("WeightType", found)
 
 
 def _is_shifted(weight: Tensor) -> bool:
@@ -182,7 +226,11 @@ def _is_shifted(weight: Tensor) -> bool:
 
 
 def _blocks(weight: Tensor, bits: Bits) -> Iterable[NDArray[np.uint8]]:
-    """The rows of a weight in its `written_type`, a piece at a time."""
+    """The rows of a weight in its `written_type`, a piece at a time.
+
+    Raises:
+        CheckpointError: A value to round is NaN or infinite, or too large.
+    """
     if bits == "keep" and weight.blocks is not None:
         for start, stop in weight.spans():
             yield weight.blocks.read_rows(start, stop)
@@ -191,7 +239,9 @@ def _blocks(weight: Tensor, bits: Bits) -> Iterable[NDArray[np.uint8]]:
             floats = np.ascontiguousarray(piece, "<f4")
             yield floats.view(np.uint8).reshape(*piece.shape, floats.itemsize)
     else:
-        for piece in _finite_pieces(weight):
+        for piece in weight.pieces():
+            if not np.isfinite(piece).all():  # no step fits it
+                raise CheckpointError(f"{weight.name} holds NaN or infinite values")
             yield quantize_rows(piece, 4 if bits == 4 else _NEAR_BITS, weight.name)
 
 
@@ -200,7 +250,7 @@ def _by_panels(pieces: Iterable[NDArray[np.uint8]]) -> Iterable[NDArray[np.uint8
     rest: NDArray[np.uint8] | None = None
     for piece in pieces:
         rows = piece if rest is None else np.concatenate([rest, piece])
-        whole = len(rows) // PANEL_OUTPUTS * PANEL_OUTPUTS
+        whole = len(rows) // OUTPUTS * OUTPUTS
         if whole:
             yield np.ascontiguousarray(rows[:whole])
         rest = rows[whole:]
@@ -222,15 +272,3 @@ def _expert_panels(parts: Sequence[Tensor], num: int, bits: Bits) -> Iterator[ND
                 written += panels.nbytes
                 yield panels
         yield np.zeros(stride - written, np.uint8)
-
-
-def _finite_pieces(weight: Tensor) -> Iterable[NDArray[np.float32]]:
-    """The rows as in `Tensor.pieces`, for rounding.
-
-    Raises:
-        CheckpointError: A value is NaN or infinite: no step fits it.
-    """
-    for piece in weight.pieces():
-        if not np.isfinite(piece).all():
-            raise CheckpointError(f"{weight.name} holds NaN or infinite values")
-        yield piece

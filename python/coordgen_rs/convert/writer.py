@@ -140,13 +140,14 @@ def refuse_taken(out: Path) -> None:
 
 
 @contextlib.contextmanager
-def memory_named(out: Path) -> Iterator[None]:
-    """Turn a lack of memory into an error that says so.
+def export_to(out: Path) -> Iterator[None]:
+    """Refuse a path at which no bundle can appear, and turn a lack of memory into an error.
 
     Raises:
-        ExportError: The memory does not suffice.
+        ExportError: `out` is taken, see `refuse_taken`, or the memory does not suffice.
     """
     try:
+        refuse_taken(out)
         yield
     except MemoryError as error:
         raise ExportError(

@@ -20,13 +20,13 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.bundle import model_shape
-from coordgen_rs.convert.calibration.likeness import Likeness
-from coordgen_rs.convert.calibration.texts import other_texts, texts_for
 from coordgen_rs.convert.cpu.exporter import CALIBRATED, weight_kinds
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn.encodings import CacheType
 from coordgen_rs.convert.qnn.exporter import QNN_WEIGHTS, export_qnn
+from coordgen_rs.convert.qnn.report import Likeness
+from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.runtime.device import CpuDevice, Device

@@ -15,7 +15,7 @@ from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.families.opening import open_checkpoint, text_config
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from gemma4 import CONFIGS, write_gemma4
 from json_values import JSON_VALUES

@@ -15,7 +15,7 @@ from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint, text_config
 from coordgen_rs.convert.families.table import parse_config
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from json_values import JSON_VALUES
 from mixtures import CONFIGS, write_mixture

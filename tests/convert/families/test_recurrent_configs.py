@@ -14,9 +14,10 @@ from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import DeltaNet, SelectiveState, ShortConvolution
-from coordgen_rs.convert.families.opening import open_checkpoint, text_config, text_tensors
+from coordgen_rs.convert.families.opening import open_checkpoint, text_config
 from coordgen_rs.convert.families.table import parse_config
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.families.tensors import text_tensors
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from hybrids import CONFIGS, write_hybrid
 from json_values import JSON_VALUES

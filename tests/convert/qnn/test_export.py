@@ -12,11 +12,11 @@ from checkpoints import CHECKPOINTS, write_checkpoint
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.main import main
-from coordgen_rs.convert.calibration.texts import read_texts
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn import graph as qnn_graph
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
+from coordgen_rs.convert.texts import read_texts
 from coordgen_rs.errors import BundleError, OptionError, UnsupportedModelError
 from qnn_bundles import SMALL, float_logits
 
@@ -227,6 +227,18 @@ def test_a_text_that_is_repeated_counts_once(tmp_path):
     assert texts.calibration == [[97, 98, 99]]
     assert texts.held_out
     assert texts.calibration[0] not in texts.held_out
+
+
+def test_a_calibration_file_is_read_as_far_as_pieces_are_taken(tmp_path):
+    path, encoded = tmp_path / "texts.jsonl", []
+    path.write_text("".join(f'"text {number}"\n' for number in range(1000)))
+
+    def encode(text):
+        encoded.append(text)
+        return list(map(ord, text))
+
+    texts = read_texts(path, encode, 100)
+    assert len(texts.calibration + texts.held_out) == len(encoded) == 64
 
 
 def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tmp_path):

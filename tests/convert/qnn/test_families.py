@@ -8,7 +8,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn import preparation
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.rotation import rotated
+from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice

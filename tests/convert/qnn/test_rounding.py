@@ -8,8 +8,17 @@ from onnx import helper, numpy_helper
 
 from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
-from coordgen_rs.convert.bundle import model_shape
-from coordgen_rs.convert.calibration.rounding import (
+from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.graph_builder import float_info
+from coordgen_rs.convert.qnn.calibration import WatchedGraph
+from coordgen_rs.convert.qnn.channels import channels_apart, key_channels, usual_first
+from coordgen_rs.convert.qnn.exporter import mixed_bits
+from coordgen_rs.convert.qnn.graph import block_graph, text_inputs
+from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
+from coordgen_rs.convert.qnn.report import mean_cosine
+from coordgen_rs.convert.qnn.rotation import orthogonal_matrix
+from coordgen_rs.convert.qnn.work import Matrix
+from coordgen_rs.convert.rounding import (
     BLOCK,
     ColumnIntegers,
     bits_taken,
@@ -17,19 +26,8 @@ from coordgen_rs.convert.calibration.rounding import (
     output_error,
     rounded,
     rounded_in_blocks,
+    spreading,
 )
-from coordgen_rs.convert.calibration.spreading import spreading
-from coordgen_rs.convert.families.opening import open_checkpoint
-from coordgen_rs.convert.graph_builder import float_info
-from coordgen_rs.convert.qnn.calibration import WatchedGraph
-from coordgen_rs.convert.qnn.centring import key_channels, usual_first
-from coordgen_rs.convert.qnn.channels import channels_apart
-from coordgen_rs.convert.qnn.graph import block_graph
-from coordgen_rs.convert.qnn.mixture import MatrixCosts, mixed_bits
-from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
-from coordgen_rs.convert.qnn.report import _products
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
-from coordgen_rs.convert.rotation import orthogonal_matrix
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads, shared_options
 
 
@@ -81,7 +79,7 @@ def test_a_feed_forward_with_channels_apart_computes_the_same(tmp_path):
     hidden = np.random.default_rng(2).standard_normal((1, 20, config.hidden_size))
     inputs = {"hidden": hidden.astype(np.float32), **text_inputs(config, layers, 20)}
     whole, parted = (
-        WatchedGraph(block_graph(source, model_shape(config), layers, apart=apart)).run(inputs)
+        WatchedGraph(block_graph(source, layers, apart=apart)).run(inputs)
         for apart in ({}, {1: [5, 90]})
     )
     assert np.abs(whole["hidden_out"] - parted["hidden_out"]).max() < 1e-4
@@ -128,8 +126,8 @@ def test_steps_that_differ_between_blocks_lose_less_than_one_for_a_column():
 def test_a_matrix_has_blocks_where_they_divide_its_inputs():
     assert may_have_blocks(3 * BLOCK, 4)
     assert not any(may_have_blocks(*it) for it in ((3 * BLOCK, 8), (BLOCK + 1, 4), (BLOCK, 4)))
-    assert bits_taken((64, 10), 4, has_blocks=True) == 10 * (64 * 4 + 2 * 8 + 32)
-    assert bits_taken((64, 10), 8, has_blocks=False) == 10 * (64 * 8 + 32)
+    assert bits_taken((64, 10), 4) == 10 * (64 * 4 + 2 * 8 + 32)
+    assert bits_taken((64, 10), 8) == 10 * (64 * 8 + 32)
 
 
 def test_a_graph_reads_weights_in_blocks_as_they_were_rounded():
@@ -190,17 +188,14 @@ def test_integers_of_4_bits_are_packed_as_onnx_reads_them():
 
 def test_the_most_sensitive_matrices_get_8_bits_as_far_as_they_go():
     losses = {"a": 0.3, "b": 0.1, "c": 0.2}
-    costs = {
-        name: MatrixCosts({4: 400, 8: 800}, {4: loss, 8: 0.0}) for name, loss in losses.items()
-    }
-    assert mixed_bits(costs, 300, 4.0) == {"a": 4, "b": 4, "c": 4}
-    assert mixed_bits(costs, 300, 7.0) == {"a": 8, "b": 4, "c": 8}
-    assert mixed_bits(costs, 300, 8.0) == {"a": 8, "b": 8, "c": 8}
+    matrices = {name: Matrix({}, {4: loss, 8: 0.0}, (100, 1)) for name, loss in losses.items()}
+    assert mixed_bits(matrices, 4.0) == {"a": 4, "b": 4, "c": 4}
+    assert mixed_bits(matrices, 7.0) == {"a": 8, "b": 4, "c": 8}
+    assert mixed_bits(matrices, 8.4) == {"a": 8, "b": 8, "c": 8}
 
 
 def test_a_row_that_is_rounded_to_zeros_counts_as_unlike_any():
     exact = np.eye(4, 8, dtype=np.float32)
     got = exact.copy()
     got[0] = 0
-    together, one, other = _products(got, exact)
-    assert together / np.sqrt(one * other) == pytest.approx(np.sqrt(3 / 4))
+    assert mean_cosine([got], [exact]) == pytest.approx(np.sqrt(3 / 4))

@@ -1,5 +1,6 @@
 """Exports that were interrupted: what is done is not done again, and nothing old gets in."""
 
+from contextlib import suppress
 from importlib import metadata
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from checkpoints import write_checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder
+from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder, work_folder
 from coordgen_rs.errors import ExportError
 from qnn_bundles import SMALL
 
@@ -134,6 +135,32 @@ def test_a_cache_of_another_type_goes_on_from_the_same_layers(
 ):
     interrupted(source, tmp_path / "bundle", "comparing")
     assert layers_of(export(source, tmp_path / "bundle", cache_type="uint16")) == []
+
+
+@pytest.mark.parametrize("place", range(0, 200, 3))
+def test_work_is_as_it_was_or_named_as_damaged_whatever_byte_of_a_header_changes(tmp_path, place):
+    work = WorkFolder(tmp_path / "bundle", "0f")
+    graph = PreparedGraph(Ranges({"a": (0.0, 1.0)}), {}, {"c": np.ones(3, np.float32)}, [])
+    work.save("layer_000", graph, np.ones((5, 4), np.float32))
+    for name, read in (("npz", work.load), ("states.npy", work.states)):
+        file = work.path / f"layer_000.{name}"
+        content = file.read_bytes()
+        for near_end in (False, True):
+            index = -1 - place % 64 if near_end else place % len(content)
+            changed = bytearray(content)
+            changed[index] ^= 0x0C
+            file.write_bytes(changed)
+            with suppress(ExportError):
+                read("layer_000")
+
+
+def test_another_export_to_the_same_path_is_refused_while_one_goes_on(tmp_path, source, export):
+    with work_folder(tmp_path / "bundle", "0f") as work:
+        work.save("layer_000", PreparedGraph(Ranges({}), {}, {}, []))
+        with pytest.raises(ExportError, match="bundle is being exported by another process: wait"):
+            export(source, tmp_path / "bundle")
+        assert sorted(it.name for it in work.path.iterdir()) == ["key", "layer_000.npz"]
+        assert (work.path / "key").read_text() == "0f"
 
 
 @pytest.mark.parametrize("name", ["layer_001.npz", "layer_001.states.npy"])

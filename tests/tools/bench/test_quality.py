@@ -10,9 +10,9 @@ from checkpoints import exported, write_checkpoint
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.calibration.texts import other_texts, texts_for
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.errors import OptionError
 from coordgen_rs.tools import quality
 from coordgen_rs.tools.quality import _Reference as Reference

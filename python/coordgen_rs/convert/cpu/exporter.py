@@ -6,11 +6,11 @@ In: the path of a checkpoint and what the bundle is to be. Out: a directory for 
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import onnx
 
@@ -28,52 +28,42 @@ from coordgen_rs.bundle.manifest import (
     WeightKind,
     refuse_gone,
 )
-from coordgen_rs.bundle.panels import WeightType
 from coordgen_rs.bundle.per_layer import PerLayerFile
 from coordgen_rs.bundle.recurrent import RecurrentLayers
-from coordgen_rs.convert.bundle import (
-    TOKENIZER_NAME,
-    BundleOptions,
-    Progress,
-    cut_layers,
-    no_progress,
-    write_manifest,
-)
-from coordgen_rs.convert.calibration.texts import texts_for
-from coordgen_rs.convert.chat import write_chat
+from coordgen_rs.convert.bundle import BundleExport, BundleOptions, Progress, no_progress
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.cpu.assistant import weight_bytes, write_assistant
 from coordgen_rs.convert.cpu.compensation import compensated_layers
 from coordgen_rs.convert.cpu.graph import block_graph, head_graph
-from coordgen_rs.convert.cpu.mtp import (
+from coordgen_rs.convert.cpu.heads import (
     MOST_SCORED,
+    drafter_products,
     first_outputs,
-    layer_graph,
     layer_of,
-    logits_graph,
+    mtp_graph,
+    mtp_logits_graph,
+    write_drafter,
     write_mtp,
 )
-from coordgen_rs.convert.cpu.quantize import BITS_OF_TYPES
 from coordgen_rs.convert.cpu.recurrent import state_sizes
 from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.opening import fetched, open_checkpoint
-from coordgen_rs.convert.stored import (
+from coordgen_rs.convert.layers import (
     PER_LAYER_SHARE,
-    StoredMixture,
-    WriteExperts,
     write_head,
     write_layer,
     write_per_layer_inputs,
 )
+from coordgen_rs.convert.quantize import BITS_OF_TYPES
+from coordgen_rs.convert.texts import texts_for
 from coordgen_rs.convert.weight_file import (
     Bits,
-    StoredExperts,
     StoredLinear,
+    Weights,
     WeightWriter,
     written_type,
 )
-from coordgen_rs.convert.writer import Staging, memory_named, refuse_taken, staged_directory
+from coordgen_rs.convert.writer import Staging, export_to, staged_directory
 from coordgen_rs.errors import OptionError
 
 _WIDTHS = (*range(1, 9), 12, 16, 24, 32, 48)
@@ -147,15 +137,19 @@ def export_checkpoint(
         ChatTemplateError: The chat template cannot be read.
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
-    chat = None if chat_template is None else Path(chat_template)
-    with memory_named(Path(out)):
-        refuse_taken(Path(out))
+    with export_to(Path(out)):
         source = open_checkpoint(Path(checkpoint), None if tokenizer is None else Path(tokenizer))
-        if context is None:
-            context = min(source.config.max_positions, DEFAULT_CONTEXT)
-        weights = weights or ("keep" if _is_kept(source) else "fp32")
-        has_text = calibration is not None
-        options = _Options(weights, blocks, prefill_rows, decode_rows, context, has_text)
+        options = _Options(
+            weights=weights or ("keep" if _is_kept(source) else "fp32"),
+            blocks=blocks,
+            prefill_rows=prefill_rows,
+            decode_rows=decode_rows,
+            context=min(source.config.max_positions, DEFAULT_CONTEXT)
+            if context is None
+            else context,
+            chat_template=None if chat_template is None else Path(chat_template),
+            has_text=calibration is not None,
+        )
         options.check(source)
         drafter = None
         if assistant is not None:
@@ -164,9 +158,9 @@ def export_checkpoint(
         sizes = {kind: _weight_bytes(source, kind, drafter) for kind in weight_kinds(source)}
         texts = None if calibration is None else texts_for(source, Path(calibration)).calibration
         with staged_directory(Path(out)) as staging:
-            staging.check_space(sizes[weights])
+            staging.check_space(sizes[options.weights])
             report = on_progress or no_progress
-            _Exporter(source, staging, options, chat, texts, report, drafter).run()
+            _CpuExport(source, staging, options, report, texts, drafter).run()
     return sizes
 
 
@@ -187,23 +181,25 @@ def _is_kept(source: Checkpoint) -> bool:
 def _weight_bytes(source: Checkpoint, weights: WeightKind, drafter: Assistant | None) -> int:
     """What the weights take; alignment, and the last block of a row being full, not counted."""
     block_bits, head_bits = _BITS[weights]
-    products = [
+    products: list[tuple[Tensor, Bits]] = [
         (tensor, block_bits) for name, tensor in source.tensors.items() if ".layers." in name
     ]
     products.append((source.output_tensor(), head_bits))
     embedding, in_halves = source.embedding_tensor(), 0
     if not _is_in_panels(weights):
-        in_halves = 16 * math.prod(embedding.shape)
+        in_halves = 2 * math.prod(embedding.shape)
     elif not source.config.tied_head:
         products.append((embedding, head_bits))
     if (table := source.per_layer_tensor()) is not None:
         products.append((table, head_bits))
-    bits = sum(
-        math.prod(tensor.shape) * BITS_OF_TYPES[written_type(tensor, its)]
-        for tensor, its in products
-    )
-    beside = 0 if drafter is None else weight_bytes(drafter, _BITS[weights])
-    return int((bits + in_halves) / 8) + beside
+    beside = [] if drafter is None else drafter_products(drafter, _BITS[weights])
+    return _bytes_of(products) + in_halves + _bytes_of(beside)
+
+
+def _bytes_of(products: Iterable[tuple[Tensor, Bits]]) -> int:
+    """What tensors take, each written in some bits."""
+    bits = (math.prod(it.shape) * BITS_OF_TYPES[written_type(it, its)] for it, its in products)
+    return int(sum(bits) / 8)
 
 
 def _is_in_panels(weights: WeightKind) -> bool:
@@ -248,182 +244,151 @@ class _Options(BundleOptions):
         return sorted(narrow | {self.decode_rows, self.prefill_rows})
 
 
-class _Exporter:
-    """One export: where it reads, where it writes, and the sizes all its graphs share."""
+class _CpuExport(BundleExport):
+    """One export for CPU, with a calibration text and a drafter, where there are such."""
+
+    options: _Options
 
     def __init__(
         self,
         source: Checkpoint,
         staging: Staging,
         options: _Options,
-        chat_template: Path | None,
-        texts: Sequence[Sequence[int]] | None,
         on_progress: Progress,
+        texts: Sequence[Sequence[int]] | None,
         drafter: Assistant | None,
     ) -> None:
-        self._source, self._chat_template, self._drafter = source, chat_template, drafter
-        self._texts = texts
-        self._staging = staging
-        self._options = options
-        self._on_progress = on_progress
+        super().__init__(source, staging, options, on_progress, source.config.num_layers + 2)
+        self._texts, self._drafter = texts, drafter
         self._shifted: set[str] = set()
         self._experts: list[ExpertRegion] = []
         self._model = source.config.within(options.context)
+        self._bits, self._head_bits = _BITS[options.weights]
 
     def run(self) -> None:
         """Writes all files, the manifest last."""
-        config, options = self._source.config, self._options
-        self._staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
-        chat = write_chat(self._staging, self._source, self._chat_template)
+        config, options = self.source.config, self.options
+        chat = self.write_texts()
         embedding = self._write_embedding()
-        cuts = cut_layers(config.num_layers, options.blocks)
         texts = self._texts
-        calibrated = None if texts is None else compensated_layers(self._source, texts)
-        blocks = [self._write_block(index, layers, calibrated) for index, layers in enumerate(cuts)]
-        head, embedding, mtp = self._write_head(embedding)
-        # A graph of any width may start at the last slot of the context.
-        slots = options.context + options.widths[-1]
+        calibrated = None if texts is None else compensated_layers(self.source, texts)
+        blocks = [
+            self._write_block(f"block_{index:02}", layers, calibrated)
+            for index, layers in enumerate(self.layers)
+        ]
+        self.progress("head", config.num_layers + 1)
+        with self._writer("head", self._head_bits) as writer:
+            write_head(self.source, writer)
+        output = writer.weights.linears["output"]
+        head = self._write_graph("head", head_graph(self._model, writer.weights))
         parts = {
+            # A graph of any width may start at the last slot of the context.
+            "slots": options.context + options.widths[-1],
             "blocks": blocks,
-            "head": head,
-            "embedding": embedding,
-            "kept": self._kept(),
+            "head": HeadFiles(["head.weights"], head),
+            "embedding": embedding or self._in_panels(output),
             "chat": chat,
-            "mtp": mtp,
+            "mtp": self._write_mtp(output),
             "assistant": self._write_drafter(),
             "recurrent": self._recurrent(),
             "experts": self._expert_layers(),
             "per_layer": self._write_per_layer(),
         }
-        write_manifest(self._staging, config, options, slots=slots, **parts)
-        self._progress("done", config.num_layers + 2)
+        self.write_manifest(**parts, kept=self._kept())
+        self.progress("done", config.num_layers + 2)
+
+    @contextlib.contextmanager
+    def _writer(self, name: str, bits: Bits) -> Iterator[WeightWriter]:
+        """What writes the file of some weights.
+
+        Experts get a file of their own, which is made for the first of them.
+        """
+        weights = Weights()
+        with contextlib.ExitStack() as stack:
+
+            def writer(kind: str, bits: Bits, **options: Any) -> WeightWriter:
+                file = f"{name}.{kind}"
+                created = stack.enter_context(self.staging.create(file))
+                return WeightWriter(file, created, bits, weights, **options)
+
+            experts = cache(partial(writer, "experts", self._bits))
+            yield writer("weights", bits, experts=experts)
+        self._shifted |= weights.shifted
 
     def _write_embedding(self) -> EmbeddingFile | None:
         """The embedding; None where it is the head's panels."""
-        self._progress("embedding", 0)
-        if not _is_in_panels(self._options.weights):
-            with self._staging.create("embedding.bin") as file:
-                for piece in self._source.first_hidden_tensor().pieces():
-                    file.write(piece.astype("<f2"))
-            return EmbeddingFile("embedding.bin", "float16")
-        if self._source.config.tied_head:
+        self.progress("embedding", 0)
+        if not _is_in_panels(self.options.weights):
+            return self.write_embedding("float16", lambda piece: piece.astype("<f2"))
+        if self.source.config.tied_head:
             return None
-        _, bits = _BITS[self._options.weights]
-        with self._staging.create("embedding.weights") as file:
-            writer = WeightWriter("embedding.weights", file)
-            stored = writer.linear([self._source.embedding_tensor()], bits)
-        self._shifted |= writer.shifted
+        with self._writer("embedding", self._head_bits) as writer:
+            stored = writer.linear("embedding", [self.source.embedding_tensor()])
         return self._in_panels(stored)
 
     def _write_per_layer(self) -> PerLayerFile | None:
         """The embedding of layers, if there is one."""
-        table = self._source.per_layer_tensor()
+        table, size = self.source.per_layer_tensor(), self.source.config.per_layer_size
         if table is None:
             return None
-        self._progress("embeddings of layers", self._model.num_layers + 1)
-        size, name = self._source.config.per_layer_size, "per_layer.weights"
-        with self._staging.create(name) as file:
-            writer = WeightWriter(name, file)
-            stored = writer.linear([table], _BITS[self._options.weights][1])
-        self._shifted |= writer.shifted
-        (weight_type,) = stored.types
-        scale = size**0.5 * PER_LAYER_SHARE
-        return PerLayerFile(name, cast("WeightType", weight_type), size, scale)
+        self.progress("embeddings of layers", self._model.num_layers + 1)
+        with self._writer("per_layer", self._head_bits) as writer:
+            (weight_type,) = writer.linear("per_layer", [table]).types
+        return PerLayerFile("per_layer.weights", weight_type, size, size**0.5 * PER_LAYER_SHARE)
 
     def _in_panels(self, layer: StoredLinear) -> EmbeddingFile:
         """The weights of a layer, which are one segment, as the embedding."""
         (stored,), (weight_type,) = layer.segments, layer.types
-        place = PanelPlace(stored.offset, float(self._source.config.embedding_scale))
-        return EmbeddingFile(stored.file, cast("WeightType", weight_type), place)
+        place = PanelPlace(stored.offset, float(self.source.config.embedding_scale))
+        return EmbeddingFile(stored.file, weight_type, place)
 
     def _write_block(
-        self, index: int, layers: range, calibrated: Iterator[Mapping[str, Tensor]] | None
+        self, name: str, layers: range, calibrated: Iterator[Mapping[str, Tensor]] | None
     ) -> BlockFiles:
         """A block; `calibrated` are the matrices of each layer where a text decides on them."""
-        name, stored = f"block_{index:02}", []
-        bits: Bits = "keep" if calibrated is not None else _BITS[self._options.weights][0]
-        with self._writers(name) as (writer, write_experts):
+        source = self.source
+        with self._writer(name, self._bits if calibrated is None else "keep") as writer:
             for number in layers:
-                self._progress(f"layer {number}", number + 1)
-                source = self._source
+                self.progress(f"layer {number}", number + 1)
                 if calibrated is not None:
-                    source = replace(source, tensors={**source.tensors, **next(calibrated)})
-                stored.append(write_layer(source, writer, number, bits, write_experts))
-            per_layer = write_per_layer_inputs(self._source, writer, layers, bits)
-        for number, layer in zip(layers, stored, strict=True):
-            if layer.mixture is not None:
-                self._experts.append(_region(number, layer.mixture))
-        graph = block_graph(self._model, stored, layers.start, per_layer)
-        graphs = self._write_graph(name, graph)
+                    tensors = {**self.source.tensors, **next(calibrated)}
+                    source = replace(self.source, tensors=tensors)
+                write_layer(source, writer, number)
+            write_per_layer_inputs(self.source, writer, layers)
+        self._experts += writer.weights.experts.values()
+        graphs = self._write_graph(name, block_graph(self._model, writer.weights, layers))
         return BlockFiles(layers.start, len(layers), f"{name}.weights", graphs)
-
-    @contextlib.contextmanager
-    def _writers(self, name: str) -> Iterator[tuple[WeightWriter, WriteExperts]]:
-        """What writes the weights of some layers, and what writes their experts.
-
-        These get a file of their own, which is made for the first of them.
-        """
-        with contextlib.ExitStack() as stack:
-
-            @cache
-            def writer(kind: str) -> WeightWriter:
-                file = f"{name}.{kind}"
-                return WeightWriter(file, stack.enter_context(self._staging.create(file)))
-
-            def write_experts(parts: Sequence[Tensor], num: int) -> StoredExperts:
-                found = writer("experts").experts(parts, num, bits=_BITS[self._options.weights][0])
-                self._shifted |= writer("experts").shifted
-                return found
-
-            yield writer("weights"), write_experts
-        self._shifted |= writer("weights").shifted
-
-    def _write_head(
-        self, embedding: EmbeddingFile | None
-    ) -> tuple[HeadFiles, EmbeddingFile, MtpFiles | None]:
-        """The head, and the embedding, which may be the head's panels; the head for more tokens."""
-        self._progress("head", self._model.num_layers + 1)
-        _, bits = _BITS[self._options.weights]
-        with self._staging.create("head.weights") as file:
-            writer = WeightWriter("head.weights", file)
-            stored = write_head(self._source, writer, bits)
-        self._shifted |= writer.shifted
-        graphs = self._write_graph("head", head_graph(self._model, stored))
-        files = HeadFiles(["head.weights"], graphs)
-        mtp = self._write_mtp(stored.output)
-        return files, embedding or self._in_panels(stored.output), mtp
 
     def _write_mtp(self, output: StoredLinear) -> MtpFiles | None:
         """The head for further tokens, where the checkpoint has one; it shares the output layer."""
-        layer = layer_of(self._source)
+        layer = layer_of(self.source)
         if layer is None:
             return None
-        name, model = "mtp", layer.config.within(self._options.context)
-        with self._writers(name) as (writer, write_experts):
-            stored = write_mtp(layer, writer, _BITS[self._options.weights][0], write_experts)
-        self._staging.write(f"{name}.onnx", layer_graph(model, stored).SerializeToString())
-        graph = logits_graph(model, output)
-        self._staging.write(f"{name}_head.onnx", graph.SerializeToString())
-        scored = sum(first_outputs(output, MOST_SCORED).sizes)
-        mixture = stored.layer.mixture
-        region = None if mixture is None else _region(0, mixture)
-        graphs = f"{name}.onnx", f"{name}_head.onnx"
-        return MtpFiles([f"{name}.weights"], *graphs, scored, region)
+        model = layer.config.within(self.options.context)
+        scored = first_outputs(output, MOST_SCORED)
+        with self._writer("mtp", self._bits) as writer:
+            write_mtp(layer, writer)
+        graph, head = mtp_graph(model, writer.weights), mtp_logits_graph(model, scored)
+        self.staging.write("mtp.onnx", graph.SerializeToString())
+        self.staging.write("mtp_head.onnx", head.SerializeToString())
+        region = writer.weights.experts.get(0)
+        num_scored = sum(scored.sizes)
+        return MtpFiles(["mtp.weights"], "mtp.onnx", "mtp_head.onnx", num_scored, region)
 
     def _write_drafter(self) -> AssistantFiles | None:
         """The drafter beside the model, if one was given."""
         if self._drafter is None:
             return None
-        self._progress("drafter", self._model.num_layers + 1)
-        bits, context = _BITS[self._options.weights], self._options.context
+        self.progress("drafter", self._model.num_layers + 1)
+        bits, context = (self._bits, self._head_bits), self.options.context
         with self._drafter.named_in_errors():
-            return write_assistant(
-                self._drafter, self._source, self._staging, bits=bits, context=context
+            return write_drafter(
+                self._drafter, self.source, self.staging, bits=bits, context=context
             )
 
     def _recurrent(self) -> RecurrentLayers | None:
         """What layers without attention keep."""
-        config = self._source.config
+        config = self.source.config
         if config.recurrent is None:
             return None
         layers, kind = sorted(config.recurrent_layers), config.recurrent
@@ -431,32 +396,22 @@ class _Exporter:
 
     def _expert_layers(self) -> ExpertLayers | None:
         """Where the experts are."""
-        experts = self._source.config.experts
+        experts = self.source.config.experts
         if experts is None:
             return None
         return ExpertLayers(experts.num, experts.chosen, experts.size, self._experts)
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the checkpoint's tensors, the most frequent type first."""
-        if self._options.weights != "keep":
+        if self.options.weights != "keep":
             return None
         counts = Counter(
             (tensor.stored_type or "F32", name not in self._shifted)
-            for name, tensor in self._source.tensors.items()
+            for name, tensor in self.source.tensors.items()
         )
         return [KeptWeights(name, count, exact) for (name, exact), count in counts.most_common()]
 
     def _write_graph(self, name: str, model: onnx.ModelProto) -> dict[int, str]:
         """One graph for all widths, which its rows being symbolic makes possible."""
-        self._staging.write(f"{name}.onnx", model.SerializeToString())
-        return dict.fromkeys(self._options.widths, f"{name}.onnx")
-
-    def _progress(self, what: str, done: int) -> None:
-        self._on_progress(what, done, self._model.num_layers + 2)
-
-
-def _region(layer: int, mixture: StoredMixture) -> ExpertRegion:
-    """Where the experts of a layer are, for the manifest."""
-    place, types = mixture.experts.place, mixture.experts.types
-    named = [cast("WeightType", it) for it in types]
-    return ExpertRegion(layer, place.file, place.offset, place.num_bytes, named)
+        self.staging.write(f"{name}.onnx", model.SerializeToString())
+        return dict.fromkeys(self.options.widths, f"{name}.onnx")

@@ -45,15 +45,19 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.bundle.experts import input_name
+from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
 from coordgen_rs.bundle.rotation import QUERY_SCALE
-from coordgen_rs.convert.cpu.experts import experts_info, mixture
-from coordgen_rs.convert.cpu.linear import ROWS, SEQUENCES, LayerGraph, Norm, Rows
-from coordgen_rs.convert.cpu.per_layer import per_layer_infos, per_layer_parts, with_part
+from coordgen_rs.convert.cpu.feed_forward import (
+    feed_forward,
+    joined,
+    per_layer_parts,
+    with_per_layer,
+)
 from coordgen_rs.convert.cpu.recurrent import mixed, state_infos
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.graph_builder import byte_info, float_info
-from coordgen_rs.convert.stored import StoredHead, StoredLayer, StoredPerLayerInputs
-from coordgen_rs.convert.weight_file import StoredLinear, StoredTensor
+from coordgen_rs.convert.graph_builder import ROWS, SEQUENCES, LayerGraph, byte_info, float_info
+from coordgen_rs.convert.weight_file import StoredLinear, Weights
 
 OPSET = 24
 _FAR_BELOW = -1e30
@@ -71,20 +75,16 @@ _READS: dict[str, int | str] = {"reads": SEQUENCES, "pending": "pending_nodes"}
 """What recurrent layers read besides."""
 
 
-def block_graph(
-    model: ModelConfig,
-    layers: Sequence[StoredLayer],
-    first_layer: int,
-    per_layer: StoredPerLayerInputs | None = None,
-) -> onnx.ModelProto:
-    """The graph of consecutive layers, `first_layer` being the number of the first in the model."""
-    graph = LayerGraph()
-    parts = None
-    if per_layer is not None:
-        numbers = range(first_layer, first_layer + len(layers))
-        parts = per_layer_parts(graph, model, per_layer, numbers)
-    _, inputs, outputs = decoder(graph, model, layers, first_layer, "hidden", parts)
-    inputs += per_layer_infos(model)
+def block_graph(model: ModelConfig, weights: Weights, layers: range) -> onnx.ModelProto:
+    """The graph of consecutive layers of the model."""
+    graph, parts = LayerGraph(weights, model.rms_norm_eps), None
+    if model.per_layer_size:
+        parts = per_layer_parts(graph, model, layers)
+    _, inputs, outputs = decoder(graph, model, layers, "hidden", parts)
+    if model.per_layer_size:
+        all_layers = model.num_layers * model.per_layer_size
+        inputs.append(float_info(EMBEDDED, 1, 1, ROWS, model.hidden_size))
+        inputs.append(float_info(PER_LAYER, 1, 1, ROWS, all_layers))
     graph.rename_last("hidden_out")
     return graph.model("block", inputs, outputs, OPSET)
 
@@ -92,8 +92,7 @@ def block_graph(
 def decoder(
     graph: LayerGraph,
     model: ModelConfig,
-    layers: Sequence[StoredLayer],
-    first_layer: int,
+    layers: range,
     stream: str,
     per_layer: Sequence[str] | None = None,
 ) -> tuple[str, list[onnx.ValueInfoProto], list[onnx.ValueInfoProto]]:
@@ -102,15 +101,13 @@ def decoder(
     Args:
         graph: Grows by them.
         model: The sizes of all layers.
-        layers: Their weights.
-        first_layer: The number of the first.
+        layers: Their numbers.
         stream: The residual stream before them.
         per_layer: What each of them reads of a token's second embedding, if there is one.
 
     Returns:
         The stream behind them; the inputs of a block, and its outputs.
     """
-    numbers = range(first_layer, first_layer + len(layers))
     inputs = [float_info("hidden", 1, ROWS, model.hidden_size)]
     outputs = [float_info("hidden_out", 1, ROWS, model.hidden_size)]
     tables = {"": model.inv_freq, "window_": model.window_inv_freq}
@@ -120,24 +117,24 @@ def decoder(
         inputs += [float_info(angle, 1, 1, ROWS, half) for angle in angles]
     if model.query_scaling is not None:
         inputs.append(float_info(QUERY_SCALE, 1, 1, ROWS, 1))
-    path = PATH if model.recurrent_layers.isdisjoint(numbers) else PATH | _READS
+    path = PATH if model.recurrent_layers.isdisjoint(layers) else PATH | _READS
     inputs += [
         helper.make_tensor_value_info(name, TensorProto.INT32, [size])
         for name, size in path.items()
     ]
-    for number, layer in zip(numbers, layers, strict=True):
+    for index, number in enumerate(layers):
         kept = _kept_infos(model, number)
         outputs += [_as_output(info) for info in kept]
-        inputs += kept or _read_infos(model, number, numbers, inputs)
-        if layer.mixture is not None:
-            inputs.append(experts_info(layer.mixture, number))
-        stream = _mixer(graph, model, layer, number, stream, numbers)
-        stream = _feed_forward(graph, model, layer, number, stream)
-        if layer.per_layer is not None and per_layer is not None:
-            part = per_layer[number - first_layer]
-            stream = with_part(graph, model, layer.per_layer, f"layer_{number}", stream, part)
-        if layer.scalar != 1:
-            scalar = graph.number(layer.scalar)
+        inputs += kept or _read_infos(model, number, layers, inputs)
+        if number in graph.weights.experts:
+            experts = graph.weights.experts[number]
+            inputs.append(byte_info(input_name(number), experts.num_bytes))
+        stream = _mixer(graph, model, number, stream, layers)
+        stream = feed_forward(graph, model, number, stream)
+        if per_layer is not None:
+            stream = with_per_layer(graph, model, f"layer_{number}", stream, per_layer[index])
+        if graph.weights.scalars.get(number, 1) != 1:
+            scalar = graph.number(graph.weights.scalars[number])
             stream = graph.node("Mul", [stream, scalar], f"layer_{number}.multiplied")
     return stream, inputs, outputs
 
@@ -179,97 +176,80 @@ def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
     return output
 
 
-def head_graph(model: ModelConfig, head: StoredHead) -> onnx.ModelProto:
-    """The graph from the last hidden rows to logits."""
-    norm = Norm("norm", head.norm, model.rms_norm_eps)
-    cap, suppressed_token_ids = model.logits_cap, model.suppressed_token_ids
-    return head_product("head", model.hidden_size, head.output, norm, cap, suppressed_token_ids)
+def head_graph(model: ModelConfig, weights: Weights) -> onnx.ModelProto:
+    """The graph from the last hidden rows to logits, which may be capped.
 
-
-def head_product(
-    name: str,
-    hidden_size: int,
-    output: StoredLinear,
-    norm: Norm | None = None,
-    cap: float | None = None,
-    suppressed_token_ids: Sequence[int] = (),
-) -> onnx.ModelProto:
-    """The graph from hidden rows, which may be normed first, to logits, which may be capped.
-
-    Those of `suppressed_token_ids` are far below all others.
+    Those of tokens that no answer may hold are far below all others.
     """
-    graph, vocab_size = LayerGraph(), sum(output.sizes)
-    capped = "capped" if suppressed_token_ids else "logits"
+    graph, output = LayerGraph(weights, model.rms_norm_eps), weights.linears["output"]
+    cap, suppressed = model.logits_cap, model.suppressed_token_ids
+    capped = "capped" if suppressed else "logits"
     product = capped if cap is None else "products"
-    graph.product(product, Rows("hidden", norm), output)
+    graph.product(product, "hidden", norm="norm", layer=output)
     if cap is not None:
         graph.node("SoftCap", [product], capped, cap=cap)
-    if suppressed_token_ids:
-        nothing = graph.node("ConstantOfShape", [graph.integers(vocab_size)], "nothing")
-        far = [graph.number(_FAR_BELOW), graph.integers(len(suppressed_token_ids))]
-        given = [
-            nothing,
-            graph.integers(*suppressed_token_ids),
-            graph.node("Expand", far, "far_below"),
-        ]
+    if suppressed:
+        vocab_size = graph.integers(sum(output.sizes))
+        nothing = graph.node("ConstantOfShape", [vocab_size], "nothing")
+        far = [graph.number(_FAR_BELOW), graph.integers(len(suppressed))]
+        given = [nothing, graph.integers(*suppressed), graph.node("Expand", far, "far_below")]
         graph.node("Add", [capped, graph.node("ScatterElements", given, "suppressed")], "logits")
-    hidden = float_info("hidden", 1, ROWS, hidden_size)
-    logits = float_info("logits", 1, ROWS, vocab_size)
+    return logits_model("head", graph, model, output)
+
+
+def logits_model(
+    name: str, graph: LayerGraph, model: ModelConfig, output: StoredLinear
+) -> onnx.ModelProto:
+    """The finished graph from hidden rows to the logits of an output layer."""
+    hidden = float_info("hidden", 1, ROWS, model.hidden_size)
+    logits = float_info("logits", 1, ROWS, sum(output.sizes))
     return graph.model(name, [hidden], [logits], OPSET)
 
 
-def _mixer(
-    graph: LayerGraph,
-    model: ModelConfig,
-    layer: StoredLayer,
-    number: int,
-    stream: str,
-    block: range,
-) -> str:
+def _mixer(graph: LayerGraph, model: ModelConfig, number: int, stream: str, block: range) -> str:
     """The stream plus attention, or what a recurrent layer has in its place."""
-    name = f"layer_{number}"
-    rows = _read(model, f"{name}.attention_norm", layer.attention_norm, stream)
-    if model.recurrent is not None and layer.recurrent is not None:
-        x = graph.product(f"{name}.projected", rows, layer.mixer_in)
-        how = model.recurrent, layer.recurrent, number
-        given = Rows(mixed(graph, *how, x, model.rms_norm_eps))
+    name, gate = f"layer_{number}", ""
+    if model.recurrent is not None and number in model.recurrent_layers:
+        x = graph.product(f"{name}.projected", stream, norm=f"{name}.attention_norm")
+        given = mixed(graph, model.recurrent, number, x, model.rms_norm_eps)
     else:
-        given = _attention(graph, model, layer, number, rows, block)
-    out, norm = layer.mixer_out, layer.attention_out_norm
-    return _join(graph, model, f"{name}.attention_out", given, out, norm, stream)
+        given = _attention(graph, model, number, stream, block)
+        if model.gated_attention:
+            both = [f"{name}.gate", given]
+            given, gate = graph.node("Concat", both, f"{name}.gated", axis=-1), "sigmoid"
+    return joined(graph, model, f"{name}.attention_out", given, gate, stream)
 
 
 def _attention(
-    graph: LayerGraph,
-    model: ModelConfig,
-    layer: StoredLayer,
-    number: int,
-    rows: Rows,
-    block: range,
-) -> Rows:
-    """Attention over the caches, which get the new keys and values first if they are its own."""
-    name, epsilon = f"layer_{number}", model.rms_norm_eps
-    qkv, gate = graph.product(f"{name}.qkv", rows, layer.mixer_in), ""
+    graph: LayerGraph, model: ModelConfig, number: int, stream: str, block: range
+) -> str:
+    """Attention over the caches, which get the new keys and values first if they are its own.
+
+    Where it is gated, `{name}.gate` are the gates.
+    """
+    name = f"layer_{number}"
+    qkv = graph.product(f"{name}.qkv", stream, norm=f"{name}.attention_norm")
     if model.gated_attention:
-        both, qkv, gate = qkv, f"{name}.qkv_alone", f"{name}.gate"
         heads = model.num_heads + 2 * model.num_kv_heads, model.num_heads
         sizes = graph.integers(*(count * model.head_dim for count in heads))
-        graph.split("Split", [both, sizes], [qkv, gate], axis=-1)
-    qkv = _prepared(graph, model, layer, name, qkv)
+        parts = [f"{name}.qkv_alone", f"{name}.gate"]
+        graph.split("Split", [qkv, sizes], parts, axis=-1)
+        qkv = parts[0]
+    qkv = _prepared(graph, model, name, qkv)
     is_windowed = number in model.window_layers
     own = "window_" if is_windowed and model.window_inv_freq is not None else ""
     is_rotated = number not in model.unrotated_layers
     angles = [f"{own}cos", f"{own}sin"] if is_rotated else ["", ""]
     norms = [
-        "" if it is None or model.wide_qk_norm else graph.weight(f"{name}.{kind}_norm.weight", it)
-        for kind, it in (("query", layer.query_norm), ("key", layer.key_norm))
+        "" if model.wide_qk_norm else graph.weight(f"{name}.{kind}_norm.weight")
+        for kind in ("query", "key")
     ]
     cache, shares_keys = model.cache_of(number), model.shares_keys(number)
     caches = [f"{kind}_{cache.written_by}" for kind in ("key", "value")]
     written = [] if shares_keys else [f"{cache}_out" for cache in caches]
     if shares_keys and cache.written_by in block:
         caches = [f"{cache}_out" for cache in caches]
-    sinks = "" if layer.sinks is None else graph.weight(f"{name}.sinks", layer.sinks)
+    sinks = graph.weight(f"{name}.sinks")
     value_norm = graph.ones(cache.head_dim) if model.value_norm and not shares_keys else ""
     attended = f"{name}.attended"
     graph.split(
@@ -283,77 +263,24 @@ def _attention(
         softcap=0.0,
         window=(model.window or 0) if is_windowed else 0,
         interleaved=0,
-        epsilon=epsilon,
+        epsilon=model.rms_norm_eps,
         shares_keys=int(shares_keys),
     )
-    if not gate:
-        return Rows(attended)
-    both = graph.node("Concat", [gate, attended], f"{name}.gated", axis=-1)
-    return Rows(both, gate="sigmoid")
+    return attended
 
 
-def _read(model: ModelConfig, name: str, norm: StoredTensor | None, stream: str) -> Rows:
-    """What a layer's products read of the stream: normed, where there is a norm before them."""
-    return Rows(stream, None if norm is None else Norm(name, norm, model.rms_norm_eps))
-
-
-def _prepared(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, name: str, qkv: str
-) -> str:
+def _prepared(graph: LayerGraph, model: ModelConfig, name: str, qkv: str) -> str:
     """Queries, keys and values as attention reads them, what it cannot do itself done."""
     if not model.wide_qk_norm and model.query_scaling is None:
         return qkv
     heads = (model.num_heads, model.num_kv_heads, model.num_kv_heads)
     sizes = graph.integers(*(count * model.head_dim for count in heads))
-    parts = [f"{name}.{part}" for part in ("query", "key", "value")]
+    query, key, value = parts = [f"{name}.{part}" for part in ("query", "key", "value")]
     graph.split("Split", [qkv, sizes], parts, axis=-1)
-    query, key, value = parts
-    if model.wide_qk_norm and layer.query_norm is not None and layer.key_norm is not None:
-        query = graph.normed(
-            query, Norm(f"{name}.query_norm", layer.query_norm, model.rms_norm_eps)
-        )
-        key = graph.normed(key, Norm(f"{name}.key_norm", layer.key_norm, model.rms_norm_eps))
+    if model.wide_qk_norm:
+        query = graph.normed(query, f"{name}.query_norm")
+        key = graph.normed(key, f"{name}.key_norm")
     if model.query_scaling is not None:
         scale = graph.node("Squeeze", [QUERY_SCALE, graph.integers(1)], f"{name}.query_scale")
         query = graph.node("Mul", [query, scale], f"{name}.query_scaled")
     return graph.node("Concat", [query, key, value], f"{name}.prepared", axis=-1)
-
-
-def _feed_forward(
-    graph: LayerGraph, model: ModelConfig, layer: StoredLayer, number: int, stream: str
-) -> str:
-    """The stream plus the gated feed-forward, or plus a mixture of experts."""
-    name = f"layer_{number}"
-    rows = _read(model, f"{name}.ffn_norm", layer.ffn_norm, stream)
-    both = ""
-    if layer.gate_up is not None:
-        both = graph.product(f"{name}.gate_up", rows, layer.gate_up)
-    gated = Rows(both, gate=model.activation)
-    if model.experts is not None and layer.mixture is not None:
-        beside = "" if layer.down is None else graph.product(f"{name}.down", gated, layer.down)
-        how = model.experts, layer.mixture, number
-        return mixture(graph, *how, rows, beside, model.residual_scale)
-    if layer.down is None:
-        return stream
-    return _join(graph, model, f"{name}.down", gated, layer.down, layer.ffn_out_norm, stream)
-
-
-def _join(
-    graph: LayerGraph,
-    model: ModelConfig,
-    name: str,
-    rows: Rows,
-    layer: StoredLinear,
-    norm: StoredTensor | None,
-    stream: str,
-) -> str:
-    """The stream plus what a layer gives for rows, normed and scaled."""
-    if norm is None and model.residual_scale == 1:
-        return graph.product(name, rows, layer, stream)
-    added = graph.product(name, rows, layer)
-    if norm is not None:
-        added = graph.normed(added, Norm(f"{name}.norm", norm, model.rms_norm_eps))
-    if model.residual_scale != 1:
-        # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
-        added = graph.node("Mul", [added, graph.number(model.residual_scale)], f"{name}.scaled")
-    return graph.node("Add", [stream, added], f"{name}.added")

@@ -1,6 +1,6 @@
 """Recurrent layers in a graph for CPU: the operators, and what each of them keeps.
 
-In: a layer's kind, and where its weights are. Out: nodes from what a row is projected to, to what
+In: a layer's kind. Out: nodes from what a row is projected to, to what
 is projected back; the sizes of states, which the manifest holds. The operators are of this
 package's core (`src/ort/mod.rs`).
 """
@@ -10,15 +10,13 @@ from typing import Any
 import onnx
 
 from coordgen_rs.bundle.recurrent import StateSizes
-from coordgen_rs.convert.cpu.linear import SEQUENCES, LayerGraph
 from coordgen_rs.convert.families.config.recurrent import (
     DeltaNet,
     Recurrent,
     SelectiveState,
     ShortConvolution,
 )
-from coordgen_rs.convert.graph_builder import byte_info
-from coordgen_rs.convert.stored import StoredMixer
+from coordgen_rs.convert.graph_builder import SEQUENCES, LayerGraph, byte_info
 
 _LANES = 16
 _CONVOLUTION = "convolution"
@@ -53,14 +51,10 @@ def state_infos(kind: Recurrent, layer: int) -> list[onnx.ValueInfoProto]:
     return infos
 
 
-def mixed(
-    graph: LayerGraph, kind: Recurrent, mixer: StoredMixer, number: int, x: str, epsilon: float
-) -> str:
+def mixed(graph: LayerGraph, kind: Recurrent, number: int, x: str, epsilon: float) -> str:
     """What a layer gives for rows `x` that are projected, before they are projected back."""
     name, sizes = f"layer_{number}", state_sizes(kind)
-    weights = {
-        part: graph.weight(f"{name}.{part}", stored) for part, stored in mixer.vectors.items()
-    }
+    vectors = {part: graph.weight(f"{name}.{part}") for part in (*kind.tensors.vectors, "bias")}
 
     def operator(which: int, operator: str, output: str, *inputs: str, **attributes: Any) -> str:
         state, updates = sizes[which].inputs(number)
@@ -77,8 +71,8 @@ def mixed(
         "CausalConvolution",
         "convolved",
         x,
-        graph.weight(f"{name}.convolution", mixer.convolution),
-        weights.get("bias", ""),
+        graph.weight(f"{name}.convolution"),
+        vectors["bias"],
         channels=kind.channels,
         taps=kind.taps,
         first=kind.width if isinstance(kind, SelectiveState) else 0,
@@ -95,7 +89,7 @@ def mixed(
             "mixed",
             convolved,
             x,
-            *(weights[part] for part in ("a", "dt_bias", "norm")),
+            *(vectors[part] for part in ("a", "dt_bias", "norm")),
             key_heads=kind.key_heads,
             value_heads=kind.value_heads,
             key_dim=kind.key_dim,
@@ -110,7 +104,7 @@ def mixed(
         "mixed",
         convolved,
         x,
-        *(weights[part] for part in ("a", "dt_bias", "d", "norm")),
+        *(vectors[part] for part in ("a", "dt_bias", "d", "norm")),
         heads=kind.heads,
         head_dim=kind.head_dim,
         groups=kind.groups,

@@ -5,19 +5,22 @@ graph only is left to onnxruntime's quantiser (`quantize.py`, which also tells t
 """
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import CacheEncodings
+from coordgen_rs.bundle.manifest import CacheEncodings, QnnTarget
+from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.graph import (
     REPEATED_MASK,
+    has_bare_keys,
     key_value_names,
     masked_scores_name,
     scores_name,
 )
+from coordgen_rs.runtime.qnn.options import Soc
 
 CacheType = Literal["uint8", "uint16"]
 
@@ -25,30 +28,20 @@ _SOFTMAX_FLOOR = 24.0
 """Scores that far below a row's best weigh 4e-11 each: nothing, even if there are thousands."""
 
 
-@dataclass(frozen=True)
-class SharedEncodings:
-    """What the manifest says of a quantised model; see `manifest.QnnTarget`."""
-
-    mask_value: float
-    mask: Encoding
-    rotation: Encoding
-    hidden: list[Encoding]
-    caches: list[CacheEncodings]
-    logits: Encoding
-
-
 def choose_encodings(
     ranges: Sequence[Ranges],
     layers: Sequence[range],
     cache_type: CacheType,
+    soc: Soc,
     most_rotation: float = 1.0,
-) -> SharedEncodings:
-    """The encodings of a model.
+) -> QnnTarget:
+    """The encodings of a model for a chip.
 
     Args:
         ranges: The ranges of the blocks in order, then of the head.
         layers: The layers of the blocks.
         cache_type: How keys and values are stored.
+        soc: The chip.
         most_rotation: Largest cosine or sine.
     """
     blocks = list(zip(ranges, layers, strict=False))
@@ -60,7 +53,10 @@ def choose_encodings(
     # Scores are clipped to their range, so no masked one can come near any visible one.
     mask_value = -float(math.ceil(max(spans) + _SOFTMAX_FLOOR))
     caches = [_cache(block, number, cache_type) for block, numbers in blocks for number in numbers]
-    return SharedEncodings(
+    return QnnTarget(
+        soc=soc.name,
+        soc_model=soc.model,
+        htp_arch=soc.htp_arch,
         mask_value=mask_value,
         mask=Encoding.of_range(mask_value, 0),
         rotation=Encoding.symmetric(most_rotation),
@@ -79,17 +75,27 @@ def _cache(block: Ranges, number: int, cache_type: CacheType) -> CacheEncodings:
     return CacheEncodings(key, value, key, value)
 
 
-def block_encodings(
-    index: int,
-    layers: range,
-    ranges: Ranges,
-    shared: SharedEncodings,
-    bare_keys: Container[int] = (),
-) -> dict[str, Encoding]:
-    """The given encodings of block `index`, by tensor.
+@dataclass(frozen=True)
+class Conversion:
+    """A value of 16 bits that one node reads in the encoding of a cache of 8 bits."""
 
-    `bare_keys` are the layers whose keys are neither normed nor rotated: like values, they have
-    their encoding from where they are computed.
+    encoding: Encoding
+    reader: str
+    """The node's name."""
+
+
+def block_encodings(
+    config: ModelConfig, index: int, layers: range, ranges: Ranges, shared: QnnTarget
+) -> tuple[dict[str, Encoding], dict[str, Conversion]]:
+    """The given encodings of block `index`, and what is converted on its way to caches of 8 bits.
+
+    Only what is stored has 8 bits. Left to onnxruntime's quantiser, that would also convert what
+    enters the value weights, and the weights of attention: SmolLM2 then has 91.5 % of float's
+    choices. Keys that are neither normed nor rotated have their encoding, like values, from where
+    they are computed.
+
+    Returns:
+        Both by tensor.
     """
     encodings = {
         "hidden": shared.hidden[index],
@@ -100,61 +106,22 @@ def block_encodings(
     encodings |= {name: shared.rotation for name in ("cos", "sin") if name in ranges.by_name}
     if REPEATED_MASK in ranges.by_name:
         encodings[REPEATED_MASK] = shared.mask
+    converted: dict[str, Conversion] = {}
     for number in layers:
         cache = shared.caches[number]
-        for name in key_value_names(number, "key"):
-            encodings[name] = cache.key
-        for name in key_value_names(number, "value"):
-            encodings[name] = cache.value
-        if not is_converted(cache):
-            # Reshape and Transpose keep an encoding, so it begins where values are computed.
-            encodings[f"layer_{number}.v_proj"] = cache.value
-            if number in bare_keys:
-                encodings[f"layer_{number}.k_proj"] = cache.key
+        for kind, encoding in (("key", cache.key), ("value", cache.value)):
+            names = key_value_names(number, kind)
+            encodings |= dict.fromkeys(names, encoding)
+            if encoding.dtype == "uint8":
+                rotary = (f"layer_{number}.{kind}_rotary.{part}" for part in _ROTARY_PARTS)
+                tensors = [it for it in (*rotary, f"{names[1]}.by_row") if it in ranges.by_name]
+                converted |= dict.fromkeys(tensors, Conversion(encoding, names[1]))
+            elif kind == "value" or has_bare_keys(config, number):
+                # Reshape and Transpose keep an encoding, so it begins where values are computed.
+                encodings[f"layer_{number}.{kind[0]}_proj"] = encoding
         low, high = ranges.by_name[scores_name(number)]
         encodings[masked_scores_name(number)] = Encoding.of_range(low + shared.mask_value, high)
-    return encodings
-
-
-@dataclass(frozen=True)
-class Conversion:
-    """A value of 16 bits that one node reads in the encoding of a cache of 8 bits."""
-
-    encoding: Encoding
-    reader: str
-    """The node's name."""
-
-
-def conversions(
-    layers: range, shared: SharedEncodings, tensors: Container[str]
-) -> dict[str, Conversion]:
-    """What is converted on its way to caches of 8 bits, by tensor; `tensors` are the graph's.
-
-    Only what is stored has 8 bits. Left to onnxruntime's quantiser, that would also convert what
-    enters the value weights, and the weights of attention: SmolLM2 then has 91.5 % of float's
-    choices.
-    """
-    found = {}
-    for number in layers:
-        cache = shared.caches[number]
-        if is_converted(cache):
-            for kind, encoding in (("key", cache.key), ("value", cache.value)):
-                new = key_value_names(number, kind)[1]
-                rotary = (f"layer_{number}.{kind}_rotary.{part}" for part in _ROTARY_PARTS)
-                for name in (*rotary, f"{new}.by_row"):
-                    if name in tensors:
-                        found[name] = Conversion(encoding, new)
-    return found
+    return encodings, converted
 
 
 _ROTARY_PARTS = ("centred_first", "centred_second", "centred_rest")
-
-
-def is_converted(cache: CacheEncodings) -> bool:
-    """Whether keys and values are computed in more bits than they are stored in."""
-    return cache.key.dtype == "uint8"
-
-
-def head_encodings(shared: SharedEncodings) -> dict[str, Encoding]:
-    """The given encodings of the head, by tensor."""
-    return {"hidden": shared.hidden[-1], "logits": shared.logits}

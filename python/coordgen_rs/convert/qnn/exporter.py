@@ -10,11 +10,12 @@ interrupted goes on (`work.py`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -22,21 +23,15 @@ from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import (
     MANIFEST_NAME,
     BlockFiles,
-    EmbeddingFile,
     HeadFiles,
     QnnTarget,
 )
 from coordgen_rs.convert.bundle import (
-    TOKENIZER_NAME,
+    BundleExport,
     BundleOptions,
     Progress,
-    cut_layers,
-    model_shape,
     no_progress,
-    write_manifest,
 )
-from coordgen_rs.convert.calibration.texts import CalibrationTexts, texts_for
-from coordgen_rs.convert.chat import write_chat
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint
@@ -44,14 +39,10 @@ from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.encodings import (
     CacheType,
     Conversion,
-    SharedEncodings,
     block_encodings,
     choose_encodings,
-    conversions,
-    head_encodings,
 )
-from coordgen_rs.convert.qnn.graph import block_graph, head_graph
-from coordgen_rs.convert.qnn.mixture import MatrixCosts, mixed_bits
+from coordgen_rs.convert.qnn.graph import block_graph, head_graph, text_inputs
 from coordgen_rs.convert.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
 from coordgen_rs.convert.qnn.quantize import (
     fix_shape,
@@ -60,19 +51,20 @@ from coordgen_rs.convert.qnn.quantize import (
     read_in_blocks,
 )
 from coordgen_rs.convert.qnn.report import (
-    FloatComparison,
-    FloatHead,
     QuantizationReport,
     QuantizedGraph,
+    Stages,
+    likeness_of_head,
+    mean_cosine,
 )
-from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder, work_key
-from coordgen_rs.convert.rotation import rotated
-from coordgen_rs.convert.stages import Stages
+from coordgen_rs.convert.qnn.rotation import rotated
+from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
+from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
-from coordgen_rs.convert.writer import Staging, memory_named, refuse_taken, staged_directory
+from coordgen_rs.convert.writer import Staging, export_to, staged_directory
 from coordgen_rs.errors import OptionError, UnsupportedModelError
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
-from coordgen_rs.runtime.qnn.options import Soc, soc_named
+from coordgen_rs.runtime.qnn.options import soc_named
 
 _DEFAULT_CONTEXT = 1024
 _MOST_ROWS = 1024
@@ -124,26 +116,31 @@ def export_qnn(
         ChatTemplateError: The chat template cannot be read.
         ExportError: `out` exists or cannot be written, or disk or memory do not suffice.
     """
-    chat = None if chat_template is None else Path(chat_template)
     stages = Stages(on_progress or no_progress)
     reset_peak()
-    with memory_named(Path(out)):
-        refuse_taken(Path(out))
+    with export_to(Path(out)):
         source = open_checkpoint(Path(checkpoint))
-        if context is None:
-            context = min(source.config.max_positions, _DEFAULT_CONTEXT)
-        options = _Options(weights, blocks, prefill_rows, decode_rows, context, soc, cache_type)
+        options = _Options(
+            weights=weights,
+            blocks=blocks,
+            prefill_rows=prefill_rows,
+            decode_rows=decode_rows,
+            context=min(source.config.max_positions, _DEFAULT_CONTEXT)
+            if context is None
+            else context,
+            chat_template=None if chat_template is None else Path(chat_template),
+            soc=soc,
+            cache_type=cache_type,
+        )
         options.check(source.config)
         float_bytes = sum(4 * math.prod(tensor.shape) for tensor in source.tensors.values())
         source, bits = rotated(source), _BITS[weights]
         path = None if calibration is None else Path(calibration)
         texts = texts_for(source, path, is_chat=True)
-        with staged_directory(Path(out)) as staging:
-            read = [*texts.calibration, *texts.held_out]
-            key = work_key(source, read, bits, blocks, context)
-            work = WorkFolder(Path(out), key)
-            finished = _QnnExporter(source, staging, options, texts, chat, work, stages).run()
-        work.remove()
+        read = [*texts.calibration, *texts.held_out]
+        key = work_key(source, read, bits, blocks, options.context)
+        with work_folder(Path(out), key) as work, staged_directory(Path(out)) as staging:
+            finished = _QnnExport(source, staging, options, stages, texts, work).run()
     return replace(
         finished,
         float_bytes=float_bytes,
@@ -206,130 +203,119 @@ def _refuse_switches(config: ModelConfig) -> None:
             )
 
 
-class _QnnExporter:
+class _QnnExport(BundleExport):
     """One export: prepare layers, choose encodings, write, compare."""
+
+    options: _Options
 
     def __init__(
         self,
         source: Checkpoint,
         staging: Staging,
         options: _Options,
-        texts: CalibrationTexts,
-        chat_template: Path | None,
-        work: WorkFolder,
         on_progress: Progress,
+        texts: CalibrationTexts,
+        work: WorkFolder,
     ) -> None:
-        self._source, self._staging, self._options = source, staging, options
-        self._texts, self._work, self._on_progress = texts, work, on_progress
-        self._chat_template = chat_template
-        self._model = model_shape(source.config)
-        self._layers = list(cut_layers(source.config.num_layers, options.blocks))
-        self._steps = self._model.num_layers + len(self._layers) + 3
+        num_steps = source.config.num_layers + options.blocks + 3
+        super().__init__(source, staging, options, on_progress, num_steps)
+        self._texts, self._work = texts, work
+        self._num_layers, self._num_steps = source.config.num_layers, num_steps
         self._bits: dict[str, int] = {}
 
     def run(self) -> QuantizationReport:
         """Write all files, the manifest last."""
-        ends = frozenset(layers[-1] for layers in self._layers)
-        bits = _BITS[self._options.weights]
+        ends = frozenset(layers[-1] for layers in self.layers)
+        bits = _BITS[self.options.weights]
         preparation = Preparation(
-            self._source,
-            self._texts,
-            bits,
-            self._options.context,
-            self._work,
-            ends,
-            self._on_progress,
+            self.source, self._texts, bits, self.options.context, self._work, ends, self.progress
         )
-        preparation.run(self._steps)
-        layers = [self._work.load(layer_name(it)) for it in range(self._model.num_layers)]
-        self._bits = _chosen_bits(layers) if len(bits) > 1 else {}
-        ranges = [_block_ranges(it, layers) for it in self._layers]
-        ranges.append(self._work.load(HEAD).ranges)
-        most_rotation = max(1.0, self._source.config.rope_factor or 1.0)
-        shared = choose_encodings(ranges, self._layers, self._options.cache_type, most_rotation)
-        graphs = self._write(ranges, shared)
-        self._on_progress("comparing", self._steps - 1, self._steps)
+        preparation.run()
+        layers = [self._work.load(layer_name(it)) for it in range(self._num_layers)]
+        head = self._work.load(HEAD)
+        if len(bits) > 1:
+            matrices = {name: it for layer in layers for name, it in layer.matrices.items()}
+            self._bits = mixed_bits(matrices, _MOST_BITS)
+        ranges = [*(_block_ranges(it, layers) for it in self.layers), head.ranges]
+        most_rotation = max(1.0, self.source.config.rope_factor or 1.0)
+        shared = choose_encodings(
+            ranges,
+            self.layers,
+            self.options.cache_type,
+            soc_named(self.options.soc),
+            most_rotation,
+        )
+        graphs = self._write(layers, head, ranges, shared)
+        self.progress("comparing", self._num_steps - 1)
         report = self._compare(preparation, graphs)
-        self._on_progress("done", self._steps, self._steps)
+        self.progress("done", self._num_steps)
         return report
 
     def _write(
-        self, ranges: Sequence[Ranges], shared: SharedEncodings
+        self,
+        prepared: Sequence[PreparedGraph],
+        head: PreparedGraph,
+        ranges: Sequence[Ranges],
+        shared: QnnTarget,
     ) -> list[tuple[onnx.ModelProto, dict[str, Encoding]]]:
         """All files; the graphs, whose weights are in them, with their encodings."""
-        options, staging = self._options, self._staging
-        staging.write(TOKENIZER_NAME, self._source.read_tokenizer().encode())
-        chat = write_chat(staging, self._source, self._chat_template)
-        with staging.create("embedding.bin") as file:
-            for piece in self._source.first_hidden_tensor().pieces():
-                file.write(shared.hidden[0].quantize(piece))
+        options, source = self.options, self.source
+        chat = self.write_texts()
+        embedding = self.write_embedding("uint16", shared.hidden[0].quantize)
         graphs, block_files = [], []
-        for index, layers in enumerate(self._layers):
+        for index, layers in enumerate(self.layers):
             name = f"block_{index:02}"
-            self._on_progress(name, self._model.num_layers + 1 + index, self._steps)
-            encodings = self._block_encodings(index, ranges[index], shared)
-            parts = [layer_name(number) for number in layers]
-            apart = {number: self._work.load(layer_name(number)).apart for number in layers}
-            float_graph = block_graph(
-                self._source, self._model, layers, has_matrices=False, apart=apart
+            self.progress(name, self._num_layers + 1 + index)
+            encodings, converted = block_encodings(
+                source.config, index, layers, ranges[index], shared
             )
-            converted = conversions(layers, shared, ranges[index].by_name)
+            parts = {layer_name(number): prepared[number] for number in layers}
+            apart = {number: prepared[number].apart for number in layers}
+            float_graph = block_graph(source, layers, has_matrices=False, apart=apart)
             graph, files = self._write_graph(
                 name, float_graph, parts, ranges[index], encodings, converted
             )
             graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
-        encodings = head_encodings(shared)
-        float_graph = head_graph(self._source, self._model, has_matrices=False)
-        graph, files = self._write_graph(HEAD, float_graph, [HEAD], ranges[-1], encodings)
+        encodings = {"hidden": shared.hidden[-1], "logits": shared.logits}
+        float_graph = head_graph(source, has_matrices=False)
+        graph, files = self._write_graph(HEAD, float_graph, {HEAD: head}, ranges[-1], encodings, {})
         graphs.append((graph, encodings))
-        write_manifest(
-            staging,
-            self._source.config,
-            options,
+        self.write_manifest(
             slots=options.context,
             blocks=block_files,
             head=HeadFiles(["head.weights"], files),
-            embedding=EmbeddingFile("embedding.bin", "uint16"),
+            embedding=embedding,
             chat=chat,
-            qnn=_target(soc_named(options.soc), shared),
+            qnn=shared,
         )
         return graphs
-
-    def _block_encodings(
-        self, index: int, ranges: Ranges, shared: SharedEncodings
-    ) -> dict[str, Encoding]:
-        config = self._source.config
-        bare_keys = () if config.qk_norm else config.unrotated_layers
-        return block_encodings(index, self._layers[index], ranges, shared, bare_keys)
 
     def _write_graph(
         self,
         name: str,
         float_graph: onnx.ModelProto,
-        parts: Sequence[str],
+        parts: Mapping[str, PreparedGraph],
         ranges: Ranges,
         encodings: dict[str, Encoding],
-        converted: dict[str, Conversion] | None = None,
+        converted: dict[str, Conversion],
     ) -> tuple[onnx.ModelProto, dict[int, str]]:
         """The weights in a file, and a small graph of every width that refers to it.
 
-        `parts` are the prepared layers, or the head. One of them is in memory at a time.
+        `parts` are the prepared layers, or the head. The matrices of one are in memory at a time.
         """
         is_head = name == HEAD
-        prepared = [self._work.load(part) for part in parts]
-        constants = {key: it for part in prepared for key, it in part.constants.items()}
+        constants = {key: it for part in parts.values() for key, it in part.constants.items()}
         for tensor in float_graph.graph.initializer:
             if tensor.name in constants:
                 tensor.CopyFrom(numpy_helper.from_array(constants[tensor.name], tensor.name))
-        matrices = [matrix for part in prepared for matrix in part.matrices]
+        matrices = [matrix for part in parts.values() for matrix in part.matrices]
         graph = quantize_graph(float_graph, ranges, encodings, matrices, converted)
-        with self._staging.create(f"{name}.weights") as file:
-            writer = WeightWriter(f"{name}.weights", file)
+        with self.staging.create(f"{name}.weights") as file:
+            writer = WeightWriter(f"{name}.weights", file, None)
             for part in parts:
-                bits = self._work.load(part, self._bits_of).matrices
-                for matrix, forms in bits.items():
-                    (integers,) = forms.forms.values()
+                for matrix, its in self._work.load(part, self._bits_of).matrices.items():
+                    (integers,) = its.forms.values()
                     if integers.multiples is not None:
                         read_in_blocks(graph, matrix)
                     graph.graph.initializer.extend(
@@ -338,10 +324,10 @@ class _QnnExporter:
             for tensor in graph.graph.initializer:
                 _external(tensor, writer)
         files = {}
-        for rows in self._options.widths:
+        for rows in self.options.widths:
             files[rows] = f"{name}.{rows}.onnx"
-            content = fix_shape(graph, rows, None if is_head else self._options.context)
-            self._staging.write(files[rows], content.SerializeToString())
+            content = fix_shape(graph, rows, None if is_head else self.options.context)
+            self.staging.write(files[rows], content.SerializeToString())
         return graph, files
 
     def _bits_of(self, matrix: str) -> int:
@@ -353,19 +339,30 @@ class _QnnExporter:
         graphs: Sequence[tuple[onnx.ModelProto, dict[str, Encoding]]],
     ) -> QuantizationReport:
         """Read the held-out texts with the quantised graphs, one block in memory at a time."""
-        directory = self._staging.directory
-        comparison = FloatComparison(
-            self._source.config,
-            self._texts.held_out,
-            preparation.held_out(preparation.first_states()),
-        )
-        for layers, (graph, encodings) in zip(self._layers, graphs, strict=False):
+        config, directory = self.source.config, self.staging.directory
+        expected = preparation.held_out(preparation.first_states())
+        states, cosines = list(expected), []
+        for layers, (graph, encodings) in zip(self.layers, graphs, strict=False):
+            block = QuantizedGraph(graph, encodings, directory)
+            for index, it in enumerate(states):
+                inputs = text_inputs(config, layers, len(it))
+                states[index] = block.run({"hidden": it[np.newaxis], **inputs})["hidden_out"][0]
             expected = preparation.held_out(self._work.states(layer_name(layers[-1])))
-            comparison.block(layers, QuantizedGraph(graph, encodings, directory), expected)
-        records = self._staging.records.items()
-        sizes = {name: record.num_bytes for name, record in records if name != MANIFEST_NAME}
+            cosines.append(mean_cosine(states, expected))
+            del block
         head = QuantizedGraph(*graphs[-1], directory)
-        return comparison.head(head, FloatHead.of(self._source), sizes, self._bits)
+        likeness = likeness_of_head(self.source, head, self._texts.held_out, states, expected)
+        records = self.staging.records.items()
+        return QuantizationReport(
+            tokens=likeness.num_rows,
+            block_cosine=tuple(cosines),
+            argmax_agreement=likeness.agreement,
+            divergence=likeness.divergence,
+            perplexity=likeness.perplexity,
+            float_perplexity=likeness.expected_perplexity,
+            matrices_of_8_bits=tuple(name for name, bits in self._bits.items() if bits == 8),
+            file_bytes={name: it.num_bytes for name, it in records if name != MANIFEST_NAME},
+        )
 
 
 def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
@@ -381,15 +378,27 @@ def _block_ranges(layers: range, prepared: Sequence[PreparedGraph]) -> Ranges:
     return joined
 
 
-def _chosen_bits(layers: Sequence[PreparedGraph]) -> dict[str, int]:
-    """The bits of each matrix of the blocks that may have 4 or 8."""
-    costs = {
-        name: MatrixCosts(matrix.num_bits, matrix.losses)
-        for layer in layers
-        for name, matrix in layer.matrices.items()
-    }
-    num_weights = sum(matrix.size for layer in layers for matrix in layer.matrices.values())
-    return mixed_bits(costs, num_weights, _MOST_BITS)
+def mixed_bits(matrices: Mapping[str, Matrix], most_bits: float) -> dict[str, int]:
+    """8 bits for the matrices whose loss falls most for each bit, 4 for the others.
+
+    Args:
+        matrices: All matrices of the blocks, by name.
+        most_bits: Most bits of a weight, in the mean.
+    """
+
+    def extra(name: str) -> int:
+        return matrices[name].num_bits[8] - matrices[name].num_bits[4]
+
+    def gain(name: str) -> float:
+        losses = matrices[name].losses
+        return (losses[4] - losses[8]) / extra(name)
+
+    bits = dict.fromkeys(matrices, 4)
+    left = sum(most_bits * it.size - it.num_bits[4] for it in matrices.values())
+    for name in sorted(matrices, key=gain, reverse=True):
+        if extra(name) <= left:
+            bits[name], left = 8, left - extra(name)
+    return bits
 
 
 def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProto:
@@ -399,7 +408,3 @@ def _external(tensor: onnx.TensorProto, writer: WeightWriter) -> onnx.TensorProt
         tensor.ClearField("raw_data")
         stored.refer(tensor)
     return tensor
-
-
-def _target(soc: Soc, shared: SharedEncodings) -> QnnTarget:
-    return QnnTarget(soc=soc.name, soc_model=soc.model, htp_arch=soc.htp_arch, **vars(shared))

@@ -16,7 +16,7 @@ versions 73 to 81). ScatterND, RotaryEmbedding and Where do not finalise in a qu
 ScatterElements gives wrong results, GroupQueryAttention is not there at all.
 The factor 1 / sqrt(head_dim) is part of the query weights, or of the norm behind them, which saves
 a product of all scores; a factor of the residual stream is part of the weights before it.
-Keys and values are stored less a constant, zero here, that `centring.py` chooses for each channel.
+Keys and values are stored less a constant, zero here, that `channels.py` chooses for each channel.
 Layers that read the same input are not joined, as on CPU: each gets encodings of its own.
 """
 
@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.bundle import rotation
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
@@ -43,6 +43,7 @@ _PARTS = ("first", "second", "rest")
 _OPSET = 23
 _ANY = -1
 """The number of rows in a Reshape, which infers it."""
+_MASKED = -1e4
 
 Array = NDArray[np.float32]
 
@@ -73,7 +74,6 @@ def centre_names(layer: int) -> tuple[str, str, str]:
 
 def block_graph(
     source: Checkpoint,
-    model: ModelShape,
     layers: range,
     *,
     has_matrices: bool = True,
@@ -88,18 +88,18 @@ def block_graph(
     """
     config = source.config
     inputs = [
-        float_info("hidden", 1, ROWS, model.hidden_size),
+        float_info("hidden", 1, ROWS, config.hidden_size),
         float_info("mask", 1, 1, ROWS, ATTENDED),
     ]
     if not config.unrotated_layers.issuperset(layers):
         inputs += [float_info(angle, 1, 1, ROWS, len(config.inv_freq)) for angle in ("cos", "sin")]
-    outputs = [float_info("hidden_out", 1, ROWS, model.hidden_size)]
-    graph, x = _QnnGraph(source, model, has_matrices), "hidden"
+    outputs = [float_info("hidden_out", 1, ROWS, config.hidden_size)]
+    graph, x = _QnnGraph(source, has_matrices), "hidden"
     for number in layers:
         for kind in ("key", "value"):
             past, new, _ = key_value_names(number, kind)
-            inputs.append(float_info(past, 1, model.num_kv_heads, PAST, model.head_dim))
-            outputs.append(float_info(new, 1, model.num_kv_heads, ROWS, model.head_dim))
+            inputs.append(float_info(past, 1, config.num_kv_heads, PAST, config.head_dim))
+            outputs.append(float_info(new, 1, config.num_kv_heads, ROWS, config.head_dim))
         x = graph.attention(number, x)
         output = "hidden_out" if number == layers[-1] else None
         x = graph.feed_forward(number, x, output, (apart or {}).get(number, ()))
@@ -111,28 +111,42 @@ def has_bare_keys(config: ModelConfig, layer: int) -> bool:
     return layer in config.unrotated_layers and not config.qk_norm
 
 
-def head_graph(
-    source: Checkpoint, model: ModelShape, *, has_matrices: bool = True
-) -> onnx.ModelProto:
+def head_graph(source: Checkpoint, *, has_matrices: bool = True) -> onnx.ModelProto:
     """The graph from the last hidden rows to logits, made as in `block_graph`."""
-    graph = _QnnGraph(source, model, has_matrices)
+    graph, config = _QnnGraph(source, has_matrices), source.config
     normed = graph.norm("norm", "hidden", source.final_norm_tensor())
     graph.linear("logits", normed, source.output_tensor())
     return graph.model(
         "head",
-        [float_info("hidden", 1, ROWS, model.hidden_size), *graph.matrices],
-        [float_info("logits", 1, ROWS, model.vocab_size)],
+        [float_info("hidden", 1, ROWS, config.hidden_size), *graph.matrices],
+        [float_info("logits", 1, ROWS, config.vocab_size)],
         _OPSET,
     )
+
+
+def text_inputs(config: ModelConfig, layers: range, num_rows: int) -> dict[str, Array]:
+    """All inputs of a block but `hidden`, where a text is read at once, from its start.
+
+    The past has one slot, which nobody sees, because ONNX Runtime reduces no empty tensors.
+    """
+    mask = np.full((1, 1, num_rows, 1 + num_rows), _MASKED, np.float32)
+    mask[0, 0, :, 1:] = np.where(np.tri(num_rows, dtype=bool), 0, np.float32(_MASKED))
+    cos, sin = rotation.tables(num_rows, config.inv_freq, config.rope_factor or 1.0)
+    past = np.zeros((1, config.num_kv_heads, 1, config.head_dim), np.float32)
+    return {
+        "mask": mask,
+        "cos": cos[np.newaxis, np.newaxis],
+        "sin": sin[np.newaxis, np.newaxis],
+        **{key_value_names(it, kind)[0]: past for it in layers for kind in ("key", "value")},
+    }
 
 
 class _QnnGraph(GraphBuilder):
     """A graph under construction that reads its weights from a checkpoint."""
 
-    def __init__(self, source: Checkpoint, model: ModelShape, has_matrices: bool) -> None:
+    def __init__(self, source: Checkpoint, has_matrices: bool) -> None:
         super().__init__()
-        self._source, self._model = source, model
-        self._residual_scale = source.config.residual_scale
+        self._source, self._model = source, source.config
         self._has_matrices, self._has_repeated_mask = has_matrices, False
         self.matrices: list[onnx.ValueInfoProto] = []
         """Inputs that stand for matrices."""
@@ -170,7 +184,7 @@ class _QnnGraph(GraphBuilder):
         attended = self.node("Transpose", [attended], f"{name}.by_row", perm=[0, 2, 1, 3])
         rows = self.integers(1, _ANY, width)
         attended = self.node("Reshape", [attended, rows], f"{name}.attended_rows")
-        weight = self._weight(number, "self_attn.o_proj", self._residual_scale)
+        weight = self._weight(number, "self_attn.o_proj", self._model.residual_scale)
         centre = np.zeros(model.hidden_size, np.float32)
         out = self.linear(f"{name}.attention_out", attended, weight, centre)
         return self.node("Add", [x, out], f"{name}.after_attention")
@@ -197,7 +211,7 @@ class _QnnGraph(GraphBuilder):
     ) -> str:
         """What some channels of the feed-forward give, None for all: `(1, M, D)`."""
         gate, up = self._weight(number, "mlp.gate_proj"), self._weight(number, "mlp.up_proj")
-        down = self._weight(number, "mlp.down_proj", self._residual_scale)
+        down = self._weight(number, "mlp.down_proj", self._model.residual_scale)
         if channels is not None:
             gate, up, down = gate.rows(channels), up.rows(channels), down.columns(channels)
 
@@ -231,10 +245,10 @@ class _QnnGraph(GraphBuilder):
         width = heads * model.head_dim
         weight = self._weight(number, f"self_attn.{part}", scale)
         bias = None
-        has_centre = part == "k_proj" and has_bare_keys(self._source.config, number)
+        has_centre = part == "k_proj" and has_bare_keys(self._model, number)
         if part == "v_proj" or has_centre:
             bias = np.zeros(width, np.float32)
-        if self._source.config.qkv_bias:
+        if self._model.qkv_bias:
             bias_name = f"model.layers.{number}.self_attn.{part}.bias"
             bias = self._source.tensor(bias_name, width).times(scale).load()
         rows = self.linear(f"layer_{number}.{part}", x, weight, bias)
@@ -251,7 +265,7 @@ class _QnnGraph(GraphBuilder):
 
         They are normed and rotated where the model does so.
         """
-        config, name = self._source.config, f"layer_{number}.{kind}"
+        config, name = self._model, f"layer_{number}.{kind}"
         scale = config.score_scale if kind == "query" else 1.0
         is_rotated = number not in config.unrotated_layers
         finished = output or (f"{name}_rotary.turned" if is_rotated else f"{name}_finished")
@@ -275,7 +289,7 @@ class _QnnGraph(GraphBuilder):
         dimensions behind those that are rotated stay as they are. `output` names the result, from
         which constants with the names `centres` are taken, if there are any.
         """
-        half = len(self._source.config.inv_freq)
+        half = len(self._model.inv_freq)
         sizes = [half, half, self._model.head_dim - 2 * half]
         sizes = sizes if sizes[2] else sizes[:2]
         first, second, *rest = parts = [
@@ -342,10 +356,10 @@ class _QnnGraph(GraphBuilder):
         return self._source.weight_tensor(number, part).times(scale)
 
     def _norm(self, number: int, field: str, scale: float = 1.0) -> Tensor:
-        """What a norm of a layer multiplies by, times `scale`; `field` as in `StoredLayer`."""
+        """What a norm multiplies by, times `scale`; `field` as in `ModelConfig.norm_names`."""
         is_of_heads = field in ("query_norm", "key_norm")
         size = self._model.head_dim if is_of_heads else self._model.hidden_size
-        name = self._source.config.norm_names(number)[field]
+        name = self._model.norm_names(number)[field]
         return self._source.norm_tensor(name, size).times(scale)
 
     def _constant(self, name: str, values: Array) -> str:

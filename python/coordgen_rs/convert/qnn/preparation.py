@@ -5,7 +5,7 @@ memory at a time, as float32, with the hidden states of all texts; of the head s
 chooses no encodings, and not how many bits a matrix gets.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,29 +13,29 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from coordgen_rs.convert.bundle import Progress, model_shape
-from coordgen_rs.convert.calibration.rounding import (
+from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.graph_builder import float_info
+from coordgen_rs.convert.qnn.calibration import Ranges, WatchedGraph
+from coordgen_rs.convert.qnn.channels import (
+    Channels,
+    channels_apart,
+    equalised_channels,
+    key_channels,
+    usual_first,
+    value_channels,
+    widen_ranges,
+)
+from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
+from coordgen_rs.convert.qnn.report import normed
+from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder
+from coordgen_rs.convert.rounding import (
     ColumnIntegers,
     may_have_blocks,
     output_error,
     rounded,
     rounded_in_blocks,
 )
-from coordgen_rs.convert.calibration.texts import CalibrationTexts
-from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.graph_builder import float_info
-from coordgen_rs.convert.qnn.calibration import Ranges, WatchedGraph
-from coordgen_rs.convert.qnn.centring import (
-    Channels,
-    key_channels,
-    usual_first,
-    value_channels,
-)
-from coordgen_rs.convert.qnn.channels import channels_apart, equalised_channels, widen_ranges
-from coordgen_rs.convert.qnn.graph import block_graph, key_value_names
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
-from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder
-from coordgen_rs.errors import CheckpointError
+from coordgen_rs.convert.texts import CalibrationTexts, by_text, check_finite, first_states
 
 Array = NDArray[np.float32]
 
@@ -65,7 +65,7 @@ class Preparation:
         context: Most tokens of a request.
         work: Where results are kept.
         ends: The last layer of each block, behind which held-out states are kept.
-        on_progress: Called with what comes next, steps done, and steps in all.
+        on_progress: Called with what comes next, and steps done.
     """
 
     source: Checkpoint
@@ -74,10 +74,10 @@ class Preparation:
     context: int
     work: WorkFolder
     ends: frozenset[int]
-    on_progress: Progress
+    on_progress: Callable[[str, int], None]
 
-    def run(self, num_steps: int) -> None:
-        """Prepare what is not yet prepared; `num_steps` are those of the whole export.
+    def run(self) -> None:
+        """Prepare what is not yet prepared.
 
         Raises:
             CheckpointError: A tensor is missing, misshaped or damaged, or a layer gives what is not
@@ -87,34 +87,28 @@ class Preparation:
         num_layers = self.source.config.num_layers
         for number in range(num_layers):
             if not self.work.has(layer_name(number)):
-                self.on_progress(f"layer {number}", number, num_steps)
+                self.on_progress(f"layer {number}", number)
                 self._prepare_layer(number)
         if not self.work.has(HEAD):
-            self.on_progress("head", num_layers, num_steps)
+            self.on_progress("head", num_layers)
             self._prepare_head()
 
-    def first_states(self) -> Array:
-        """The embedding of all tokens of all texts, `(tokens, D)`."""
-        tensor = self.source.first_hidden_tensor()
-        tokens = np.concatenate([*self.texts.calibration, *self.texts.held_out]).astype(np.int64)
-        unique, places = np.unique(tokens, return_inverse=True)
-        rows = np.concatenate([tensor.read_rows(token, token + 1) for token in unique.tolist()])
-        states: Array = rows[places]
-        return states
+    @property
+    def _texts(self) -> list[list[int]]:
+        return [*self.texts.calibration, *self.texts.held_out]
 
-    def by_text(self, states: Array) -> list[Array]:
-        """The states of each text, calibration first: `(tokens, D)` each."""
-        lengths = [len(text) for text in (*self.texts.calibration, *self.texts.held_out)]
-        return np.split(states, np.cumsum(lengths)[:-1])
+    def first_states(self) -> Array:
+        """The embedding of all tokens of all texts, calibration first: `(tokens, D)`."""
+        return first_states(self.source, self._texts)
 
     def held_out(self, states: Array) -> list[Array]:
-        """The states of each text that was not calibrated on."""
-        return self.by_text(states)[len(self.texts.calibration) :]
+        """The states of each text that was not calibrated on, of those of all texts."""
+        return by_text(states, self._texts)[len(self.texts.calibration) :]
 
     def _prepare_layer(self, number: int) -> None:
         name = layer_name(number)
         states = self.work.states(layer_name(number - 1)) if number else self.first_states()
-        texts = self.by_text(states)
+        texts = by_text(states, self._texts)
         calibrated = texts[: len(self.texts.calibration)]
         graph, apart, channels = self._equalised_graph(number, calibrated)
         streams = {f"layer_{number}.attended_rows": f"layer_{number}.after_attention"}
@@ -124,14 +118,10 @@ class Preparation:
         for index, text in enumerate(texts):
             run = watched.watch if index < len(calibrated) else watched.run
             after.append(run(self._inputs(number, text))["hidden_out"][0])
-        joined = np.concatenate(after)
-        if not np.isfinite(joined).all():
-            raise CheckpointError(
-                f"layer {number} gives NaN or infinite values on the calibration text"
-            )
+        check_finite(number, after)
         watched.close()
         widen_ranges(self.source.config, number, watched.ranges, *channels)
-        self.work.save(name, _prepared(graph, watched, self.bits, apart), joined)
+        self.work.save(name, _prepared(graph, watched, self.bits, apart), np.concatenate(after))
         if number and number - 1 not in self.ends:
             self.work.forget_states(layer_name(number - 1))
 
@@ -147,11 +137,11 @@ class Preparation:
         Then what is known of the channels of its keys and values.
         """
         config, layers = self.source.config, range(number, number + 1)
-        model, activated = model_shape(config), f"layer_{number}.activated"
-        graph = block_graph(self.source, model, layers)
+        activated = f"layer_{number}.activated"
+        graph = block_graph(self.source, layers)
         graph.graph.output.append(float_info(activated, 1, "rows", "n"))
         watched = WatchedGraph(graph)
-        sizes, keys, values = np.zeros(model.ffn_size, np.float32), [], []
+        sizes, keys, values = np.zeros(config.ffn_size, np.float32), [], []
         for text in texts:
             outputs = watched.run(self._inputs(number, text))
             sizes = np.maximum(sizes, np.abs(outputs[activated][0]).max(0))
@@ -160,7 +150,7 @@ class Preparation:
         del watched, graph.graph.output[-1]
         apart = channels_apart(sizes)
         if apart:
-            graph = block_graph(self.source, model, layers, apart={number: apart})
+            graph = block_graph(self.source, layers, apart={number: apart})
         first = usual_first(self.texts.calibration)
         channels = (
             key_channels(config, number, self.context, keys, first),
@@ -174,11 +164,10 @@ class Preparation:
         num_rows = sum(map(len, self.texts.calibration))
         states = self.work.states(layer_name(config.num_layers - 1))[:num_rows]
         scale = self.source.final_norm_tensor().load()
-        squares = np.square(states).mean(-1, keepdims=True)
-        normed = states / np.sqrt(squares + np.float32(config.rms_norm_eps)) * scale
-        for name, values in (("hidden", states), ("norm", normed)):
+        rows = normed(states, scale, config.rms_norm_eps)
+        for name, values in (("hidden", states), ("norm", rows)):
             ranges.add(name, float(values.min()), float(values.max()))
-        products, few = normed.T @ normed, normed[:: max(1, num_rows // _HEAD_ROWS)]
+        products, few = rows.T @ rows, rows[:: max(1, num_rows // _HEAD_ROWS)]
         parts = []
         for piece in self.source.output_tensor().pieces():
             weight = np.ascontiguousarray(piece.T)

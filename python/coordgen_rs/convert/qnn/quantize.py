@@ -19,7 +19,11 @@ Measured on the emulator, for HTP versions 73 to 81, and why the rules below are
 - Integer inputs and outputs run 2 to 4 times faster than float ones, converted in every run.
 """
 
-from collections.abc import Collection, Mapping
+import contextlib
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,23 +32,46 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.convert.calibration.rounding import BLOCK, ColumnIntegers
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.encodings import Conversion
-from coordgen_rs.convert.qnn.runtime_quantizer import (
-    CalibrationMethod,
-    QDQQuantizer,
-    QuantType,
-    TensorData,
-    TensorsData,
-    add_infer_metadata,
-    get_qnn_qdq_config,
-    make_dim_param_fixed,
-)
+from coordgen_rs.convert.rounding import BLOCK, ColumnIntegers
+
+_HELPERS = "onnxruntime.tools.pytorch_export_helpers"
+
+
+def _infer_input_info(*arguments: Any, **options: Any) -> Any:
+    """The function that the tools take from their helpers; PyTorch is imported when called."""
+    return import_module(_HELPERS).infer_input_info(*arguments, **options)
+
+
+@contextlib.contextmanager
+def _without_pytorch() -> Iterator[None]:
+    """Something stands in for the one module of ONNX Runtime's tools that imports PyTorch.
+
+    That takes half a gigabyte of memory and some seconds, wherever it is installed: as much as the
+    rest of an export of a small model, and nothing here needs it. PyTorch itself is not hidden:
+    another thread may be about to import it.
+    """
+    if _HELPERS in sys.modules:
+        yield
+        return
+    stand_in = sys.modules[_HELPERS] = ModuleType(_HELPERS)
+    vars(stand_in)["infer_input_info"] = _infer_input_info
+    try:
+        yield
+    finally:
+        del sys.modules[_HELPERS]
+
+
+with _without_pytorch():
+    from onnxruntime.quantization import CalibrationMethod, QuantType
+    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.quant_utils import add_infer_metadata
+    from onnxruntime.tools.onnx_model_utils import make_dim_param_fixed
 
 _ACTIVATION_TYPES = {"uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
-
-Overrides = dict[str, list[dict[str, Any]]]
 
 
 def quantize_graph(
@@ -52,7 +79,7 @@ def quantize_graph(
     ranges: Ranges,
     encodings: Mapping[str, Encoding],
     matrices: Collection[str],
-    converted: Mapping[str, Conversion] | None = None,
+    converted: Mapping[str, Conversion],
 ) -> onnx.ModelProto:
     """The form of a float graph with 16-bit activations; `matrix_tensors` has yet to be added.
 
@@ -65,8 +92,11 @@ def quantize_graph(
     """
     graph = _with_stand_ins(graph, matrices)
     per_column = {"quant_type": QuantType.QInt8, "symmetric": True, "axis": 1}
-    overrides = _activations(encodings) | {name: [per_column] for name in matrices}
-    overrides |= _conversions(converted or {})
+    overrides = {name: [_activation(it)] for name, it in encodings.items()}
+    overrides |= {name: [per_column] for name in matrices}
+    for name, it in converted.items():
+        convert = _activation(it.encoding) | {"recv_nodes": {it.reader}}
+        overrides[name] = [{"quant_type": QuantType.QUInt16, "convert": convert}]
     config = get_qnn_qdq_config(
         graph,
         None,
@@ -101,25 +131,15 @@ def matrix_tensors(name: str, integers: ColumnIntegers) -> list[onnx.TensorProto
     They are integers, steps, and multiples of steps (`read_in_blocks`) or zero points.
     """
     values, steps, zeros = _matrix_names(name)
-    num_columns = integers.values.shape[1]
-    data_type = TensorProto.INT8 if integers.bits == 8 else TensorProto.INT4
-    packed = _packed(integers.values, integers.bits)
     tensors = [
-        TensorProto(
-            name=values, data_type=data_type, dims=integers.values.shape, raw_data=packed.tobytes()
-        ),
+        _integers(values, integers.values, integers.bits),
         numpy_helper.from_array(np.asarray(integers.steps, np.float32), steps),
     ]
     if integers.multiples is not None:
         return [*tensors, numpy_helper.from_array(integers.multiples, _multiples_name(name))]
-    no_zeros = _packed(np.zeros(num_columns, np.int8), integers.bits)
-    return [
-        *tensors,
-        # Without a tensor of zero points, int4 weights give wrong results.
-        TensorProto(
-            name=zeros, data_type=data_type, dims=[num_columns], raw_data=no_zeros.tobytes()
-        ),
-    ]
+    # Without a tensor of zero points, int4 weights give wrong results.
+    no_zeros = np.zeros(integers.values.shape[1], np.int8)
+    return [*tensors, _integers(zeros, no_zeros, integers.bits)]
 
 
 def read_in_blocks(graph: onnx.ModelProto, name: str) -> None:
@@ -152,31 +172,11 @@ def fix_shape(graph: onnx.ModelProto, rows: int, past: int | None) -> onnx.Model
     return fixed
 
 
-def _conversions(converted: Mapping[str, Conversion]) -> Overrides:
+def _activation(encoding: Encoding) -> dict[str, Any]:
     return {
-        name: [
-            {
-                "quant_type": QuantType.QUInt16,
-                "convert": {
-                    **_activations({name: it.encoding})[name][0],
-                    "recv_nodes": {it.reader},
-                },
-            }
-        ]
-        for name, it in converted.items()
-    }
-
-
-def _activations(encodings: Mapping[str, Encoding]) -> Overrides:
-    return {
-        name: [
-            {
-                "quant_type": _ACTIVATION_TYPES[encoding.dtype],
-                "scale": np.array(encoding.scale, np.float32),
-                "zero_point": np.array(encoding.zero_point, encoding.dtype),
-            }
-        ]
-        for name, encoding in encodings.items()
+        "quant_type": _ACTIVATION_TYPES[encoding.dtype],
+        "scale": np.array(encoding.scale, np.float32),
+        "zero_point": np.array(encoding.zero_point, encoding.dtype),
     }
 
 
@@ -188,14 +188,14 @@ def _multiples_name(name: str) -> str:
     return f"{name}.multiples"
 
 
-def _packed(values: NDArray[np.int8], bits: int) -> NDArray[np.int8]:
+def _integers(name: str, values: NDArray[np.int8], bits: int) -> TensorProto:
     """Integers in row order; two of 4 bits share a byte, the first in its low half."""
-    if bits == 8:
-        return np.ascontiguousarray(values)
-    flat = values.ravel()
-    packed = flat[0::2] & np.int8(15)
-    packed[: flat.size // 2] |= flat[1::2] << np.int8(4)
-    return packed
+    packed = flat = values.ravel()
+    if bits == 4:
+        packed = flat[0::2] & np.int8(15)
+        packed[: flat.size // 2] |= flat[1::2] << np.int8(4)
+    data_type = TensorProto.INT8 if bits == 8 else TensorProto.INT4
+    return TensorProto(name=name, data_type=data_type, dims=values.shape, raw_data=packed.tobytes())
 
 
 def _with_stand_ins(graph: onnx.ModelProto, matrices: Collection[str]) -> onnx.ModelProto:

@@ -4,6 +4,7 @@ In: both models and held-out text. Out: a `QuantizationReport`. The quantised gr
 the very encodings; what the HTP itself makes of them is `coordgen check`'s to tell.
 """
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,10 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.convert.calibration.likeness import Likeness
+from coordgen_rs.convert.bundle import Progress
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.qnn.text_inputs import text_inputs
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 Array = NDArray[np.float32]
@@ -25,6 +24,10 @@ Array = NDArray[np.float32]
 _ROWS = 64
 """Rows whose logits are in memory at a time."""
 _LEAST_LENGTH = np.float32(1e-30)
+_LOGITS = 1 << 20
+"""Numbers that are in memory as float64 at a time, several times over."""
+_NUMBER = " _0123456789"
+"""What stands behind the name of a stage that has several parts."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,86 @@ class QuantizationReport:
         return lines
 
 
+class Stages:
+    """Passes progress on, and notes how long each stage takes: layers count as one, as do blocks.
+
+    Attributes:
+        seconds: Seconds by stage, in the order in which they began; "start" is the time before.
+    """
+
+    def __init__(self, on_progress: Progress) -> None:
+        self._on_progress = on_progress
+        self._stage, self._since_s = "start", time.monotonic()
+        self.seconds: dict[str, float] = {}
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """Note that a stage begins, and the one before has ended."""
+        now_s = time.monotonic()
+        self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now_s - self._since_s
+        self._stage, self._since_s = what.rstrip(_NUMBER), now_s
+        self._on_progress(what, done, total)
+
+
+class Likeness:
+    """Sums over rows of logits.
+
+    Attributes:
+        num_rows: How many there were.
+    """
+
+    def __init__(self) -> None:
+        self.num_rows = self._num_following = self._num_agreed = 0
+        self._divergence = self._surprise = self._expected_surprise = 0.0
+
+    def add(self, expected: Array, got: Array, following: NDArray[np.int64]) -> None:
+        """Count some rows.
+
+        Args:
+            expected: Logits of the float model, `(rows, vocab_size)`.
+            got: Those of the other.
+            following: The next token of the text, `(rows,)`; -1 at its end.
+        """
+        step = max(1, _LOGITS // expected.shape[1])
+        for start in range(0, len(expected), step):
+            rows = slice(start, start + step)
+            expected_logs, logs = _log_softmax(expected[rows]), _log_softmax(got[rows])
+            known = np.flatnonzero(following[rows] >= 0)
+            said = following[rows][known]
+            self._surprise -= float(logs[known, said].sum())
+            self._expected_surprise -= float(expected_logs[known, said].sum())
+            self._divergence += float((np.exp(expected_logs) * (expected_logs - logs)).sum())
+            self._num_agreed += int((expected_logs.argmax(-1) == logs.argmax(-1)).sum())
+            self.num_rows += len(logs)
+            self._num_following += len(known)
+
+    @property
+    def agreement(self) -> float:
+        """Share of rows in which both choose the same token."""
+        return self._num_agreed / self.num_rows
+
+    @property
+    def divergence(self) -> float:
+        """Kullback-Leibler divergence from the float model, nats a row, in the mean."""
+        return self._divergence / self.num_rows
+
+    @property
+    def perplexity(self) -> float:
+        """Perplexity of the text; 1 where no row has a token behind it."""
+        return float(np.exp(self._surprise / max(1, self._num_following)))
+
+    @property
+    def expected_perplexity(self) -> float:
+        """Perplexity of the text by the float model."""
+        return float(np.exp(self._expected_surprise / max(1, self._num_following)))
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    wide -= wide.max(-1, keepdims=True)
+    wide -= np.log(np.exp(wide).sum(-1, keepdims=True))
+    return wide
+
+
 class QuantizedGraph:
     """A quantised graph on CPU, behind conversions from and to float32.
 
@@ -121,90 +204,57 @@ class QuantizedGraph:
         }
 
 
-@dataclass(frozen=True)
-class FloatHead:
-    """The head of the float model, held in memory."""
-
-    norm: Array
-    """`(D,)`"""
-    weight: Array
-    """`(vocab_size, D)`"""
-    epsilon: float
-
-    @classmethod
-    def of(cls, source: Checkpoint) -> "FloatHead":
-        """The head of a checkpoint; raises CheckpointError if it is not there."""
-        norm = source.final_norm_tensor().load()
-        return cls(norm, source.output_tensor().load(), source.config.rms_norm_eps)
-
-    def logits(self, hidden: Array) -> Array:
-        """Logits `(rows, vocab_size)` of `hidden (rows, D)`."""
-        squares = np.square(hidden).mean(-1, keepdims=True)
-        normed = hidden / np.sqrt(squares + np.float32(self.epsilon)) * self.norm
-        logits: Array = normed @ self.weight.T
-        return logits
+def normed(states: Array, scale: Array, epsilon: float) -> Array:
+    """Rows `(rows, D)` as RMSNorm gives them."""
+    squares = np.square(states).mean(-1, keepdims=True)
+    rows: Array = states / np.sqrt(squares + np.float32(epsilon)) * scale
+    return rows
 
 
-class FloatComparison:
-    """Quantised graphs that read some texts, one after the other, beside the float model.
+def likeness_of_head(
+    source: Checkpoint,
+    graph: QuantizedGraph,
+    texts: Sequence[Sequence[int]],
+    states: Sequence[Array],
+    expected: Sequence[Array],
+) -> Likeness:
+    """How like the next tokens of a quantised model are to those of its float form.
 
     Args:
-        config: The model's configuration.
+        source: The float model, whose head is held in memory.
+        graph: The quantised head.
         texts: Token ids.
-        first: The float embedding of each text, `(tokens, D)`.
+        states: What the quantised blocks make of each text, `(tokens, D)`.
+        expected: What those of the float model do.
+
+    Raises:
+        CheckpointError: The head is missing or damaged.
     """
-
-    def __init__(
-        self, config: ModelConfig, texts: Sequence[Sequence[int]], first: Sequence[Array]
-    ) -> None:
-        self._config, self._texts = config, texts
-        self._states, self._expected = list(first), list(first)
-        self._cosines: list[float] = []
-
-    def block(self, layers: range, graph: QuantizedGraph, expected: Sequence[Array]) -> None:
-        """Run the next block; `expected` are the float model's states behind it."""
-        sums = np.zeros(3)
-        for index, states in enumerate(self._states):
-            inputs = {"hidden": states[np.newaxis]}
-            inputs |= text_inputs(self._config, layers, len(states))
-            self._states[index] = graph.run(inputs)["hidden_out"][0]
-            sums += _products(self._states[index], expected[index])
-        self._expected = list(expected)
-        self._cosines.append(float(sums[0] / np.sqrt(sums[1] * sums[2])))
-
-    def head(
-        self,
-        graph: QuantizedGraph,
-        exact: FloatHead,
-        file_bytes: dict[str, int],
-        bits: Mapping[str, int],
-    ) -> QuantizationReport:
-        """Run the head and tell how like the model is."""
-        likeness = Likeness()
-        for text, states, expected in zip(self._texts, self._states, self._expected, strict=True):
-            following = np.asarray([*text[1:], -1])
-            for start in range(0, len(text), _ROWS):
-                rows = slice(start, start + _ROWS)
-                logits = graph.run({"hidden": states[np.newaxis, rows]})["logits"][0]
-                likeness.add(exact.logits(expected[rows]), logits, following[rows])
-        return QuantizationReport(
-            tokens=likeness.num_rows,
-            block_cosine=tuple(self._cosines),
-            argmax_agreement=likeness.agreement,
-            divergence=likeness.divergence,
-            perplexity=likeness.perplexity,
-            float_perplexity=likeness.expected_perplexity,
-            matrices_of_8_bits=tuple(name for name, number in bits.items() if number == 8),
-            file_bytes=file_bytes,
-        )
+    likeness, config = Likeness(), source.config
+    scale, weight = source.final_norm_tensor().load(), source.output_tensor().load()
+    for text, its, floats in zip(texts, states, expected, strict=True):
+        following = np.asarray([*text[1:], -1])
+        for start in range(0, len(text), _ROWS):
+            rows = slice(start, start + _ROWS)
+            logits = graph.run({"hidden": its[np.newaxis, rows]})["logits"][0]
+            exact = normed(floats[rows], scale, config.rms_norm_eps) @ weight.T
+            likeness.add(exact, logits, following[rows])
+    return likeness
 
 
-def _products(one: Array, other: Array) -> tuple[float, float, float]:
-    """Sums over all rows of the unit rows' products, so that no row outweighs the others."""
-    lengths = (np.linalg.norm(x, axis=-1, keepdims=True) for x in (one, other))
-    # A row that is rounded to zeros is like no other.
-    one, other = (
-        x / np.maximum(length, _LEAST_LENGTH)
-        for x, length in zip((one, other), lengths, strict=True)
-    )
-    return float(np.vdot(one, other)), float(np.vdot(one, one)), float(np.vdot(other, other))
+def mean_cosine(states: Sequence[Array], expected: Sequence[Array]) -> float:
+    """Cosine of hidden states with others, `(tokens, D)` a text, over all tokens.
+
+    Rows are of unit length, so that none outweighs the others; one that is rounded to zeros is like
+    no other.
+    """
+    sums = np.zeros(3)
+    for one, other in zip(states, expected, strict=True):
+        a, b = (x / np.maximum(_lengths(x), _LEAST_LENGTH) for x in (one, other))
+        sums += float(np.vdot(a, b)), float(np.vdot(a, a)), float(np.vdot(b, b))
+    return float(sums[0] / np.sqrt(sums[1] * sums[2]))
+
+
+def _lengths(rows: Array) -> Array:
+    lengths: Array = np.linalg.norm(rows, axis=-1, keepdims=True)
+    return lengths

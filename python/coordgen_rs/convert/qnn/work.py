@@ -9,8 +9,10 @@ import hashlib
 import json
 import os
 import shutil
+import tokenize
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,20 +20,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.convert.calibration.rounding import (
-    ColumnIntegers,
-    bits_taken,
-    may_have_blocks,
-)
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
+from coordgen_rs.convert.rounding import (
+    ColumnIntegers,
+    bits_taken,
+)
 from coordgen_rs.errors import ExportError
 from coordgen_rs.files.version import package_version
+from coordgen_rs.store.files import locked
 
 Array = NDArray[np.float32]
 
 _KEY, _GRAPH, _STATES, _TEMPORARY = "key", "npz", "states.npy", ".part"
 _ENDINGS = (f".{_GRAPH}", f".{_STATES}", _TEMPORARY)
+_DAMAGES = (
+    *(OSError, EOFError, ValueError, KeyError, OverflowError),
+    *(RuntimeError, zipfile.BadZipFile, tokenize.TokenError),
+)
+"""What reading a damaged array can end with: the last three where a header is."""
 
 
 @dataclass(frozen=True)
@@ -53,10 +60,7 @@ class Matrix:
     @property
     def num_bits(self) -> dict[int, int]:
         """Bits of all weights, steps included, by number of bits of a weight."""
-        return {
-            bits: bits_taken(self.shape, bits, has_blocks=may_have_blocks(self.shape[0], bits))
-            for bits in self.losses
-        }
+        return {bits: bits_taken(self.shape, bits) for bits in self.losses}
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,31 @@ def work_path(out: Path) -> Path:
 def num_prepared(out: Path) -> int:
     """How many graphs an export that was stopped has left for the next one."""
     return len(list(work_path(out).glob(f"*.{_GRAPH}")))
+
+
+@contextmanager
+def work_folder(out: Path, key: str) -> Iterator["WorkFolder"]:
+    """Hold the folder of an export for a block; it goes if that ends without an exception.
+
+    Args:
+        out: Where the bundle is to be.
+        key: What the work depends on; a folder of another key is emptied.
+
+    Raises:
+        ExportError: It cannot be written, holds what no export wrote, or is another export's, which
+            goes on.
+    """
+    path = work_path(out)
+    with ExitStack() as stack:
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            is_held = stack.enter_context(locked(path))
+        except OSError as error:
+            raise ExportError(f"{path} cannot be written: {error}") from error
+        if not is_held:
+            raise ExportError(f"{out} is being exported by another process: wait for it")
+        yield WorkFolder(out, key)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class WorkFolder:
@@ -167,25 +196,22 @@ class WorkFolder:
             ExportError: The folder is damaged.
         """
         path = self._file(name)
-        try:
-            with np.load(path) as arrays:
-                facts = json.loads(arrays["facts"].tobytes())
-                matrices = {}
-                for matrix, (losses, shape) in facts["matrices"].items():
-                    forms = {}
-                    for number in [] if bits is None else [bits(matrix)]:
-                        values, steps = (arrays[f"{it} {number} {matrix}"] for it in _PARTS)
-                        multiples = arrays.get(f"multiples {number} {matrix}")
-                        forms[number] = ColumnIntegers(values, steps, number, multiples)
-                    by_bits = {int(number): loss for number, loss in losses.items()}
-                    matrices[matrix] = Matrix(forms, by_bits, tuple(shape))
-                constants = {
-                    key.removeprefix("constant "): arrays[key]
-                    for key in arrays.files
-                    if key.startswith("constant ")
-                }
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-            raise ExportError(f"{path} is damaged: remove {self.path} and export again") from error
+        with self._damage_named(path), np.load(path) as arrays:
+            facts = json.loads(arrays["facts"].tobytes())
+            matrices = {}
+            for matrix, (losses, shape) in facts["matrices"].items():
+                forms = {}
+                for number in [] if bits is None else [bits(matrix)]:
+                    values, steps = (arrays[f"{it} {number} {matrix}"] for it in _PARTS)
+                    multiples = arrays.get(f"multiples {number} {matrix}")
+                    forms[number] = ColumnIntegers(values, steps, number, multiples)
+                by_bits = {int(number): loss for number, loss in losses.items()}
+                matrices[matrix] = Matrix(forms, by_bits, tuple(shape))
+            constants = {
+                key.removeprefix("constant "): arrays[key]
+                for key in arrays.files
+                if key.startswith("constant ")
+            }
         ranges = {key: (low, high) for key, (low, high) in facts["ranges"].items()}
         return PreparedGraph(Ranges(ranges), matrices, constants, facts["apart"])
 
@@ -196,19 +222,25 @@ class WorkFolder:
             ExportError: They are damaged.
         """
         path = self.path / f"{name}.{_STATES}"
-        try:
+        with self._damage_named(path):
             states: Array = np.load(path, mmap_mode="r")
-        except (OSError, EOFError, ValueError) as error:
-            raise ExportError(f"{path} is damaged: remove {self.path} and export again") from error
         return states
 
     def forget_states(self, name: str) -> None:
         """Remove the hidden states behind a layer, which nothing reads any more."""
         (self.path / f"{name}.{_STATES}").unlink(missing_ok=True)
 
-    def remove(self) -> None:
-        """Remove the folder."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    @contextmanager
+    def _damage_named(self, path: Path) -> Iterator[None]:
+        """Within the block, a file is read.
+
+        Raises:
+            ExportError: It is damaged.
+        """
+        try:
+            yield
+        except _DAMAGES as error:
+            raise ExportError(f"{path} is damaged: remove {self.path} and export again") from error
 
     def _file(self, name: str) -> Path:
         return self.path / f"{name}.{_GRAPH}"

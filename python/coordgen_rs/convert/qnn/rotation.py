@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.layers import linear_layers
 from coordgen_rs.errors import UnsupportedModelError
 
 _Array = NDArray[np.float32]
@@ -41,21 +41,16 @@ def rotated(source: Checkpoint) -> Checkpoint:
         CheckpointError: A tensor is missing, misshaped or damaged.
     """
     config = source.config
-    if config.output_norms:
-        raise UnsupportedModelError(
-            f"{config.family} has norms behind attention and feed-forward, which do not commute "
-            "with a turn of the residual stream"
-        )
-    if config.recurrent is not None:
-        raise UnsupportedModelError(
-            f"{config.family} has {len(config.recurrent_layers)} recurrent layers: what turns the "
-            "residual stream does not know their matrices"
-        )
-    if config.experts is not None:
-        raise UnsupportedModelError(
-            f"{config.family} has mixtures of experts: what turns the residual stream does not "
-            "know their matrices"
-        )
+    unknown = "what turns the residual stream does not know their matrices"
+    refused = {
+        "norms behind attention and feed-forward, which do not commute with a turn of the "
+        "residual stream": config.output_norms,
+        f"{len(config.recurrent_layers)} recurrent layers: {unknown}": config.recurrent is not None,
+        f"mixtures of experts: {unknown}": config.experts is not None,
+    }
+    for what, is_there in refused.items():
+        if is_there:
+            raise UnsupportedModelError(f"{config.family} has {what}")
     turn = orthogonal_matrix(config.hidden_size)
     tensors = dict(source.tensors)
     for number in range(config.num_layers):
@@ -94,14 +89,14 @@ def orthogonal_matrix(size: int) -> _Array:
 
 def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Tensor]:
     config, prefix = source.config, f"model.layers.{number}"
-    norms = config.norm_names(number)
+    norms, linears = config.norm_names(number), linear_layers(config, number)
     changed: dict[str, Tensor] = {}
-    for field, parts in _readers(config).items():
+    for field, linear in (("attention_norm", "qkv"), ("ffn_norm", "gate_up")):
         scale = source.norm_tensor(norms[field], config.hidden_size).load()
-        for part in parts:
+        for part in linears[linear]:
             name = f"{prefix}.{part}.weight"
             changed[name] = _reading(source.tensors[name].scaled(scale), turn)
-    for part in ("self_attn.o_proj", "mlp.down_proj"):
+    for part in (*linears["attention_out"], *linears["down"]):
         name = f"{prefix}.{part}.weight"
         changed[name] = _writing(source.tensors[name], turn)
     for field, norm in norms.items():
@@ -112,32 +107,14 @@ def _turned_layer(source: Checkpoint, number: int, turn: _Array) -> dict[str, Te
     return changed
 
 
-def _readers(config: ModelConfig) -> dict[str, list[str]]:
-    """The matrices that read each norm of the residual stream."""
-    qkv, gate_up = ["q_proj", "k_proj", "v_proj"], ["gate_proj", "up_proj"]
-    if config.is_fused:
-        qkv, gate_up = ["qkv_proj"], ["gate_up_proj"]
-    return {
-        "attention_norm": [f"self_attn.{part}" for part in qkv],
-        "ffn_norm": [f"mlp.{part}" for part in gate_up],
-    }
-
-
 def _ones(size: int) -> Tensor:
-    def read_rows(start: int, stop: int) -> _Array:
-        return np.ones(stop - start, np.float32)
-
-    return Tensor("ones", (size,), read_rows)
+    return Tensor("ones", (size,), lambda start, stop: np.ones(stop - start, np.float32))
 
 
 def _reading(tensor: Tensor, turn: _Array) -> Tensor:
     """A matrix `(n, D)` that reads the turned stream."""
-
-    def read_rows(start: int, stop: int) -> _Array:
-        rows: _Array = tensor.read_rows(start, stop) @ turn
-        return rows
-
-    return Tensor(tensor.name, tensor.shape, read_rows)
+    read = tensor.read_rows
+    return Tensor(tensor.name, tensor.shape, lambda start, stop: read(start, stop) @ turn)
 
 
 def _writing(tensor: Tensor, turn: _Array) -> Tensor:

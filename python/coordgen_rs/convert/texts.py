@@ -1,19 +1,24 @@
-"""Texts that a model reads while its values' ranges are noted.
+"""Texts that a float model reads before its weights are rounded.
 
-In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out.
+In: a file of the user's own, or nothing. Out: token ids, some for calibration and some held out,
+and what the first layer reads of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
 from coordgen_rs.files.json_text import JsonTextError, read_bytes, read_json_lines
 from coordgen_rs.text.chat_template import ChatTemplate, Message
+
+Array = NDArray[np.float32]
 
 _MOST_PIECES = 64
 _MOST_BYTES = 64 << 20
@@ -101,6 +106,36 @@ def other_texts(source: Checkpoint) -> list[list[int]]:
     return _others(encode, piece_len)
 
 
+def first_states(source: Checkpoint, texts: Sequence[Sequence[int]]) -> Array:
+    """The embedding of all tokens of some texts, one after the other: `(tokens, D)`.
+
+    Raises:
+        CheckpointError: It is missing or damaged.
+    """
+    tensor = source.first_hidden_tensor()
+    unique, places = np.unique(np.concatenate(texts).astype(np.int64), return_inverse=True)
+    rows = np.concatenate([tensor.read_rows(token, token + 1) for token in unique.tolist()])
+    states: Array = rows[places]
+    return states
+
+
+def by_text(states: Array, texts: Sequence[Sequence[int]]) -> list[Array]:
+    """The states of each text, `(tokens, D)` each, of those of all texts."""
+    return np.split(states, np.cumsum(list(map(len, texts)))[:-1])
+
+
+def check_finite(number: int, states: Iterable[Array]) -> None:
+    """Refuse what a layer gives on a text, if that cannot be gone on from.
+
+    Raises:
+        CheckpointError: Something is NaN or infinite.
+    """
+    if not all(np.isfinite(it).all() for it in states):
+        raise CheckpointError(
+            f"layer {number} gives NaN or infinite values on the calibration text"
+        )
+
+
 def _others(encode: Callable[[str], Sequence[int]], piece_len: int) -> list[list[int]]:
     return [piece for text in _OTHERS for piece in _pieces(encode(text), piece_len)]
 
@@ -147,7 +182,8 @@ def read_texts(
     Args:
         path: Lines of JSON (`.jsonl`), each a string, or an object with some of the fields `text`,
             `prompt`, `answer` and `output`, which are one text together, or `messages` with a
-            `content` each; or any other UTF-8 text. None takes four short English texts.
+            `content` each; or any other UTF-8 text. Lines are read until there are enough pieces.
+            None takes four short English texts.
         encode: Turns a text into token ids.
         piece_len: Most tokens that are read at a stretch.
         template: What messages, prompts and answers go through.
@@ -155,16 +191,21 @@ def read_texts(
     Raises:
         OptionError: The file cannot be read, is malformed, or holds no text.
     """
-    texts: Sequence[str] = _DEFAULT
+    texts: Iterable[str] = _DEFAULT
     if path is not None:
         texts = _read(path, template)
-        if not any(text.strip() for text in texts):
-            raise OptionError(f"calibration file {path} holds no text")
     elif template is not None:
         texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
-    pieces = [piece for text in texts for piece in _pieces(encode(text), piece_len)]
     # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
-    pieces = [list(piece) for piece in dict.fromkeys(map(tuple, pieces))][:_MOST_PIECES]
+    found, has_text = dict[tuple[int, ...], None](), False
+    for text in texts:
+        has_text |= bool(text.strip())
+        found |= dict.fromkeys(map(tuple, _pieces(encode(text), piece_len)))
+        if has_text and len(found) >= _MOST_PIECES:
+            break  # the file may be of any length
+    if not has_text:
+        raise OptionError(f"calibration file {path} holds no text")
+    pieces = [list(piece) for piece in found][:_MOST_PIECES]
     if not pieces:
         of = "the project's own texts give" if path is None else f"calibration file {path} gives"
         raise OptionError(f"{of} no token to calibrate on")
@@ -174,12 +215,18 @@ def read_texts(
     return CalibrationTexts([piece for piece in pieces if piece not in held_out], held_out)
 
 
-def _read(path: Path, template: ChatTemplate | None) -> list[str]:
+def _read(path: Path, template: ChatTemplate | None) -> Iterator[str]:
+    """The texts of a calibration file, which is read as far as they are asked for.
+
+    Raises:
+        OptionError: It cannot be read, or is malformed.
+    """
     try:
         if path.suffix != ".jsonl":
-            return [read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")]
-        lines = read_json_lines(path, most_line_bytes=_MOST_BYTES)
-        return [_text(item, f"{path}, line {number}", template) for number, item in lines]
+            yield read_bytes(path, most_bytes=_MOST_BYTES).decode("utf-8-sig")
+            return
+        for number, item in read_json_lines(path, most_line_bytes=_MOST_BYTES):
+            yield _text(item, f"{path}, line {number}", template)
     except JsonTextError as error:
         raise OptionError(str(error)) from error
     except (OSError, UnicodeDecodeError) as error:

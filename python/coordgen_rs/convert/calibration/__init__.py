@@ -1,1 +1,0 @@
-"""What a float model does on real text, before it is quantised."""
