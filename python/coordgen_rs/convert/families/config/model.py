@@ -129,7 +129,7 @@ class ModelConfig(ModelShape, Switches):
         return self.cache_of(number).written_by != number
 
     def norm_names(self, number: int) -> dict[str, str]:
-        """The tensors of the norms of layer `number`, by their field in a `StoredLayer`."""
+        """The tensors of the norms of layer `number`, by what is normed."""
         names = {"attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
         if self.output_norms:
             names |= {
@@ -146,7 +146,7 @@ class ModelConfig(ModelShape, Switches):
         return {field: f"model.layers.{number}.{name}" for field, name in names.items()}
 
     def norm_size(self, field: str, number: int) -> int:
-        """Dimensions of a norm in layer `number`, by its field in a `StoredLayer`."""
+        """Dimensions of a norm in layer `number`, by what is normed."""
         cache = self.cache_of(number)
         heads = {"query_norm": self.num_heads, "key_norm": cache.num_kv_heads}
         if field not in heads:
