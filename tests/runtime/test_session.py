@@ -308,7 +308,7 @@ def test_the_rest_of_a_prompt_is_read_in_one_run_of_as_many_rows(session_of, wei
 def test_runs_that_were_bound_for_a_rest_are_let_go(session):
     session.rewind(0)
     session.prefill(np.arange(5))
-    (graph,) = (it for name, it in session.blocks._loaded.items() if name == (0, "prefill"))
+    (graph,) = (it for name, it in session.device._loaded.items() if name == (0, "prefill"))
     before = len(graph.bound)
     for rest in range(2, 20):
         session.prefill(np.arange(rest))

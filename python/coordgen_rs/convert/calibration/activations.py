@@ -28,7 +28,7 @@ from coordgen_rs.convert.stored import write_layer
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import HashedFile
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.runtime.kv_cache import KV_FORMS, row_bytes
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, row_bytes
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 _Array = NDArray[np.float32]

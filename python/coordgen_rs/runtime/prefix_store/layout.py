@@ -16,7 +16,7 @@ from coordgen_rs.runtime.session import StoresPrefixes
 from coordgen_rs.runtime.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from coordgen_rs.runtime.kv_cache import Pair
+    from coordgen_rs.runtime.caches.kv_cache import Pair
 
 TOKEN_BYTES = np.dtype("<u4").itemsize
 

@@ -18,7 +18,7 @@ from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS
 from coordgen_rs.runtime.prefix_store.writer import Room
 
 if TYPE_CHECKING:
-    from coordgen_rs.runtime.kv_cache import Pair
+    from coordgen_rs.runtime.caches.kv_cache import Pair
 
 
 class LentBlocks:

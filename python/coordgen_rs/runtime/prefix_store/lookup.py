@@ -26,7 +26,7 @@ from coordgen_rs.runtime.prefix_store.names import BLOCK_TOKENS, Scope, block_na
 from coordgen_rs.runtime.session import SavedPrefix
 
 if TYPE_CHECKING:
-    from coordgen_rs.runtime.kv_cache import Pair
+    from coordgen_rs.runtime.caches.kv_cache import Pair
 
 
 class UnusableError(Exception):

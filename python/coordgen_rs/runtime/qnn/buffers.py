@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import QnnTarget
-from coordgen_rs.runtime.buffers import Buffers, ort_value
+from coordgen_rs.runtime.device import Buffers, ort_value
 
 
 @dataclass(frozen=True)
