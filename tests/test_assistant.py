@@ -20,8 +20,7 @@ from coordgen_rs import (
 )
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, BundleError, OptionError
-from coordgen_rs.runtime.heads.assistant import AssistantSession
-from coordgen_rs.runtime.heads.clusters import ClusteredOutput
+from coordgen_rs.runtime.heads.assistant import AssistantSession, ClusteredOutput
 from coordgen_rs.runtime.session import StepCost
 from families import needs_transformers
 from gemma4 import CONFIGS, write_gemma4

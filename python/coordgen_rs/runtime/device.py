@@ -24,7 +24,10 @@ itself `provider`, `is_host`, `allowed_commits` and, if need be, `reads_tokens`,
 
 It may also change `run`, to prepare a run or to take what it has given; `bind`, where its graphs
 have other inputs; `logits`, which are always float32; `load_head`, where the last block gives them.
-Which table names it is in `opening/directory.py`.
+What depends on an installation is told by `installed`, `is_emulator`, `conditions` and `facts`.
+It is made of a bundle, and of `share_graphs` and `kv_cache` where it is the host, else of `soc`,
+`options` and `recompile` (`opening/provider.py`). The table that names it is in
+`opening/directory.py`.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,7 @@
 """The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, on one device."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Literal, Self
 from weakref import WeakSet
 
@@ -157,7 +156,7 @@ class OrtSession(CachedSession):
                 if number and states is not None:
                     states.keep_turn(self.length)
                 done = len(parts[0]) if number else 0
-                told = None if on_read is None else partial(_told_behind, on_read, done)
+                told = None if on_read is None else lambda read, done=done: on_read(done + read)
                 if has_budget or (graphs == "both" and not self.switcher.keeps_both):
                     report = self._prefill_switching(part, on_logits, told) or report
                 else:
@@ -245,7 +244,8 @@ class OrtSession(CachedSession):
             self._written = self._run_at = self.length  # until all of it is
             before = self.device.experts_read()
             buffers = self.forward.run_step(inputs, self.switcher, self.gap_work)
-            inputs.experts_read = _since(before, self.device.experts_read())
+            if before is not None and (now := self.device.experts_read()) is not None:
+                inputs.experts_read = float(now[0] - before[0]), float(now[1] - before[1])
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
             return self.device.logits(buffers, 0, buffers.rows)
@@ -261,11 +261,11 @@ class OrtSession(CachedSession):
         self._close(SessionClosedError("the session is closed"))
 
     def _close(self, reason: SessionClosedError | DeviceLostError) -> None:
+        self._closed = self._closed or reason  # first: an interrupt may leave the rest undone
         self.switcher.close()
         for dependent in list(self.dependents):
             dependent.close()
         self.device.close()
-        self._closed = self._closed or reason
 
     @contextmanager
     def open_device(self) -> Iterator[None]:
@@ -282,20 +282,6 @@ class OrtSession(CachedSession):
         except DeviceLostError as error:
             self._close(DeviceLostError(f"the session is closed: {error}"))
             raise
-
-
-def _since(
-    before: tuple[int, int] | None, now: tuple[int, int] | None
-) -> tuple[float, float] | None:
-    """What was read in between; None where nobody counts."""
-    if before is None or now is None:
-        return None
-    return float(now[0] - before[0]), float(now[1] - before[1])
-
-
-def _told_behind(on_read: Callable[[int], None], before: int, num_read: int) -> None:
-    """Tell of a prompt's part how much of the whole was read."""
-    on_read(before + num_read)
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:

@@ -32,7 +32,7 @@ from coordgen_rs.formats.genie.tensors import (
     TensorFacts,
 )
 from coordgen_rs.runtime.device import Buffers, ort_value
-from coordgen_rs.runtime.qnn.buffers import BoundMask, MaskIntegers
+from coordgen_rs.runtime.qnn.buffers import BoundMask, MaskIntegers, masked_arrays
 from coordgen_rs.runtime.qnn.device import HtpDevice, warn_if_inexact
 from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 from coordgen_rs.runtime.qnn.onnx_runtime import (
@@ -99,14 +99,11 @@ class GenieBuffers(Buffers):
     def of_rows(cls, rows: int, forms: Forms) -> "GenieBuffers":
         """New buffers for `rows` tokens."""
         model = forms.model
-        ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        # As many columns at every width, so that a narrow step can be run under a wide graph.
-        columns = model.context + model.widths[-1]
-        mask = np.zeros((1, 1, rows, columns), np.float32)
-        size = (1, rows, model.hidden_size or 1)
-        dtype = model.hidden[0].dtype if model.hidden else "uint16"
-        states = np.zeros(size, dtype), np.zeros(size, dtype)
-        return cls(ids, positions, {"mask": mask}, states, forms=forms)
+        columns, dtype = model.context + model.widths[-1], "uint16"
+        if model.hidden:
+            dtype = model.hidden[0].dtype
+        arrays = masked_arrays(rows, columns, model.hidden_size or 1, dtype)
+        return cls(*arrays, forms=forms)
 
     def part(self, first: int, rows: int) -> "GenieBuffers":
         """Same as in `Buffers`; its logits are the whole's, too."""

@@ -316,5 +316,5 @@ def _position_inputs(
         item.name: (
             positions[np.newaxis] if item.name == "position_ids" else np.ones((1, context))
         ).astype(_TYPES[item.type])
-        for item in session.get_position_inputs()
+        for item in session.get_inputs()
     }

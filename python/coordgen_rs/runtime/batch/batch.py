@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
 from coordgen_rs.runtime.batch.sequence import Sequence
-from coordgen_rs.runtime.batch.sharing import Reading, RunCounts, Verifying
+from coordgen_rs.runtime.batch.sharing import Offers, Reading, RunCounts
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
 from coordgen_rs.runtime.device import Buffers
@@ -133,11 +133,11 @@ class Batch:
     def _alone(self, sequence: Sequence) -> list[_Part]:
         """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
         asked = sequence.asked
-        if isinstance(asked, Verifying):
-            inputs = asked.offers.propose(sequence.length)
-            return [_Part(sequence, inputs, 0, inputs.rows)]
         if asked is None:
             return []
+        if not isinstance(asked, Reading):
+            inputs = asked.propose(sequence.length)
+            return [_Part(sequence, inputs, 0, inputs.rows)]
         most_rows = self.session.bundle.manifest.prefill_rows
         num_tokens = min(sequence.num_readable(asked), most_rows)
         return [_Part(sequence, None, 0, num_tokens, asked)]
@@ -154,7 +154,7 @@ class Batch:
         parts, first = list[_Part](), 0
         for (sequence, asked, _, _), num_nodes, cost in zip(offered, nodes, costs, strict=True):
             try:
-                inputs = asked.offers.take(num_nodes, cost)
+                inputs = asked.take(num_nodes, cost)
             except Exception as error:
                 sequence.failed(error)
                 continue
@@ -268,16 +268,16 @@ def most_together(session: OrtSession) -> int:
     return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
 
 
-_Offered = tuple[Sequence, Verifying, NDArray[np.float32], int]
+_Offered = tuple[Sequence, Offers, NDArray[np.float32], int]
 
 
 def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
     """What those that decode offer; who cannot is told."""
     for sequence in waiting:
         asked = sequence.asked
-        if isinstance(asked, Verifying):
+        if asked is not None and not isinstance(asked, Reading):
             try:
-                yield sequence, asked, *asked.offers.offer(sequence.length)
+                yield sequence, asked, *asked.offer(sequence.length)
             except Exception as error:
                 sequence.failed(error)
 

@@ -37,16 +37,6 @@ class Offers(Protocol):
         """Fill step inputs with the worthiest `num_nodes`, whose part of the step costs `cost`."""
 
 
-class Verifying(NamedTuple):
-    """A request that decodes.
-
-    Attributes:
-        offers: What drafts for it.
-    """
-
-    offers: Offers
-
-
 class Reading(NamedTuple):
     """A request whose prompt is read.
 
@@ -68,11 +58,12 @@ class SharesRuns(ABC):
 
     Attributes:
         is_driven: Whether somebody runs the batch; else what is asked for is run alone.
-        asked: What it waits for; None where it waits for nothing.
+        asked: What it waits for: a step of what drafts for it, or tokens to be read; None where it
+            waits for nothing.
     """
 
     is_driven = False
-    asked: Verifying | Reading | None = None
+    asked: Offers | Reading | None = None
     _failure: Exception | None = None
     _verified: tuple[StepInputs, NDArray[np.float32]] | None = None
 
@@ -101,7 +92,7 @@ class SharesRuns(ABC):
     def offer(self, offers: Offers) -> None:
         """Ask for a step: what it holds is told by `taken` once it has run."""
         self._verified = self._failure = None
-        self.asked = Verifying(offers)
+        self.asked = offers
 
     def taken(self) -> StepInputs:
         """The inputs of the step that was asked for, which has run, or runs now, alone.

@@ -20,12 +20,11 @@ from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.bundle.assistant import AssistantFiles
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.errors import BundleError
+from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
 from coordgen_rs.runtime.cpu.graph_shapes import check_assistant
 from coordgen_rs.runtime.device import ort_value
-from coordgen_rs.runtime.heads.clusters import ClusteredOutput
 from coordgen_rs.runtime.heads.own_head import Graphs, OwnHead, bound, run_bound
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import OnLogits, OnRead
@@ -155,6 +154,41 @@ class AssistantSession(OwnHead):
             logits[:] = row.scores[0, 0]
         else:
             self._clusters.score(row.hidden[0, 0], row.scores[0, 0], logits)
+
+
+class ClusteredOutput:
+    """The output layer of a drafter that has clusters: it scores the tokens of the likeliest alone.
+
+    All others get what is less than any of these.
+
+    Args:
+        bundle: Its manifest says where the layer is.
+
+    Raises:
+        BundleDamagedError: A file cannot be mapped, or holds ids outside the vocabulary.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._rows = bundle.assistant_output()
+        self._tokens, self._chosen = bundle.assistant_clusters()
+        self._vocab_size = bundle.manifest.model.vocab_size
+        if int(self._tokens.max()) >= self._vocab_size:
+            raise BundleDamagedError(f"{bundle.shown}: a cluster holds ids outside the vocabulary")
+
+    def score(
+        self,
+        hidden: NDArray[np.float32],
+        cluster_scores: NDArray[np.float32],
+        logits: NDArray[np.float32],
+    ) -> None:
+        """Fill `logits (vocab_size,)` from `hidden (d,)` and `cluster_scores (clusters,)`."""
+        likeliest = np.argpartition(-cluster_scores, self._chosen - 1)[: self._chosen]
+        tokens, size = self._tokens[likeliest].ravel(), self._tokens.shape[1]
+        rows = likeliest[:, np.newaxis] * size + np.arange(size)
+        # Not by `@`: its threads take longer to begin than one takes for all of it.
+        scores = np.einsum("ij,j->i", self._rows[rows.ravel()], hidden)
+        logits[:] = scores.min() - np.float32(1)
+        logits[tokens] = scores
 
 
 class _Row:

@@ -8,18 +8,19 @@ what a step costs, and being closed with the target.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import SessionClosedError
 from coordgen_rs.runtime.device import Bound
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
+from coordgen_rs.runtime.session import GapWork, Session, StepCost
 from coordgen_rs.threads.native import run_native
 
 Graphs = tuple[onnxruntime.InferenceSession, ...]
@@ -62,7 +63,7 @@ class OwnHead(ABC):
         if target not in _LOADED:
             _LOADED[target] = self._load(bundle)
         self._graphs = _LOADED[target]
-        target.dependents.add(self)
+        target.dependents.add(cast(Session, self))  # as each kind is
 
     @property
     def capacity(self) -> int:
@@ -77,32 +78,9 @@ class OwnHead(ABC):
             BundleError: ONNX Runtime cannot load one, or it is not the one of the manifest.
         """
 
-    @property
-    @abstractmethod
-    def length(self) -> int:
-        """Number of committed tokens."""
-
-    @abstractmethod
-    def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
-    ) -> SwitchReport | None:
-        """Read tokens that the target has read; same as in `Session`, without logits."""
-
     @abstractmethod
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits `(rows, num_scored) f32` of nodes; same as in `Session`."""
-
-    @abstractmethod
-    def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Add rows of the last step, `(tokens,) u32` ascending, to the cache."""
-
-    @abstractmethod
-    def rewind(self, length: int) -> None:
-        """Forget all but the first `length` committed tokens."""
 
     def close(self) -> None:
         """Release what it holds; later runs raise SessionClosedError."""
