@@ -10,7 +10,6 @@ from assistants import chain, compared, config_of, write_pair
 from coordgen_rs import (
     Bundle,
     Model,
-    OrtSession,
     Sampling,
     Stats,
     generate,
@@ -102,7 +101,7 @@ def test_an_answer_ends_where_plain_decoding_ends_it(fitted, monkeypatch):
     prompt = prompt_of(0)
     answer = tokens_of(plain(fitted, prompt, max_new_tokens=40, ignore_eos=True))
     ends = (answer[17],)
-    monkeypatch.setattr(OrtSession, "end_token_ids", ends)
+    monkeypatch.setattr(fitted, "end_token_ids", ends)
     expected = answer[: answer.index(ends[0]) + 1]
     for draft in DRAFTS:
         stats, drafter = Stats(), make_drafter(fitted, draft)

@@ -179,19 +179,6 @@ def test_it_reads_the_targets_state_before_each_token_and_further_on_its_own(bun
     assert len(set(said)) > 10
 
 
-def test_rows_before_the_last_run_that_are_committed_again_have_no_known_states(bundles):
-    target, prompt = open_session(bundles("echo")), prompts(1, 20)[0]
-    states = target.forward.keep_states()
-    target.rewind(0)
-    target.prefill(prompt)
-    target.step_inputs[1].fill_chain(prompt[:4], 20)
-    target.step(target.step_inputs[1])
-    target.rewind(10)
-    target.commit(np.array([0], np.uint32))
-    assert target.reusable_ids.tolist() == prompt[:11].tolist()
-    assert not states[10].any()
-
-
 def test_states_of_a_tree_follow_what_is_committed(bundles):
     """Of a branch that is moved, and of a commit in two parts."""
     target, prompt = open_session(bundles("echo")), prompts(1, 20)[0]

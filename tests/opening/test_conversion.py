@@ -19,6 +19,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, Model, generate, open_bundle, open_session
+from coordgen_rs import convert as export
 from coordgen_rs._core import Lock
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
@@ -38,7 +39,6 @@ from coordgen_rs.opening import conversion, source
 from coordgen_rs.runtime.onnx_runtime import cpu_session
 from coordgen_rs.store.cache import cache_directory, conversions
 from coordgen_rs.store.unfinished import held_name
-from coordgen_rs.tools import export
 from gguf_files import write_gguf
 from hub_server import hub_of
 from killed import names, small_disk

@@ -73,13 +73,10 @@ class Forward:
         return self._kept
 
     def commit_states(self, rows: NDArray[np.intp], start: int) -> None:
-        """Keep what the last block has given for rows of the last run, which are committed.
-
-        Of rows before it, behind a way back, nothing is known.
-        """
+        """Keep what the last block has given for rows of the last run, which are committed."""
         if self._kept is not None and self._last is not None:
-            given, kept = self._device.hidden_out(self._last)[0], self._kept
-            kept[start : start + len(rows)] = given[rows] if rows.min(initial=0) >= 0 else 0
+            given = self._device.hidden_out(self._last)[0]
+            self._kept[start : start + len(rows)] = given[rows]
 
     def forget_states(self, length: int) -> None:
         """Of the first tokens it is not known what the last block has given."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.runtime.batch.sharing import Reading, SharesRuns
-from coordgen_rs.runtime.cached_session import CachedSession, turn_of
 from coordgen_rs.runtime.caches.kv_cache import Cache
+from coordgen_rs.runtime.caches.tokens import CachedSession, turn_of
 from coordgen_rs.runtime.session import OnLogits, OnRead, StepCost
 
 if TYPE_CHECKING:
