@@ -17,7 +17,7 @@ import numpy as np
 
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.runtime.kv_cache import KV_FORMS
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.prefixes.prefix import SavedPrefix
 from coordgen_rs.tools.tables import show_table

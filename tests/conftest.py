@@ -17,9 +17,9 @@ from coordgen_rs import OrtSession, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.opening import self_test
+from coordgen_rs.runtime.heads.own_head import OwnHead
 from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.runtime.onnx_runtime import set_threads
-from coordgen_rs.runtime.own_head import OwnHead
 from coordgen_rs.runtime.session import StepCost
 from prompts import PROMPTS
 from skips import pytest_make_collect_report, pytest_runtest_makereport

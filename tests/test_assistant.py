@@ -10,7 +10,6 @@ from assistants import chain, compared, config_of, write_pair
 from coordgen_rs import (
     Bundle,
     Model,
-    OrtSession,
     Sampling,
     Stats,
     generate,
@@ -20,8 +19,7 @@ from coordgen_rs import (
 )
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, BundleError, OptionError
-from coordgen_rs.runtime.assistant import AssistantSession
-from coordgen_rs.runtime.clusters import ClusteredOutput
+from coordgen_rs.runtime.heads.assistant import AssistantSession, ClusteredOutput
 from coordgen_rs.runtime.session import StepCost
 from families import needs_transformers
 from gemma4 import CONFIGS, write_gemma4
@@ -103,7 +101,7 @@ def test_an_answer_ends_where_plain_decoding_ends_it(fitted, monkeypatch):
     prompt = prompt_of(0)
     answer = tokens_of(plain(fitted, prompt, max_new_tokens=40, ignore_eos=True))
     ends = (answer[17],)
-    monkeypatch.setattr(OrtSession, "end_token_ids", ends)
+    monkeypatch.setattr(fitted, "end_token_ids", ends)
     expected = answer[: answer.index(ends[0]) + 1]
     for draft in DRAFTS:
         stats, drafter = Stats(), make_drafter(fitted, draft)

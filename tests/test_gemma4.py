@@ -21,7 +21,7 @@ from coordgen_rs import (
 )
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, OptionError
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from gemma4 import CONFIGS, write_gemma4
 from lossless import (
     ALL_SOURCES,
@@ -115,8 +115,8 @@ class Failing:
     """Makes the nth run of a block from now on fail."""
 
     def __init__(self, session, monkeypatch):
-        self._run, self._left = session.blocks.run, None
-        monkeypatch.setattr(session.blocks, "run", self._counted)
+        self._run, self._left = session.device.run, None
+        monkeypatch.setattr(session.device, "run", self._counted)
 
     def within(self, runs):
         self._left = runs

@@ -20,9 +20,9 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import ShapeError
-from coordgen_rs.runtime.device import CpuDevice
-from coordgen_rs.runtime.kv_cache import KvCache
-from coordgen_rs.runtime.states import SNAPSHOT_TOKENS
+from coordgen_rs.runtime.caches.kv_cache import KvCache
+from coordgen_rs.runtime.caches.states import SNAPSHOT_TOKENS
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from hybrids import CONFIGS, write_hybrid
 from lossless import (
     ALL_SOURCES,
@@ -98,8 +98,8 @@ class Failing:
     """Makes the nth run of a block from now on fail."""
 
     def __init__(self, session, monkeypatch):
-        self._run, self._left = session.blocks.run, None
-        monkeypatch.setattr(session.blocks, "run", self._counted)
+        self._run, self._left = session.device.run, None
+        monkeypatch.setattr(session.device, "run", self._counted)
 
     def within(self, runs):
         self._left = runs

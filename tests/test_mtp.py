@@ -16,7 +16,7 @@ from coordgen_rs import (
 )
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.runtime.mtp import MtpSession
+from coordgen_rs.runtime.heads.mtp import MtpSession
 from coordgen_rs.runtime.session import StepCost
 from hybrids import write_hybrid
 

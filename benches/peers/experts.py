@@ -44,7 +44,7 @@ from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.opening.costs import machine_facts
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.tables import show_table
 from shape_file import TYPES, matrices, write_shape

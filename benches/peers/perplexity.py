@@ -25,7 +25,7 @@ from tokenizers import Tokenizer
 
 from coordgen_rs import open_session, plain
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.runtime.kv_cache import KV_FORMS
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from live.prompts import chat_template
 from support.script import run_script
 

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from coordgen_rs.opening.options import OpenOptions, SessionOptions
     from coordgen_rs.opening.profile import Profile
     from coordgen_rs.opening.session import open_session
-    from coordgen_rs.runtime.batch.counts import RunCounts
-    from coordgen_rs.runtime.device import CpuDevice
+    from coordgen_rs.runtime.batch.sharing import RunCounts
+    from coordgen_rs.runtime.cpu.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.runtime.session import Session
     from coordgen_rs.store.history.corpus import Corpus
@@ -154,7 +154,7 @@ _MODULES = {
     "ChatOptions": "model.options",
     "CoordgenError": "errors",
     "Corpus": "store.history.corpus",
-    "CpuDevice": "runtime.device",
+    "CpuDevice": "runtime.cpu.device",
     "Dialogue": "model.dialogue",
     "Document": "store.history.documents",
     "DraftMethod": "_core",
@@ -182,7 +182,7 @@ _MODULES = {
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
-    "RunCounts": "runtime.batch.counts",
+    "RunCounts": "runtime.batch.sharing",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "runtime.session",

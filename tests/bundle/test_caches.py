@@ -7,7 +7,7 @@ import pytest
 from checkpoints import exported
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BlockLoadError, BundleError
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from gemma4 import write_gemma4
 

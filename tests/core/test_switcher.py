@@ -13,12 +13,10 @@ import pytest
 from coordgen_rs._core import BlockCost, Switcher
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BlockLoadError, CallOrderError, MemoryBudgetError, OptionError
-from coordgen_rs.runtime.blocks import CpuBlocks
-from coordgen_rs.runtime.buffers import Buffers
-from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.forward import one_pass as passing
+from coordgen_rs.runtime.forward import reading, running
 from coordgen_rs.runtime.onnx_runtime import set_threads
-from coordgen_rs.runtime.switching import one_pass as passing
-from coordgen_rs.runtime.switching import reading, running
 
 PREFILL_ROWS, DECODE_ROWS = 8, 4
 COST = BlockCost(
@@ -435,28 +433,26 @@ def test_wrong_calls_are_named():
 def real_blocks(bundle_of):
     set_threads(None)
     bundle = Bundle.open(bundle_of("embedded", "fp32"))
-    model, slots = bundle.manifest.model, bundle.manifest.slots
-    cache = KvCache([(model.num_kv_heads, model.head_dim)] * model.num_layers, slots)
-    blocks = CpuBlocks(bundle, cache, share=False)
-    return blocks, Buffers.empty(bundle.manifest.decode_rows, bundle.manifest)
+    device = CpuDevice(bundle, share_graphs=False)
+    return device, device.buffers(bundle.manifest.decode_rows)
 
 
 def test_real_sessions_are_switched_again_and_again_between_their_runs(real_blocks):
     blocks, buffers = real_blocks
-    switcher = over(blocks, len(blocks))
+    switcher = over(blocks, blocks.num_blocks)
     expected = None
     for _ in range(10):
         for graph in ("prefill", "decode"):
             switcher.only(graph)
         buffers.hidden[0][:] = 1
         buffers.inputs.fill_chain(np.ones(4, np.uint32), 0)
-        for block in range(len(blocks)):
+        for block in range(blocks.num_blocks):
             blocks.run(block, switcher.step_graph(block), buffers)
         hidden = blocks.hidden_out(buffers).copy()
         expected = hidden if expected is None else expected
         assert np.array_equal(hidden, expected)
-    assert not any(blocks.is_loaded(block, "prefill") for block in range(len(blocks)))
-    for block in range(len(blocks)):
+    assert not any(blocks.is_loaded(block, "prefill") for block in range(blocks.num_blocks))
+    for block in range(blocks.num_blocks):
         blocks.release(block, "decode")
 
 

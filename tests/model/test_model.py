@@ -35,7 +35,7 @@ from coordgen_rs.errors import (
 from coordgen_rs.model.stream import whole
 from coordgen_rs.opening import session as opening
 from coordgen_rs.opening.self_test import run_self_test
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.store.history.store import HistoryStore
 
 TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))

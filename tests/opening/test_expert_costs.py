@@ -10,7 +10,7 @@ from coordgen_rs import OrtSession, generate, make_drafter, open_bundle, open_se
 from coordgen_rs._core import Drafter
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.opening import self_test
-from coordgen_rs.runtime.expert_report import ExpertReport
+from coordgen_rs.runtime.session import ExpertReport
 from mixtures import write_mixture
 
 FAMILY = "qwen3_moe"

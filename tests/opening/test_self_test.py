@@ -24,8 +24,8 @@ from coordgen_rs.errors import (
     ShapeError,
 )
 from coordgen_rs.opening import self_test
+from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.forward import Forward
-from coordgen_rs.runtime.kv_cache import KvCache
 
 
 @pytest.fixture

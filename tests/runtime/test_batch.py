@@ -17,6 +17,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, OptionError, ShapeError
+from coordgen_rs.generation.step import PlainStep
 from coordgen_rs.runtime.batch.batch import Batch, why_alone
 from lossless import COMMITS, Bundles, check_adversarial_drafts, check_drafts, prompt_of
 from scripted import SCRIPTS
@@ -122,7 +123,7 @@ def test_a_run_that_fails_is_told_to_all_and_nothing_is_lost(pair, monkeypatch):
     for sequence, prompt in zip((first, second), prompts, strict=True):
         sequence.forget()
         sequence.prefill(prompt[:-1])
-    run = type(batch.session.blocks).run
+    run = type(batch.session.device).run
     left = [1]
 
     def failing(self, block, graph, buffers):
@@ -131,7 +132,7 @@ def test_a_run_that_fails_is_told_to_all_and_nothing_is_lost(pair, monkeypatch):
             raise MemoryError("no memory")
         run(self, block, graph, buffers)
 
-    monkeypatch.setattr(type(batch.session.blocks), "run", failing)
+    monkeypatch.setattr(type(batch.session.device), "run", failing)
     drafters = [make_drafter(sequence) for sequence in (first, second)]
     for drafter, sequence, prompt in zip(drafters, (first, second), prompts, strict=True):
         drafter.begin(prompt, 30)
@@ -144,6 +145,27 @@ def test_a_run_that_fails_is_told_to_all_and_nothing_is_lost(pair, monkeypatch):
         options = {"max_new_tokens": 20, "reuse_prefix": True}
         got = generate(sequence, prompt, drafter=make_drafter(sequence), **options)
         assert tokens_of(got) == tokens_of(plain(session, prompt, max_new_tokens=20))
+
+
+def test_a_step_that_nobody_has_taken_yet_outlives_a_run_of_another_request(pair):
+    session, batch = pair
+    one, other = batch.sequences[:2]
+    prompt, root = prompt_of(1, 50), prompt_of(1, 50)[-1:]
+    session.rewind(0)
+    session.prefill(prompt[:-1])
+    session.step_inputs[0].fill_chain(root, session.length)
+    expected = session.step(session.step_inputs[0])[0].copy()
+    for sequence in (one, other):
+        sequence.forget()
+    one.prefill(prompt[:-1])
+    one.offer(PlainStep(one, root))
+    assert batch.run()
+    other.prefill(prompt_of(2, 40), on_logits=lambda logits: None)  # it goes back, say, and reads
+    other.step_inputs[-1].fill_chain(prompt_of(3, 4), other.length)
+    other.step(other.step_inputs[-1])
+    assert np.array_equal(one.step(one.taken())[0], expected)
+    one.commit(np.zeros(1, np.uint32))
+    assert one.reusable_ids.tolist() == prompt.tolist()
 
 
 def test_prefixes_are_taken_from_other_sequences(pair):

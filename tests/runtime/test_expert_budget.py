@@ -12,7 +12,7 @@ from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, SessionClo
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.opening.session import open_session
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.profiling.blocks import measure
 from mixtures import write_mixture

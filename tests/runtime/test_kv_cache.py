@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.runtime.kv_cache import KvCache, row_bytes
+from coordgen_rs.runtime.caches.kv_cache import KvCache, row_bytes
 
 NUM_SLOTS, HEAD_DIM = 1000, 8
 ROW_BYTES = {"f32": 32, "f16": 16, "q8": 12}

@@ -151,6 +151,22 @@ def test_a_closed_session_says_so_each_time_anew(bundle_of, prompt):
     assert raised[0] is not raised[1]
 
 
+def test_a_session_whose_closing_was_interrupted_is_closed(bundle_of, prompt, monkeypatch):
+    session = open_session(bundle_of("embedded", "fp32"))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session.device, "close", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.close()
+    with pytest.raises(SessionClosedError):
+        next(plain(session, prompt))
+    session.close()
+    assert not any(session.device.is_loaded(0, graph) for graph in ("prefill", "decode"))
+
+
 def test_a_session_is_closed_at_the_end_of_its_with_block(bundle_of, prompt):
     with open_session(bundle_of("embedded", "fp32")) as session:
         assert tokens_of(plain(session, prompt, max_new_tokens=3))
@@ -308,7 +324,7 @@ def test_the_rest_of_a_prompt_is_read_in_one_run_of_as_many_rows(session_of, wei
 def test_runs_that_were_bound_for_a_rest_are_let_go(session):
     session.rewind(0)
     session.prefill(np.arange(5))
-    (graph,) = (it for name, it in session.blocks._loaded.items() if name == (0, "prefill"))
+    (graph,) = (it for name, it in session.device._loaded.items() if name == (0, "prefill"))
     before = len(graph.bound)
     for rest in range(2, 20):
         session.prefill(np.arange(rest))

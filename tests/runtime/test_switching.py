@@ -14,7 +14,7 @@ from coordgen_rs._core import BlockCost, strategies
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 
 TASKS = ("rag", "ui", "summary", "reply")
 TEXT = "\n".join((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in TASKS)
@@ -74,8 +74,8 @@ def test_a_switch_leaves_decode_graphs_only(bundle):
     stats = Stats()
     answer(session, PROMPTS[2], stats)
     assert stats.switching.strategy == "single"
-    assert not any(session.blocks.is_loaded(block, "prefill") for block in range(BLOCKS))
-    assert all(session.blocks.is_loaded(block, "decode") for block in range(BLOCKS))
+    assert not any(session.device.is_loaded(block, "prefill") for block in range(BLOCKS))
+    assert all(session.device.is_loaded(block, "decode") for block in range(BLOCKS))
 
 
 def test_a_cold_start_computes_while_it_loads(bundle, expected):
@@ -116,7 +116,7 @@ def test_a_load_that_fails_once_or_always_changes_no_token(bundle, expected, str
         assert answer(session, PROMPTS[2], stats) == expected[2]
         assert f"block {failing}: its decode graph" in str(stats.switching.failures[0])
         assert answer(session, PROMPTS[1]) == expected[1]
-        assert session.blocks.is_loaded(failing, "decode") == (times == 1)
+        assert session.device.is_loaded(failing, "decode") == (times == 1)
 
 
 def test_a_block_with_no_graph_is_a_named_error_and_the_session_recovers(bundle, expected):
@@ -130,7 +130,7 @@ def test_a_block_with_no_graph_is_a_named_error_and_the_session_recovers(bundle,
 
 def test_a_slow_load_lets_the_others_compute_and_changes_no_token(bundle, expected):
     session = prefill_only(bundle, switch="async")
-    may_go_on, load, run = threading.Event(), session.blocks.load, session.blocks.run
+    may_go_on, load, run = threading.Event(), session.device.load, session.device.run
     runs = []
 
     def slow_load(block, graph):
@@ -143,7 +143,7 @@ def test_a_slow_load_lets_the_others_compute_and_changes_no_token(bundle, expect
             may_go_on.set()
         run(block, graph, buffers)
 
-    session.blocks.load, session.blocks.run = slow_load, counted_run
+    session.device.load, session.device.run = slow_load, counted_run
     stats = Stats()
     assert answer(session, PROMPTS[2], stats) == expected[2]
     assert {graph for _, graph in runs[:BLOCKS]} == {"prefill"}
@@ -192,7 +192,7 @@ def test_a_read_error_in_the_middle_of_a_verification_is_named_and_mended(bundle
 def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
     session = OrtSession(CpuDevice(bundle), memory_budget=max(block_bytes(bundle)))
     answered = answer(session, PROMPTS[1])
-    may_go_on, load = threading.Event(), session.blocks.load
+    may_go_on, load = threading.Event(), session.device.load
 
     def slow_load(block, graph):
         may_go_on.wait()
@@ -209,7 +209,7 @@ def test_other_work_goes_on_while_a_step_waits_for_a_block(bundle, expected):
     inputs = session.step_inputs[0]
     inputs.fill_chain(np.array(answered[-1:], np.uint32), session.length)
     want = session.step(inputs).copy()
-    session.blocks.load, session.gap_work = slow_load, work
+    session.device.load, session.gap_work = slow_load, work
     assert np.array_equal(session.step(inputs), want)
     assert len(worked) >= 3
     assert answered == expected[1]
@@ -219,7 +219,7 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
     session = OrtSession(CpuDevice(bundle), memory_budget=max(block_bytes(bundle)))
     drafting = DraftModel(OrtSession(CpuDevice(bundle)))
     drafter = make_drafter(session, "edgellm", draft_model=drafting)
-    drafted, load, draft_on = threading.Semaphore(0), session.blocks.load, drafter.draft_on
+    drafted, load, draft_on = threading.Semaphore(0), session.device.load, drafter.draft_on
 
     def slow_load(block, graph):
         drafted.acquire()  # compute waits, and the model was asked to draft meanwhile
@@ -236,7 +236,7 @@ def test_a_draft_model_goes_on_while_blocks_load_and_changes_no_token(bundle, ex
     for step in generate(session, PROMPTS[1], **options):
         steps.append(step)
         if len(steps) == 2:
-            session.blocks.load = slow_load
+            session.device.load = slow_load
     drafted.release(100)  # what is being loaded for a pass that will not come
     assert tokens_of(steps) == expected[1]
     assert session.gap_work is None
@@ -272,7 +272,7 @@ def prefill_only(bundle, **options):
 
 def fail_loads(session, block, graph, times):
     """Make loads of one graph fail so many times; returns what ends it."""
-    load, left = session.blocks.load, [times]
+    load, left = session.device.load, [times]
 
     def failing(number, name):
         if (number, name) == (block, graph) and left[0]:
@@ -280,9 +280,9 @@ def fail_loads(session, block, graph, times):
             raise OSError("input/output error")
         load(number, name)
 
-    session.blocks.load = failing
+    session.device.load = failing
 
     def undo():
-        session.blocks.load = load
+        session.device.load = load
 
     return undo

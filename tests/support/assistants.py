@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from checkpoints import CHECKPOINTS, random_weights, save_weights
 from coordgen_rs import open_session
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.runtime.assistant import AssistantSession
+from coordgen_rs.runtime.heads.assistant import AssistantSession
 from gemma4 import CONFIGS as TARGETS
 from gemma4 import Shapes, write_gemma4
 from gemma4 import shapes as target_shapes

@@ -106,7 +106,7 @@ def check_ends(
         prompt = prompt_of(seed)
         answer = tokens_of(plain(session, prompt, max_new_tokens=40, ignore_eos=True))
         ends = tuple(answer[place] for place in places)
-        monkeypatch.setattr(OrtSession, "end_token_ids", ends)
+        monkeypatch.setattr(session, "end_token_ids", ends)
         expected = answer[: min(answer.index(end) for end in ends) + 1]
         assert tokens_of(plain(session, prompt, max_new_tokens=40)) == expected
         for script in scripts:

@@ -12,7 +12,6 @@ from answers import tokens_of
 from coordgen_rs import Bundle, Tokenizer, plain
 from coordgen_rs.errors import BundleError, OptionError, ProviderError
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.qnn import blocks as qnn_blocks
 from coordgen_rs.runtime.qnn import device as qnn_device
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator, qnn_session
@@ -114,15 +113,15 @@ def test_pairs_that_load_stay_in_memory_together(compiled, monkeypatch):
         loaded.append((Path(model), entries))
         return qnn_session(single.get(Path(model), model), soc, options)
 
-    monkeypatch.setattr(qnn_blocks, "qnn_session", load)
+    monkeypatch.setattr(qnn_device, "qnn_session", load)
     monkeypatch.setattr(qnn_device, "is_emulator", lambda: False)
     session = OrtSession(QnnDevice(compiled))
-    assert session.blocks.is_shared
+    assert session.device.is_shared
     assert session.switcher.keeps_both
     shared = [file for file, entries in loaded if entries == {"ep.share_ep_contexts": "1"}]
     assert sorted(shared) == sorted(single)  # each once, the one that was tried included
     assert len(tokens_of(plain(session, [1, 2, 3], max_new_tokens=2))) == 2
-    assert all(session.blocks.is_loaded(b, g) for b in range(2) for g in ("prefill", "decode"))
+    assert all(session.device.is_loaded(b, g) for b in range(2) for g in ("prefill", "decode"))
 
 
 def test_pairs_that_a_device_refuses_are_replaced_by_single_graphs(compiled, monkeypatch):
@@ -131,11 +130,11 @@ def test_pairs_that_a_device_refuses_are_replaced_by_single_graphs(compiled, mon
             raise ProviderError(f"{model}: not supported")
         return qnn_session(model, soc, options)
 
-    monkeypatch.setattr(qnn_blocks, "qnn_session", load)
+    monkeypatch.setattr(qnn_device, "qnn_session", load)
     monkeypatch.setattr(qnn_device, "is_emulator", lambda: False)
     with pytest.warns(UserWarning, match="cannot be loaded here.*not supported"):
         session = OrtSession(QnnDevice(compiled))
-    assert not session.blocks.is_shared
+    assert not session.device.is_shared
     assert len(tokens_of(plain(session, [1, 2, 3], max_new_tokens=2))) == 2
 
 

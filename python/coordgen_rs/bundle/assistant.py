@@ -1,7 +1,7 @@
 """The published drafter of a target, beside it in a bundle.
 
 In: what an exporter has written. Out: which files it is, and which of the target's keys and values
-it reads. How it drafts is in `runtime/assistant.py`.
+it reads. How it drafts is in `runtime/heads/assistant.py`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The keys and values that layers attend to, where not all layers have their own of one size.
 
 In: what an exporter knows of its graphs. Out: the heads of each layer, and which layer writes what
-it reads. How keys and values are kept is for the session (`runtime/kv_cache.py`).
+it reads. How keys and values are kept is for the session (`runtime/caches/kv_cache.py`).
 """
 
 from dataclasses import dataclass

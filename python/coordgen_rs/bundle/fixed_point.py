@@ -47,10 +47,15 @@ class Encoding:
         clipped: NDArray[Any] = np.clip(steps, 0, np.iinfo(self.dtype).max).astype(self.dtype)
         return clipped
 
-    def dequantize(self, integers: NDArray[Any]) -> NDArray[np.float32]:
-        """The real numbers, in the same shape."""
-        shifted = integers.astype(np.float32) - np.float32(self.zero_point)
-        return shifted * np.float32(self.scale)
+    def dequantize(
+        self, integers: NDArray[Any], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """The real numbers, in the same shape; written to `out` where that is given."""
+        real = np.empty(integers.shape, np.float32) if out is None else out
+        real[...] = integers
+        real -= np.float32(self.zero_point)
+        real *= np.float32(self.scale)
+        return real
 
 
 _LEAST_RANGE = 1e-4

@@ -17,11 +17,11 @@ from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.opening.session import open_session
-from coordgen_rs.runtime.assistant import AssistantSession
-from coordgen_rs.runtime.kv_cache import KV_FORMS, KvCache
-from coordgen_rs.runtime.mtp import MtpSession
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
+from coordgen_rs.runtime.heads.assistant import AssistantSession
+from coordgen_rs.runtime.heads.mtp import MtpSession
+from coordgen_rs.runtime.heads.own_head import OwnHead
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.own_head import OwnHead
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
 

@@ -1,13 +1,14 @@
-"""Files of other tools, read whole.
+"""Folders of other tools: what they have in common as bundles, and files that are read whole.
 
 In: a path. Out: what the file holds, or a `BundleError` that names it.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE, FileRecord
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.files import json_text
@@ -16,6 +17,35 @@ from coordgen_rs.files.json_text import JsonTextError, file_errors_as, read_byte
 MOST_JSON_BYTES = 64 << 20
 _MOST_BYTES = 2 << 30
 """Of a protobuf message; tokenizers are shorter."""
+
+
+class ForeignFolder(Bundle):
+    """A folder of another tool, whose files stay as they are.
+
+    It says nothing of its files' contents, so only their sizes are known, and what is read whole.
+    """
+
+    has_checksums = False
+    tokenizer_config = "tokenizer_config.json"
+
+    def identity(self) -> bytes:
+        """Same as in `Bundle`; hashes of what is read whole, and sizes of weights."""
+        return self.manifest.to_json().encode()
+
+    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+        """Does nothing: there is nothing to compare with."""
+
+
+def token_ids(what: str, value: object) -> list[int]:
+    """The tokens of a field that is one token or several.
+
+    Raises:
+        BundleError: They are none; the message begins with `what`.
+    """
+    found: list[Any] = value if isinstance(value, list) else [value]
+    if any(not isinstance(token, int) or isinstance(token, bool) for token in found):
+        raise BundleError(f"{what} is {found!r:.60}, expected token ids")
+    return found
 
 
 def read_object(path: Path) -> dict[str, Any]:

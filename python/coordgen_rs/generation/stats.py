@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import SwitchReport
-from coordgen_rs.runtime.expert_report import ExpertReport
+from coordgen_rs.runtime.session import ExpertReport
 
 OfExperts = Callable[[], ExpertReport | None]
 """What a session tells of its experts so far."""

@@ -35,7 +35,7 @@ from coordgen_rs.opening.options import OpenOptions, opening
 from coordgen_rs.opening.prefix_store import store_opened
 from coordgen_rs.opening.session import session_opened
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
-from coordgen_rs.runtime.batch.counts import RunCounts
+from coordgen_rs.runtime.batch.sharing import RunCounts
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool
@@ -123,7 +123,6 @@ class Model(NotCopied):
         places: OnePlace | Places = OnePlace(session, prefixes, namespace)
         if self.parallel > 1:
             batch = Batch(session, self.parallel)
-            closing.insert(0, batch.release)
             self.runs = batch.counts
             places = Places(batch, prefixes, namespace)
         self._opened = OpenedHere()

@@ -13,9 +13,9 @@ import onnxruntime
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
+from coordgen_rs.opening.directory import provider_class
 from coordgen_rs.opening.profile import Profile
 from coordgen_rs.runtime.machine import cpu_name, usable_cores
-from coordgen_rs.runtime.onnx_runtime import kernel_build
 
 
 def fitting_costs(profile: Profile, bundle: Bundle, threads: int) -> list[BlockCost]:
@@ -70,19 +70,7 @@ def device_facts(bundle: Bundle, threads: int) -> dict[str, object]:
         "threads": threads,
         "onnxruntime": onnxruntime.__version__,
     }
-    if bundle.manifest.provider == "cpu" and bundle.manifest.weights != "fp32":
-        facts["kernels"] = kernel_build()
-    if bundle.manifest.qnn is not None:
-        from coordgen_rs.runtime.qnn import onnx_runtime as qnn
-
-        installed = qnn.version()
-        facts |= {
-            "onnxruntime_qnn": installed.provider,
-            "qnn": installed.qnn,
-            "soc": bundle.manifest.qnn.soc,
-            "is_emulator": qnn.is_emulator(),
-        }
-    return facts
+    return facts | provider_class(bundle.manifest.provider).facts(bundle)
 
 
 def machine_facts() -> dict[str, object]:

@@ -1,20 +1,21 @@
-"""The kinds of directories that can be run: bundles of ours, and those of other tools as they are.
+"""The kinds of directories that can be run, bundles of ours and other tools' as they are; by what.
 
-In: a user's path. Out: a `Bundle` of the kind that lies there, and the device that runs it. A
-checkpoint is converted first. What is known of other tools' directories (`formats/`), of
-conversions, and of QNN, is only imported when it is used.
+In: a user's path. Out: a `Bundle` of the kind that lies there, and the class of the device that
+runs it. A checkpoint is converted first. What is known of other tools' directories (`formats/`), of
+conversions, and of providers (`runtime/`), is only imported when it is used.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import arguments
-from coordgen_rs.runtime.device import CpuDevice, Device
+from coordgen_rs.runtime.device import Device
 
 
 @dataclass(frozen=True)
@@ -23,15 +24,18 @@ class DirectoryKind:
 
     Attributes:
         is_at: Whether a path is such a directory, or its config.
-        open: Opens the directory.
-        device: Makes what runs it, of what is opened and the wishes of a `ProviderChoice`.
-        is_foreign: Whether another tool made it, so that `coordgen` cannot make it anew.
+        name: Where the class of what is opened stands, a `Bundle`.
+        device_name: Where that of what runs it stands, a `Device`; None for that of the provider.
     """
 
     is_at: Callable[[Path], bool]
-    open: Callable[[Path], Bundle]
-    device: Callable[..., Device]
-    is_foreign: bool = True
+    name: str
+    device_name: str | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another tool made it, so that `coordgen` cannot make it anew."""
+        return self.device_name is not None
 
 
 def open_bundle(
@@ -66,7 +70,20 @@ def open_bundle(
             from coordgen_rs.opening.conversion import open_converted
 
             return open_converted(path, context=context, on_progress=on_progress)
-    return kind.open(path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path)
+    directory = path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path
+    opened: Bundle = _imported(kind.name).open(directory)
+    return opened
+
+
+def provider_class(provider: str) -> type[Device]:
+    """The class of the device of a provider, one of `PROVIDERS`, for bundles of ours."""
+    return cast(type[Device], _imported(_DEVICES[provider]))
+
+
+def device_class(bundle: Bundle) -> type[Device]:
+    """The class of the device that runs a bundle."""
+    name = KINDS[bundle.form].device_name or _DEVICES[bundle.manifest.provider]
+    return cast(type[Device], _imported(name))
 
 
 def unconverted(path: Path, *, context: int | None = None) -> Any | None:
@@ -131,48 +148,33 @@ def _is_pipeline(path: Path) -> bool:
     return is_pipeline(path)
 
 
-def _open_genie(path: Path) -> Bundle:
-    from coordgen_rs.formats.genie.folder import GenieFolder
-
-    return GenieFolder.open(path)
-
-
-def _open_pipeline(path: Path) -> Bundle:
-    from coordgen_rs.formats.genie.pipeline import PipelineFolder
-
-    return PipelineFolder.open(path)
-
-
-def _open_genai(path: Path) -> Bundle:
-    from coordgen_rs.formats.genai.folder import GenaiFolder
-
-    return GenaiFolder.open(path)
-
-
-def _own_device(bundle: Bundle, *, share_graphs: bool, kv_cache: str, **for_qnn: Any) -> Device:
-    if bundle.manifest.provider == "cpu":
-        return CpuDevice(bundle, share_graphs=share_graphs, kv_cache=kv_cache)
-    from coordgen_rs.runtime.qnn.device import QnnDevice
-
-    return QnnDevice(bundle, **for_qnn)
-
-
-def _genai_device(folder: Any, *, share_graphs: bool, kv_cache: str, **_for_qnn: Any) -> Device:
-    from coordgen_rs.formats.genai.device import GenaiDevice
-
-    return GenaiDevice(folder, share_graphs=share_graphs, kv_cache=kv_cache)
-
-
-def _genie_device(folder: Any, *, soc: str | None, options: Any, **_for_others: Any) -> Device:
-    from coordgen_rs.formats.genie.device import GenieDevice
-
-    return GenieDevice(folder, soc=soc, options=options)
+def _imported(name: str) -> Any:
+    """The class of a dotted name in the package, whose module is imported now."""
+    module, _, class_name = name.rpartition(".")
+    return getattr(import_module(f"coordgen_rs.{module}"), class_name)
 
 
 KINDS = {
-    "genie": DirectoryKind(partial(_has, GENIE_CONFIG_NAME), _open_genie, _genie_device),
-    "genai pipeline": DirectoryKind(_is_pipeline, _open_pipeline, _genie_device),
-    "genai": DirectoryKind(partial(_has, GENAI_CONFIG_NAME), _open_genai, _genai_device),
-    "coordgen": DirectoryKind(lambda _: True, Bundle.open, _own_device, is_foreign=False),
+    "genie": DirectoryKind(
+        partial(_has, GENIE_CONFIG_NAME),
+        "formats.genie.folder.GenieFolder",
+        "formats.genie.device.GenieDevice",
+    ),
+    "genai pipeline": DirectoryKind(
+        _is_pipeline,
+        "formats.genie.pipeline.PipelineFolder",
+        "formats.genie.device.GenieDevice",
+    ),
+    "genai": DirectoryKind(
+        partial(_has, GENAI_CONFIG_NAME),
+        "formats.genai.folder.GenaiFolder",
+        "formats.genai.device.GenaiDevice",
+    ),
+    "coordgen": DirectoryKind(lambda _: True, "bundle.directory.Bundle"),
 }
 """By `Bundle.form`, in the order in which they are tried; ours is the last, and says what lacks."""
+
+_DEVICES = {"cpu": "runtime.cpu.device.CpuDevice", "qnn": "runtime.qnn.device.QnnDevice"}
+"""By `Device.provider`: what runs bundles of ours."""
+
+PROVIDERS = tuple(_DEVICES)

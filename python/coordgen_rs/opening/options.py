@@ -14,7 +14,7 @@ from coordgen_rs._core import PLAIN
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.options import Option, options_of, record
-from coordgen_rs.runtime.kv_cache import KV_FORMS
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.machine import most_threads
 from coordgen_rs.runtime.session import COMMITS
 
@@ -41,7 +41,8 @@ def _profile(name: str, value: object) -> object:
 
 
 def _provider(name: str, value: object) -> object:
-    from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
+    from coordgen_rs.opening.directory import PROVIDERS
+    from coordgen_rs.opening.provider import ProviderChoice
 
     arguments.of_type(name, value, str, ProviderChoice)
     return arguments.one_of(name, value, PROVIDERS) if isinstance(value, str) else value

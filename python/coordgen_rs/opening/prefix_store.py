@@ -13,7 +13,7 @@ import numpy as np
 from coordgen_rs.errors import OptionError
 from coordgen_rs.files.version import package_version
 from coordgen_rs.opening.options import OpenOptions, chosen_provider
-from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.machine import cpu_model
 from coordgen_rs.runtime.onnx_runtime import kernel_library
 from coordgen_rs.runtime.ort_session import OrtSession

@@ -1,25 +1,23 @@
 """Which provider of ONNX Runtime runs a bundle, and how: CPU, or Qualcomm's QNN.
 
 In: what a user asks for. Out: the device. A bundle is made for one provider (`Manifest.provider`),
-so asking for another is an error, raised before anything is loaded. What makes the device stands
-with the kinds of directories (`directory.py`).
+so asking for another is an error, raised before anything is loaded. Which class the device is
+stands with the kinds of directories (`directory.py`).
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import onnxruntime
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError, arguments
-from coordgen_rs.opening.directory import KINDS
+from coordgen_rs.opening.directory import KINDS, PROVIDERS, device_class, provider_class
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.device import Device
-from coordgen_rs.runtime.kv_cache import KV_FORMS
 
 if TYPE_CHECKING:
     from coordgen_rs.runtime.qnn.options import QnnOptions
-
-PROVIDERS = ("cpu", "qnn")
 
 
 @dataclass(frozen=True)
@@ -69,25 +67,19 @@ class ProviderChoice:
                 f"{bundle.shown} was made for {made_for}, not for {self.provider}"
                 + ("" if kind.is_foreign else advice)
             )
-        if made_for == "cpu":
-            self._check_nothing_for_qnn(bundle)
-        elif kv_cache != KV_FORMS[0]:
+        device: Any = device_class(bundle)
+        if device.is_host:
+            self._check_nothing_for_npus(bundle)
+            return cast(Device, device(bundle, share_graphs=share_graphs, kv_cache=kv_cache))
+        if kv_cache != KV_FORMS[0]:
             raise BundleError(
                 f"{bundle.shown} was made for {made_for}, but keys and values in {kv_cache} are "
                 "only for cpu"
             )
-        elif self.recompile and kind.is_foreign:
-            raise BundleError(f"{bundle.shown} holds no graphs that could be compiled again")
-        return kind.device(
-            bundle,
-            share_graphs=share_graphs,
-            kv_cache=kv_cache,
-            soc=self.soc,
-            options=self.options,
-            recompile=self.recompile,
-        )
+        npu = device(bundle, soc=self.soc, options=self.options, recompile=self.recompile)
+        return cast(Device, npu)
 
-    def _check_nothing_for_qnn(self, bundle: Bundle) -> None:
+    def _check_nothing_for_npus(self, bundle: Bundle) -> None:
         """Refuse what would be ignored.
 
         Raises:
@@ -108,11 +100,5 @@ class ProviderChoice:
         Raises:
             ProviderError: QNN is not installed, or cannot run here.
         """
-        found = [bundle.manifest.provider, onnxruntime.__version__]
-        if bundle.manifest.provider == "qnn":
-            from coordgen_rs.runtime.qnn.onnx_runtime import version
-            from coordgen_rs.runtime.qnn.options import QnnOptions
-
-            options = self.options or QnnOptions()
-            found += [*([] if options.on_cpu else [str(version())]), str(options)]
-        return found
+        own = provider_class(bundle.manifest.provider).conditions(self.options)
+        return [bundle.manifest.provider, onnxruntime.__version__, *own]

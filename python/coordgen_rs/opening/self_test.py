@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 from coordgen_rs._core import StepInputs
 from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
 from coordgen_rs.opening.directory import KINDS
-from coordgen_rs.runtime.expert_report import ExpertReport
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.session import StepCost
+from coordgen_rs.runtime.session import ExpertReport, StepCost
 from coordgen_rs.store.prefixes.prefix import SavedPrefix
 
 _NUM_TOKENS = 24

@@ -1,7 +1,9 @@
 """Forward passes: all blocks of a target run over buffers, each under a graph that is in memory.
 
 In: filled step inputs. Out: hidden states for the head, and keys and values in their
-slots; nothing is committed. The switcher decides which graphs are in memory (`_core.Switcher`).
+slots; nothing is committed. The switcher decides which graphs are in memory, and loads them
+(`_core.Switcher`); prompts, passes and runs are begun here, and cancelled where an exception ends
+them.
 """
 
 from collections.abc import Iterator
@@ -13,18 +15,15 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, Switcher
 from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
-from coordgen_rs.runtime.blocks import GraphName
-from coordgen_rs.runtime.buffers import Buffers
-from coordgen_rs.runtime.device import Device
+from coordgen_rs.runtime.device import Buffers, Device, GraphName
 from coordgen_rs.runtime.session import GapWork
-from coordgen_rs.runtime.switching import one_pass, running
 
 
 class Forward:
     """Buffers for all widths, and the passes over them.
 
     Args:
-        device: Holds blocks and cache.
+        device: Runs the blocks.
 
     Attributes:
         steps: Buffers for decode steps, by number of rows.
@@ -33,7 +32,7 @@ class Forward:
 
     def __init__(self, device: Device) -> None:
         manifest = device.bundle.manifest
-        self._device, self._blocks, self._cache = device, device.blocks, device.cache
+        self._device, self._cache = device, device.cache
         self._embedding = None if device.reads_tokens else device.bundle.embedding()
         self._per_layer = device.bundle.per_layer_embedding()
         self._states = device.cache.states
@@ -76,7 +75,7 @@ class Forward:
     def commit_states(self, rows: NDArray[np.intp], start: int) -> None:
         """Keep what the last block has given for rows of the last run, which are committed."""
         if self._kept is not None and self._last is not None:
-            given = self._blocks.hidden_out(self._last)[0]
+            given = self._device.hidden_out(self._last)[0]
             self._kept[start : start + len(rows)] = given[rows]
 
     def forget_states(self, length: int) -> None:
@@ -93,13 +92,13 @@ class Forward:
         is_step = self.steps.get(buffers.rows) is buffers
         graph: GraphName = "decode" if is_step else "prefill"
         with self._run(buffers, reads=True):
-            for block in range(len(self._blocks)):
-                self._blocks.run(block, graph, buffers)
+            for block in range(self._device.num_blocks):
+                self._device.run(block, graph, buffers)
 
     def run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
         """Run one block alone, over buffers that are filled with a chain; to be measured."""
         with self._run(buffers, reads=buffers.rows > max(self.steps)):
-            self._blocks.run(block, graph, buffers)
+            self._device.run(block, graph, buffers)
 
     def run_chunk(self, token_ids: NDArray[np.uint32], switcher: Switcher) -> None:
         """Run a chunk of a prompt, each block under its loaded graph: G2 in several pieces."""
@@ -109,27 +108,31 @@ class Forward:
             piece.write_index[0] = self._cache.length + first
             piece.show_part(first, len(token_ids))
         with self._run(self.chunk, reads=True), one_pass(switcher):
-            for block in range(len(self._blocks)):
+            for block in range(self._device.num_blocks):
                 with running(switcher, block) as graph:
                     if graph == "prefill":
-                        self._blocks.run(block, graph, self.chunk)
+                        self._device.run(block, graph, self.chunk)
                     else:
                         for _, piece in pieces:
-                            self._blocks.run(block, graph, piece)
+                            self._device.run(block, graph, piece)
 
-    def run_step(self, inputs: StepInputs, switcher: Switcher, gap_work: GapWork) -> None:
-        """Run a decode step whose inputs are filled."""
+    def run_step(self, inputs: StepInputs, switcher: Switcher, gap_work: GapWork) -> Buffers:
+        """Run a decode step whose inputs are filled; its buffers, which the head reads."""
         buffers = self.steps[inputs.rows]
         self._embed(buffers)
         with self._run(buffers, reads=False):
             if switcher.is_streaming:
                 with one_pass(switcher):
-                    for block in range(len(self._blocks)):
+                    for block in range(self._device.num_blocks):
                         with running(switcher, block, gap_work) as graph:
-                            self._blocks.run(block, graph, buffers)
+                            self._device.run(block, graph, buffers)
             else:
-                for block in range(len(self._blocks)):
-                    self._run_block(block, switcher.step_graph(block), buffers)
+                for block in range(self._device.num_blocks):
+                    if switcher.step_graph(block) == "decode":
+                        self._device.run(block, "decode", buffers)
+                    else:
+                        self._run_wide(block, buffers)
+        return buffers
 
     @contextmanager
     def _run(self, buffers: Buffers, *, reads: bool) -> Iterator[None]:
@@ -142,23 +145,12 @@ class Forward:
         if self._states is not None:
             self._states.after_run(self._cache.length)
 
-    def _run_block(self, block: int, graph: GraphName, buffers: Buffers) -> None:
-        """Run a block over a decode step, under G1 if its G2 could not be loaded."""
-        if graph == "decode":
-            self._blocks.run(block, graph, buffers)
-            return
+    def _run_wide(self, block: int, buffers: Buffers) -> None:
+        """Run a block over a decode step under G1, as its G2 could not be loaded."""
         wide = self._wide_step
-        rows = slice(buffers.rows)
-        wide.write_index[:] = buffers.write_index
-        wide.input_ids[rows], wide.position_ids[rows] = buffers.input_ids, buffers.position_ids
-        wide.hidden[block % 2][:, rows] = buffers.hidden[block % 2]
-        for name, array in buffers.by_row.items():
-            wide.by_row[name][:, :, rows] = array
-        for name, array in (buffers.path or {}).items():
-            (wide.path or {})[name][:] = array
-        self._blocks.run(block, graph, wide)
-        result = (block + 1) % 2
-        buffers.hidden[result][:] = wide.hidden[result][:, rows]
+        buffers.give(wide, block)
+        self._device.run(block, "prefill", wide)
+        buffers.take(wide, block)
 
     @cached_property
     def _wide_step(self) -> Buffers:
@@ -185,3 +177,63 @@ class Forward:
         positions = buffers.position_ids
         for name, table in self._rotations.items():
             table.take(positions, axis=0, out=buffers.by_row[name][0, 0], mode="clip")
+
+
+@contextmanager
+def reading(switcher: Switcher, num_tokens: int) -> Iterator[None]:
+    """Read a prompt within this block; after an exception, what is in memory stays usable.
+
+    Raises:
+        MemoryBudgetError: The budget is too small; the message says how much is needed.
+    """
+    with cancelled_by_errors(switcher):
+        switcher.begin(num_tokens)
+        yield
+
+
+@contextmanager
+def one_pass(switcher: Switcher) -> Iterator[None]:
+    """Run all blocks once within this block, in order, each within `running`.
+
+    Raises:
+        BlockLoadError: A block that streaming starts with cannot be loaded.
+    """
+    with cancelled_by_errors(switcher):
+        switcher.begin_pass()
+        yield
+
+
+@contextmanager
+def running(switcher: Switcher, block: int, gap_work: GapWork = None) -> Iterator[GraphName]:
+    """Wait until a block may run, and keep its graph in memory within this block.
+
+    Args:
+        switcher: Loads it.
+        block: Its number.
+        gap_work: Called repeatedly until the block may run, or it returns False.
+
+    Raises:
+        BlockLoadError: The block has no graph, and none will come.
+    """
+    graph = switcher.try_enter(block)
+    while graph is None and gap_work is not None and gap_work():
+        graph = switcher.try_enter(block)
+    if graph is None:
+        graph = switcher.enter(block)
+    try:
+        yield graph
+    finally:
+        switcher.leave()
+
+
+@contextmanager
+def cancelled_by_errors(switcher: Switcher) -> Iterator[None]:
+    """Cancel if an exception ends the block, which also holds what begins the work.
+
+    A signal's handler may raise just as that returns.
+    """
+    try:
+        yield
+    except BaseException:
+        switcher.cancel()
+        raise

@@ -1,8 +1,7 @@
 """The `Session` of a bundle in ONNX Runtime: prompts in chunks, steps, commits, on one device."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Literal, Self
 from weakref import WeakSet
 
@@ -15,18 +14,12 @@ from coordgen_rs.errors import (
     DeviceLostError,
     OptionError,
     SessionClosedError,
-    ShapeError,
-    arguments,
 )
-from coordgen_rs.runtime.buffers import Buffers
-from coordgen_rs.runtime.cached_session import CachedSession, turn_of
-from coordgen_rs.runtime.device import CpuDevice, Device
-from coordgen_rs.runtime.expert_report import ExpertReport
-from coordgen_rs.runtime.forward import Forward
-from coordgen_rs.runtime.head import Head
+from coordgen_rs.runtime.caches.tokens import CachedSession, turn_of
+from coordgen_rs.runtime.device import Buffers, Device
+from coordgen_rs.runtime.forward import Forward, cancelled_by_errors, reading
 from coordgen_rs.runtime.onnx_runtime import set_threads
-from coordgen_rs.runtime.session import OnLogits, OnRead, Session, StepCost
-from coordgen_rs.runtime.switching import cancelled_by_errors, reading
+from coordgen_rs.runtime.session import ExpertReport, OnLogits, OnRead, Session, StepCost
 
 
 class OrtSession(CachedSession):
@@ -45,9 +38,7 @@ class OrtSession(CachedSession):
         costs: What the blocks cost, for plans; None estimates them from their sizes.
 
     Attributes:
-        device: The `device` argument.
-        blocks: The device's blocks.
-        head: The head of all decode widths.
+        device: The `device` argument: its blocks and its head.
         forward: The passes over the blocks.
         switcher: Decides which graphs of the blocks are in memory.
         dependents: Sessions that read what this one has computed; closed with it.
@@ -75,42 +66,33 @@ class OrtSession(CachedSession):
         costs: Sequence[BlockCost] | None = None,
     ) -> None:
         self.threads = set_threads(threads)
-        super().__init__(device.bundle, device.cache)
-        self.device, self.blocks = device, device.blocks
+        super().__init__(device.bundle, device.cache, device.allowed_commits)
+        self.device = device
         self.forward = Forward(device)
         manifest = self.bundle.manifest
         costs = costs or guessed_costs(manifest)
         graphs_budget = memory_budget
-        self._experts = device.experts if isinstance(device, CpuDevice) else None
         self.dependents = WeakSet[Session]()
-        if memory_budget is not None and isinstance(device, CpuDevice):
+        if memory_budget is not None:
             graphs_budget = device.graphs_within(memory_budget, costs)
         self.switcher = Switcher(
-            self.blocks,
+            device,
             costs,
             manifest.prefill_rows,
             manifest.decode_rows,
-            is_shared=self.blocks.is_shared,
+            is_shared=device.is_shared,
             strategy=switch,
             memory_budget=graphs_budget,
         )
         self._closed: SessionClosedError | DeviceLostError | None = None
         if preload and memory_budget is None:
             self.switcher.ensure("prefill", "decode")
-        self.head: Head = self.load_head()
+        device.load_head()
         self.select(manifest.decode_widths)
 
     def expert_report(self) -> ExpertReport | None:
         """What was asked of experts so far; None without any, or without a memory budget."""
-        return None if self._experts is None else self._experts.report()
-
-    def load_head(self) -> Head:
-        """Load a head for all decode widths; it reads the hidden states of steps.
-
-        Raises:
-            BundleError, ProviderError: It cannot be loaded; the message names the file.
-        """
-        return self.device.load_head(list(self.forward.steps.values()))
+        return self.device.expert_report()
 
     def select(self, widths: Sequence[int], costs: Sequence[StepCost] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.
@@ -128,14 +110,6 @@ class OrtSession(CachedSession):
         self.step_costs = costs
         self.step_inputs = tuple(steps[rows].inputs for rows in widths)
         self.forward.cut_chunk(widths[-1])
-
-    @property
-    def allowed_commits(self) -> Sequence[str]:
-        """Ways to commit that are allowed."""
-        return self.device.allowed_commits
-
-    def _read(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
-        return self.prefill(token_ids)
 
     def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
         self.forward.commit_states(rows, start)
@@ -171,12 +145,7 @@ class OrtSession(CachedSession):
             DeviceLostError: The device failed, now or earlier: the session is closed.
             SessionClosedError: The session was closed.
         """
-        token_ids = arguments.token_ids("prefill", token_ids, self.vocab_size)
-        if self.length + len(token_ids) > self.capacity:
-            raise ShapeError(
-                f"{self.length} committed and {len(token_ids)} new tokens exceed the capacity of "
-                f"{self.capacity}"
-            )
+        token_ids = self._readable(token_ids)
         has_budget = self.switcher.memory_budget is not None
         states, report = self.cache.states, None
         cut = turn_of(self, len(token_ids)) - self.length
@@ -187,7 +156,7 @@ class OrtSession(CachedSession):
                 if number and states is not None:
                     states.keep_turn(self.length)
                 done = len(parts[0]) if number else 0
-                told = None if on_read is None else partial(_told_behind, on_read, done)
+                told = None if on_read is None else lambda read, done=done: on_read(done + read)
                 if has_budget or (graphs == "both" and not self.switcher.keeps_both):
                     report = self._prefill_switching(part, on_logits, told) or report
                 else:
@@ -254,8 +223,8 @@ class OrtSession(CachedSession):
     def _chunk_logits(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
         """The first rows of the last run's logits, in parts."""
         if self.forward.steps.get(buffers.rows) is buffers:
-            return iter([self.head.step(buffers.rows)[:num_rows]])
-        return self.head.chunk(self.forward.chunk, num_rows)
+            return iter([self.device.logits(buffers, 0, buffers.rows)[:num_rows]])
+        return self.device.chunk_logits(self.forward.chunk, num_rows)
 
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Run the decode graph that `inputs` belongs to.
@@ -273,13 +242,13 @@ class OrtSession(CachedSession):
         """
         with self.open_device():
             self._written = self._run_at = self.length  # until all of it is
-            before = None if self._experts is None else self._experts.num_read
-            self.forward.run_step(inputs, self.switcher, self.gap_work)
-            if self._experts is not None:
-                inputs.experts_read = self._experts.read_since(before)
+            before = self.device.experts_read()
+            buffers = self.forward.run_step(inputs, self.switcher, self.gap_work)
+            if before is not None and (now := self.device.experts_read()) is not None:
+                inputs.experts_read = float(now[0] - before[0]), float(now[1] - before[1])
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]
-            return self.head.step(inputs.rows)
+            return self.device.logits(buffers, 0, buffers.rows)
 
     def __enter__(self) -> Self:
         return self
@@ -292,16 +261,11 @@ class OrtSession(CachedSession):
         self._close(SessionClosedError("the session is closed"))
 
     def _close(self, reason: SessionClosedError | DeviceLostError) -> None:
+        self._closed = self._closed or reason  # first: an interrupt may leave the rest undone
         self.switcher.close()
-        for block in range(len(self.blocks)):
-            self.blocks.release(block, "prefill")
-            self.blocks.release(block, "decode")
-        self.head.release()
         for dependent in list(self.dependents):
             dependent.close()
-        if self._experts is not None:
-            self._experts.close()
-        self._closed = self._closed or reason
+        self.device.close()
 
     @contextmanager
     def open_device(self) -> Iterator[None]:
@@ -318,11 +282,6 @@ class OrtSession(CachedSession):
         except DeviceLostError as error:
             self._close(DeviceLostError(f"the session is closed: {error}"))
             raise
-
-
-def _told_behind(on_read: Callable[[int], None], before: int, num_read: int) -> None:
-    """Tell of a prompt's part how much of the whole was read."""
-    on_read(before + num_read)
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:

@@ -1,13 +1,17 @@
 """What generation needs from a target: the `Session` protocol."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.errors import OptionError, arguments
+
+if TYPE_CHECKING:
+    from coordgen_rs._core import ExpertStore
 
 COMMITS = ("auto", "canonical", "compact")
 """Ways to commit drafts; `auto` chooses by what was measured."""
@@ -28,6 +32,58 @@ class StepCost(NamedTuple):
     per_token: float
     experts: float = 0.0
     per_expert: float = 0.0
+
+
+@dataclass(frozen=True)
+class ExpertReport:
+    """What was asked of experts, and what of it had to be read.
+
+    Attributes:
+        asked: Experts that layers have chosen, each once in a run of the layer.
+        misses: Those of them that were not in memory.
+        read_bytes: Bytes that were read, ahead or not.
+        waited_s: Seconds in which layers waited for reads.
+        ahead: Experts that were read ahead, or in part.
+        ahead_used: Those of them that were chosen.
+        ahead_wasted: Those of them that were dropped before.
+        wasted_bytes: Bytes that were read of these.
+        held_bytes: Bytes of experts in memory, now.
+    """
+
+    asked: int
+    misses: int
+    read_bytes: int
+    waited_s: float
+    ahead: int
+    ahead_used: int
+    ahead_wasted: int
+    wasted_bytes: int
+    held_bytes: int
+
+    @classmethod
+    def of(cls, store: "ExpertStore") -> Self:
+        """What a store has done so far."""
+        told = store.report()
+        return cls(waited_s=told.pop("waited_us") / 1e6, **told)
+
+    def since(self, before: "ExpertReport") -> "ExpertReport":
+        """What came of it after `before`."""
+        held = {"held_bytes": self.held_bytes}
+        counts = {name: count - getattr(before, name) for name, count in asdict(self).items()}
+        return ExpertReport(**(counts | held))
+
+    def __str__(self) -> str:
+        """The figures that people ask for first, on one line."""
+        share = 100 * self.misses / self.asked if self.asked else 0.0
+        return (
+            f"{self.asked:,} asked for, {share:.1f} % of them not in memory; "
+            f"{self.read_bytes / 1e9:.2f} GB read, {self.waited_s:.2f} s waited; "
+            f"{self.ahead:,} read ahead, {self.ahead_used:,} of them used"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures under the names that `coordgen generate --json` prints."""
+        return asdict(self) | {"waited_s": round(self.waited_s, 6)}
 
 
 OnLogits = Callable[[NDArray[np.float32]], None] | None

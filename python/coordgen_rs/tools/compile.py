@@ -19,6 +19,7 @@ from pathlib import Path
 
 import onnxruntime
 
+from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import (
     MANIFEST_NAME,
@@ -30,7 +31,7 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.opening.directory import KINDS, open_bundle
 from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session, version
-from coordgen_rs.runtime.qnn.options import QnnOptions, Soc, soc_named
+from coordgen_rs.runtime.qnn.options import QnnOptions, soc_named
 from coordgen_rs.store.files import locked, unfinished_directory, write_file
 
 Progress = Callable[[str, int, int], None]

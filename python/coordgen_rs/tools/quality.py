@@ -29,7 +29,8 @@ from coordgen_rs.convert.qnn.report import Likeness
 from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.runtime.device import CpuDevice, Device
+from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.device import Device
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice

@@ -20,7 +20,7 @@ from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from families import (
     compare,
     needs_transformers,

@@ -35,7 +35,7 @@ CONFIGS = {
     "model has no field context_length": {"context_length": None},
     r"model\.vocab_size is str": {"vocab_size": "many"},
     "its config a vocabulary of 7": {"vocab_size": 7, "eos_token_id": 1, "bos_token_id": 1},
-    "eos_token_id holds 'end'": {"eos_token_id": "end"},
+    r"eos_token_id is \['end'\]": {"eos_token_id": "end"},
     "is not in the vocabulary": {"eos_token_id": [10**6]},
     "head_size|unlike its config": {"decoder__head_size": 3},
     "lacks the input 'past_key_values.9.key'": {"decoder__num_hidden_layers": 10},
@@ -188,7 +188,7 @@ def test_missing_and_damaged_files(folder):
     (folder / CONFIG_NAME).write_text("{")
     refuse(folder, "not valid JSON")
     (folder / CONFIG_NAME).write_text("[]")
-    refuse(folder, "does not describe a model")
+    refuse(folder, "does not hold an object")
 
 
 @pytest.mark.parametrize("cut", range(0, 20_000, 1_777))

@@ -11,9 +11,8 @@ import pytest
 from answers import tokens_of
 from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, plain
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, ProviderError
-from coordgen_rs.formats.genie import blocks as blocks_module
 from coordgen_rs.formats.genie import device as device_module
-from coordgen_rs.formats.genie.binary.file import read_binary
+from coordgen_rs.formats.genie.binary import read_binary
 from coordgen_rs.formats.genie.device import GenieDevice
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -127,7 +126,7 @@ def test_parts_of_a_chunk_see_each_other(session, prompt):
     for row in range(8):
         piece = forward.chunk.part(row, 1)
         piece.write_index[0] = row
-        session.blocks.run(0, "decode", piece)
+        session.device.run(0, "decode", piece)
     session.cache.commit(np.arange(8, dtype=np.uint32))
     forward.cut_chunk(session.widths[-1])
     pairs = zip(expected, session.cache.copied(8), strict=True)
@@ -209,8 +208,8 @@ def test_several_graphs_in_a_binary_share_it_on_a_device_and_are_refused_here(wr
         asked.append(entries.pop("ep.share_ep_contexts"))
         return qnn_session(path, soc, options, entries, content)
 
-    monkeypatch.setattr(blocks_module, "is_emulator", lambda: False)
-    monkeypatch.setattr(blocks_module, "qnn_session", load)
+    monkeypatch.setattr(device_module, "is_emulator", lambda: False)
+    monkeypatch.setattr(device_module, "qnn_session", load)
     session = OrtSession(GenieDevice(bundle))
     assert asked == ["1", "1"]  # each graph once, though the wide one is for chunks, too
     assert session.switcher.keeps_both

@@ -35,11 +35,9 @@ from coordgen_rs.errors import (
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn import onnx_runtime as qnn
-from coordgen_rs.runtime.qnn.blocks import QnnBlocks
-from coordgen_rs.runtime.qnn.buffers import QnnBuffers
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
-from coordgen_rs.runtime.qnn.options import QnnOptions, soc_named
+from coordgen_rs.runtime.qnn.options import soc_named
 from coordgen_rs.tools.check import check
 from coordgen_rs.tools.compile import compile_bundle
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle
@@ -89,23 +87,19 @@ def test_every_way_to_commit_gives_the_tokens_of_plain(session_on, name, soc):
 
 def test_extreme_values_of_unseen_rows_change_nothing(session):
     """Their slots are masked; with other zero points they would disturb whole columns."""
-    bundle, target = session.bundle, session.bundle.manifest.qnn
-    model, widths = bundle.manifest.model, bundle.manifest.widths
-    slots = dict.fromkeys(widths, bundle.manifest.slots)
-    outputs = []
+    bundle, outputs = session.bundle, []
     for extreme in (0, 255, 1, 254):
-        cache = IntegerCache(target.caches, model.num_kv_heads, model.head_dim, slots)
-        for pair in cache.past(8):
+        device = QnnDevice(bundle)
+        for pair in device.cache.past(8):
             for array in pair:
                 array[:, :, 5:] = extreme
-        blocks = QnnBlocks(bundle, soc_named(target.soc), cache, QnnOptions())
-        blocks.load(0, "decode")
-        buffers = QnnBuffers.of_rows(8, bundle, target)
+        device.load(0, "decode")
+        buffers = device.buffers(8)
         buffers.inputs.fill_chain(np.arange(8, dtype=np.uint32), 5)
         buffers.write_index[0] = 5
         buffers.hidden[0][0] = bundle.embedding()[np.arange(8)]
-        blocks.run(0, "decode", buffers)
-        outputs.append(blocks.hidden_out(buffers).copy())
+        device.run(0, "decode", buffers)
+        outputs.append(device.hidden_out(buffers).copy())
     assert all(np.array_equal(outputs[0], other) for other in outputs[1:])
 
 
@@ -124,7 +118,7 @@ def test_every_strategy_gives_the_same_tokens(session, two_blocks, strategy):
     for _ in range(2):  # there, and back again
         steps = generate(switched, prompt, max_new_tokens=8)
         assert tokens_of(steps) == expected
-    held = {switched.blocks.is_loaded(block, "prefill") for block in range(2)}
+    held = {switched.device.is_loaded(block, "prefill") for block in range(2)}
     assert held == {strategy in ("resident", "auto")} or strategy in ("auto", "single")
 
 
@@ -134,7 +128,7 @@ from pathlib import Path
 from coordgen_rs import Bundle
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
-blocks = OrtSession(QnnDevice(Bundle.open(sys.argv[1])), preload=False).blocks
+blocks = OrtSession(QnnDevice(Bundle.open(sys.argv[1])), preload=False).device
 for number in range(24):
     blocks.load(0, "decode")
     blocks.release(0, "decode")
@@ -158,18 +152,18 @@ def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_bloc
     prompt = np.random.default_rng(4).integers(3, 500, 40).astype(np.uint32)
     expected = tokens_of(plain(session, prompt, max_new_tokens=8))
     switched = OrtSession(QnnDevice(two_blocks), preload=False, switch="sync")
-    real = QnnBlocks.load
+    real = QnnDevice.load
 
-    def refuse_one(blocks, block, graph):
+    def refuse_one(device, block, graph):
         if (block, graph) == (1, "decode"):
             raise ProviderError("out of memory")
-        real(blocks, block, graph)
+        real(device, block, graph)
 
-    monkeypatch.setattr(QnnBlocks, "load", refuse_one)
+    monkeypatch.setattr(QnnDevice, "load", refuse_one)
     stats = Stats()
     steps = generate(switched, prompt, max_new_tokens=8, stats=stats)
     assert tokens_of(steps) == expected
-    assert not switched.blocks.is_loaded(1, "decode")
+    assert not switched.device.is_loaded(1, "decode")
 
 
 def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
@@ -181,7 +175,7 @@ def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
     switched = OrtSession(QnnDevice(two_blocks), memory_budget=largest)
     steps = generate(switched, prompt, max_new_tokens=4)
     assert tokens_of(steps) == expected
-    assert sum(switched.blocks.is_loaded(block, "decode") for block in range(2)) < 2
+    assert sum(switched.device.is_loaded(block, "decode") for block in range(2)) < 2
 
 
 def test_closing_early_leaves_exactly_the_committed_tokens(session, prompt):

@@ -52,7 +52,7 @@ def test_another_version_or_chip_makes_it_stale(bundle, measured):
 
 
 def test_on_a_device_a_block_takes_what_its_binaries_do(bundle, monkeypatch):
-    monkeypatch.setattr("coordgen_rs.tools.profiling.memory.is_emulator", lambda: False)
+    monkeypatch.setattr("coordgen_rs.runtime.qnn.device.is_emulator", lambda: False)
     sizes, how = block_bytes(bundle, 1, ProviderChoice())
     for graph, rows in (("prefill", 32), ("decode", 8)):
         binaries = [next(bundle.path.glob(f"block_0{n}.{rows}.*.bin")) for n in range(2)]

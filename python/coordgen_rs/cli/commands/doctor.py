@@ -23,7 +23,7 @@ from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.opening.costs import machine_facts
-from coordgen_rs.opening.directory import open_bundle, unconverted
+from coordgen_rs.opening.directory import open_bundle, provider_class, unconverted
 from coordgen_rs.opening.session import recorded_self_test
 from coordgen_rs.runtime.machine import cpu_features, memory_bytes
 from coordgen_rs.runtime.onnx_runtime import kernel_library
@@ -211,15 +211,12 @@ def _place(is_emulator: bool) -> str:
 
 
 def _qnn_facts() -> dict[str, Any]:
+    device = provider_class("qnn")
     try:
-        from coordgen_rs.runtime.qnn import onnx_runtime as qnn
-
-        qnn.check_available()
-        installed = qnn.version()
+        installed = device.installed()
     except ProviderError as error:
         return {"version": None, "is_emulator": None, "problem": str(error)}
-    text = f"onnxruntime-qnn {installed.provider}, QNN {installed.qnn}"
-    return {"version": text, "is_emulator": qnn.is_emulator(), "problem": None}
+    return {"version": installed, "is_emulator": device.is_emulator(), "problem": None}
 
 
 def _version(package: str) -> str:

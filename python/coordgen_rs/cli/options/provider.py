@@ -3,9 +3,9 @@
 import argparse
 
 from coordgen_rs.cli.options import option
+from coordgen_rs.opening.directory import PROVIDERS
 from coordgen_rs.opening.options import OPENING
-from coordgen_rs.opening.provider import PROVIDERS, ProviderChoice
-from coordgen_rs.runtime.qnn.options import parse_options
+from coordgen_rs.opening.provider import ProviderChoice
 
 QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[]).help(
     "an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
@@ -31,7 +31,9 @@ def chosen(options: argparse.Namespace) -> ProviderChoice:
     Raises:
         OptionError: An option of QNN is unknown or has a wrong value.
     """
-    qnn_options = parse_options(options.qnn_option)
+    from coordgen_rs.runtime.qnn.options import parse_options
+
+    qnn_options = parse_options(options.qnn_option) if options.qnn_option else None
     return ProviderChoice(options.provider, options.soc, qnn_options, options.recompile)
 
 

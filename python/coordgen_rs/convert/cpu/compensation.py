@@ -44,7 +44,7 @@ from coordgen_rs.convert.rounding import RoundInput, compensated, spreading
 from coordgen_rs.convert.texts import by_text, check_finite, first_states
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import HashedFile
-from coordgen_rs.runtime.kv_cache import KV_FORMS, row_bytes
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, row_bytes
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 _Array = NDArray[np.float32]

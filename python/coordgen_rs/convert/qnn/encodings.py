@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import CacheEncodings, QnnTarget
 from coordgen_rs.convert.families.config.model import ModelConfig
@@ -20,7 +21,6 @@ from coordgen_rs.convert.qnn.graph import (
     masked_scores_name,
     scores_name,
 )
-from coordgen_rs.runtime.qnn.options import Soc
 
 CacheType = Literal["uint8", "uint16"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from coordgen_rs.errors import BundleError
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import file_errors_as, read_json
+from coordgen_rs.files.json_text import file_errors_as
 from coordgen_rs.files.typed_json import parse
+from coordgen_rs.formats.files import read_object, token_ids
 
-_MOST_BYTES = 16 << 20
 _CPU = ("cpu", "cpuexecutionprovider")
 _OTHER_MODELS = ("encoder", "embedding", "vision", "speech", "joiner", "vad")
 """Parts of a config that say that the decoder alone does not make the model."""
@@ -69,9 +69,8 @@ class GenaiConfig:
 
     @property
     def end_token_ids(self) -> list[int]:
-        """Tokens that end an answer."""
-        ends: Any = self.eos_token_id
-        return list(ends) if isinstance(ends, list) else [ends]
+        """Tokens that end an answer; raises BundleError if they are none."""
+        return token_ids("eos_token_id", self.eos_token_id)
 
 
 def read_config(path: Path) -> GenaiConfig:
@@ -81,9 +80,7 @@ def read_config(path: Path) -> GenaiConfig:
         BundleError: It is missing or malformed, or is for a model that cannot run here; the
             message names the file, and the field or the reason.
     """
-    with file_errors_as(BundleError, path):
-        document = read_json(path, most_bytes=_MOST_BYTES)
-    model = document.get("model") if isinstance(document, dict) else None
+    model = read_object(path).get("model")
     if not isinstance(model, dict):
         raise BundleError(f"{path} does not describe a model")
     _refuse_other_models(path, model)
@@ -129,9 +126,7 @@ def _check(path: Path, config: GenaiConfig) -> None:
         raise BundleError(
             f"{path}: decoder.filename is {name!r:.60}, which is not a plain file name"
         )
-    for token in config.end_token_ids:
-        if not isinstance(token, int) or isinstance(token, bool):
-            raise BundleError(f"{path}: eos_token_id holds {token!r:.60}, expected token ids")
+    token_ids(f"{path}: eos_token_id", config.eos_token_id)
     names = (config.decoder.inputs, config.decoder.outputs)
     for pattern in (
         names[0].past_key_names,

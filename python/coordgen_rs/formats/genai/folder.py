@@ -5,14 +5,13 @@ and the graph. The contents of weight files are not read: a folder holds no chec
 them with. What is run is made of the graph in `device.py`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import (
     SCHEMA_VERSION,
     BlockFiles,
@@ -26,7 +25,13 @@ from coordgen_rs.bundle.manifest import (
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.formats.files import check_sizes, check_tokens, read_content, record_of
+from coordgen_rs.formats.files import (
+    ForeignFolder,
+    check_sizes,
+    check_tokens,
+    read_content,
+    record_of,
+)
 from coordgen_rs.formats.genai.config import GenaiConfig, read_config
 
 if TYPE_CHECKING:
@@ -40,7 +45,7 @@ _MOST_CONTEXT = 4096
 
 
 @dataclass(frozen=True)
-class GenaiFolder(Bundle):
+class GenaiFolder(ForeignFolder):
     """An opened folder.
 
     Attributes:
@@ -50,8 +55,6 @@ class GenaiFolder(Bundle):
     config: GenaiConfig
 
     form = "genai"
-    has_checksums = False
-    tokenizer_config = "tokenizer_config.json"
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -98,13 +101,6 @@ class GenaiFolder(Bundle):
         if len(found) > 1 or not found <= {self.path.resolve(), graph.resolve().parent}:
             raise BundleError(f"{graph}: its weights are links to files elsewhere")
         return found.pop()
-
-    def identity(self) -> bytes:
-        """Same as in `Bundle`; hashes of config, graph and tokenizer, and sizes of weight files."""
-        return self.manifest.to_json().encode()
-
-    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Does nothing: the folder says nothing of its files' contents."""
 
 
 def _read_graph(path: Path, config: GenaiConfig) -> "tuple[DecoderGraph, bytes]":

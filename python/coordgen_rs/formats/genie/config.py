@@ -1,7 +1,7 @@
 """genie_config.json: what Genie is told of a model.
 
 In: the path of such a file. Out: a `GenieConfig`, checked for types and for what can run here: one
-decoder in context binaries for HTP. How its graphs look stands in the binaries (`binary/file.py`).
+decoder in context binaries for HTP. How its graphs look stands in the binaries (`binary.py`).
 Fields that only tune Genie itself (threads, sampling, the drafting of its dialog) are not read.
 """
 
@@ -17,7 +17,7 @@ from coordgen_rs.errors import BundleError
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import file_errors_as
 from coordgen_rs.files.typed_json import parse
-from coordgen_rs.formats.files import read_object
+from coordgen_rs.formats.files import read_object, token_ids
 
 _DIALOGS = ("basic", "ssd-q1", "lade")
 """Dialogs of one target model; how Genie itself drafts in them does not matter."""
@@ -172,18 +172,6 @@ def read_config(path: Path) -> GenieConfig:
         config = parse(_Dialog, _with_underscores(dialog), "dialog")
     _check_model(path, config)
     return _config(path, config)
-
-
-def token_ids(what: str, value: object) -> list[int]:
-    """The tokens of a field that is one token or several.
-
-    Raises:
-        BundleError: They are none; the message begins with `what`.
-    """
-    found: list[Any] = value if isinstance(value, list) else [value]
-    if any(not isinstance(token, int) or isinstance(token, bool) for token in found):
-        raise BundleError(f"{what} is {found!r:.60}, expected token ids")
-    return found
 
 
 def _with_underscores(value: Any) -> Any:

@@ -14,20 +14,23 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rotation
 from coordgen_rs.bundle.directory import GENIE_CONFIG_NAME as CONFIG_NAME
-from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.formats.genie.binary.described import compared, described
-from coordgen_rs.formats.genie.binary.file import can_read, read_binary
-from coordgen_rs.formats.genie.binary.metadata import GenieMetadata, read_metadata
-from coordgen_rs.formats.genie.binary.tensors import BinaryFacts, GraphFacts
+from coordgen_rs.formats.files import ForeignFolder
+from coordgen_rs.formats.genie.binary import can_read, read_binary
 from coordgen_rs.formats.genie.config import GenieConfig, read_config
-from coordgen_rs.formats.genie.lookup import read_lookup
 from coordgen_rs.formats.genie.manifest import manifest_of, target_of
+from coordgen_rs.formats.genie.metadata import (
+    GenieMetadata,
+    compared,
+    described,
+    read_metadata,
+)
 from coordgen_rs.formats.genie.model import GenieModel, choose_model
+from coordgen_rs.formats.genie.tensors import BinaryFacts, GraphFacts
 
 
 @dataclass(frozen=True)
-class GenieFolder(Bundle):
+class GenieFolder(ForeignFolder):
     """An opened bundle of Genie.
 
     Attributes:
@@ -43,8 +46,6 @@ class GenieFolder(Bundle):
     num_graphs: dict[str, int]
 
     form = "genie"
-    has_checksums = False
-    tokenizer_config = "tokenizer_config.json"
 
     @classmethod
     def open(cls, path: str | Path) -> Self:
@@ -65,25 +66,40 @@ class GenieFolder(Bundle):
         graphs = _graphs(directory, config, metadata, binaries)
         return cls(**opened(directory, CONFIG_NAME, config, metadata, binaries, graphs))
 
-    def identity(self) -> bytes:
-        """Same as in `Bundle`; hashes of config and tokenizer, and sizes of the binaries."""
-        return self.manifest.to_json().encode()
-
-    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
-        """Does nothing: the bundle says nothing of its files' contents."""
-
     def shares(self, file: str) -> bool:
         """Whether a binary holds several graphs, or nobody could look."""
         return self.num_graphs.get(file, 2) > 1
 
     def embedded_rows(self) -> Callable[[NDArray[np.int64]], NDArray[Any]]:
-        """A function from token ids to their rows of the embedding, as the first graph reads them.
+        """A function from token ids `(rows,)` to what the first graph reads of the embedding.
+
+        The embedding is a file with a row per token; only the rows in use are read of it.
 
         Raises:
-            BundleDamagedError: The embedding's file cannot be mapped.
-            BundleError: It is of an unknown type, or there is none.
+            BundleDamagedError: The file is missing, cannot be mapped, or is of another size.
+            BundleError: The config names no such file, or it holds other numbers than float32.
         """
-        return read_lookup(self.path, self.config, self.model)
+        entry, encoding, size = self.config.embedding, self.model.embedded, self.model.hidden_size
+        if entry is None or encoding is None or size is None:
+            raise BundleError(
+                f"{self.path}: its graphs read embedded tokens, but it has no embedding"
+            )
+        path, shape = self.path / entry.lut_path, (self.config.vocab_size, size)
+        if entry.datatype not in (None, "float32"):
+            raise BundleError(f"{path} holds {entry.datatype!r:.60}; only float32 can be read")
+        if entry.size not in (None, size):
+            raise BundleError(f"{path} has rows of {entry.size}, the graphs read {size}")
+        try:
+            num_bytes = path.stat().st_size
+            if num_bytes != shape[0] * shape[1] * 4:
+                raise BundleDamagedError(
+                    f"{path} has {num_bytes} bytes, expected rows {shape} float32"
+                )
+            table = np.asarray(np.memmap(path, np.dtype("<f4"), "r", shape=shape))
+        except OSError as error:
+            raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
+        quantize = encoding.quantize
+        return lambda token_ids: quantize(table[token_ids])
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`, for every position that a run can reach."""

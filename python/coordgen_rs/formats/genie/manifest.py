@@ -21,10 +21,10 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.errors import BundleError
 from coordgen_rs.formats.files import check_sizes, check_tokens, read_content, record_of
-from coordgen_rs.formats.genie.binary.metadata import GenieMetadata, check_one
-from coordgen_rs.formats.genie.binary.tensors import BinaryFacts
 from coordgen_rs.formats.genie.config import GenieConfig
+from coordgen_rs.formats.genie.metadata import GenieMetadata, check_one
 from coordgen_rs.formats.genie.model import GenieModel
+from coordgen_rs.formats.genie.tensors import BinaryFacts
 
 _LEAST_MASK = -1e9
 """What Genie writes where a row does not see a slot; encodings clamp it to their least value."""

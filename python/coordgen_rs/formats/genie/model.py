@@ -11,9 +11,8 @@ from itertools import pairwise
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.errors import BundleError
-from coordgen_rs.formats.genie.binary.names import CACHE_INDEX, COS, MASK, SIN, GraphName
-from coordgen_rs.formats.genie.binary.parts import CacheTensors, PartGraph, PartReader
-from coordgen_rs.formats.genie.binary.tensors import GraphFacts
+from coordgen_rs.formats.genie.parts import CacheTensors, PartGraph, PartReader
+from coordgen_rs.formats.genie.tensors import CACHE_INDEX, COS, MASK, SIN, GraphFacts, GraphName
 
 _OF_LAYERS = {MASK, COS, SIN, CACHE_INDEX}
 """What a graph reads that has layers."""

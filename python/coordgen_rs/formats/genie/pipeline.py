@@ -2,7 +2,7 @@
 
 In: a folder whose genai_config.json is of the type decoder-pipeline. Out: a `PipelineFolder`: the
 same graphs as in a bundle of Genie, in binaries that small ONNX files of the folder name. Of its
-graphs for CPU only the one for positions is run (`positions.py`): masks are made here, and
+graphs for CPU only the one for positions is run: masks are made here, and
 encodings stand in the binaries.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
@@ -21,20 +22,22 @@ from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.files.file_names import is_plain_name
 from coordgen_rs.files.json_text import JsonTextError, file_errors_as, read_bytes, read_json
 from coordgen_rs.files.typed_json import parse
-from coordgen_rs.formats.files import MOST_JSON_BYTES, read_object
-from coordgen_rs.formats.genie.binary.file import can_read
-from coordgen_rs.formats.genie.binary.metadata import read_metadata
-from coordgen_rs.formats.genie.binary.names import COS, MASK, SIN
-from coordgen_rs.formats.genie.binary.tensors import GraphFacts
-from coordgen_rs.formats.genie.config import GenieConfig, token_ids
+from coordgen_rs.formats.files import MOST_JSON_BYTES, read_object, token_ids
+from coordgen_rs.formats.genie.binary import can_read
+from coordgen_rs.formats.genie.config import GenieConfig
 from coordgen_rs.formats.genie.folder import GenieFolder, opened, read_binaries
-from coordgen_rs.formats.genie.positions import position_tables
+from coordgen_rs.formats.genie.metadata import read_metadata
+from coordgen_rs.formats.genie.model import GenieModel
+from coordgen_rs.formats.genie.tensors import COS, MASK, SIN, GraphFacts
+from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 if TYPE_CHECKING:
     import onnx
 
 _SAME_SCALE = 1e-5
 _TOKENIZER_NAME = "tokenizer.json"
+_AT_ONCE = 64
+_TYPES = {"tensor(int32)": np.int32, "tensor(int64)": np.int64, "tensor(float)": np.float32}
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ class PipelineFolder(GenieFolder):
         Raises:
             BundleError: The graph cannot be run.
         """
-        return position_tables(self.file(self.positions), self.model)
+        return _position_tables(self.file(self.positions), self.model)
 
 
 def is_pipeline(path: Path) -> bool:
@@ -266,3 +269,52 @@ def _graph(directory: Path, name: str) -> "onnx.GraphProto":
     except Exception as error:  # protobuf raises its own unrelated classes
         raise BundleError(f"{directory / name} cannot be read: {error}") from error
     return model.graph
+
+
+def _position_tables(path: Path, model: GenieModel) -> dict[str, NDArray[np.float32]]:
+    """Cosines and sines by position, `(context, head_dim / 2) f32` each.
+
+    The graph is run once, on a few positions at a time, since it makes a mask of them all, too,
+    which is not used.
+
+    Raises:
+        BundleError: The graph cannot be run, or gives something else.
+    """
+    set_threads(None)
+    try:
+        session = cpu_session(path)
+        outputs = {
+            key: _position_output(session, name) for key, name in (("cos", COS), ("sin", SIN))
+        }
+        pieces: dict[str, list[NDArray[np.float32]]] = {key: [] for key in outputs}
+        for first in range(0, model.context, _AT_ONCE):
+            positions = np.arange(first, min(first + _AT_ONCE, model.context))
+            results = session.run(
+                list(outputs.values()), _position_inputs(session, positions, model.context)
+            )
+            for key, result in zip(pieces, results, strict=True):
+                pieces[key].append(np.asarray(result, np.float32).reshape(len(positions), -1))
+        tables = {key: np.concatenate(arrays) for key, arrays in pieces.items()}
+    except Exception as error:  # ONNX Runtime raises its own unrelated classes
+        raise BundleError(f"{path}: ONNX Runtime cannot run it: {error}") from error
+    for key, table in tables.items():
+        if table.shape != (model.context, model.head_dim // 2) or not np.isfinite(table).all():
+            raise BundleError(f"{path} gives {key} of the shape {table.shape}")
+    return tables
+
+
+def _position_output(session: onnxruntime.InferenceSession, name: str) -> str:
+    """The output whose name begins with that of the input that it is for."""
+    return next(str(item.name) for item in session.get_outputs() if item.name.startswith(name))
+
+
+def _position_inputs(
+    session: onnxruntime.InferenceSession, positions: NDArray[np.int64], context: int
+) -> dict[str, NDArray[np.generic]]:
+    """Some positions, and the mask of a context that is full."""
+    return {
+        item.name: (
+            positions[np.newaxis] if item.name == "position_ids" else np.ones((1, context))
+        ).astype(_TYPES[item.type])
+        for item in session.get_inputs()
+    }

@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
-from coordgen_rs.runtime.batch.counts import RunCounts
-from coordgen_rs.runtime.batch.head import BatchHead
-from coordgen_rs.runtime.batch.sequence import Reading, Sequence, Verifying
-from coordgen_rs.runtime.buffers import Buffers
-from coordgen_rs.runtime.device import cache_of
-from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.batch.sequence import Sequence
+from coordgen_rs.runtime.batch.sharing import Offers, Reading, RunCounts
+from coordgen_rs.runtime.caches.kv_cache import KvCache
+from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
+from coordgen_rs.runtime.device import Buffers
 from coordgen_rs.runtime.machine import memory_bytes
 from coordgen_rs.runtime.ort_session import OrtSession
 
 _EXACT_ROWS = 64
 """Up to so many rows a run has as many as are needed; beyond, a multiple of `_WIDE_ROWS`."""
 _WIDE_ROWS = 16
+_LOGITS_ROWS = 32
+"""Rows of a prompt whose logits are in memory at a time."""
 _MOST_TOGETHER, _SHARE_OF_MEMORY = 4, 0.25
 """Most requests that run together where nobody says how many, and what their caches may take."""
 
@@ -67,7 +68,6 @@ class Batch:
 
     Raises:
         OptionError: The target cannot run several (`why_alone`), or memory has no room for them.
-        BundleError: The head cannot be loaded.
     """
 
     def __init__(self, session: OrtSession, num_sequences: int) -> None:
@@ -90,9 +90,8 @@ class Batch:
         self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
         widest = session.widths[-1]
         most = max(manifest.prefill_rows, num_sequences * widest)
-        self._whole = Buffers.empty(most, manifest, self._cache)
+        self._whole = path_buffers(most, manifest, self._cache)
         self._buffers: dict[int, Buffers] = {}
-        self._head = BatchHead(session.bundle, num_sequences * widest)
         self._batcher = Batcher(session.widths, session.step_costs, most)
         self._paid: list[tuple[Sequence, int, float]] = []
 
@@ -124,10 +123,6 @@ class Batch:
                 part.sequence.failed(_copied(error))
         return True
 
-    def release(self) -> None:
-        """Drop the head's graphs."""
-        self._head.release()
-
     def _settle(self) -> None:
         """Learn what the last shared step has brought."""
         paid, self._paid = self._paid, []
@@ -138,11 +133,11 @@ class Batch:
     def _alone(self, sequence: Sequence) -> list[_Part]:
         """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
         asked = sequence.asked
-        if isinstance(asked, Verifying):
-            inputs = asked.offers.propose(sequence.length)
-            return [_Part(sequence, inputs, 0, inputs.rows)]
         if asked is None:
             return []
+        if not isinstance(asked, Reading):
+            inputs = asked.propose(sequence.length)
+            return [_Part(sequence, inputs, 0, inputs.rows)]
         most_rows = self.session.bundle.manifest.prefill_rows
         num_tokens = min(sequence.num_readable(asked), most_rows)
         return [_Part(sequence, None, 0, num_tokens, asked)]
@@ -159,7 +154,7 @@ class Batch:
         parts, first = list[_Part](), 0
         for (sequence, asked, _, _), num_nodes, cost in zip(offered, nodes, costs, strict=True):
             try:
-                inputs = asked.offers.take(num_nodes, cost)
+                inputs = asked.take(num_nodes, cost)
             except Exception as error:
                 sequence.failed(error)
                 continue
@@ -182,31 +177,34 @@ class Batch:
         with session.open_device():
             session.switcher.ensure("prefill", "decode")
             session.forward.embed(buffers)
-            for block in range(len(session.blocks)):
-                session.blocks.run(block, "decode", buffers)
+            for block in range(session.device.num_blocks):
+                session.device.run(block, "decode", buffers)
             for sequence in self.sequences:
                 sequence.end_run()
-            self._hand_out(parts, session.blocks.hidden_out(buffers))
+            self._hand_out(parts, buffers)
         self.counts.add(
             [part.num_rows for part in parts if part.inputs is not None],
             [part.num_rows for part in parts if part.inputs is None],
         )
 
-    def _hand_out(self, parts: Several[_Part], hidden: NDArray[np.float32]) -> None:
-        verified = [part for part in parts if part.inputs is not None]
-        num_verified = sum(part.num_rows for part in verified)
-        logits = self._head.first(hidden, num_verified)
+    def _hand_out(self, parts: Several[_Part], buffers: Buffers) -> None:
+        """Tell what came of a run: those that read first, as their logits are nobody's for long."""
+        device = self.session.device
         for part in parts:
-            if part.inputs is not None:
+            if part.inputs is None:
+                try:
+                    if part.read is not None and part.read.on_logits is not None:
+                        for first in range(part.rows.start, part.rows.stop, _LOGITS_ROWS):
+                            end = min(first + _LOGITS_ROWS, part.rows.stop)
+                            part.read.on_logits(device.logits(buffers, first, end))
+                    part.sequence.has_read(part.num_rows)
+                except Exception as error:
+                    part.sequence.failed(error)
+        num_verified = max((part.rows.stop for part in parts if part.inputs is not None), default=0)
+        logits = device.logits(buffers, 0, num_verified) if num_verified else None
+        for part in parts:
+            if part.inputs is not None and logits is not None:
                 part.sequence.has_verified(part.inputs, logits[part.rows])
-                continue
-            try:
-                if part.read is not None and part.read.on_logits is not None:
-                    for rows in self._head.parts(hidden, part.rows):
-                        part.read.on_logits(rows)
-                part.sequence.has_read(part.num_rows)
-            except Exception as error:
-                part.sequence.failed(error)
 
     def _fill(self, buffers: Buffers, parts: Iterable[_Part], num_rows: int) -> None:
         """Fill all that the graphs read."""
@@ -247,7 +245,7 @@ class Batch:
 
 def why_alone(session: OrtSession) -> str | None:
     """Why a target runs one request at a time; None where it may run several."""
-    if session.device.provider != "cpu" or not isinstance(session.cache, KvCache):
+    if not session.device.is_host:
         return f"on {session.device.provider} requests run one at a time"
     if session.device.reads_tokens:
         return "folders of other tools run one request at a time"
@@ -270,16 +268,16 @@ def most_together(session: OrtSession) -> int:
     return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
 
 
-_Offered = tuple[Sequence, Verifying, NDArray[np.float32], int]
+_Offered = tuple[Sequence, Offers, NDArray[np.float32], int]
 
 
 def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
     """What those that decode offer; who cannot is told."""
     for sequence in waiting:
         asked = sequence.asked
-        if isinstance(asked, Verifying):
+        if asked is not None and not isinstance(asked, Reading):
             try:
-                yield sequence, asked, *asked.offers.offer(sequence.length)
+                yield sequence, asked, *asked.offer(sequence.length)
             except Exception as error:
                 sequence.failed(error)
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import QnnTarget
-from coordgen_rs.runtime.buffers import Buffers, ort_value
+from coordgen_rs.runtime.device import Buffers, ort_value
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,11 @@ class QnnBuffers(Buffers):
     @classmethod
     def of_rows(cls, rows: int, bundle: Bundle, target: QnnTarget) -> "QnnBuffers":
         """New buffers for `rows` tokens."""
-        manifest, model = bundle.manifest, bundle.manifest.model
-        half, hidden = (1, 1, rows, len(manifest.inv_freq)), (1, rows, model.hidden_size)
-        ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-        # As many columns at every width, so that a narrow step can be run under a wide graph.
-        mask = np.zeros((1, 1, rows, manifest.slots + manifest.widths[-1]), np.float32)
-        by_row = {"mask": mask, "cos": np.zeros(half, np.uint16), "sin": np.zeros(half, np.uint16)}
-        states = np.zeros(hidden, np.uint16), np.zeros(hidden, np.uint16)
+        manifest, half = bundle.manifest, (1, 1, rows, len(bundle.manifest.inv_freq))
+        ids, positions, by_row, states = masked_arrays(
+            rows, manifest.slots + manifest.widths[-1], manifest.model.hidden_size, "uint16"
+        )
+        by_row |= {name: np.zeros(half, np.uint16) for name in ("cos", "sin")}
         integers = MaskIntegers.of(target)
         return cls(ids, positions, by_row, states, slots=manifest.slots, integers=integers)
 
@@ -94,3 +92,25 @@ class QnnBuffers(Buffers):
 
     def _of(self, *arrays: Any) -> "QnnBuffers":
         return QnnBuffers(*arrays, slots=self._slots, integers=self._integers)
+
+
+def masked_arrays(
+    rows: int, columns: int, hidden_size: int, dtype: str
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.int64],
+    dict[str, NDArray[Any]],
+    tuple[NDArray[Any], NDArray[Any]],
+]:
+    """Ids, positions, the drafted mask and hidden states: the first arguments of `Buffers`.
+
+    Args:
+        rows: Of the run.
+        columns: Of the mask, as many at every width, so that a narrow step can be run under a wide
+            graph.
+        hidden_size: Of the hidden states.
+        dtype: Of the hidden states.
+    """
+    ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    mask, size = np.zeros((1, 1, rows, columns), np.float32), (1, rows, hidden_size)
+    return ids, positions, {"mask": mask}, (np.zeros(size, dtype), np.zeros(size, dtype))

@@ -1,26 +1,141 @@
-"""A bundle on Qualcomm's HTP: the same contract as on CPU, in the device's own integers."""
+"""A bundle on Qualcomm's HTP: the same contract as on CPU, in the device's own integers.
+
+In: a bundle, and buffers. Out: integers, as the graphs take and give them, and logits as real
+numbers. Each graph of a block is a session of its own, from its context binary if there is one;
+otherwise the provider compiles the graph, which takes time. New keys and values are outputs, which
+the host copies to the cache.
+"""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import CompiledGraphs, QnnTarget
-from coordgen_rs.errors import BundleError, ProviderError
-from coordgen_rs.runtime.buffers import Buffers
-from coordgen_rs.runtime.qnn.blocks import QnnBlocks, load_qnn_graph
+from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError
+from coordgen_rs.runtime.device import Buffers, Device, GraphName, ort_value
+from coordgen_rs.runtime.onnx_runtime import cpu_session
 from coordgen_rs.runtime.qnn.buffers import QnnBuffers
-from coordgen_rs.runtime.qnn.head import QnnHead
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
-from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, check_available, is_emulator, version
-from coordgen_rs.runtime.qnn.options import QnnOptions, Soc
+from coordgen_rs.runtime.qnn.onnx_runtime import (
+    QnnVersion,
+    check_available,
+    is_emulator,
+    qnn_session,
+    version,
+)
+from coordgen_rs.runtime.qnn.options import QnnOptions
+
+_SHARED = {"ep.share_ep_contexts": "1"}
 
 
-class QnnDevice:
+class HtpDevice(Device):
+    """Graphs on Qualcomm's HTP, whoever made them.
+
+    Args:
+        bundle: What is run.
+        target: Its chip and encodings.
+        cache: Keys and values that the graphs read.
+        options: How to compile and run.
+        is_shared: Whether a block's graphs share a context binary, which is loaded as a whole.
+
+    Attributes:
+        allowed_commits: Ways to commit that are allowed: compact only if it is exact.
+        Others are those of `Device`.
+    """
+
+    provider = "qnn"
+    is_host = False
+    cache: IntegerCache
+    _logits_type = np.uint16
+    _block_name, _first_block = "block", 0
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        target: QnnTarget,
+        cache: IntegerCache,
+        options: QnnOptions,
+        *,
+        is_shared: bool,
+    ) -> None:
+        super().__init__(bundle, cache, is_shared=is_shared)
+        self._target, self._options = target, options
+        self._chip = _chip(target)
+        if target.is_exact and not options.on_cpu:
+            self.allowed_commits = ("canonical", "compact")
+        self._real = np.zeros((0, bundle.manifest.model.vocab_size), np.float32)
+
+    @classmethod
+    def installed(cls) -> str:
+        """The provider and Qualcomm's libraries; same as in `Device`."""
+        check_available()
+        found = version()
+        return f"onnxruntime-qnn {found.provider}, QNN {found.qnn}"
+
+    @classmethod
+    def is_emulator(cls) -> bool:
+        """Whether this is Qualcomm's emulator."""
+        return is_emulator()
+
+    @classmethod
+    def conditions(cls, options: QnnOptions | None) -> list[str]:
+        """Same as in `Device`; where ONNX Runtime's own kernels compute, no version matters."""
+        options = options or QnnOptions()
+        return [*([] if options.on_cpu else [str(version())]), str(options)]
+
+    @classmethod
+    def facts(cls, bundle: Bundle) -> dict[str, object]:
+        """Versions and the chip; same as in `Device`."""
+        found, target = version(), bundle.manifest.qnn
+        return {
+            "onnxruntime_qnn": found.provider,
+            "qnn": found.qnn,
+            "soc": None if target is None else target.soc,
+            "is_emulator": is_emulator(),
+        }
+
+    def run(self, block: int, graph: GraphName, buffers: Buffers) -> None:
+        """Compute one block: hidden states, keys and values of all rows of `buffers`.
+
+        Raises:
+            DeviceLostError: The device failed.
+        """
+        buffers.before_run()
+        super().run(block, graph, buffers)
+        layers = self.bundle.manifest.blocks[block].layers
+        if buffers.is_part:
+            self.cache.store(layers, buffers.rows, int(buffers.write_index[0]))
+        else:
+            self.cache.note(layers, buffers.rows)
+
+    def logits(self, buffers: Buffers, first: int, end: int) -> NDArray[np.float32]:
+        """Same as in `Device`; the graphs give integers."""
+        given = self.given_logits(buffers, first, end)
+        if len(given) > len(self._real):
+            self._real = np.zeros(given.shape, np.float32)
+        return self._target.logits.dequantize(given, self._real[: len(given)])
+
+    def given_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
+        """The integers of some rows' logits, valid until the next call."""
+        return super().logits(buffers, first, end)
+
+    def name_failure(self, error: Exception, block: int | None) -> None:
+        """Raise what a run has failed with; the graph itself was checked when it was loaded.
+
+        Raises:
+            DeviceLostError: Always.
+        """
+        what = "the head" if block is None else f"{self._block_name} {block + self._first_block}"
+        raise DeviceLostError(f"{what}: the device failed during a run: {error}") from error
+
+
+class QnnDevice(HtpDevice):
     """A bundle on the QNN provider.
 
     Args:
@@ -29,18 +144,11 @@ class QnnDevice:
         options: How to compile and run.
         recompile: Whether to compile graphs again if their binaries do not fit, instead of failing.
 
-    Attributes:
-        allowed_commits: Ways to commit that are allowed: compact only if it is exact.
-
     Raises:
         BundleError: The bundle is not for QNN, or for another chip.
         ProviderError: The provider is missing or cannot run here; or the context binaries were made
             by another version.
     """
-
-    provider = "qnn"
-    is_host = False
-    reads_tokens = False
 
     def __init__(
         self,
@@ -50,44 +158,67 @@ class QnnDevice:
         options: QnnOptions | None = None,
         recompile: bool = False,
     ) -> None:
-        target = _target(bundle, soc)
-        self._options = options or QnnOptions()
-        self._chip = Soc(target.soc, target.soc_model, target.htp_arch, "")
-        ready: dict[str, onnxruntime.InferenceSession] = {}
-        if self._options.on_cpu:
+        target, options = _target(bundle, soc), options or QnnOptions()
+        self._ready: dict[str, onnxruntime.InferenceSession] = {}
+        if options.on_cpu:
             target = replace(target, compiled=None, shared=None)
         else:
             check_available()
             target = _usable(bundle, target, recompile)
-            target, ready = _loadable(bundle, target, self._chip, self._options)
-        self.bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
-        manifest, model = self.bundle.manifest, self.bundle.manifest.model
-        self._target = target
-        is_exact = target.is_exact and not self._options.on_cpu
-        self.allowed_commits = ("canonical", "compact") if is_exact else ("canonical",)
+            target, self._ready = _loadable(bundle, target, options)
+        bundle = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
+        manifest, model = bundle.manifest, bundle.manifest.model
         slots = dict.fromkeys(manifest.widths, manifest.slots)
-        self.cache = IntegerCache(target.caches, model.num_kv_heads, model.head_dim, slots)
-        self.blocks = QnnBlocks(self.bundle, self._chip, self.cache, self._options, ready)
-
-    def rope_tables(self) -> dict[str, NDArray[Any]]:
-        """Same as in `Bundle`, but u16 in the graphs' encoding."""
-        rotation = self._target.rotation
-        tables = self.bundle.rope_tables()
-        return {name: rotation.quantize(table) for name, table in tables.items()}
+        cache = IntegerCache(target.caches, model.num_kv_heads, model.head_dim, slots)
+        super().__init__(bundle, target, cache, options, is_shared=target.shared is not None)
 
     def buffers(self, rows: int) -> QnnBuffers:
         """New buffers for `rows` tokens."""
         return QnnBuffers.of_rows(rows, self.bundle, self._target)
 
-    def load_head(self, steps: Sequence[Buffers]) -> QnnHead:
-        """Load a head for all decode widths; it reads the hidden states of steps.
+    def rope_tables(self) -> dict[str, NDArray[Any]]:
+        """Same as in `Bundle`, but u16 in the graphs' encoding."""
+        tables = self.bundle.rope_tables()
+        return {name: self._target.rotation.quantize(table) for name, table in tables.items()}
+
+    def open_graph(self, block: int | None, rows: int) -> onnxruntime.InferenceSession:
+        """Load the graph of a block for so many rows, or that of the head.
 
         Raises:
             ProviderError: The provider cannot load it; the message names the file.
         """
-        return QnnHead(
-            self.bundle, self.blocks, steps, self._chip, self._options, self._target.logits
-        )
+        file = self.graph_file(block, rows)
+        ready = self._ready.pop(file, None)
+        return ready or _load(self.bundle, file, self._target, self._options)
+
+    def bind_layer(self, binding: onnxruntime.IOBinding, layer: int, buffers: Buffers) -> None:
+        """Bind the keys and values of a layer: those that are there, and the new rows."""
+        rows = buffers.rows
+        past, new = self.cache.past(rows)[layer], self.cache.new_rows(rows)[layer]
+        for kind, read, written in zip(("key", "value"), past, new, strict=True):
+            binding.bind_ortvalue_input(f"{kind}_{layer}", ort_value(read))
+            binding.bind_ortvalue_output(f"{kind}_{layer}_new", ort_value(written))
+
+
+def _load(
+    bundle: Bundle, file: str, target: QnnTarget, options: QnnOptions
+) -> onnxruntime.InferenceSession:
+    """A graph of the bundle, from its context binary if there is one.
+
+    Raises:
+        ProviderError: The provider cannot load it; the message names the file.
+    """
+    if options.on_cpu:
+        return cpu_session(bundle.file(file), as_written=True)
+    chip = _chip(target)
+    if target.shared is not None and file in target.shared.graphs:
+        return qnn_session(bundle.file(target.shared.graphs[file]), chip, options, _SHARED)
+    files = {} if target.compiled is None else target.compiled.graphs
+    return qnn_session(bundle.file(files.get(file, file)), chip, options)
+
+
+def _chip(target: QnnTarget) -> Soc:
+    return Soc(target.soc, target.soc_model, target.htp_arch, "")
 
 
 def _target(bundle: Bundle, soc: str | None) -> QnnTarget:
@@ -127,7 +258,7 @@ def _usable(bundle: Bundle, target: QnnTarget, recompile: bool) -> QnnTarget:
 
 
 def _loadable(
-    bundle: Bundle, target: QnnTarget, chip: Soc, options: QnnOptions
+    bundle: Bundle, target: QnnTarget, options: QnnOptions
 ) -> tuple[QnnTarget, dict[str, onnxruntime.InferenceSession]]:
     """The target without weight-shared binaries if they cannot be loaded here.
 
@@ -140,9 +271,8 @@ def _loadable(
     reason = "the HTP emulator cannot"
     if not is_emulator():
         file = next(iter(target.shared.graphs))
-        trial = replace(bundle, manifest=replace(bundle.manifest, qnn=target))
         try:
-            return target, {file: load_qnn_graph(trial, file, chip, options)}
+            return target, {file: _load(bundle, file, target, options)}
         except ProviderError as error:
             reason = str(error)
     warnings.warn(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.manifest import CacheEncodings
-from coordgen_rs.runtime.kv_cache import Pair, copied
+from coordgen_rs.runtime.caches.kv_cache import Cache, Pair
 
 Axes = tuple[int, int, int, int]
 
@@ -22,7 +22,7 @@ KEYS_BY_DIM: tuple[Axes, Axes] = (1, 0, 3, 2), (1, 0, 2, 3)
 """Keys are `(kv_heads, 1, head_dim, slots)`, and values `(kv_heads, 1, slots, head_dim)`."""
 
 
-class IntegerCache:
+class IntegerCache(Cache):
     """Cache of one request, all layers, as the integers that the graphs read.
 
     Args:
@@ -32,12 +32,7 @@ class IntegerCache:
         slots: Slots that the graph of each width reads.
         layout: How the graphs lay out keys and values: the axes of `BY_ROWS`, reordered. The same
             order must lead back.
-
-    Attributes:
-        length: Number of committed tokens; their slots are `0 .. length - 1`.
     """
-
-    states: None = None
 
     def __init__(
         self,
@@ -47,15 +42,15 @@ class IntegerCache:
         slots: Mapping[int, int],
         layout: tuple[Axes, Axes] = BY_ROWS,
     ) -> None:
-        self.length = 0
         self._encodings, self._heads, self._head_dim = encodings, num_kv_heads, head_dim
         self._slots, self._layout = slots, layout
         self._arrays = {size: self._zeros(size, is_past=True) for size in set(slots.values())}
         self._new = {rows: self._zeros(rows, is_past=False) for rows in slots}
         self._views = {size: self._by_rows(arrays) for size, arrays in self._arrays.items()}
         self._new_views = {rows: self._by_rows(arrays) for rows, arrays in self._new.items()}
-        self._longest = self._views[max(self._views)]
-        self._last = list(self._longest)
+        longest = self._views[max(self._views)]
+        super().__init__(longest)
+        self._last = list(longest)
         self._stored_until = [0] * len(encodings)
 
     def _zeros(self, size: int, *, is_past: bool) -> list[Pair]:
@@ -88,10 +83,6 @@ class IntegerCache:
         """Per layer the arrays that the graph of a width writes; the same in every call."""
         return self._new[rows]
 
-    def rewind(self, length: int) -> None:
-        """Forget all but the first committed tokens."""
-        self.length = length
-
     def note(self, layers: Iterable[int], rows: int) -> None:
         """Take the output of a step of that width, for some layers, as what `commit` is about."""
         for layer in layers:
@@ -119,16 +110,8 @@ class IntegerCache:
                 self._copy(layer, rows, self.length)
         self.length += len(rows)
 
-    def first(self, length: int) -> list[Pair]:
-        """Per layer the keys and values of the first committed tokens, without a copy."""
-        return [(keys[:, :, :length], values[:, :, :length]) for keys, values in self._longest]
-
-    def copied(self, length: int) -> list[Pair]:
-        """Per layer copies of the keys and values of the first committed tokens."""
-        return copied(self._longest, length)
-
     def put(self, layers: Sequence[Pair], length: int) -> None:
-        """Commit the first `length` tokens of such copies, in place of all that is there."""
+        """Commit the first `length` tokens of copies, in place of all that is there."""
         self.length = 0
         for views in self._views.values():
             for arrays, saved in zip(views, layers, strict=True):

@@ -20,10 +20,11 @@ from typing import Any
 
 import onnxruntime
 
+from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.runtime.onnx_runtime import set_threads, shared_options
-from coordgen_rs.runtime.qnn.options import QnnOptions, Soc
+from coordgen_rs.runtime.qnn.options import QnnOptions
 
 PROVIDER = "QNNExecutionProvider"
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from coordgen_rs.bundle.chips import SOCS as SOCS
 from coordgen_rs.bundle.chips import Soc as Soc
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 
 PerformanceMode = Literal[
     "default",
@@ -29,32 +29,24 @@ PerformanceMode = Literal[
 ContextPriority = Literal["low", "normal", "normal_high", "high"]
 ProfilingLevel = Literal["off", "basic", "detailed", "optrace"]
 
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "performance_mode": get_args(PerformanceMode),
+    "context_priority": get_args(ContextPriority),
+    "profiling": get_args(ProfilingLevel),
+}
+_RANGES = {"vtcm_mb": (1, 64), "finalization_mode": (0, 3)}
+
 _EXTRA = frozenset(
-    {
-        "device_id",
-        "rpc_control_latency",
-        "enable_htp_fp16_precision",
-        "enable_block_quant_weight_optimization",
-        "enable_htp_graph_splitting",
-        "enable_htp_monolithic_lstm",
-        "enable_htp_fp16_clamp_overflow",
-        "enable_htp_prepare_only",
-        "extended_udma",
-        "op_packages",
-        "dump_json_qnn_graph",
-        "json_qnn_graph_dir",
-        "dump_qnn_ir_dlc",
-        "dump_qnn_ir_dlc_dir",
-        "enable_framework_op_trace",
-        "framework_op_trace_dir",
-        "qnn_ir_backend_path",
-        "qnn_saver_path",
-        "skip_qnn_version_check",
-        "num_graph_prepare_threads",
-        "htp_share_resource_optimization",
-        "disable_file_mapped_weights",
-        "htp_bf16_enable",
-    }
+    (
+        *("device_id", "rpc_control_latency", "enable_htp_fp16_precision", "extended_udma"),
+        *("enable_block_quant_weight_optimization", "enable_htp_graph_splitting"),
+        *("enable_htp_monolithic_lstm", "enable_htp_fp16_clamp_overflow", "op_packages"),
+        *("enable_htp_prepare_only", "dump_json_qnn_graph", "json_qnn_graph_dir"),
+        *("dump_qnn_ir_dlc", "dump_qnn_ir_dlc_dir", "enable_framework_op_trace"),
+        *("framework_op_trace_dir", "qnn_ir_backend_path", "qnn_saver_path"),
+        *("skip_qnn_version_check", "num_graph_prepare_threads", "disable_file_mapped_weights"),
+        *("htp_share_resource_optimization", "htp_bf16_enable"),
+    )
 )
 """Options of the provider that have no field here (its document, version 2.7)."""
 
@@ -96,11 +88,12 @@ class QnnOptions:
     on_cpu: bool = False
 
     def __post_init__(self) -> None:
-        _check_choice("performance_mode", self.performance_mode, PerformanceMode)
-        _check_choice("context_priority", self.context_priority, ContextPriority)
-        _check_choice("profiling", self.profiling, ProfilingLevel)
-        _check_range("vtcm_mb", self.vtcm_mb, 1, 64)
-        _check_range("finalization_mode", self.finalization_mode, 0, 3)
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) is not None:
+                arguments.one_of(name, getattr(self, name), choices)
+        for name, (least, most) in _RANGES.items():
+            if getattr(self, name) is not None:
+                arguments.count(name, getattr(self, name), least=least, most=most)
         if self.profiling_file is not None and self.profiling in (None, "off"):
             raise OptionError(f"profiling_file is {self.profiling_file}, but profiling is off")
         taken = {*_NAMES.values(), "backend_path", "backend_type", "htp_arch", "soc_model"}
@@ -177,19 +170,7 @@ def soc_named(name: str) -> Soc:
     Raises:
         OptionError: It is unknown.
     """
-    if name not in SOCS:
-        raise OptionError(f"soc is {name!r}, but must be one of {', '.join(SOCS)}")
-    return SOCS[name]
-
-
-def _check_choice(name: str, value: Any, choices: Any) -> None:
-    if value is not None and value not in get_args(choices):
-        raise OptionError(f"{name} is {value!r}, but must be one of {', '.join(get_args(choices))}")
-
-
-def _check_range(name: str, value: int | None, least: int, most: int) -> None:
-    if value is not None and not least <= value <= most:
-        raise OptionError(f"{name} is {value}, but must be {least} to {most}")
+    return SOCS[arguments.one_of("soc", name, SOCS)]
 
 
 def _text(value: Any) -> str:

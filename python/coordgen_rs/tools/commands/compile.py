@@ -3,11 +3,12 @@
 import argparse
 import sys
 
+from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.provider import QNN_OPTION
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.runtime.qnn.options import SOCS, parse_options
+from coordgen_rs.runtime.qnn.options import parse_options
 from coordgen_rs.tools.compile import compile_bundle
 
 EXAMPLES = """\

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
 from coordgen_rs.cli.options import option, shared
@@ -18,8 +19,7 @@ from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.opening.provider import PROVIDERS
-from coordgen_rs.runtime.qnn.options import SOCS
+from coordgen_rs.opening.directory import PROVIDERS
 
 EXAMPLES = """\
 examples:

@@ -26,8 +26,7 @@ from coordgen_rs.opening.profile import (
 )
 from coordgen_rs.opening.provider import ProviderChoice
 from coordgen_rs.opening.self_test import run_self_test
-from coordgen_rs.runtime.blocks import GraphName
-from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.device import Buffers, GraphName
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.profiling.memory import block_bytes
 
@@ -130,25 +129,25 @@ class _Bench:
     def _block(
         self, block: int, graph: GraphName, widths: list[int]
     ) -> tuple[_Timing, dict[int, _Timing]]:
-        blocks, run_block = self._session.blocks, self._session.forward.run_block
+        device, run_block = self._session.device, self._session.forward.run_block
         load = self._timed(
-            partial(blocks.load, block, graph), after=partial(blocks.release, block, graph)
+            partial(device.load, block, graph), after=partial(device.release, block, graph)
         )
-        blocks.load(block, graph)
+        device.load(block, graph)
         runs = {
             width: self._timed(partial(run_block, block, graph, self._buffers[width]))
             for width in widths
         }
-        blocks.release(block, graph)
+        device.release(block, graph)
         return load, runs
 
     def head(self) -> HeadFigures:
         """Times of the head, and the bytes of its weights."""
-        load = self._timed(self._session.load_head)
-        head = self._session.load_head()
+        device, steps = self._session.device, self._session.forward.steps
+        load = self._timed(device.load_head)
         by_width = {
-            width: self._timed(partial(head.step, width)).median_us
-            for width in self._manifest.decode_widths
+            width: self._timed(partial(device.logits, buffers, 0, width)).median_us
+            for width, buffers in steps.items()
         }
         files = self._manifest.files
         num_bytes = sum(files[name].num_bytes for name in self._manifest.head.weights)

@@ -12,13 +12,11 @@ import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.opening.directory import device_class, open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.runtime.blocks import GRAPHS, GraphName
-from coordgen_rs.runtime.buffers import Buffers
+from coordgen_rs.runtime.device import GRAPHS, Buffers, GraphName
 from coordgen_rs.runtime.machine import resident_bytes
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator
 from coordgen_rs.tools.own_process import in_own_process
 
 
@@ -35,7 +33,8 @@ def block_bytes(
     Raises:
         BundleError: A graph cannot be loaded or run.
     """
-    is_apart = bundle.manifest.qnn is not None and not is_emulator()  # not this process's memory
+    device = device_class(bundle)
+    is_apart = not device.is_host and not device.is_emulator()  # not this process's memory
     if is_apart or bundle.manifest.experts is not None or not resident_bytes():
         return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
     grown: dict[GraphName, list[int]] = {}
@@ -61,7 +60,7 @@ def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderCh
 
     def load(session: OrtSession, buffers: Buffers, block: int) -> int:
         before = resident_bytes()
-        session.blocks.load(block, graph)
+        session.device.load(block, graph)
         session.forward.run_block(block, graph, buffers)
         return max(0, resident_bytes() - before)
 

@@ -23,7 +23,7 @@ from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.runtime.device import CpuDevice
+from coordgen_rs.runtime.cpu.device import CpuDevice
 from families import prompt_logits
 from gemma4 import CONFIGS, write_gemma4
 from gguf_files import parsed_metadata, write_gguf

@@ -8,51 +8,42 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.drafting.wrapped import WrappedDrafter
-from coordgen_rs.runtime.buffers import Buffers
-from coordgen_rs.runtime.head import Head
+from coordgen_rs.runtime.device import Buffers, Device
 
 
 class ClockedHead:
-    """A head that knows how long it has run.
+    """The head of a device, which knows how long it has run while this is entered.
 
     Args:
-        head: Does the work.
+        device: Does the work.
 
     Attributes:
-        seconds: Seconds of all runs.
+        seconds: Seconds of all runs; what the reader of a chunk's logits does does not count.
     """
 
-    def __init__(self, head: Head) -> None:
-        self._head, self.seconds = head, 0.0
+    def __init__(self, device: Device) -> None:
+        self._device, self._logits, self.seconds = device, device.logits, 0.0
 
-    def step(self, rows: int) -> NDArray[np.float32]:
-        """Same as in `Head`."""
+    def __enter__(self) -> Self:
+        vars(self._device)["logits"] = self.logits
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        del vars(self._device)["logits"]
+
+    def logits(self, buffers: Buffers, first: int, end: int) -> NDArray[np.float32]:
+        """Same as in `Device`."""
         start = time.perf_counter()
-        logits = self._head.step(rows)
+        logits = self._logits(buffers, first, end)
         self.seconds += time.perf_counter() - start
         return logits
-
-    def chunk(self, buffers: Buffers, num_rows: int) -> Iterator[NDArray[np.float32]]:
-        """Same as in `Head`; what the reader does between two parts does not count."""
-        parts = self._head.chunk(buffers, num_rows)
-        while True:
-            start = time.perf_counter()
-            part = next(parts, None)
-            self.seconds += time.perf_counter() - start
-            if part is None:
-                return
-            yield part
-
-    def release(self) -> None:
-        """Same as in `Head`."""
-        self._head.release()
 
 
 class ClockedDrafter(WrappedDrafter):

@@ -12,7 +12,7 @@ import numpy as np
 from coordgen_rs._core import Switcher
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.self_test import run_self_test
-from coordgen_rs.runtime.blocks import GRAPHS, Blocks, GraphName
+from coordgen_rs.runtime.device import GRAPHS, Device, GraphName
 from coordgen_rs.runtime.ort_session import OrtSession
 
 
@@ -20,24 +20,24 @@ class DelayedStore:
     """Blocks whose loads take longer than they do.
 
     Args:
-        blocks: What is loaded and released.
+        device: Whose blocks are loaded and released.
         delay_s: Seconds added to each load.
         core: The only core that loads may use; None for any.
     """
 
-    def __init__(self, blocks: Blocks, delay_s: float, core: int | None = None) -> None:
-        self._blocks, self._delay_s, self._core = blocks, delay_s, core
+    def __init__(self, device: Device, delay_s: float, core: int | None = None) -> None:
+        self._device, self._delay_s, self._core = device, delay_s, core
 
     def load(self, block: int, graph: GraphName) -> None:
-        """Load a graph after the delay; raises as the blocks do."""
+        """Load a graph after the delay; raises as the device does."""
         if self._core is not None:
             os.sched_setaffinity(0, {self._core})  # of this thread alone, which is the loader's
         time.sleep(self._delay_s)
-        self._blocks.load(block, graph)
+        self._device.load(block, graph)
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph."""
-        self._blocks.release(block, graph)
+        self._device.release(block, graph)
 
 
 def keep_a_core() -> int:
@@ -73,17 +73,17 @@ def slow_loads(session: OrtSession, delay_s: float, core: int | None) -> None:
     session.rewind(0)
     if not session.switcher.is_streaming:
         return
-    before, blocks, manifest = session.switcher, session.blocks, session.bundle.manifest
+    before, device, manifest = session.switcher, session.device, session.bundle.manifest
     before.close()
-    for block in range(len(blocks)):
+    for block in range(device.num_blocks):
         for graph in GRAPHS:
-            blocks.release(block, graph)
+            device.release(block, graph)
     session.switcher = Switcher(
-        DelayedStore(blocks, delay_s, core),
+        DelayedStore(device, delay_s, core),
         [cost.with_load_delay(round(1e6 * delay_s)) for cost in before.costs],
         manifest.prefill_rows,
         manifest.decode_rows,
-        is_shared=blocks.is_shared,
+        is_shared=device.is_shared,
         memory_budget=before.memory_budget,
     )
     timed = run_self_test(session, {})

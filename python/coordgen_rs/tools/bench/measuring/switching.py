@@ -20,8 +20,7 @@ from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.directory import open_bundle
 from coordgen_rs.opening.provider import ProviderChoice
-from coordgen_rs.runtime.device import CpuDevice
-from coordgen_rs.runtime.kv_cache import KV_FORMS
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.tools.bench.measuring.answers import Answered, NotLosslessError, answer
@@ -148,7 +147,7 @@ def bench_switching(
     costs = [cost.with_load_delay(round(1e6 * load_delay_s)) for cost in costs]
     choice = provider or ProviderChoice()
     device = choice.device(open_bundle(path), share_graphs=False, kv_cache=kv_cache)
-    if memory_budget is not None and isinstance(device, CpuDevice):
+    if memory_budget is not None:
         memory_budget = device.graphs_within(memory_budget, costs)
     session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
@@ -157,10 +156,10 @@ def bench_switching(
             f"be from 2 to {session.capacity - max_new_tokens}"
         )
     # The delay stands in for slow loads only in requests, so the session keeps its own store.
-    blocks, manifest = session.blocks, session.bundle.manifest
-    store = DelayedStore(blocks, load_delay_s)
+    manifest = session.bundle.manifest
+    store = DelayedStore(device, load_delay_s)
     rows = manifest.prefill_rows, manifest.decode_rows
-    session.switcher = Switcher(store, costs, *rows, is_shared=blocks.is_shared)
+    session.switcher = Switcher(store, costs, *rows, is_shared=device.is_shared)
     largest = max(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)
     if memory_budget is None:
         memory_budget = largest + sum(max(cost.prefill_bytes, cost.decode_bytes) for cost in costs)

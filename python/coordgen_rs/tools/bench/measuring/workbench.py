@@ -18,7 +18,6 @@ from coordgen_rs.drafting.warm_up import open_table
 from coordgen_rs.errors import OptionError
 from coordgen_rs.opening.session import open_session
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator
 from coordgen_rs.tools.bench.measuring.answers import Answered, answer, check_same
 from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.tools.bench.measuring.repeats import rotated
@@ -120,8 +119,7 @@ class Workbench:
     @property
     def how(self) -> How:
         """Whether times are this machine's own."""
-        is_qnn = self.session.bundle.manifest.qnn is not None
-        return "simulated" if is_qnn and is_emulator() else "measured"
+        return "simulated" if self.session.device.is_emulator() else "measured"
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -22,12 +22,8 @@ Seconds = dict[str, float]
 
 def measure_breakdown(bench: Workbench) -> Section:
     """Answer every prompt by the shown methods, in turns, with clocks around the parts."""
-    head = bench.session.head
-    clocked = bench.session.head = ClockedHead(head)
-    try:
+    with ClockedHead(bench.session.device) as clocked:
         rows = _rows(bench, clocked)
-    finally:
-        bench.session.head = head
     return Section(
         "breakdown",
         "parts of the time of an answer",

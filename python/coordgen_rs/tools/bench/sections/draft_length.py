@@ -93,7 +93,7 @@ def _shares(bench: Workbench, name: str) -> Sequence[float | None]:
     for prompts in bench.prompts.values():
         drafter = make_drafter(bench.session, name, earlier_requests=True, free_rows=True)
         if isinstance(drafter, Drafter):
-            clocked = ClockedDrafter(drafter, ClockedHead(bench.session.head))
+            clocked = ClockedDrafter(drafter, ClockedHead(bench.session.device))
             for prompt in prompts:
                 bench.answer(prompt, clocked)
             for draft_len, count in clocked.draft_lens.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.runtime.blocks import GraphName
+from coordgen_rs.runtime.device import GraphName
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.tools.bench.measuring.answers import Answered

@@ -16,8 +16,9 @@ from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
 from coordgen_rs.bundle.rotation import QUERY_SCALE
 from coordgen_rs.errors import BundleError
 
-Shapes = Mapping[str, tuple[int | str | None, ...]]
-"""Name to shape; None for a size that differs from run to run, a text for one of that name."""
+Shape = tuple[int | str | None, ...]
+"""None for a size that differs from run to run, a text for one of that name."""
+Shapes = Mapping[str, Shape]
 
 
 def row_sizes(manifest: Manifest) -> dict[str, int]:
@@ -47,38 +48,30 @@ def check_block(
 
 
 def _block_shapes(block: BlockFiles, manifest: Manifest) -> tuple[Shapes, Shapes]:
-    """What a block reads, and what it writes."""
-    hidden = (1, None, manifest.model.hidden_size)
+    """What a block reads, and what it writes: its hidden states, and what it updates in place."""
+    hidden, read = (1, None, manifest.model.hidden_size), dict[str, Shape]()
     updated = updated_shapes(block, manifest)
     paths = {"parents": None, "sequences": None, "lengths": None, "span": 2}
     if manifest.recurrent is not None and not {*manifest.recurrent.layers}.isdisjoint(block.layers):
         paths |= {"reads": None, "pending": None}
+    for region in [] if manifest.experts is None else manifest.experts.layers:
+        if region.layer in block.layers:
+            read[input_name(region.layer)] = (region.num_bytes,)
+    for layer in block.layers if manifest.caches is not None else []:  # maybe of earlier blocks
+        read |= _cache_shapes(manifest.cache_of(layer).written_by, manifest)
     inputs: Shapes = {
         "hidden": hidden,
         **{name: (1, 1, None, size) for name, size in row_sizes(manifest).items()},
         **{name: (size,) for name, size in paths.items()},
         **updated,
-        **_expert_shapes(block, manifest),
-        **_read_shapes(block, manifest),
+        **read,
     }
-    written = {f"{name}_out": shape for name, shape in updated.items()}
-    outputs: Shapes = {"hidden_out": hidden, **written}
-    return inputs, outputs
+    return inputs, {"hidden_out": hidden} | {f"{name}_out": it for name, it in updated.items()}
 
 
-def _expert_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
-    """What the layers of a block read of their experts."""
-    regions = [] if manifest.experts is None else manifest.experts.layers
-    return {
-        input_name(region.layer): (region.num_bytes,)
-        for region in regions
-        if region.layer in block.layers
-    }
-
-
-def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
+def updated_shapes(block: BlockFiles, manifest: Manifest) -> dict[str, Shape]:
     """What the layers of a block read and write in place: caches, or states and updates."""
-    recurrent, shapes = manifest.recurrent, dict[str, tuple[int | str | None, ...]]()
+    recurrent, shapes = manifest.recurrent, dict[str, Shape]()
     for layer in block.layers:
         if recurrent is None or layer not in recurrent.layers:
             if manifest.cache_of(layer).written_by == layer:
@@ -90,16 +83,7 @@ def updated_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
     return shapes
 
 
-def _read_shapes(block: BlockFiles, manifest: Manifest) -> Shapes:
-    """The caches of earlier blocks that layers of a block read."""
-    shapes = dict[str, tuple[int | str | None, ...]]()
-    if manifest.caches is not None:
-        for layer in block.layers:
-            shapes |= _cache_shapes(manifest.caches[layer].written_by, manifest)
-    return shapes
-
-
-def _cache_shapes(layer: int, manifest: Manifest) -> Shapes:
+def _cache_shapes(layer: int, manifest: Manifest) -> dict[str, Shape]:
     """The keys and values of a layer; bytes are of the form that they are opened with."""
     cache = None, manifest.cache_of(layer).num_kv_heads, None, None
     return {f"key_{layer}": cache, f"value_{layer}": cache}
@@ -151,7 +135,7 @@ def check_assistant(session: onnxruntime.InferenceSession, path: Path, manifest:
         raise BundleError(f"{path} is no part of its bundle: the manifest has no drafter")
     state = 1, None, model.hidden_size
     rotations = row_sizes(replace(manifest, per_layer=None))
-    inputs: dict[str, tuple[int | str | None, ...]] = {
+    inputs: dict[str, Shape] = {
         **dict.fromkeys(("embedded", "previous"), state),
         "is_own": (1, None, 1),
         **{name: (1, 1, None, size) for name, size in rotations.items()},
@@ -159,7 +143,7 @@ def check_assistant(session: onnxruntime.InferenceSession, path: Path, manifest:
     }
     for layer in files.reads:
         inputs |= _cache_shapes(layer, manifest)
-    outputs: dict[str, tuple[int | str | None, ...]] = {"state": state}
+    outputs: dict[str, Shape] = {"state": state}
     if files.clusters is None:
         outputs["logits"] = 1, None, model.vocab_size
     else:
@@ -185,6 +169,6 @@ def _check(
                 )
 
 
-def _fits(found: Sequence[int | str | None], expected: tuple[int | str | None, ...]) -> bool:
+def _fits(found: Sequence[int | str | None], expected: Shape) -> bool:
     pairs = zip(found, expected, strict=False)
     return len(found) == len(expected) and all(size is None or one == size for one, size in pairs)

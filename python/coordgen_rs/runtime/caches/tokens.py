@@ -14,7 +14,7 @@ from coordgen_rs._core import SwitchReport
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.errors.process import NotCopied
-from coordgen_rs.runtime.kv_cache import Cache
+from coordgen_rs.runtime.caches.kv_cache import Cache
 from coordgen_rs.runtime.session import GapWork
 from coordgen_rs.store.prefixes.prefix import ReadsInPlace, SavedPrefix, Snapshot
 
@@ -28,10 +28,15 @@ class CachedSession(NotCopied, ABC):
     Args:
         bundle: What it runs.
         cache: Keys and values of the tokens.
+        allowed_commits: Ways to commit that are allowed.
 
     Attributes:
         bundle: The `bundle` argument.
         cache: The `cache` argument.
+        allowed_commits: The `allowed_commits` argument.
+        capacity: Number of tokens that the cache can hold; `limit` changes it.
+        vocab_size: Number of columns of the logits.
+        end_token_ids: Tokens that end an answer.
         request: Same as in `Session`.
         gap_work: Same as in `Session`.
         is_exact_after_prefill: Whether prefill graphs and decode graphs give equal bits; True until
@@ -42,8 +47,8 @@ class CachedSession(NotCopied, ABC):
             of a prompt is read in one run; False until a self-test says otherwise.
     """
 
-    def __init__(self, bundle: Bundle, cache: Cache) -> None:
-        self.bundle, self.cache = bundle, cache
+    def __init__(self, bundle: Bundle, cache: Cache, allowed_commits: Sequence[str]) -> None:
+        self.bundle, self.cache, self.allowed_commits = bundle, cache, allowed_commits
         self.request = 0
         self.gap_work: GapWork = None
         manifest = bundle.manifest
@@ -52,30 +57,26 @@ class CachedSession(NotCopied, ABC):
         # Of the slots, also of those that a run has written and nobody committed yet.
         self._token_ids = np.zeros(manifest.context + manifest.widths[-1], np.uint32)
         self._num_canonical = 0
-        self._capacity = manifest.context
+        self.capacity, self.vocab_size = manifest.context, manifest.model.vocab_size
+        self.end_token_ids: Sequence[int] = manifest.end_token_ids
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.is_exact_at_any_rows = False
         self._lent_to: list[ReadsInPlace] = []
 
-    @property
     @abstractmethod
-    def allowed_commits(self) -> Sequence[str]:
-        """Ways to commit that are allowed."""
-
-    @abstractmethod
-    def _read(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
+    def prefill(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
         """Compute and commit tokens after the committed ones."""
 
-    @abstractmethod
     def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
-        """Keep what the last block gave for rows of the last run, which are being committed.
+        """Keep what the last block gave for rows of the last run, if anybody wants it.
+
+        They are being committed.
 
         Args:
             rows: As the run counted them.
             start: Tokens that are committed before them.
         """
 
-    @abstractmethod
     def _forget_given(self, length: int) -> None:
         """Of the first tokens it is not known what the last block has given."""
 
@@ -94,11 +95,6 @@ class CachedSession(NotCopied, ABC):
         num_tokens = min(self._num_canonical, self.length) if self.is_exact_after_prefill else 0
         return self._token_ids[:num_tokens]
 
-    @property
-    def capacity(self) -> int:
-        """Number of tokens that the cache can hold."""
-        return self._capacity
-
     def limit(self, capacity: int) -> None:
         """Hold no more than `capacity` tokens.
 
@@ -112,22 +108,25 @@ class CachedSession(NotCopied, ABC):
                 f"context is {capacity}, but {shown} was made for {most} tokens: export it with a "
                 "larger --context"
             )
-        self._capacity = capacity
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of columns of the logits."""
-        return self.bundle.manifest.model.vocab_size
-
-    @property
-    def end_token_ids(self) -> Sequence[int]:
-        """Tokens that end an answer."""
-        return self.bundle.manifest.end_token_ids
+        self.capacity = capacity
 
     @property
     def exact_commits(self) -> Sequence[str]:
         """Those of them that change no token here, by the self-test."""
         return self.allowed_commits if self.is_exact_on_branches else ("canonical",)
+
+    def _readable(self, token_ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Tokens that may be read; raises the errors of their arguments as `prefill` does."""
+        token_ids = arguments.token_ids("prefill", token_ids, self.vocab_size)
+        self._check_room(len(token_ids))
+        return token_ids
+
+    def _check_room(self, num_tokens: int) -> None:
+        if self.length + num_tokens > self.capacity:
+            raise ShapeError(
+                f"{self.length} committed and {num_tokens} new tokens exceed the capacity of "
+                f"{self.capacity}"
+            )
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Add `rows` of the last step, `(tokens,) u32` ascending, to the cache.
@@ -137,11 +136,7 @@ class CachedSession(NotCopied, ABC):
             ShapeError: They do not ascend, the last step has not written one, or the cache is full.
         """
         rows = arguments.commit_rows(rows, self._written - self.length)
-        if self.length + len(rows) > self.capacity:
-            raise ShapeError(
-                f"{self.length} committed and {len(rows)} new tokens exceed the capacity of "
-                f"{self.capacity}"
-            )
+        self._check_room(len(rows))
         self._commit(rows)
 
     def _commit(self, rows: NDArray[np.uint32]) -> None:
@@ -190,7 +185,7 @@ class CachedSession(NotCopied, ABC):
     def _read_again(self, length: int) -> None:
         """Read tokens that are known, until there are `length`."""
         if self.length < length:
-            self._read(self._token_ids[self.length : length].copy())
+            self.prefill(self._token_ids[self.length : length].copy())
 
     def reachable(self, length: int) -> int:
         """Most tokens, at most `length`, that `rewind` leaves without reading any again."""

@@ -1,21 +1,29 @@
 """What drafts for a target from the target's own states, as the session of a draft model.
 
 In: a target's session. Out: what its heads for further tokens (`mtp.py`) and the drafters beside it
-(`assistant.py`) have in common: sizes, what a step costs, and being closed with the target.
+(`assistant.py`) have in common: graphs that are loaded once for a target, what they read of it,
+what a step costs, and being closed with the target.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
+import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs._core import StepInputs
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import SessionClosedError
+from coordgen_rs.runtime.device import Bound
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
+from coordgen_rs.runtime.session import GapWork, Session, StepCost
+from coordgen_rs.threads.native import run_native
+
+Graphs = tuple[onnxruntime.InferenceSession, ...]
 
 _ROUNDS = 3
 """How often each width is timed."""
@@ -23,6 +31,8 @@ _ROUNDS = 3
 
 class OwnHead(ABC):
     """A session that reads what a target has computed.
+
+    A row reads a token, its rotation, and the state behind the token before.
 
     Args:
         target: A session on CPU.
@@ -46,44 +56,40 @@ class OwnHead(ABC):
         self.end_token_ids: Sequence[int] = target.end_token_ids
         self.allowed_commits: Sequence[str] = ("canonical", "compact")
         self.exact_commits: Sequence[str] = self.allowed_commits
-        self._is_closed = False
-        target.dependents.add(self)
+        bundle, self._is_closed = target.bundle, False
+        self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
+        self._states = target.forward.keep_states()
+        self._own = np.zeros_like(self._states)  # what it has given itself, by slot
+        if target not in _LOADED:
+            _LOADED[target] = self._load(bundle)
+        self._graphs = _LOADED[target]
+        target.dependents.add(cast(Session, self))  # as each kind is
 
     @property
     def capacity(self) -> int:
         """Number of tokens that the cache can hold."""
         return self._target.capacity
 
-    @property
     @abstractmethod
-    def length(self) -> int:
-        """Number of committed tokens."""
+    def _load(self, bundle: Bundle) -> Graphs:
+        """Load the graphs, once for all that draft for a target.
 
-    @abstractmethod
-    def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
-    ) -> SwitchReport | None:
-        """Read tokens that the target has read; same as in `Session`, without logits."""
+        Raises:
+            BundleError: ONNX Runtime cannot load one, or it is not the one of the manifest.
+        """
 
     @abstractmethod
     def step(self, inputs: StepInputs) -> NDArray[np.float32]:
         """Logits `(rows, num_scored) f32` of nodes; same as in `Session`."""
 
-    @abstractmethod
-    def commit(self, rows: NDArray[np.uint32]) -> None:
-        """Add rows of the last step, `(tokens,) u32` ascending, to the cache."""
-
-    @abstractmethod
-    def rewind(self, length: int) -> None:
-        """Forget all but the first `length` committed tokens."""
-
-    @abstractmethod
     def close(self) -> None:
         """Release what it holds; later runs raise SessionClosedError."""
+        self._is_closed, self._graphs = True, ()
+        _LOADED.pop(self._target, None)  # those that are still open keep theirs
+
+    def _move_own(self, rows: NDArray[np.uint32], start: int) -> None:
+        """Move what was given for rows of the last step, which are committed, to their slots."""
+        self._own[start : start + len(rows)] = self._own[start + rows.astype(np.intp)]
 
     def check_open(self) -> None:
         """Refuse to run what was closed.
@@ -115,4 +121,25 @@ class OwnHead(ABC):
         return StepCost(round(1e6 * min(times), 1), 0.0)
 
 
+def bound(
+    graph: onnxruntime.InferenceSession,
+    read: Mapping[str, onnxruntime.OrtValue],
+    given: Mapping[str, onnxruntime.OrtValue],
+) -> Bound:
+    """A graph, bound to all that it reads, and to what it gives."""
+    binding = graph.io_binding()
+    for argument in graph.get_inputs():
+        binding.bind_ortvalue_input(argument.name, read[argument.name])
+    for name, value in given.items():
+        binding.bind_ortvalue_output(name, value)
+    return graph, binding
+
+
+def run_bound(bound: Bound) -> None:
+    """Run a graph that is bound."""
+    graph, binding = bound
+    run_native(graph.run_with_iobinding, binding)
+
+
+_LOADED: WeakKeyDictionary[OrtSession, Graphs] = WeakKeyDictionary()
 _COSTS: WeakKeyDictionary[OrtSession, list[StepCost]] = WeakKeyDictionary()

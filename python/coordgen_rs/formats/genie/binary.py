@@ -27,7 +27,7 @@ from typing import Any
 
 from coordgen_rs.errors import BundleDamagedError
 from coordgen_rs.files.json_text import open_regular
-from coordgen_rs.formats.genie.binary.tensors import DTYPES, BinaryFacts, GraphFacts, TensorFacts
+from coordgen_rs.formats.genie.tensors import DTYPES, BinaryFacts, GraphFacts, TensorFacts
 
 _FLAT = 0
 """QNN_TENSOR_DATA_FORMAT_DENSE: rows behind one another."""

@@ -21,8 +21,8 @@ from coordgen_rs.errors import (
     OptionError,
     SessionClosedError,
 )
-from coordgen_rs.runtime.buffers import ort_value
-from coordgen_rs.runtime.expert_report import ExpertReport
+from coordgen_rs.runtime.device import ort_value
+from coordgen_rs.runtime.session import ExpertReport
 
 if TYPE_CHECKING:
     from coordgen_rs._core import ExpertStore
@@ -121,13 +121,6 @@ class ExpertFiles:
         Each counts once in a layer's run; within a budget only those that were not in memory.
         """
         return None if self._store is None else self._store.num_read
-
-    def read_since(self, before: tuple[int, int] | None) -> tuple[float, float] | None:
-        """What was read since `num_read` was `before`; None where nobody counts."""
-        now = self.num_read
-        if before is None or now is None:
-            return None
-        return float(now[0] - before[0]), float(now[1] - before[1])
 
     def report(self) -> ExpertReport | None:
         """What was asked of them so far; None without a budget, and when they are closed."""

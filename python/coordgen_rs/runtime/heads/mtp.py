@@ -10,24 +10,21 @@ are zeros.
 """
 
 from collections.abc import Sequence
-from weakref import WeakKeyDictionary
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.bundle.manifest import MtpFiles
+from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.runtime.blocks import load_graph
-from coordgen_rs.runtime.buffers import Buffers, ort_value
-from coordgen_rs.runtime.experts import ExpertFiles
-from coordgen_rs.runtime.graph_shapes import check_mtp
-from coordgen_rs.runtime.kv_cache import KvCache
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
+from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
+from coordgen_rs.runtime.cpu.experts import ExpertFiles
+from coordgen_rs.runtime.cpu.graph_shapes import check_mtp
+from coordgen_rs.runtime.device import ort_value
+from coordgen_rs.runtime.heads.own_head import Graphs, OwnHead, bound, run_bound
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.own_head import OwnHead
 from coordgen_rs.runtime.session import OnLogits, OnRead
-from coordgen_rs.threads.native import run_native
 
 _FILLED = ("key_0", "value_0")
 
@@ -51,20 +48,24 @@ class MtpSession(OwnHead):
         if manifest.mtp is None:
             raise BundleError(f"{bundle.shown} has no head for further tokens (MTP)")
         model, files = manifest.model, manifest.mtp
+        self._files = files
         super().__init__(target, files.num_scored)
-        form = target.cache.form if isinstance(target.cache, KvCache) else "f32"
+        form = target.cache.form if isinstance(target.cache, KvCache) else KV_FORMS[0]
         self._cache = KvCache([(model.num_kv_heads, model.head_dim)], manifest.slots, form)
         self._experts = ExpertFiles(bundle, [] if files.experts is None else [files.experts])
-        self._embedding, self._rotations = bundle.embedding(), bundle.rope_tables()
-        self._states = target.forward.keep_states()
-        self._own = np.zeros((manifest.slots, model.hidden_size), np.float32)
         widths = [*manifest.decode_widths, manifest.prefill_rows]
-        graphs = _graphs_of(target, files)
-        self._runs = {rows: _Run(self, graphs, rows, is_step=rows < widths[-1]) for rows in widths}
+        self._runs = {rows: _Run(self, rows, is_step=rows < widths[-1]) for rows in widths}
         self.step_inputs: Sequence[StepInputs] = [
             self._runs[rows].buffers.inputs for rows in manifest.decode_widths
         ]
         self.measure()
+
+    def _load(self, bundle: Bundle) -> Graphs:
+        files = self._files
+        paths = bundle.file(files.graph), bundle.file(files.head)
+        layer, head = map(load_graph, paths)
+        check_mtp(layer, head, paths, bundle.manifest, files.num_scored)
+        return layer, head
 
     @property
     def length(self) -> int:
@@ -106,8 +107,7 @@ class MtpSession(OwnHead):
 
     def commit(self, rows: NDArray[np.uint32]) -> None:
         """Add rows of the last step, `(tokens,) u32` ascending, to the cache."""
-        start = self.length
-        self._own[start : start + len(rows)] = self._own[start + rows.astype(np.intp)]
+        self._move_own(rows, self.length)
         self._cache.commit(rows)
 
     def rewind(self, length: int) -> None:
@@ -116,9 +116,8 @@ class MtpSession(OwnHead):
 
     def close(self) -> None:
         """Release the graphs and experts; later runs raise SessionClosedError."""
-        self._is_closed = True
+        super().close()
         self._runs.clear()
-        _LOADED.pop(self._target, None)  # heads that are still open keep theirs
         self._experts.close()
 
     def _run(self, rows: int) -> "_Run":
@@ -154,60 +153,34 @@ class MtpSession(OwnHead):
         self._own[start : start + num_nodes] = buffers.hidden[1][0, :num_nodes]
 
 
-_Graphs = tuple[onnxruntime.InferenceSession, onnxruntime.InferenceSession]
-_LOADED: WeakKeyDictionary[OrtSession, _Graphs] = WeakKeyDictionary()
-
-
-def _graphs_of(target: OrtSession, files: MtpFiles) -> _Graphs:
-    """The layer and the output layer, loaded once for all that draft for a target.
-
-    Raises:
-        BundleError: ONNX Runtime cannot load one, or it is not the one of the manifest.
-    """
-    if target not in _LOADED:
-        bundle = target.bundle
-        layer, head = load_graph(bundle, files.graph), load_graph(bundle, files.head)
-        paths = bundle.file(files.graph), bundle.file(files.head)
-        check_mtp(layer, head, paths, bundle.manifest, files.num_scored)
-        _LOADED[target] = layer, head
-    return _LOADED[target]
-
-
 class _Run:
     """What one width reads and writes, bound to the graphs."""
 
-    def __init__(self, session: MtpSession, graphs: _Graphs, rows: int, *, is_step: bool) -> None:
+    def __init__(self, session: MtpSession, rows: int, *, is_step: bool) -> None:
         manifest = session._target.bundle.manifest
-        self.buffers = Buffers.empty(rows, manifest)
+        self.buffers = path_buffers(rows, manifest)
         self.previous = np.zeros((1, rows, manifest.model.hidden_size), np.float32)
         self.is_own = np.zeros((1, rows, 1), np.uint8)
+        hidden, given = self.buffers.hidden_values
+        filled = dict(zip(_FILLED, session._cache.values[0], strict=True))
         own = {"previous": ort_value(self.previous), "is_own": ort_value(self.is_own)}
-        offered = {**self.buffers.values, **own, "hidden": self.buffers.hidden_values[0]}
-        offered |= session._experts.inputs(0)
-        offered |= dict(zip(_FILLED, session._cache.values[0], strict=True))
-        self._layer, output_layer = graphs
-        self._bound = self._layer.io_binding()
-        for argument in self._layer.get_inputs():
-            self._bound.bind_ortvalue_input(argument.name, offered[argument.name])
-        self._bound.bind_ortvalue_output("hidden_out", self.buffers.hidden_values[1])
-        for name in _FILLED:
-            self._bound.bind_ortvalue_output(f"{name}_out", offered[name])
-        self._head: tuple[onnxruntime.InferenceSession, onnxruntime.IOBinding] | None = None
+        read = {**self.buffers.values, **own, "hidden": hidden, **filled}
+        layer, head = session._graphs
+        self._layer = bound(
+            layer,
+            read | session._experts.inputs(0),
+            {"hidden_out": given} | {f"{name}_out": value for name, value in filled.items()},
+        )
         if is_step:
             self._logits = np.zeros((1, rows, session.num_scored), np.float32)
-            head = output_layer.io_binding()
-            head.bind_ortvalue_input("hidden", self.buffers.hidden_values[1])
-            head.bind_ortvalue_output("logits", ort_value(self._logits))
-            self._head = output_layer, head
+            self._head = bound(head, {"hidden": given}, {"logits": ort_value(self._logits)})
 
     def compute(self) -> None:
         """Run the layer."""
-        run_native(self._layer.run_with_iobinding, self._bound)
+        run_bound(self._layer)
 
     def logits(self) -> NDArray[np.float32]:
         """Run the output layer over what the layer has given."""
-        if self._head is not None:
-            session, binding = self._head
-            run_native(session.run_with_iobinding, binding)
+        run_bound(self._head)
         logits: NDArray[np.float32] = self._logits[0]
         return logits

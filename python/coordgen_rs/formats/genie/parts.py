@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import BundleError
-from coordgen_rs.formats.genie.binary.names import (
+from coordgen_rs.formats.genie.tensors import (
     CACHE_INDEX,
     COS,
     EMBEDDED,
@@ -18,9 +18,10 @@ from coordgen_rs.formats.genie.binary.names import (
     SIN,
     TOKENS,
     CacheName,
+    GraphFacts,
     GraphName,
+    TensorFacts,
 )
-from coordgen_rs.formats.genie.binary.tensors import GraphFacts, TensorFacts
 
 _SCALES = 1e-30, 1e30
 _FIXED = (TOKENS, *EMBEDDED, MASK, COS, SIN, CACHE_INDEX)

@@ -1,1 +1,0 @@
-"""What Qualcomm's context binaries tell of their graphs."""

@@ -1,0 +1,1 @@
+"""Networks that draft from a target's own states: MTP heads, drafters beside a model."""
