@@ -6,8 +6,7 @@
 
 use std::cell::RefCell;
 
-use super::attributes::Attributes;
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Step};
 use crate::kernels::{Nodes, Processor, Room, soft_cap};

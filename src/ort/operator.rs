@@ -6,12 +6,13 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-use ort_sys::ONNXTensorElementDataType as ElementType;
-use ort_sys::OrtCustomOpInputOutputCharacteristic as Arity;
-use ort_sys::{OrtApi, OrtCustomOp, OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr};
+use ort_sys::{
+    ONNXTensorElementDataType as ElementType, OrtApi, OrtCustomOp,
+    OrtCustomOpInputOutputCharacteristic as Arity, OrtKernelContext, OrtKernelInfo, OrtMemType,
+    OrtStatusPtr,
+};
 
-use super::attributes::Attributes;
-use super::call::{Call, Outcome};
+use super::call::{Attributes, Call, Outcome};
 
 /// Float32.
 pub const FLOAT: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;

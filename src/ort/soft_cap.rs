@@ -2,8 +2,7 @@
 //!
 //! In: numbers of any shape of at most eight dimensions. Out: as many, capped.
 
-use super::attributes::Attributes;
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome};
 use super::operator::{FLOAT, Kernel, ONE, Operator};
 use crate::kernels::{Processor, soft_cap};
 

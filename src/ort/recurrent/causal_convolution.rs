@@ -2,8 +2,7 @@
 //!
 //! In: rows, weights, the last tokens' numbers. Out: rows, with the tokens before them on their paths.
 
-use super::super::attributes::Attributes;
-use super::super::call::{Call, Input, Outcome};
+use super::super::call::{Attributes, Call, Input, Outcome};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use super::{given, refused, rows, run, with_room};
 use crate::kernels::Processor;

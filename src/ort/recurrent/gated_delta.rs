@@ -3,8 +3,7 @@
 //! In: rows of queries, keys and values, what their factors are computed from, states. Out: what each
 //! row reads, normed and gated.
 
-use super::super::attributes::Attributes;
-use super::super::call::{Call, Input, Outcome};
+use super::super::call::{Attributes, Call, Input, Outcome};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator, inputs};
 use super::{given, refused, rows, run, with_room};
 use crate::kernels::Processor;

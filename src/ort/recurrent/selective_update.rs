@@ -3,8 +3,7 @@
 //! In: rows of inputs, B and C, their steps and gates, states. Out: what each row reads, gated and
 //! normed: the norm is of all heads of a group, and comes when they are computed.
 
-use super::super::attributes::Attributes;
-use super::super::call::{Call, Input, Outcome};
+use super::super::call::{Attributes, Call, Input, Outcome};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator, inputs};
 use super::{given, refused, rows, run, with_room};
 use crate::kernels::Processor;

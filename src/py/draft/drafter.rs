@@ -33,7 +33,7 @@ use crate::py::step_inputs::PyStepInputs;
 use crate::tree::draft_tree::DraftTree;
 
 /// Scores that take long to read: half a millisecond. Sources that read so many do so on several
-/// threads (`lookup_table/reader.rs`).
+/// threads (`lookup_table/source.rs`).
 const LONG: usize = 1 << 20;
 
 /// Two `(n,) uint32` arrays: token ids and parents.

@@ -9,8 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{Error, Result};
-use crate::load::experts::shape::{LayerShape, Shape};
-use crate::load::experts::shares::Shares;
+use crate::load::experts::shape::{LayerShape, Shape, Shares};
 use crate::load::experts::store::{Budget, ExpertStore, Region, StoreReport};
 use crate::py::convert::non_negative;
 

@@ -7,7 +7,7 @@ use super::block_cost::{PyBlockCost, profile};
 use super::timetable::{PyAction, PyRun, actions, runs};
 use crate::error::Result;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
-use crate::load::prompt_rows::prompt_rows as rows_for;
+use crate::load::prompt_rows as rows_for;
 use crate::py::convert::non_negative;
 use crate::py::errors::OptionError;
 

@@ -4,7 +4,6 @@
 //! How many nodes pay is the drafter's decision.
 
 mod frontier;
-mod guess;
 mod guesses;
 mod refused;
 mod respelt;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::guess::MAX_PROBABILITY;
+use super::frontier::MAX_PROBABILITY;
 use super::*;
 use crate::draft::choose::acceptance::Standing;
 use crate::draft::choose::scripted::Scripted;

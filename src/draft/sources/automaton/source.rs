@@ -3,11 +3,11 @@
 
 use super::edge_table::{Edge, MAX_LIKELY};
 use super::edges::NO_EDGES;
-use super::escape::escape;
 use super::frequent::Frequent;
 use super::states::{MAX_COUNT, ROOT};
 use super::suffix_automaton::SuffixAutomaton;
 use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
+use crate::draft::sources::automaton::escape;
 use crate::ids::{StateId, TokenId};
 
 /// Most successors that a place answers with, beside the tokens that are frequent anywhere.

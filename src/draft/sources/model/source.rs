@@ -3,8 +3,8 @@
 
 use super::ModelDraft;
 use crate::draft::source::{Cursor, Learn, Propose, Successor, Verification};
-use crate::draft::sources::shared::Shared;
 use crate::ids::{NodeId, TokenId};
+use crate::waiting::Shared;
 
 /// Places from here on are nodes of the tree; those before, tokens of the context.
 const NODES: u64 = 1 << 32;
