@@ -1,17 +1,20 @@
 //! The suffix automaton of CoordGen: every substring of a growing text, and what it drafts.
 //!
-//! Other sources draw on it, too: `other_text` is an automaton over a text beside the request's, and
-//! [`escape`] says how likely something new follows. In: how often a match was seen, and with how many
+//! Other sources draw on it, too, over a text beside the request's, which has several parts; and [`escape`]
+//! says how likely something new follows. In: how often a match was seen, and with how many
 //! different continuations. Out: the probability that the next token is none of them.
 
 mod edge_table;
 mod edges;
 mod frequent;
 mod large_pages;
-pub(super) mod other_text;
 mod source;
 mod states;
 pub mod suffix_automaton;
+
+use self::suffix_automaton::SuffixAutomaton;
+use crate::draft::source::{Cursor, Propose, Successor};
+use crate::ids::TokenId;
 
 /// Escape after one occurrence a continuation, by match length, the last entry for all beyond.
 const ESCAPE_OF_SEVERAL: [f32; 3] = [0.90, 0.74, 0.62];
@@ -47,4 +50,27 @@ pub fn escape(match_len: u32, num_continued: u32, num_different: u32) -> f32 {
         None => table[table.len() - 1],
     };
     once * (num_different as f32 / num_continued as f32).min(1.0).sqrt()
+}
+
+/// Stands between two parts of the text; no vocabulary has it, so it never drafts.
+pub(super) const BORDER: TokenId = TokenId(u32::MAX);
+
+/// Appends a part to a text of parts, with a border behind it.
+pub(super) fn add_part(automaton: &mut SuffixAutomaton, tokens: &[TokenId]) {
+    automaton.extend(tokens);
+    automaton.extend(&[BORDER]);
+}
+
+/// What came next in a text of parts, as in `Propose`; never a border.
+pub(super) fn successors_above(
+    automaton: &SuffixAutomaton,
+    cursor: Cursor,
+    at_least: f32,
+    out: &mut Vec<Successor>,
+) {
+    let start = out.len();
+    automaton.successors_above(cursor, at_least, out);
+    if let Some(border) = out[start..].iter().position(|next| next.token == BORDER) {
+        out.remove(start + border);
+    }
 }

@@ -6,7 +6,7 @@ use super::edges::NO_EDGES;
 use super::frequent::Frequent;
 use super::states::{MAX_COUNT, ROOT};
 use super::suffix_automaton::SuffixAutomaton;
-use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::automaton::escape;
 use crate::ids::{StateId, TokenId};
 
@@ -64,10 +64,6 @@ impl Propose for SuffixAutomaton {
             place = state.link;
             match_len = self.states.len(place);
         }
-    }
-
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        all_successors(self, cursor, out);
     }
 
     /// The continuations of the cursor's substring, and of shorter and shorter ones what they know

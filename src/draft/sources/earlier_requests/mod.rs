@@ -6,9 +6,9 @@
 
 use std::collections::VecDeque;
 
-use super::automaton::other_text::{add_part, successors_above};
 use super::automaton::suffix_automaton::{MAX_MATCH, SuffixAutomaton};
-use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
+use super::automaton::{add_part, successors_above};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 use crate::waiting::Shared;
 
@@ -91,10 +91,6 @@ impl Propose for EarlierRequests {
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let finished = self.finished.lock();
         finished.text.advance(self.still_at(&finished, cursor)?, token)
-    }
-
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        all_successors(self, cursor, out);
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::draft::sources::automaton::other_text::BORDER;
+use crate::draft::sources::automaton::BORDER;
 use crate::draft::sources::automaton::suffix_automaton::tests::{naive_ends, texts};
 use crate::random::uniform;
 use crate::waiting::Shared;

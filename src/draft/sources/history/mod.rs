@@ -4,7 +4,6 @@
 //!
 //! It stores nothing: the database from which an index can always be rebuilt is the caller's.
 
-mod corpus_source;
 mod follower;
 pub mod format;
 pub mod gather;
@@ -19,7 +18,6 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use self::corpus_source::CorpusSource;
 use self::format::Key;
 use self::index::HistoryIndex;
 use self::index_source::{IndexSource, Layer};
@@ -150,7 +148,7 @@ impl History {
 
     /// A further source for one drafter, "corpus", where the history stands above one.
     pub fn corpus_source(&self) -> Option<Box<dyn DraftSource>> {
-        let source = CorpusSource::new(Arc::clone(&self.shared));
+        let source = IndexSource::new(Arc::clone(&self.shared), Layer::Corpus);
         self.has_corpus.then(|| Box::new(source) as Box<dyn DraftSource>)
     }
 

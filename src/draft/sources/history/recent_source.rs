@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use super::{History, Shared, lock};
-use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
-use crate::draft::sources::automaton::other_text::{BORDER, successors_above};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+use crate::draft::sources::automaton::{BORDER, successors_above};
 use crate::ids::TokenId;
 use crate::waiting;
 
@@ -50,10 +50,6 @@ impl Propose for RecentSource {
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let automaton = self.documents.read();
         automaton.advance(self.still_at(&automaton, cursor), token)
-    }
-
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        all_successors(self, cursor, out);
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
@@ -183,7 +179,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::draft::sources::automaton::other_text::add_part;
+    use crate::draft::sources::automaton::add_part;
     use crate::draft::sources::automaton::suffix_automaton::tests::{texts, tokens};
     use crate::draft::sources::history::{History, lock};
 

@@ -67,10 +67,6 @@ impl Propose for TableSource {
         Some(after(token))
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.successors_above(cursor, 0.0, out);
-    }
-
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let table = self.table.lock();
         let row = table.row(TokenId(cursor.place as u32));

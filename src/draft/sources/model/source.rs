@@ -65,7 +65,7 @@ impl Propose for ModelSource {
         Some(Cursor { place: next, match_len: cursor.match_len + 1 })
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         let draft = self.shared.lock();
         let Some((node, branches)) = draft.node_at(cursor).zip(draft.branches.as_ref()) else {
             return;
