@@ -9,6 +9,7 @@ use crate::draft::choose::step_choice::StepCost;
 use crate::draft::host::HostOptions;
 use crate::draft::methods::Method;
 use crate::error::Error;
+use crate::sampling::check_vocab_size;
 
 /// Most rows of a step.
 pub const MAX_ROWS: usize = 4096;
@@ -74,11 +75,8 @@ pub(super) unsafe fn options(
     }
     // SAFETY: as promised.
     let given = unsafe { record("options", address) }?;
-    let range = (1..=1 << 24).contains(&given.vocab_size);
-    if !range {
-        let (what, must) = ("vocab_size", "1 to 16777216");
-        return Err(Error::BadOption { what, got: given.vocab_size.to_string(), must }.into());
-    }
+    let vocab_size = given.vocab_size as usize;
+    check_vocab_size(vocab_size)?;
     // SAFETY: as promised.
     let (rows, costs, end_tokens, method) = unsafe {
         let rows = rows(&given)?;
@@ -87,7 +85,7 @@ pub(super) unsafe fn options(
         (rows, costs, end_tokens, text("method", given.method, MAX_METHOD_BYTES)?)
     };
     if let Some(&token) = end_tokens.iter().find(|token| token.0 >= given.vocab_size) {
-        return Err(Error::TokenOutOfRange { token, vocab_size: given.vocab_size as usize }.into());
+        return Err(Error::TokenOutOfRange { token, vocab_size }.into());
     }
     let commit = match given.commit {
         commit if commit == Commit::Compact as u32 => CommitPolicy::Compact,
@@ -98,13 +96,7 @@ pub(super) unsafe fn options(
         }
     };
     let method = method.map_or(Ok("auto"), |name| utf8("method", name))?;
-    let options = HostOptions {
-        vocab_size: given.vocab_size as usize,
-        rows,
-        costs,
-        commit,
-        end_tokens: end_tokens.to_vec(),
-    };
+    let options = HostOptions { vocab_size, rows, costs, commit, end_tokens: end_tokens.to_vec() };
     Ok((Method::named(method)?, options, given.history))
 }
 
