@@ -4,10 +4,13 @@
 //! In: ONNX Runtime's info of a node, its context of a call. Out: attributes, inputs and outputs, checked
 //! for their sizes, or a status that says what is wrong; work done by ONNX Runtime's threads.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 use std::{ptr, slice};
 
 use ort_sys::{OrtApi, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
+
+use crate::kernels::Room;
 
 /// What a call of ONNX Runtime gives back.
 pub type Outcome<T> = Result<T, OrtStatusPtr>;
@@ -22,6 +25,16 @@ pub fn status(api: &OrtApi, what: &str) -> OrtStatusPtr {
     let message = CString::new(what).unwrap_or_default();
     // SAFETY: ONNX Runtime copies the message.
     unsafe { (api.CreateStatus)(OrtErrorCode::ORT_INVALID_ARGUMENT, message.as_ptr()) }
+}
+
+thread_local! {
+    /// What a thread's tasks use: as large as the largest so far.
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+/// Does something with the thread's room.
+pub fn with_room(work: impl FnOnce(&mut Room)) {
+    ROOM.with_borrow_mut(work);
 }
 
 /// A call in progress.

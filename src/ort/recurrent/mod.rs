@@ -1,34 +1,23 @@
 //! The operators of recurrent layers; see the parent.
 //!
 //! In: a call, of which the last eight inputs are the same for all of them. Out: the run that it is,
-//! with states and updates where the outputs are; room for tasks, and padding.
+//! with states and updates where the outputs are, and padding.
 
 mod causal_convolution;
 mod gated_delta;
 mod selective_update;
 
-use std::cell::RefCell;
 use std::ffi::CStr;
 
-use super::call::{Attributes, Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome, with_room};
 use super::operator::Operator;
+use crate::kernels::Processor;
 use crate::kernels::recurrent::{
     Heads, HeadsStep, Rows, Rule, Run, Sizes, States, Tree, Updates, Wrong, compute_head,
 };
-use crate::kernels::{Processor, Room};
 
 pub static OPERATORS: [&Operator; 3] =
     [&causal_convolution::OPERATOR, &gated_delta::OPERATOR, &selective_update::OPERATOR];
-
-thread_local! {
-    /// What a thread's tasks use: as large as the largest so far.
-    static ROOM: RefCell<Room> = RefCell::default();
-}
-
-/// Does something with the thread's room.
-fn with_room(work: impl FnOnce(&mut Room)) {
-    ROOM.with_borrow_mut(work);
-}
 
 /// A status that says what is wrong.
 fn refused(call: Call<'_>) -> impl Fn(Wrong) -> ort_sys::OrtStatusPtr {

@@ -44,8 +44,7 @@ impl Drafter {
         };
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let rows = steps.rows(step);
-        let (cost, reads) = (None, None);
-        request.proposed = Some(Proposed { step, past_len, is_given: false, rows, cost, reads });
+        request.proposed = Some(Proposed { step, past_len, rows, ..Proposed::default() });
         Ok(step)
     }
 
@@ -112,9 +111,8 @@ impl Drafter {
             self.draft.prune_tree(&mut **grammar)?;
         }
         let step = steps.narrowest(self.draft.tree().num_nodes(), past_len)?;
-        let rows = steps.rows(step);
-        let (cost, reads) = (None, None);
-        request.proposed = Some(Proposed { step, past_len, is_given: true, rows, cost, reads });
+        let (rows, is_given) = (steps.rows(step), true);
+        request.proposed = Some(Proposed { step, past_len, is_given, rows, ..Proposed::default() });
         Ok(step)
     }
 }
@@ -172,8 +170,8 @@ impl Drafter {
             self.draft.cut(num_nodes);
         }
         request.offered = None;
-        request.proposed =
-            Some(Proposed { step, past_len, is_given: false, rows: num_nodes, cost, reads: None });
+        let rows = num_nodes;
+        request.proposed = Some(Proposed { step, past_len, rows, cost, ..Proposed::default() });
         Ok(step)
     }
 }

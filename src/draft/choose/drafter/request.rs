@@ -39,7 +39,7 @@ pub(super) struct Request {
 }
 
 /// A tree that waits for the target's answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Proposed {
     /// Index of the step that verifies it.
     pub step: usize,
