@@ -16,9 +16,6 @@ pub const MAX_ROWS: usize = 4096;
 
 const MAX_METHOD_BYTES: usize = 64;
 
-/// Rows of a step where none are said.
-const MOST_ROWS: usize = 17;
-
 /// How the engine keeps what it accepts of a tree; of chains both keep the same.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +101,7 @@ pub(super) unsafe fn options(
 /// As for [`options`].
 unsafe fn rows(given: &Options) -> Result<Vec<usize>, Failure> {
     if given.rows.is_null() && given.num_rows == 0 {
-        return Ok((1..=MOST_ROWS).collect());
+        return Ok(HostOptions::ROWS.collect());
     }
     // SAFETY: as promised.
     let rows = unsafe { array("rows", given.rows, given.num_rows, MAX_ROWS) }?;
