@@ -12,6 +12,15 @@ use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
 use crate::tree::draft_tree::DraftTree;
 
+/// What a request could fill rows of a step with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// Tokens that each node is expected to bring, the root's 1 first, never increasing.
+    pub worths: Vec<f32>,
+    /// The fewest nodes that can be taken: all of them where the method has a shape of its own.
+    pub least: usize,
+}
+
 impl Drafter {
     /// Drafts a tree and chooses the step that verifies it, after `past_len` committed tokens.
     /// Returns the step's index; the tree is [`Drafter::tree`].
@@ -115,18 +124,7 @@ impl Drafter {
         request.proposed = Some(Proposed { step, past_len, is_given, rows, ..Proposed::default() });
         Ok(step)
     }
-}
 
-/// What a request could fill rows of a step with.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Offer {
-    /// Tokens that each node is expected to bring, the root's 1 first, never increasing.
-    pub worths: Vec<f32>,
-    /// The fewest nodes that can be taken: all of them where the method has a shape of its own.
-    pub least: usize,
-}
-
-impl Drafter {
     /// Drafts a tree as [`Drafter::propose`] does, behind `past_len` committed tokens, and leaves open
     /// how many of its nodes are verified: [`Drafter::take`] says so.
     ///
@@ -174,9 +172,7 @@ impl Drafter {
         request.proposed = Some(Proposed { step, past_len, rows, cost, ..Proposed::default() });
         Ok(step)
     }
-}
 
-impl Drafter {
     /// Drafts a tree of at most `most_nodes` nodes, the root included, whatever rows a step has;
     /// without `branches` it is a chain.
     ///

@@ -12,6 +12,16 @@ use crate::ids::TokenId;
 use crate::tree::draft_tree::DraftTree;
 use crate::waiting::Shared;
 
+/// What a drafter has learned from verifications: the trust in its sources, and how steps paid.
+#[derive(Clone, Debug)]
+pub struct Learned {
+    acceptance: Acceptance,
+    steps: StepChoice,
+}
+
+/// What drafters that share have learned last; `None` before any of them has ended a request.
+pub(super) type SharedLearned = Shared<Option<Learned>>;
+
 impl Drafter {
     /// Whether a source asks for the logits of the prompt's rows, see [`Drafter::prefilled`].
     pub fn reads_prefill(&self) -> bool {
@@ -74,19 +84,7 @@ impl Drafter {
     pub fn memory_bytes(&self) -> usize {
         self.sources.memory_bytes() + self.draft.memory_bytes() + self.seen.memory_bytes()
     }
-}
 
-/// What a drafter has learned from verifications: the trust in its sources, and how steps paid.
-#[derive(Clone, Debug)]
-pub struct Learned {
-    acceptance: Acceptance,
-    steps: StepChoice,
-}
-
-/// What drafters that share have learned last; `None` before any of them has ended a request.
-pub(super) type SharedLearned = Shared<Option<Learned>>;
-
-impl Drafter {
     /// Shares with `other`, and all that it shares with, what is learned of the sources and of how steps
     /// pay: a request begins with what was learned in the one that ended last.
     ///
