@@ -17,8 +17,7 @@ use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::methods::source_named;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::tree::draft_tree::DraftTree;
-use coordgen_rs::tree::mask::{MASKED, VISIBLE};
-use coordgen_rs::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
+use coordgen_rs::tree::step_inputs::{MASKED, PathBuffers, StepBuffers, StepInputs, VISIBLE};
 
 const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];
 /// Rows of the step, and so nodes of the tree.

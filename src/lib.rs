@@ -127,33 +127,31 @@
 //!   [`stored`](draft::sources::history::stored), a history at a path, and
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
-//!   [`source`](draft::sources::lookup_table::source) and
-//!   `reader`, how it drafts and what it reads of the logits, and
+//!   [`source`](draft::sources::lookup_table::source), how it drafts and what it reads of the logits, and
 //!   [`file`](draft::sources::lookup_table::file), how it is kept.
 //! - [`model`]: [`ModelDraft`], what a draft model reads and when it is enough;
-//!   [`branches`](draft::sources::model::branches), [`pacer`](draft::sources::model::pacer),
-//!   [`fallback`](draft::sources::model::fallback), and
+//!   [`branches`](draft::sources::model::branches), what it reads next;
+//!   [`shape`](draft::sources::model::shape), what its tree looks like, and when it is enough; and
 //!   [`source`](draft::sources::model::source), how it drafts.
 //! - [`draft::choose`]: which guesses are drafted. [`acceptance`], the learned trust in a source;
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
-//!   [`rate`], what a unit of cost has brought lately;
-//!   [`chain_ahead`], what a running copy is still worth behind a step; [`expert_reads`], what rows
-//!   that share experts save;
+//!   [`step_gains`], what a unit of cost has brought lately, and what a running copy is still worth
+//!   behind a step; [`expert_reads`], what rows that share experts save;
 //!   [`model_choice`], when a draft model pays; [`within`], which ids the target knows; [`origins`], who
 //!   proposed each token; and the [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
-//!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's,
-//!   [`static_tree`](draft::choose::tree_shape::static_tree), Token Recycling's;
-//!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens.
+//!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's;
+//!   [`ranked_tree`](draft::choose::tree_shape::ranked_tree), a shape before it has tokens, and Token
+//!   Recycling's.
 //! - [`host`](draft::host): [`HostDrafter`](draft::host::HostDrafter), which drafts for an engine that
 //!   runs the model itself and tells what it has committed.
 //! - [`chat_template`]: from messages to the text that an instruct model reads, within bounds.
 //! - [`batch`]: many requests in one step; [`Batcher`](batch::Batcher), who gets its rows, by
-//!   [`RowCosts`](batch::RowCosts), what they cost, what candidates are worth (`nodes`), and which prompts are
-//!   read first (`pieces`).
+//!   [`RowCosts`](batch::RowCosts), what they cost, what candidates are worth and which prompts are
+//!   read first (`shares`).
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
-//!   registry of strategies (`strategy`) and the paper's k* (`k_star`); its tests have the best there
+//!   registry of strategies (`strategy`) and the paper's k* (`fixed`); its tests have the best there
 //!   is, to judge it by; [`load::stream`], a target larger than its memory; [`load::experts`], experts larger than memory, kept by use; [`load::block_store`], where
 //!   graphs come from; [`load::prompt_rows`], how a
 //!   prompt is cut where nothing is loaded; [`load::loader`], which carries a
@@ -165,7 +163,7 @@
 //! `coordgen_rs._core`: `py/` converts, in folders named like those above, and decides nothing.
 //! With feature `c` the built library is one for C: `c/` is the interface that `include/coordgen.h` declares.
 //! `scores` holds the passes over rows of logits, the same to the last bit on every machine;
-//! `random` and `replace_file` are small helpers; `unfinished` names and locks what is being written;
+//! `random` is a small helper; `unfinished` names and locks what is being written, and replaces a file at once;
 //! `waiting` takes locks without holding up Python; `tests` holds that imports run one way.
 //!
 //! # Example
@@ -204,7 +202,6 @@
 //! ```
 //!
 //! [`acceptance`]: draft::choose::acceptance
-//! [`chain_ahead`]: draft::choose::chain_ahead
 //! [`expert_reads`]: draft::choose::expert_reads
 //! [`automaton`]: draft::sources::automaton
 //! [`Calibration`]: draft::sources::calibration::Calibration
@@ -226,8 +223,8 @@
 //! [`SamDecoding`]: draft::sources::sam_decoding::SamDecoding
 //! [`Sampling::draw`]: sampling::Sampling::draw
 //! [`SeenTokens::penalised`]: sampling::SeenTokens::penalised
-//! [`rate`]: draft::choose::rate
 //! [`step_choice`]: draft::choose::step_choice
+//! [`step_gains`]: draft::choose::step_gains
 //! [`tree_shape`]: draft::choose::tree_shape
 //! [`within`]: draft::choose::within
 
@@ -253,7 +250,6 @@ mod ort;
 #[cfg(feature = "python")]
 mod py;
 mod random;
-mod replace_file;
 pub mod sampling;
 mod scores;
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Locks that are waited for without holding others up. In: a mutex or another lock. Out: its guard.
+//! Locks that are waited for without holding others up. In: a mutex or another lock, or a value that
+//! several owners share. Out: its guard.
 //!
 //! Who waits may hold what the lock's owner, or everybody else, needs: in Python, the interpreter.
 //! Whoever lends out such a thing says once how it is let go of, [`let_go_with`]; all of the crate
@@ -6,7 +7,7 @@
 //! holds the crate to that.
 
 use std::sync::{
-    Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
     TryLockError,
 };
 
@@ -57,6 +58,36 @@ fn taken_letting_go<G>(
             Some(let_go) => let_go(&mut || drop(take())),
             None => return take(),
         }
+    }
+}
+
+/// A value that is shared and locked for each use.
+///
+/// It only feeds drafts, which are verified: the state that a panic left behind is as good as any.
+#[derive(Debug, Default)]
+pub struct Shared<T>(Arc<Mutex<T>>);
+
+impl<T: Send> Shared<T> {
+    /// Shares `value`.
+    pub fn new(value: T) -> Self {
+        Self(Arc::new(Mutex::new(value)))
+    }
+
+    /// Whether others share it, at this moment.
+    pub fn has_others(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    /// The value, locked until the guard is dropped.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        lock(&self.0)
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    /// The same value.
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
     }
 }
 

@@ -43,11 +43,6 @@ impl Propose for Asked {
         self.0.advance(cursor, token)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        count();
-        self.0.successors(cursor, out);
-    }
-
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         count();
         self.0.successors_above(cursor, at_least, out);

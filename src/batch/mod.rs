@@ -6,14 +6,12 @@
 //! et al. 2024; AdaServe, Li et al. 2025), and prompts are read in pieces beside it (Sarathi-Serve, Agrawal
 //! et al. 2024). Decides by numbers alone: it knows no clock, no thread and no text.
 
-mod nodes;
-mod pieces;
 mod row_costs;
+mod shares;
 
-use self::nodes::{Candidates, Given};
-use self::pieces::Pieces;
 pub use self::row_costs::RowCosts;
-use crate::draft::choose::rate::Rate;
+use self::shares::{Candidates, Given, Pieces};
+use crate::draft::choose::step_gains::Rate;
 use crate::error::{Error, Result};
 
 /// What reading may cost beside others for what their own steps cost. They are to keep half of their

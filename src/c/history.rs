@@ -8,7 +8,7 @@ use super::failure::{Failure, Status, guarded};
 use super::handles::Handles;
 use crate::draft::sources::history::History;
 use crate::draft::sources::history::stored::{DEFAULT_MAX_TOKENS, StoredHistory};
-use crate::error::Error;
+use crate::sampling::check_vocab_size;
 
 const MAX_PATH_BYTES: usize = 1 << 15;
 
@@ -44,10 +44,7 @@ pub unsafe extern "C" fn coordgen_history_open(
 ) -> Status {
     guarded(|| {
         let handle = Output::new("history", history)?;
-        if !(1..=1 << 24).contains(&vocab_size) {
-            let (what, must) = ("vocab_size", "1 to 16777216");
-            return Err(Error::BadOption { what, got: vocab_size.to_string(), must }.into());
-        }
+        check_vocab_size(vocab_size as usize)?;
         // SAFETY: as promised.
         let path = unsafe { text("path", path, MAX_PATH_BYTES) }?;
         let max_tokens = match usize::try_from(max_tokens) {

@@ -9,14 +9,12 @@ use crate::draft::choose::step_choice::StepCost;
 use crate::draft::host::HostOptions;
 use crate::draft::methods::Method;
 use crate::error::Error;
+use crate::sampling::check_vocab_size;
 
 /// Most rows of a step.
 pub const MAX_ROWS: usize = 4096;
 
 const MAX_METHOD_BYTES: usize = 64;
-
-/// Rows of a step where none are said.
-const MOST_ROWS: usize = 17;
 
 /// How the engine keeps what it accepts of a tree; of chains both keep the same.
 #[repr(C)]
@@ -74,11 +72,8 @@ pub(super) unsafe fn options(
     }
     // SAFETY: as promised.
     let given = unsafe { record("options", address) }?;
-    let range = (1..=1 << 24).contains(&given.vocab_size);
-    if !range {
-        let (what, must) = ("vocab_size", "1 to 16777216");
-        return Err(Error::BadOption { what, got: given.vocab_size.to_string(), must }.into());
-    }
+    let vocab_size = given.vocab_size as usize;
+    check_vocab_size(vocab_size)?;
     // SAFETY: as promised.
     let (rows, costs, end_tokens, method) = unsafe {
         let rows = rows(&given)?;
@@ -87,7 +82,7 @@ pub(super) unsafe fn options(
         (rows, costs, end_tokens, text("method", given.method, MAX_METHOD_BYTES)?)
     };
     if let Some(&token) = end_tokens.iter().find(|token| token.0 >= given.vocab_size) {
-        return Err(Error::TokenOutOfRange { token, vocab_size: given.vocab_size as usize }.into());
+        return Err(Error::TokenOutOfRange { token, vocab_size }.into());
     }
     let commit = match given.commit {
         commit if commit == Commit::Compact as u32 => CommitPolicy::Compact,
@@ -98,13 +93,7 @@ pub(super) unsafe fn options(
         }
     };
     let method = method.map_or(Ok("auto"), |name| utf8("method", name))?;
-    let options = HostOptions {
-        vocab_size: given.vocab_size as usize,
-        rows,
-        costs,
-        commit,
-        end_tokens: end_tokens.to_vec(),
-    };
+    let options = HostOptions { vocab_size, rows, costs, commit, end_tokens: end_tokens.to_vec() };
     Ok((Method::named(method)?, options, given.history))
 }
 
@@ -112,7 +101,7 @@ pub(super) unsafe fn options(
 /// As for [`options`].
 unsafe fn rows(given: &Options) -> Result<Vec<usize>, Failure> {
     if given.rows.is_null() && given.num_rows == 0 {
-        return Ok((1..=MOST_ROWS).collect());
+        return Ok(HostOptions::ROWS.collect());
     }
     // SAFETY: as promised.
     let rows = unsafe { array("rows", given.rows, given.num_rows, MAX_ROWS) }?;

@@ -99,14 +99,19 @@ pub trait Propose {
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor>;
 
     /// Appends the likely successors of `cursor` to `out`, a bounded number, likeliest first, each
-    /// token once.
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>);
+    /// token once; without those below a probability of `at_least`, so far as leaving them out saves
+    /// work: they would not be used. Places may be [put off](Cursor::put_off).
+    fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>);
 
-    /// [`successors`](Self::successors) without those below a probability of `at_least`, so far as
-    /// leaving them out saves work: they would not be used. Places may be
-    /// [put off](Cursor::put_off).
-    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
-        self.successors(cursor, out);
+    /// All of [`successors_above`](Self::successors_above), and none of their places put off.
+    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+        let start = out.len();
+        self.successors_above(cursor, 0.0, out);
+        for successor in &mut out[start..] {
+            let from = successor.cursor.led_on_from();
+            let place = from.and_then(|from| self.advance(from, successor.token));
+            successor.cursor = place.unwrap_or(successor.cursor);
+        }
     }
 
     /// Whether [`successors_above`](Self::successors_above) appends nothing where `at_least` is above
@@ -193,18 +198,6 @@ pub trait Learn {
 pub trait DraftSource: Propose + Learn + Send + Sync {}
 
 impl<T: Propose + Learn + Send + Sync> DraftSource for T {}
-
-/// [`Propose::successors`] of a source that has its own [`Propose::successors_above`]: all of them, and
-/// none of their places put off.
-pub(super) fn all_successors(source: &impl Propose, cursor: Cursor, out: &mut Vec<Successor>) {
-    let start = out.len();
-    source.successors_above(cursor, 0.0, out);
-    for successor in &mut out[start..] {
-        let from = successor.cursor.led_on_from();
-        let place = from.and_then(|from| source.advance(from, successor.token));
-        successor.cursor = place.unwrap_or(successor.cursor);
-    }
-}
 
 /// Tokens before a place that tell it from others with the same token.
 pub(super) const MAX_CONTEXT: usize = 15;

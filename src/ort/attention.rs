@@ -4,13 +4,10 @@
 //! what each row attends to. All keys are written first, then each task reads some heads' for some
 //! rows.
 
-use std::cell::RefCell;
-
-use super::attributes::Attributes;
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome, with_room};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Step};
-use crate::kernels::{Nodes, Processor, Room, soft_cap};
+use crate::kernels::{Nodes, Processor, soft_cap};
 
 inputs! {
     INPUTS:
@@ -41,11 +38,6 @@ const NUMBERS_PER_WRITE: usize = 1 << 15;
 struct Attention {
     processor: Processor,
     layer: Layer,
-}
-
-thread_local! {
-    /// What a thread's tasks use: as large as the largest so far.
-    static ROOM: RefCell<Room> = RefCell::default();
 }
 
 impl Attention {
@@ -158,9 +150,7 @@ impl Kernel for Attention {
         }
         call.in_parallel(step.num_tasks(), &|task| {
             // SAFETY: all keys are written; a task's rows and heads are its own.
-            ROOM.with_borrow_mut(|room| unsafe {
-                attention::attend_task(processor, &step, task, room);
-            });
+            with_room(|room| unsafe { attention::attend_task(processor, &step, task, room) });
         })?;
         // SAFETY: the rows exist, and there are no tasks any more; zeros are a float's.
         unsafe { attended.add(real * width).write_bytes(0, (num_rows - real) * width) };

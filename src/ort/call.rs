@@ -1,13 +1,16 @@
-//! One call of an operator: its tensors as slices, its threads.
+//! What ONNX Runtime gives an operator: a node's attributes when its kernel is made, and in a call its
+//! tensors as slices, its threads.
 //!
-//! In: ONNX Runtime's context of a call. Out: inputs and outputs, checked for their sizes, or a
-//! status that says what is wrong; work done by ONNX Runtime's threads.
+//! In: ONNX Runtime's info of a node, its context of a call. Out: attributes, inputs and outputs, checked
+//! for their sizes, or a status that says what is wrong; work done by ONNX Runtime's threads.
 
-use std::ffi::{CString, c_void};
-use std::ptr;
-use std::slice;
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_void};
+use std::{ptr, slice};
 
-use ort_sys::{OrtApi, OrtErrorCode, OrtKernelContext, OrtStatusPtr, OrtValue};
+use ort_sys::{OrtApi, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
+
+use crate::kernels::Room;
 
 /// What a call of ONNX Runtime gives back.
 pub type Outcome<T> = Result<T, OrtStatusPtr>;
@@ -22,6 +25,16 @@ pub fn status(api: &OrtApi, what: &str) -> OrtStatusPtr {
     let message = CString::new(what).unwrap_or_default();
     // SAFETY: ONNX Runtime copies the message.
     unsafe { (api.CreateStatus)(OrtErrorCode::ORT_INVALID_ARGUMENT, message.as_ptr()) }
+}
+
+thread_local! {
+    /// What a thread's tasks use: as large as the largest so far.
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+/// Does something with the thread's room.
+pub fn with_room(work: impl FnOnce(&mut Room)) {
+    ROOM.with_borrow_mut(work);
 }
 
 /// A call in progress.
@@ -176,5 +189,68 @@ impl<'a> Call<'a> {
             return Err(self.wrong("an output's memory is not aligned to its type"));
         }
         Ok(Some(data))
+    }
+}
+
+/// A node that is being created.
+#[derive(Clone, Copy)]
+pub struct Attributes {
+    pub api: &'static OrtApi,
+    info: *const OrtKernelInfo,
+}
+
+impl Attributes {
+    /// # Safety
+    ///
+    /// `info` is of the node that is being created, and outlives this.
+    pub unsafe fn new(api: &'static OrtApi, info: *const OrtKernelInfo) -> Self {
+        Self { api, info }
+    }
+
+    /// A status that says what is wrong with the node.
+    pub fn wrong(self, what: &str) -> OrtStatusPtr {
+        status(self.api, what)
+    }
+
+    pub fn float(self, name: &CStr) -> Outcome<f32> {
+        let mut value = 0.0;
+        // SAFETY: `info` is valid by contract of `new`, here and below.
+        check(unsafe {
+            (self.api.KernelInfoGetAttribute_float)(self.info, name.as_ptr(), &mut value)
+        })?;
+        Ok(value)
+    }
+
+    /// A number that is not negative.
+    pub fn count(self, name: &CStr) -> Outcome<usize> {
+        let mut value = 0;
+        check(unsafe {
+            (self.api.KernelInfoGetAttribute_int64)(self.info, name.as_ptr(), &mut value)
+        })?;
+        usize::try_from(value).map_err(|_| self.wrong("a count is negative"))
+    }
+
+    pub fn counts(self, name: &CStr) -> Outcome<Vec<usize>> {
+        let mut len = 0;
+        let read = self.api.KernelInfoGetAttributeArray_int64;
+        let mut values = unsafe {
+            check(read(self.info, name.as_ptr(), ptr::null_mut(), &mut len))?;
+            vec![0; len]
+        };
+        check(unsafe { read(self.info, name.as_ptr(), values.as_mut_ptr(), &mut len) })?;
+        let counts = values.into_iter().map(usize::try_from);
+        counts.collect::<Result<_, _>>().map_err(|_| self.wrong("a count is negative"))
+    }
+
+    pub fn text(self, name: &CStr) -> Outcome<String> {
+        let mut len = 0;
+        let read = self.api.KernelInfoGetAttribute_string;
+        let mut bytes: Vec<u8> = unsafe {
+            check(read(self.info, name.as_ptr(), ptr::null_mut(), &mut len))?;
+            vec![0; len]
+        };
+        check(unsafe { read(self.info, name.as_ptr(), bytes.as_mut_ptr().cast(), &mut len) })?;
+        bytes.truncate(len.saturating_sub(1)); // the last is a zero
+        String::from_utf8(bytes).map_err(|_| self.wrong("a text is no UTF-8"))
     }
 }

@@ -7,8 +7,7 @@
 use std::cell::Cell;
 use std::cell::RefCell;
 
-use super::attributes::Attributes;
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use crate::kernels::Processor;
 use crate::kernels::experts::{Experts, Inputs, Router, Scoring, Scratch, Step};

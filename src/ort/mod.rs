@@ -158,7 +158,6 @@
 #![allow(unsafe_code)]
 
 mod attention;
-mod attributes;
 mod call;
 mod experts;
 mod operator;

@@ -6,12 +6,13 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-use ort_sys::ONNXTensorElementDataType as ElementType;
-use ort_sys::OrtCustomOpInputOutputCharacteristic as Arity;
-use ort_sys::{OrtApi, OrtCustomOp, OrtKernelContext, OrtKernelInfo, OrtMemType, OrtStatusPtr};
+use ort_sys::{
+    ONNXTensorElementDataType as ElementType, OrtApi, OrtCustomOp,
+    OrtCustomOpInputOutputCharacteristic as Arity, OrtKernelContext, OrtKernelInfo, OrtMemType,
+    OrtStatusPtr,
+};
 
-use super::attributes::Attributes;
-use super::call::{Call, Outcome};
+use super::call::{Attributes, Call, Outcome};
 
 /// Float32.
 pub const FLOAT: ElementType = ElementType::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT;
@@ -31,8 +32,16 @@ pub const SOME: Arity = Arity::INPUT_OUTPUT_VARIADIC;
 pub type Declared = (ElementType, Arity);
 
 /// Names an operator's inputs, in their order: `$table` says what they are, and each name is the
-/// number of its input.
+/// number of its input. `..run` stands for what recurrent layers share, their last eight: states, updates
+/// and the tree, from `STATE` on.
 macro_rules! inputs {
+    ($table:ident: $($name:ident: $kind:ident $arity:ident,)* ..run) => {
+        inputs! {
+            $table: $($name: $kind $arity,)* STATE: BYTE ONE, UPDATES: BYTE ONE, PARENTS: INTEGER ONE,
+            SEQUENCES: INTEGER ONE, LENGTHS: INTEGER ONE, SPAN: INTEGER ONE, READS: INTEGER ONE,
+            PENDING: INTEGER ONE
+        }
+    };
     ($table:ident: $($name:ident: $kind:ident $arity:ident),* $(,)?) => {
         const $table: &[$crate::ort::operator::Declared] = &[$(($kind, $arity)),*];
         inputs!(@number 0; $($name)*);

@@ -6,8 +6,7 @@
 
 use std::cell::RefCell;
 
-use super::attributes::Attributes;
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, Kernel, MAYBE, ONE, Operator, SOME, inputs};
 use crate::kernels::product::{
     self, Added, Destination, Gate, Source, Tiling, WeightType, Weights,

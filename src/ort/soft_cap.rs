@@ -2,10 +2,9 @@
 //!
 //! In: numbers of any shape of at most eight dimensions. Out: as many, capped.
 
-use super::attributes::Attributes;
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome};
 use super::operator::{FLOAT, Kernel, ONE, Operator};
-use crate::kernels::{Processor, soft_cap};
+use crate::kernels::{Processor, Shared, soft_cap};
 
 pub static OPERATOR: Operator =
     Operator::new(c"SoftCap", &[(FLOAT, ONE)], &[(FLOAT, ONE)], |node| {
@@ -36,7 +35,7 @@ impl Kernel for SoftCap {
         // SAFETY: by contract, as for the output: `OPERATOR` declares them.
         let x: Input<'_, f32> = unsafe { call.input(0)? };
         // SAFETY: as above; it has as many numbers.
-        let to = Output(unsafe { call.output::<f32>(0, x.dims())? });
+        let to = Shared(unsafe { call.output::<f32>(0, x.dims())? });
         call.in_parallel(x.data.len().div_ceil(NUMBERS_PER_TASK), &|task| {
             let start = task * NUMBERS_PER_TASK;
             let some = &x.data[start..x.data.len().min(start + NUMBERS_PER_TASK)];
@@ -46,19 +45,5 @@ impl Kernel for SoftCap {
                 soft_cap::cap(self.processor, some, self.cap, to);
             }
         })
-    }
-}
-
-/// Memory that several tasks write, each its own part.
-#[derive(Clone, Copy)]
-struct Output(*mut f32);
-
-// SAFETY: see above.
-unsafe impl Send for Output {}
-unsafe impl Sync for Output {}
-
-impl Output {
-    fn get(self) -> *mut f32 {
-        self.0
     }
 }

@@ -1,11 +1,10 @@
 //! `Batcher` for Python: who gets the rows of a step that several requests share.
 
-use numpy::{PyArrayMethods, PyUntypedArrayMethods};
+use numpy::PyArrayMethods;
 use pyo3::prelude::*;
 
-use super::convert::array;
+use super::convert::flat;
 use super::draft::CostOption;
-use super::errors::ShapeError;
 use crate::batch::{Batcher, Decoding, Reading, RowCosts};
 use crate::error::Error;
 
@@ -39,7 +38,9 @@ impl PyBatcher {
         decoding: Vec<(Bound<'_, PyAny>, usize, usize)>,
         reading: Vec<(usize, usize)>,
     ) -> PyResult<SharesOut> {
-        let worths = decoding.iter().map(|(worths, ..)| self::worths(worths));
+        let worths = decoding.iter().map(|(worths, ..)| {
+            Ok(flat::<f32>(worths, "worths")?.try_readonly()?.as_slice()?.to_vec())
+        });
         let worths = worths.collect::<PyResult<Vec<_>>>()?;
         let requests = worths.iter().zip(&decoding);
         let decoding: Vec<_> = requests
@@ -55,14 +56,4 @@ impl PyBatcher {
     fn took(&mut self, tokens: usize, cost: f32) -> PyResult<()> {
         Ok(self.core.took(tokens, cost)?)
     }
-}
-
-/// A copy of the worths of a request's nodes, `(nodes,) float32`.
-fn worths(object: &Bound<'_, PyAny>) -> PyResult<Vec<f32>> {
-    let worths = array::<f32>(object, "worths")?;
-    if worths.ndim() != 1 {
-        let message = format!("worths must have shape (nodes,), not {:?}", worths.shape());
-        return Err(ShapeError::new_err(message));
-    }
-    Ok(worths.try_readonly()?.as_slice()?.to_vec())
 }

@@ -20,7 +20,7 @@ find it with coordgen check BUNDLE\n";
 
 #[doc = stub_doc!("name_bus_errors")]
 #[pyfunction]
-fn name_bus_errors() {
+pub fn name_bus_errors() {
     #[cfg(unix)]
     {
         let handler =
@@ -55,9 +55,4 @@ extern "C" fn on_bus_error(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut l
     }
     // SAFETY: `_exit` may be called in a signal handler.
     unsafe { libc::_exit(2) };
-}
-
-/// Adds the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(name_bus_errors, module)?)
 }

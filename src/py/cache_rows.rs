@@ -17,7 +17,7 @@ const NUM_COPIERS: usize = 2;
 
 #[doc = stub_doc!("move_rows")]
 #[pyfunction]
-fn move_rows(
+pub fn move_rows(
     py: Python<'_>,
     caches: &Bound<'_, PyAny>,
     rows: &Bound<'_, PyAny>,
@@ -47,7 +47,7 @@ fn move_rows(
 
 #[doc = stub_doc!("copy_rows")]
 #[pyfunction]
-fn copy_rows(
+pub fn copy_rows(
     py: Python<'_>,
     caches: &Bound<'_, PyAny>,
     sources: &Bound<'_, PyAny>,
@@ -134,10 +134,4 @@ fn common_shape(caches: &[&Bound<'_, PyArrayDyn<u8>>]) -> PyResult<Option<(usize
         }
         None => Ok(Some((num_slots, row_bytes))),
     }
-}
-
-/// Adds the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(move_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(copy_rows, module)?)
 }

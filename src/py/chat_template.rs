@@ -12,7 +12,7 @@ use crate::chat_template::{self, MOST_DEPTH, TemplateError};
 
 #[doc = stub_doc!("render_chat_template")]
 #[pyfunction]
-fn render_chat_template(
+pub fn render_chat_template(
     py: Python<'_>,
     source: &str,
     known: &Bound<'_, PyDict>,
@@ -28,7 +28,7 @@ fn render_chat_template(
 
 #[doc = stub_doc!("chat_template_variables")]
 #[pyfunction]
-fn chat_template_variables(source: &str) -> PyResult<Vec<String>> {
+pub fn chat_template_variables(source: &str) -> PyResult<Vec<String>> {
     Ok(chat_template::variables(source).map_err(in_python)?.into_iter().collect())
 }
 
@@ -74,9 +74,4 @@ fn in_python(error: TemplateError) -> PyErr {
         TemplateError::Malformed { .. } => PySyntaxError::new_err(said),
         TemplateError::Refused { .. } => PyValueError::new_err(said),
     }
-}
-
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(render_chat_template, module)?)?;
-    module.add_function(wrap_pyfunction!(chat_template_variables, module)?)
 }

@@ -95,13 +95,8 @@ fn ids(tokens: &[TokenId]) -> Vec<u32> {
 
 #[doc = stub_doc!("keep_allowed")]
 #[pyfunction(name = "keep_allowed")]
-fn py_keep_allowed(logits: &Bound<'_, PyAny>, words: &Bound<'_, PyAny>) -> PyResult<()> {
+pub fn py_keep_allowed(logits: &Bound<'_, PyAny>, words: &Bound<'_, PyAny>) -> PyResult<()> {
     let words = array::<u32>(words, "the mask")?.try_readonly()?;
     let (logits, ..) = matrix::<f32>(logits, "logits")?;
     Ok(keep_allowed(logits.try_readwrite()?.as_slice_mut()?, words.as_slice()?)?)
-}
-
-/// Adds the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(py_keep_allowed, module)?)
 }

@@ -31,6 +31,15 @@ pub fn array<'a, 'py, T: Element>(
     Ok(array)
 }
 
+/// `object` as a C-contiguous array of shape `(n,)`.
+pub fn flat<'a, 'py, T: Element>(
+    object: &'a Bound<'py, PyAny>,
+    what: &str,
+) -> PyResult<&'a Bound<'py, PyArrayDyn<T>>> {
+    let array = array::<T>(object, what)?;
+    if array.ndim() == 1 { Ok(array) } else { Err(not_flat(what, array.shape())) }
+}
+
 /// `object` as an array of shape `(1, .., 1, rows, columns)` with columns; returns `(rows, columns)`
 /// too.
 pub fn matrix<'a, 'py, T: Element>(
@@ -246,6 +255,13 @@ fn shown(object: &Bound<'_, PyAny>) -> String {
 /// A new `(n,) uint32` array.
 pub fn to_array(py: Python<'_>, values: impl ExactSizeIterator<Item = u32>) -> Py<PyArray1<u32>> {
     PyArray1::from_slice(py, &values.collect::<Vec<_>>()).unbind()
+}
+
+/// A key of 32 bytes.
+pub fn key(bytes: &[u8]) -> PyResult<[u8; 32]> {
+    let wrong =
+        |_| OptionError::new_err(format!("key has {} bytes, but must have 32", bytes.len()));
+    bytes.try_into().map_err(wrong)
 }
 
 /// `number` as a core integer.

@@ -6,58 +6,35 @@ use pyo3::prelude::*;
 
 use crate::error::Error;
 
-create_exception!(coordgen_rs._core, CoordgenError, PyException, stub_doc!("CoordgenError"));
-create_exception!(
-    coordgen_rs._core,
-    TokenOutOfRangeError,
-    CoordgenError,
-    stub_doc!("TokenOutOfRangeError")
-);
-create_exception!(
-    coordgen_rs._core,
-    EmptyPromptError,
-    CoordgenError,
-    stub_doc!("EmptyPromptError")
-);
-create_exception!(
-    coordgen_rs._core,
-    NonFiniteLogitsError,
-    CoordgenError,
-    stub_doc!("NonFiniteLogitsError")
-);
-create_exception!(coordgen_rs._core, GrammarError, CoordgenError, stub_doc!("GrammarError"));
-create_exception!(
-    coordgen_rs._core,
-    InvalidDraftError,
-    CoordgenError,
-    stub_doc!("InvalidDraftError")
-);
-create_exception!(coordgen_rs._core, ShapeError, CoordgenError, stub_doc!("ShapeError"));
-create_exception!(coordgen_rs._core, CallOrderError, CoordgenError, stub_doc!("CallOrderError"));
-create_exception!(coordgen_rs._core, OptionError, CoordgenError, stub_doc!("OptionError"));
+/// Makes exceptions, and adds them to the module.
+macro_rules! exceptions {
+    ($($exception:ident: $base:ident, $name:tt;)*) => {
+        $(create_exception!(coordgen_rs._core, $exception, $base, stub_doc!($name));)*
 
-create_exception!(
-    coordgen_rs._core,
-    HistoryIndexError,
-    CoordgenError,
-    stub_doc!("HistoryIndexError")
-);
+        /// Adds the exceptions to the module.
+        pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+            $(module.add($name, module.py().get_type::<$exception>())?;)*
+            Ok(())
+        }
+    };
+}
 
-create_exception!(
-    coordgen_rs._core,
-    LookupTableError,
-    CoordgenError,
-    stub_doc!("LookupTableError")
-);
-
-create_exception!(coordgen_rs._core, BlockLoadError, CoordgenError, stub_doc!("BlockLoadError"));
-create_exception!(coordgen_rs._core, ForkedError, CoordgenError, stub_doc!("ForkedError"));
-create_exception!(
-    coordgen_rs._core,
-    MemoryBudgetError,
-    CoordgenError,
-    stub_doc!("MemoryBudgetError")
-);
+exceptions! {
+    CoordgenError: PyException, "CoordgenError";
+    TokenOutOfRangeError: CoordgenError, "TokenOutOfRangeError";
+    EmptyPromptError: CoordgenError, "EmptyPromptError";
+    NonFiniteLogitsError: CoordgenError, "NonFiniteLogitsError";
+    GrammarError: CoordgenError, "GrammarError";
+    InvalidDraftError: CoordgenError, "InvalidDraftError";
+    ShapeError: CoordgenError, "ShapeError";
+    CallOrderError: CoordgenError, "CallOrderError";
+    HistoryIndexError: CoordgenError, "HistoryIndexError";
+    LookupTableError: CoordgenError, "LookupTableError";
+    BlockLoadError: CoordgenError, "BlockLoadError";
+    ForkedError: CoordgenError, "ForkedError";
+    MemoryBudgetError: CoordgenError, "MemoryBudgetError";
+    OptionError: CoordgenError, "OptionError";
+}
 
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
@@ -107,28 +84,4 @@ impl From<Error> for PyErr {
             | Error::BadOption { .. } => OptionError::new_err(message),
         }
     }
-}
-
-/// Adds the exceptions to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    let py = module.py();
-    for (name, exception) in [
-        ("CoordgenError", py.get_type::<CoordgenError>()),
-        ("TokenOutOfRangeError", py.get_type::<TokenOutOfRangeError>()),
-        ("EmptyPromptError", py.get_type::<EmptyPromptError>()),
-        ("NonFiniteLogitsError", py.get_type::<NonFiniteLogitsError>()),
-        ("GrammarError", py.get_type::<GrammarError>()),
-        ("InvalidDraftError", py.get_type::<InvalidDraftError>()),
-        ("ShapeError", py.get_type::<ShapeError>()),
-        ("CallOrderError", py.get_type::<CallOrderError>()),
-        ("HistoryIndexError", py.get_type::<HistoryIndexError>()),
-        ("LookupTableError", py.get_type::<LookupTableError>()),
-        ("BlockLoadError", py.get_type::<BlockLoadError>()),
-        ("ForkedError", py.get_type::<ForkedError>()),
-        ("MemoryBudgetError", py.get_type::<MemoryBudgetError>()),
-        ("OptionError", py.get_type::<OptionError>()),
-    ] {
-        module.add(name, exception)?;
-    }
-    Ok(())
 }

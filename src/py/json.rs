@@ -25,7 +25,7 @@ const HALF_A_PAIR: &str = "holds half of a surrogate pair";
 
 /// A document as Python has it.
 #[derive(FromPyObject)]
-enum Document<'py> {
+pub enum Document<'py> {
     Text(Bound<'py, PyString>),
     Bytes(Bound<'py, PyBytes>),
 }
@@ -47,7 +47,7 @@ impl Document<'_> {
 
 #[doc = stub_doc!("parse_json_text")]
 #[pyfunction]
-fn parse_json_text<'py>(
+pub fn parse_json_text<'py>(
     py: Python<'py>,
     document: Document<'py>,
     long_integers: bool,
@@ -190,9 +190,4 @@ fn refusal(error: JiterError) -> PyErr {
         ) => PyValueError::new_err(HALF_A_PAIR),
         _ => PySyntaxError::new_err(error.to_string()),
     }
-}
-
-/// Adds the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(parse_json_text, module)?)
 }

@@ -12,13 +12,13 @@ use crate::kernels::product::{WeightType, Weights, read_rows, to_panels};
 
 #[doc = stub_doc!("kernel_processor")]
 #[pyfunction]
-fn kernel_processor() -> &'static str {
+pub fn kernel_processor() -> &'static str {
     Processor::best().name()
 }
 
 #[doc = stub_doc!("weight_panels")]
 #[pyfunction]
-fn weight_panels<'py>(
+pub fn weight_panels<'py>(
     weight_type: &str,
     rows: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyArray1<u8>>> {
@@ -51,7 +51,7 @@ fn weight_panels<'py>(
 
 #[doc = stub_doc!("weight_rows")]
 #[pyfunction]
-fn weight_rows<'py>(
+pub fn weight_rows<'py>(
     py: Python<'py>,
     weight_type: &str,
     panels: &Bound<'py, PyAny>,
@@ -93,7 +93,7 @@ fn weight_rows<'py>(
 
 #[doc = stub_doc!("weight_types")]
 #[pyfunction]
-fn weight_types(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+pub fn weight_types(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let types = PyDict::new(py);
     for kind in WeightType::ALL {
         types.set_item(kind.name(), (kind.block_weights(), kind.block_bytes()))?;
@@ -108,12 +108,4 @@ fn named(weight_type: &str) -> PyResult<WeightType> {
         let message = format!("weight_type is {weight_type:?}, expected one of {known}");
         OptionError::new_err(message)
     })
-}
-
-/// Adds the functions to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(kernel_processor, module)?)?;
-    module.add_function(wrap_pyfunction!(weight_panels, module)?)?;
-    module.add_function(wrap_pyfunction!(weight_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(weight_types, module)?)
 }

@@ -64,7 +64,8 @@ impl PyStepInputs {
     ) -> PyResult<()> {
         let addresses = self.addresses(py);
         if addresses.is_none() || addresses != self.apart_at {
-            return self.with_borrowed(py, fill);
+            self.check_apart(py)?;
+            self.apart_at = addresses;
         }
         #[expect(unsafe_code, reason = "borrows that are booked take longer than to draft")]
         // SAFETY: the buffers are apart from each other, and nothing else reads or writes them as
@@ -91,37 +92,14 @@ impl PyStepInputs {
         Ok(fill(&mut self.core, buffers)?)
     }
 
-    /// Lends the buffers once all of them were borrowed from numpy.
-    fn with_borrowed(
-        &mut self,
-        py: Python<'_>,
-        fill: impl FnOnce(&mut StepInputs, StepBuffers<'_>) -> Result<()>,
-    ) -> PyResult<()> {
-        let mut input_ids = self.input_ids.bind(py).try_readwrite()?;
-        let mut position_ids = self.position_ids.bind(py).try_readwrite()?;
-        let mut mask = self.mask.as_ref().map(|mask| mask.bind(py).try_readwrite()).transpose()?;
-        let mut path = Vec::new();
-        for array in self.path.iter().flatten() {
-            path.push(array.bind(py).try_readwrite()?);
-        }
-        let buffers = StepBuffers {
-            input_ids: input_ids.as_slice_mut()?,
-            position_ids: position_ids.as_slice_mut()?,
-            mask: match &mut mask {
-                Some(mask) => mask.as_slice_mut()?,
-                None => &mut [],
-            },
-            path: match path.as_mut_slice() {
-                [parents, lengths, span] => PathBuffers {
-                    parents: parents.as_slice_mut()?,
-                    lengths: lengths.as_slice_mut()?,
-                    span: span.as_slice_mut()?,
-                },
-                _ => PathBuffers::default(),
-            },
-        };
-        self.apart_at = self.addresses(py);
-        Ok(fill(&mut self.core, buffers)?)
+    /// Borrows all buffers at once from numpy, which fails where one cannot be written beside the others.
+    fn check_apart(&self, py: Python<'_>) -> PyResult<()> {
+        let _input_ids = self.input_ids.bind(py).try_readwrite()?;
+        let _position_ids = self.position_ids.bind(py).try_readwrite()?;
+        let _mask = self.mask.as_ref().map(|mask| mask.bind(py).try_readwrite()).transpose()?;
+        let path = self.path.iter().flatten().map(|array| array.bind(py).try_readwrite());
+        let _path = path.collect::<std::result::Result<Vec<_>, _>>()?;
+        Ok(())
     }
 
     /// Where the buffers stand, 0 for one that there is not; `None` where one is read-only.

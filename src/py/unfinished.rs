@@ -10,7 +10,7 @@ use crate::unfinished::{self, Holding, Readers};
 
 #[doc = stub_doc!("Lock")]
 #[pyclass(frozen, module = "coordgen_rs._core", name = "Lock")]
-struct PyLock {
+pub struct PyLock {
     lock: std::sync::Mutex<Option<unfinished::Lock>>,
     #[doc = stub_doc!("Lock.is_mine")]
     #[pyo3(get)]
@@ -52,7 +52,7 @@ impl From<unfinished::Lock> for PyLock {
 
 #[doc = stub_doc!("create_unfinished_file")]
 #[pyfunction]
-fn create_unfinished_file(
+pub fn create_unfinished_file(
     py: Python<'_>,
     path: PathBuf,
     private: bool,
@@ -69,7 +69,7 @@ fn create_unfinished_file(
 
 #[doc = stub_doc!("create_unfinished_directory")]
 #[pyfunction]
-fn create_unfinished_directory(py: Python<'_>, path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
+pub fn create_unfinished_directory(py: Python<'_>, path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
     let created = py.detach(|| unfinished::create_folder(&path));
     let (name, lock) = created.map_err(|error| os_error(&error, &path))?;
     Ok((name, lock.into()))
@@ -77,7 +77,7 @@ fn create_unfinished_directory(py: Python<'_>, path: PathBuf) -> PyResult<(PathB
 
 #[doc = stub_doc!("remove_abandoned")]
 #[pyfunction]
-fn remove_abandoned(py: Python<'_>, path: PathBuf) -> Vec<(PathBuf, u64)> {
+pub fn remove_abandoned(py: Python<'_>, path: PathBuf) -> Vec<(PathBuf, u64)> {
     let removed = py.detach(|| unfinished::remove_abandoned(&path));
     removed.into_iter().map(|leftover| (leftover.path, leftover.num_bytes)).collect()
 }
@@ -92,12 +92,4 @@ fn os_error(error: &io::Error, path: &Path) -> PyErr {
         Some(code) if cfg!(windows) => PyOSError::new_err((0, reason, path, code)), // finds errno
         Some(code) => PyOSError::new_err((code, reason, path)),
     }
-}
-
-/// Adds the functions and the class to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PyLock>()?;
-    module.add_function(wrap_pyfunction!(create_unfinished_file, module)?)?;
-    module.add_function(wrap_pyfunction!(create_unfinished_directory, module)?)?;
-    module.add_function(wrap_pyfunction!(remove_abandoned, module)?)
 }

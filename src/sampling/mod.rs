@@ -7,7 +7,6 @@
 //! before: so a sampled answer is the same token for token with and without drafts, as a greedy one
 //! is. Penalties depend on the text before a row besides, which is that of its own path.
 
-mod answer_counts;
 mod logit_bias;
 mod penalties;
 mod row;

@@ -1,8 +1,7 @@
 //! The tokens of a text so far, and a row in which they are less likely. In: tokens, a row,
 //! penalties. Out: whatever is read of the penalised row; afterwards the row is as it was.
 
-use super::answer_counts::AnswerCounts;
-use super::penalties::Penalties;
+use super::penalties::{AnswerCounts, Penalties};
 use crate::error::{Error, Result};
 use crate::ids::{MAX_VOCAB_SIZE, TokenId};
 

@@ -8,7 +8,12 @@ use std::ops::Range;
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
-use crate::tree::mask::{MASKED, VISIBLE};
+
+/// Additive mask of a slot that a row sees.
+pub const VISIBLE: f32 = 0.0;
+/// Additive mask of a slot that a row does not see. Finite, so that no row's softmax is NaN, and
+/// far enough below any score that its share underflows to an exact zero.
+pub const MASKED: f32 = -1e4;
 
 /// A step's buffers, owned by the caller.
 #[derive(Debug)]
@@ -222,10 +227,11 @@ impl PathBuffers<'_> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::ids::TokenId;
     use crate::tree::draft_tree::strategies;
-    use proptest::prelude::*;
 
     const ROWS: usize = 6;
     const ATTENDED: usize = 20;

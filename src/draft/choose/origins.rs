@@ -1,5 +1,6 @@
-//! Where the tokens given out came from. In: accepted paths, and who proposed their nodes. Out:
-//! the origin of each token. A token that is fed again keeps its first one.
+//! Where the tokens given out came from, and what came true of what was drafted. In: accepted paths, and
+//! who proposed their nodes. Out: the origin of each token, counts by source. A token that is fed again
+//! keeps its first origin.
 
 use crate::commit::Commit;
 use crate::draft::choose::acceptance::Proposal;
@@ -102,5 +103,49 @@ fn of_node(
         Some(proposal) => Origin::Source(proposal.source),
         None if is_given => Origin::Given,
         None => carried[node.index() - 1],
+    }
+}
+
+/// What happened since `begin`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// Number of steps by `accept_len`, up to the largest that occurred.
+    pub accept_histogram: Vec<usize>,
+    /// Draft nodes of each source, in the order of the sources.
+    pub sources: Vec<SourceStatistics>,
+    /// Draft nodes that a grammar forced.
+    pub forced: SourceStatistics,
+}
+
+/// The draft nodes of one source. Tokens fed again after a side branch are counted where they
+/// were first proposed, and a caller's own drafts nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SourceStatistics {
+    /// Nodes verified.
+    pub proposed: usize,
+    /// Nodes that the target agreed with, side branches included.
+    pub accepted: usize,
+}
+
+impl Statistics {
+    /// Nothing counted yet.
+    pub(super) fn new(num_sources: usize) -> Self {
+        let sources = vec![SourceStatistics::default(); num_sources];
+        Self { sources, ..Self::default() }
+    }
+
+    /// A step ended.
+    pub(super) fn count_step(&mut self, accept_len: usize) {
+        if self.accept_histogram.len() <= accept_len {
+            self.accept_histogram.resize(accept_len + 1, 0);
+        }
+        self.accept_histogram[accept_len] += 1;
+    }
+
+    /// A node that a source proposed was verified.
+    pub(super) fn count_node(&mut self, source: usize, came_true: bool) {
+        let counts = &mut self.sources[source];
+        counts.proposed += 1;
+        counts.accepted += usize::from(came_true);
     }
 }

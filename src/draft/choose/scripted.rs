@@ -33,7 +33,7 @@ impl Propose for Scripted {
         Some(Cursor { place: place % 100, match_len: cursor.match_len + 1 })
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         out.extend((0..Self::VOCAB_SIZE as u32).map(|token| {
             let probability =
                 0.1 + ((cursor.place + 2 * u64::from(token)) * self.rule % 7) as f32 / 10.0;

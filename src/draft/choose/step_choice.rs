@@ -4,9 +4,8 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use crate::draft::choose::chain_ahead::ChainAhead;
 use crate::draft::choose::expert_reads::{ExpertReads, StepReads};
-use crate::draft::choose::rate::Rate;
+use crate::draft::choose::step_gains::{ChainAhead, Rate};
 use crate::error::{Error, Result};
 
 /// Of what a step of unrelated tokens costs, the least that one of others is expected to.

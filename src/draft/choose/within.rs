@@ -20,18 +20,6 @@ impl<'a> Within<'a> {
     pub fn new(source: &'a dyn Propose, vocab_size: usize) -> Self {
         Self { source, vocab_size }
     }
-
-    /// Leaves out what is foreign of the successors from `start` on.
-    fn keep_known(&self, start: usize, out: &mut Vec<Successor>) {
-        let is_foreign = |next: &Successor| next.token.0 as usize >= self.vocab_size;
-        if out[start..].iter().any(is_foreign) {
-            let mut index = 0;
-            out.retain(|next| {
-                index += 1;
-                index <= start || !is_foreign(next)
-            });
-        }
-    }
 }
 
 impl Propose for Within<'_> {
@@ -51,16 +39,18 @@ impl Propose for Within<'_> {
         self.source.advance(cursor, token)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        let start = out.len();
-        self.source.successors(cursor, out);
-        self.keep_known(start, out);
-    }
-
+    /// Leaves out what is foreign.
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = out.len();
         self.source.successors_above(cursor, at_least, out);
-        self.keep_known(start, out);
+        let is_foreign = |next: &Successor| next.token.0 as usize >= self.vocab_size;
+        if out[start..].iter().any(is_foreign) {
+            let mut index = 0;
+            out.retain(|next| {
+                index += 1;
+                index <= start || !is_foreign(next)
+            });
+        }
     }
 
     fn leaves_out_the_unlikely(&self) -> bool {

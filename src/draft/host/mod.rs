@@ -3,6 +3,8 @@
 //!
 //! Knows no logits: what agrees with a draft is found in what the host reports.
 
+use std::ops::RangeInclusive;
+
 use crate::commit::CommitPolicy;
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, Learned, Statistics};
 use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
@@ -28,6 +30,11 @@ pub struct HostOptions {
     pub commit: CommitPolicy,
     /// Tokens that end an answer: nothing is drafted behind them.
     pub end_tokens: Vec<TokenId>,
+}
+
+impl HostOptions {
+    /// Numbers of rows where none are said.
+    pub const ROWS: RangeInclusive<usize> = 1..=17;
 }
 
 /// What a draft may look like, as it was asked for.

@@ -138,10 +138,6 @@ impl Propose for Calibration {
         Some(self.search(token, &self.text[place + 1 - match_len as usize..=place]))
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.successors_above(cursor, 0.0, out);
-    }
-
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let start = cursor.place as usize * self.k;
         for &(token, probability) in self.followers.iter().skip(start).take(self.k) {

@@ -184,10 +184,6 @@ impl Propose for CommonPhrases {
         Some(self.table.after(Some(TokenId((cursor.place >> 32) as u32)), token))
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        crate::draft::source::all_successors(self, cursor, out);
-    }
-
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let row = self.table.row(cursor.place as u32);
         let likely = row.iter().take_while(|(_, chance)| *chance >= at_least);

@@ -14,4 +14,3 @@ pub mod respelling;
 pub mod resumed_copy;
 pub mod reuse;
 pub mod sam_decoding;
-pub mod shared;

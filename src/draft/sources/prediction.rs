@@ -1,8 +1,9 @@
 //! The user's own prediction of an answer, as a draft source. In: the predicted tokens. Out: what
 //! comes next in them, from their beginning, and wherever the answer comes back to them.
 
-use super::automaton::other_text::{BORDER, OtherText};
-use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
+use super::automaton::suffix_automaton::SuffixAutomaton;
+use super::automaton::{BORDER, add_part, successors_above};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
 
 /// The beginning is trusted as much as a match of this length.
@@ -38,7 +39,9 @@ const TRUSTED_LEN: u32 = 8;
 #[derive(Debug, Default)]
 pub struct Prediction {
     /// A border stands before it, where an answer begins.
-    predicted: OtherText,
+    predicted: SuffixAutomaton,
+    /// Where the answer ends in it.
+    place: Option<Cursor>,
     has_prompt: bool,
 }
 
@@ -55,8 +58,9 @@ impl Prediction {
     pub fn set(&mut self, predicted: &[TokenId]) {
         self.predicted.clear();
         if !predicted.is_empty() {
-            self.predicted.add_part(&[]);
-            self.predicted.add_part(predicted);
+            add_part(&mut self.predicted, &[]);
+            add_part(&mut self.predicted, predicted);
+            self.predicted.settle();
         }
         self.clear();
     }
@@ -68,19 +72,15 @@ impl Propose for Prediction {
     }
 
     fn cursor(&self) -> Option<Cursor> {
-        self.predicted.cursor()
+        self.place
     }
 
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         self.predicted.advance(cursor, token)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        all_successors(self, cursor, out);
-    }
-
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
-        self.predicted.successors_above(cursor, at_least, out);
+        successors_above(&self.predicted, cursor, at_least, out);
     }
 
     fn leaves_out_the_unlikely(&self) -> bool {
@@ -96,18 +96,19 @@ impl Learn for Prediction {
     /// Follows the answer; the first tokens after `clear` are the prompt.
     fn extend(&mut self, tokens: &[TokenId]) {
         if !std::mem::replace(&mut self.has_prompt, true) {
-            self.predicted.follow(&[BORDER]);
-            let beginning = self.predicted.cursor();
-            let trusted = beginning.map(|place| Cursor { match_len: TRUSTED_LEN, ..place });
-            self.predicted.set_place(trusted);
+            let beginning = self.predicted.advance(SuffixAutomaton::START, BORDER);
+            self.place = beginning.map(|place| Cursor { match_len: TRUSTED_LEN, ..place });
             return;
         }
-        self.predicted.follow(tokens);
+        for &token in tokens {
+            let from = self.place.unwrap_or(SuffixAutomaton::START);
+            self.place = self.predicted.advance(from, token);
+        }
     }
 
     /// The request ends; the prediction stays until another is set.
     fn clear(&mut self) {
-        self.predicted.set_place(None);
+        self.place = None;
         self.has_prompt = false;
     }
 

@@ -99,7 +99,7 @@ impl Propose for PromptLookup {
     /// The one token that stands there, unless the chain is at its full length.
     ///
     /// The longer the match, the surer: `match_len / (match_len + 1)`.
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         let start = self.cursor().map_or(cursor.place, |start| start.place);
         let chain_len = cursor.place.saturating_sub(start) as usize;
         if chain_len >= MAX_CHAIN {

@@ -54,7 +54,7 @@ impl Propose for Respelling {
         None
     }
 
-    fn successors(&self, _: Cursor, _: &mut Vec<Successor>) {}
+    fn successors_above(&self, _: Cursor, _: f32, _: &mut Vec<Successor>) {}
 
     fn spellings(&self) -> Option<&Spellings> {
         Some(&self.spellings)

@@ -213,7 +213,7 @@ impl Propose for ResumedCopy {
         Some(Cursor { place: place as u64 + 1, match_len: SITUATIONS + 1 })
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         if cursor.place != Self::BROKEN {
             let num_agreed = cursor.match_len - SITUATIONS;
             let probability = AFTER_SEVERAL[(num_agreed as usize - 1).min(AFTER_SEVERAL.len() - 1)];

@@ -138,7 +138,7 @@ impl Propose for DraftReuse {
     }
 
     /// In a segment its next token, surer the longer the agreement; outside, how each may begin.
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         if let Some((_, after)) = self.around(cursor) {
             let probability = cursor.match_len as f32 / (cursor.match_len + 1) as f32;
             let next = Cursor { place: cursor.place + 1, match_len: cursor.match_len + 1 };

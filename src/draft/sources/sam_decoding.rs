@@ -106,7 +106,7 @@ impl Propose for SamDecoding {
     }
 
     /// The one token that stands there, unless the chain is at its full length.
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         let Some(start) = self.cursor() else { return };
         let chain_len = u64::from(1 + TOKENS_PER_MATCH * start.match_len);
         if cursor.place.wrapping_sub(start.place) < chain_len {

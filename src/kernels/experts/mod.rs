@@ -8,7 +8,7 @@
 //!
 //! 1. Each row chooses experts by its scores, and their shares (`route.rs`).
 //! 2. The pairs of a row and an expert are sorted by expert: a group each (`order.rs`).
-//! 3. A group's rows are gathered, normed and rounded (`packing.rs`), and multiplied with the expert's gate and
+//! 3. A group's rows are gathered, normed and rounded (`order.rs`), and multiplied with the expert's gate and
 //!    up (`products.rs`): all of them read its weights once.
 //! 4. Gates and what they gate are rounded, and multiplied with the expert's down.
 //! 5. Each row's products are summed in the order of rank, the best expert first (`mix.rs`).
@@ -23,7 +23,6 @@
 mod layer;
 mod mix;
 mod order;
-mod packing;
 mod products;
 mod route;
 mod step;

@@ -6,8 +6,7 @@
 use std::ops::Range;
 
 use super::layer::Experts;
-use super::order::Order;
-use super::packing::{Packing, packing_of};
+use super::order::{Order, Packing, packing_of};
 use crate::kernels::product::{Added, Destination, multiply, panels_per_task};
 use crate::kernels::tasks::InParallel;
 use crate::kernels::{Processor, Shared};

@@ -7,8 +7,7 @@ use std::ops::Range;
 
 use super::layer::{Experts, Wrong};
 use super::mix::{Mix, mix_rows};
-use super::order::{Group, Order};
-use super::packing::{pack, packings};
+use super::order::{Group, Order, pack, packings};
 use super::products::{Matrices, Part};
 use super::route::{Router, Scores, route_rows};
 use crate::kernels::product::Source;

@@ -2,7 +2,8 @@
 //!
 //! In: a matrix's rows as a file has them. Out: the same integers and scales in panels of sixteen
 //! outputs: the values of all blocks; then each float16 of all blocks, the scales before the minima;
-//! then other bytes, block after block. A last panel is filled up with zeros.
+//! then other bytes, block after block. A last panel is filled up with zeros. And how many panels a task
+//! multiplies with, so that it takes some microseconds.
 //!
 //! Values stand by 32 weights, in planes of some of their bits. In a plane the four inputs of a group
 //! stand together, output after output, so that a vector of 64 bytes holds sixteen outputs. Where its
@@ -10,6 +11,8 @@
 //! no blocks: a column of sixteen outputs follows the other.
 
 use super::BLOCK;
+use super::activations::Tiling;
+use super::floats::SIDE_BY_SIDE;
 use super::stored::unpacked;
 use super::weight_type::WeightType;
 use crate::kernels::lanes::WIDTH;
@@ -74,4 +77,17 @@ fn put_values(planes: &[usize], lane: usize, values: &[u8], mut to: &mut [u8]) {
         lowest += bits;
         to = rest;
     }
+}
+
+/// What a task should take, in bytes of weights read or in products divided by [`PRODUCTS_A_BYTE`].
+const WORK_PER_TASK: usize = 1 << 16;
+/// Products that a core computes while it reads a byte.
+const PRODUCTS_A_BYTE: usize = 8;
+
+/// Panels that a task should multiply a tiling's rows with.
+pub fn panels_per_task(kind: WeightType, tiling: Tiling) -> usize {
+    let products = tiling.num_rows() * tiling.columns() * WIDTH;
+    let work = kind.panel_bytes(tiling.columns()).max(products / PRODUCTS_A_BYTE);
+    let panels = (WORK_PER_TASK / work).max(1);
+    if kind.is_float() { panels.next_multiple_of(SIDE_BY_SIDE) } else { panels }
 }

@@ -6,8 +6,7 @@
 //! keys have length one. What a head reads is normed and gated.
 
 use super::heads::{Factors, Heads, Prepared, Rule};
-use super::norm::norm_then_gate;
-use super::rows::Rows;
+use super::rows::{Rows, norm_then_gate};
 use crate::kernels::exp::{exponential, sigmoid, softplus};
 use crate::kernels::lanes::{Lanes, WIDTH, dot};
 

@@ -23,7 +23,7 @@
 //! | `convolution.rs` | causal convolutions |
 //! | `heads.rs`, `task.rs`, `walk.rs`, `tile.rs` | layers whose heads hold a matrix each: their sizes, a task, its way through the tree, the innermost loop |
 //! | `delta.rs`, `selective.rs` | two such layers |
-//! | `norm.rs`, `rows.rs` | gated norms, columns of rows |
+//! | `rows.rs` | columns of rows, gated norms |
 //!
 //! Unsafe: states, updates and outputs are written by several threads through pointers, each head or
 //! channel by one; all else is slices whose lengths are checked when a step is made.
@@ -32,7 +32,6 @@
 mod convolution;
 mod delta;
 mod heads;
-mod norm;
 mod rows;
 mod run;
 mod selective;

@@ -10,8 +10,7 @@ use std::ops::Range;
 
 use super::delta::one;
 use super::heads::{Factors, Heads, Prepared, Rule};
-use super::norm::gate_then_norm;
-use super::rows::Rows;
+use super::rows::{Rows, gate_then_norm};
 use crate::kernels::exp::{exponential, softplus};
 use crate::kernels::lanes::{Lanes, dot, on_processor};
 

@@ -3,7 +3,7 @@
 //!
 //! `expectation` says how soon an expert will be used, `residency` what is read and dropped for it;
 //! neither knows threads, files or time. `mapping` is a file whose pages come and go, `store` does
-//! what `residency` says, on threads of its own. `shares` divides a budget between experts and the
+//! what `residency` says, on threads of its own. `shape` divides a budget between experts and the
 //! graphs beside them. EdgeLLM (section III-D) and PowerInfer-2 ask the same questions.
 
 pub mod expectation;
@@ -11,7 +11,6 @@ pub mod expectation;
 pub mod mapping;
 pub mod residency;
 pub mod shape;
-pub mod shares;
 #[cfg(unix)]
 pub mod store;
 #[cfg(test)]

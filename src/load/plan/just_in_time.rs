@@ -7,7 +7,6 @@
 //! budget has room, a block may keep its old graph while the new one loads.
 
 use super::fixed;
-use super::k_star;
 use super::problem::{Costs, Held};
 use super::route::Route;
 use super::search::{Search, any_form, release_first};
@@ -20,7 +19,7 @@ const OVERHANGS: [u64; 6] = [0, 1, 2, 3, 4, 6];
 pub(super) fn just_in_time(costs: &Costs, budget: Option<u64>) -> Vec<Route> {
     let mut search = Search::new(costs, budget, fixed::sync(costs));
     search.consider(&fixed::asynchronous(costs));
-    search.consider(&at_once(costs, &k_star::greedy(costs)));
+    search.consider(&at_once(costs, &fixed::greedy(costs)));
     for entry in entries(costs) {
         search.consider(&entry);
         for overhang in OVERHANGS {

@@ -14,10 +14,8 @@
 //! *Make-before-break*: the old graph stays until its last run is over, and the load may stand
 //! anywhere before that; it needs memory for both, and is used where the budget has it.
 
-mod budget;
 mod fixed;
 mod just_in_time;
-mod k_star;
 mod problem;
 mod route;
 mod search;
@@ -26,15 +24,14 @@ mod strategy;
 mod tests;
 mod windows;
 
+use just_in_time::just_in_time;
+use problem::Costs;
 pub use problem::{Held, Problem};
+use route::{Route, lay_out};
 pub use strategy::Strategy;
 
 use crate::error::{Error, Result};
 use crate::load::timetable::Timetable;
-use budget::within;
-use just_in_time::just_in_time;
-use problem::Costs;
-use route::{Route, lay_out};
 
 /// What is loaded and released when, and what it comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +101,7 @@ fn planned(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Plan {
         Strategy::Resident => fixed::resident(costs),
         Strategy::Sync => fixed::sync(costs),
         Strategy::Async => fixed::asynchronous(costs),
-        Strategy::Greedy => k_star::greedy(costs),
+        Strategy::Greedy => fixed::greedy(costs),
         Strategy::JustInTime | Strategy::Auto => just_in_time(costs, budget),
         Strategy::Single => fixed::single(costs),
     };
@@ -123,4 +120,26 @@ fn written_out(strategy: Strategy, costs: &Costs, routes: &[Route]) -> Plan {
         timetable: laid_out.timetable,
         strategy,
     }
+}
+
+/// The plan within the budget. Where what is in memory at the start leaves no room, some blocks or,
+/// if that does not do, all of them go without their G2; `Resident` needs both, and `Single` gives
+/// up G1 anyway.
+fn within(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Result<Plan> {
+    let Some(budget) = budget else { return Ok(planned(strategy, costs, None)) };
+    match strategy {
+        Strategy::Resident | Strategy::Single => checked(strategy, costs, budget),
+        _ => checked(strategy, &costs.trimmed(budget), budget)
+            .or_else(|_| checked(strategy, &costs.trimmed(0), budget))
+            .map(|plan| Plan { lower_bound_us: costs.lower_bound_us(), ..plan }),
+    }
+}
+
+/// The plan, unless it takes more than the budget.
+fn checked(strategy: Strategy, costs: &Costs, budget: u64) -> Result<Plan> {
+    let plan = planned(strategy, costs, Some(budget));
+    if plan.peak_bytes > budget {
+        return Err(Error::BudgetTooSmall { budget, least: plan.peak_bytes });
+    }
+    Ok(plan)
 }

@@ -2,10 +2,9 @@
 //!
 //! In: rows, weights, the last tokens' numbers. Out: rows, with the tokens before them on their paths.
 
-use super::super::attributes::Attributes;
-use super::super::call::{Call, Input, Outcome};
+use super::super::call::{Attributes, Call, Input, Outcome, with_room};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
-use super::{given, refused, rows, run, with_room};
+use super::{given, refused, rows, run};
 use crate::kernels::Processor;
 use crate::kernels::recurrent::{CausalConvolution, ConvolutionStep, convolve};
 
@@ -14,14 +13,7 @@ inputs! {
     ROWS: FLOAT ONE,
     WEIGHTS: FLOAT ONE,
     BIAS: FLOAT MAYBE,
-    STATE: BYTE ONE,
-    UPDATES: BYTE ONE,
-    PARENTS: INTEGER ONE,
-    SEQUENCES: INTEGER ONE,
-    LENGTHS: INTEGER ONE,
-    SPAN: INTEGER ONE,
-    READS: INTEGER ONE,
-    PENDING: INTEGER ONE,
+    ..run
 }
 
 pub static OPERATOR: Operator = Operator::new(

@@ -3,12 +3,11 @@
 //! In: rows of queries, keys and values, what their factors are computed from, states. Out: what each
 //! row reads, normed and gated.
 
-use super::super::attributes::Attributes;
-use super::super::call::{Call, Input, Outcome};
+use super::super::call::{Attributes, Call, Input, Outcome};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator, inputs};
-use super::{given, refused, rows, run, with_room};
+use super::{compute, heads, rows};
 use crate::kernels::Processor;
-use crate::kernels::recurrent::{GatedDelta, Heads, HeadsStep, compute_head};
+use crate::kernels::recurrent::{GatedDelta, Heads};
 
 inputs! {
     INPUTS:
@@ -17,14 +16,7 @@ inputs! {
     A: FLOAT ONE,
     DT_BIAS: FLOAT ONE,
     NORM: FLOAT ONE,
-    STATE: BYTE ONE,
-    UPDATES: BYTE ONE,
-    PARENTS: INTEGER ONE,
-    SEQUENCES: INTEGER ONE,
-    LENGTHS: INTEGER ONE,
-    SPAN: INTEGER ONE,
-    READS: INTEGER ONE,
-    PENDING: INTEGER ONE,
+    ..run
 }
 
 pub static OPERATOR: Operator =
@@ -42,15 +34,7 @@ struct Delta {
 
 impl Delta {
     fn new(node: Attributes) -> Outcome<Self> {
-        let heads = Heads {
-            key_heads: node.count(c"key_heads")?,
-            heads: node.count(c"value_heads")?,
-            keys: node.count(c"key_dim")?,
-            values: node.count(c"value_dim")?,
-        };
-        if !heads.is_right() {
-            return Err(node.wrong("the heads' numbers or their sizes are out of range"));
-        }
+        let heads = heads(node, [c"key_heads", c"value_heads", c"key_dim", c"value_dim"])?;
         let columns = node.counts(c"columns")?.try_into();
         let columns = columns.map_err(|_| node.wrong("there are three columns"))?;
         let (processor, epsilon) = (Processor::best(), node.float(c"epsilon")?);
@@ -73,18 +57,6 @@ impl Kernel for Delta {
         let ((rows, num_rows), (projected, _)) = (rows(call, &input)?, rows(call, &projected)?);
         let layer = GatedDelta { heads, rows, projected, columns, a, bias, norm, epsilon };
         // SAFETY: as above.
-        let (run, given) = unsafe {
-            let run = run(call, STATE, heads.sizes(), num_rows)?;
-            let given = given(call, &input, heads.heads * heads.values, run.num_rows())?;
-            (run, given)
-        };
-        let step = HeadsStep::new(layer, &run, num_rows, given).map_err(refused(call))?;
-        call.in_parallel(step.num_tasks(), &|task| {
-            // SAFETY: the output has the rows; a task's head is its own.
-            with_room(|room| unsafe { compute_head(processor, &step, task, room) });
-        })?;
-        // SAFETY: there are no tasks any more.
-        unsafe { run.finish() };
-        Ok(())
+        unsafe { compute((call, processor), layer, (&input, num_rows), STATE, |_, _| Ok(())) }
     }
 }

@@ -1,31 +1,23 @@
 //! The operators of recurrent layers; see the parent.
 //!
 //! In: a call, of which the last eight inputs are the same for all of them. Out: the run that it is,
-//! with states and updates where the outputs are; room for tasks, and padding.
+//! with states and updates where the outputs are, and padding.
 
 mod causal_convolution;
 mod gated_delta;
 mod selective_update;
 
-use std::cell::RefCell;
+use std::ffi::CStr;
 
-use super::call::{Call, Input, Outcome};
+use super::call::{Attributes, Call, Input, Outcome, with_room};
 use super::operator::Operator;
-use crate::kernels::Room;
-use crate::kernels::recurrent::{Rows, Run, Sizes, States, Tree, Updates, Wrong};
+use crate::kernels::Processor;
+use crate::kernels::recurrent::{
+    Heads, HeadsStep, Rows, Rule, Run, Sizes, States, Tree, Updates, Wrong, compute_head,
+};
 
 pub static OPERATORS: [&Operator; 3] =
     [&causal_convolution::OPERATOR, &gated_delta::OPERATOR, &selective_update::OPERATOR];
-
-thread_local! {
-    /// What a thread's tasks use: as large as the largest so far.
-    static ROOM: RefCell<Room> = RefCell::default();
-}
-
-/// Does something with the thread's room.
-fn with_room(work: impl FnOnce(&mut Room)) {
-    ROOM.with_borrow_mut(work);
-}
 
 /// A status that says what is wrong.
 fn refused(call: Call<'_>) -> impl Fn(Wrong) -> ort_sys::OrtStatusPtr {
@@ -105,4 +97,49 @@ unsafe fn given(
         given.add(real * width).write_bytes(0, count - real * width);
         Ok(given)
     }
+}
+
+/// The heads of a node, by its attributes' names: of keys, of the state, and a head's rows and columns.
+fn heads(node: Attributes, [key_heads, heads, keys, values]: [&CStr; 4]) -> Outcome<Heads> {
+    let heads = Heads {
+        key_heads: node.count(key_heads)?,
+        heads: node.count(heads)?,
+        keys: node.count(keys)?,
+        values: node.count(values)?,
+    };
+    if !heads.is_right() {
+        return Err(node.wrong("the heads' numbers or their sizes are out of range"));
+    }
+    Ok(heads)
+}
+
+/// Computes all heads of a step whose inputs from `state` on are those of a run, then does `last` with
+/// the number of rows that are no padding.
+///
+/// # Safety
+///
+/// The operator declares such inputs, and the outputs of a recurrent layer.
+unsafe fn compute<R: Rule>(
+    (call, processor): (Call<'_>, Processor),
+    layer: R,
+    (input, num_rows): (&Input<'_, f32>, usize),
+    state: usize,
+    last: impl FnOnce(&HeadsStep<'_, R>, usize) -> Outcome<()>,
+) -> Outcome<()> {
+    let heads = layer.heads();
+    // SAFETY: by contract.
+    let (run, given) = unsafe {
+        let run = run(call, state, heads.sizes(), num_rows)?;
+        let given = given(call, input, heads.heads * heads.values, run.num_rows())?;
+        (run, given)
+    };
+    let step = HeadsStep::new(layer, &run, num_rows, given).map_err(refused(call))?;
+    call.in_parallel(step.num_tasks(), &|task| {
+        // SAFETY: the output has the rows; a task's head is its own.
+        with_room(|room| unsafe { compute_head(processor, &step, task, room) });
+    })?;
+    last(&step, run.num_rows())?;
+    // SAFETY: there are no tasks any more.
+    unsafe { run.finish() };
+    Ok(())
 }

@@ -3,12 +3,11 @@
 //! In: rows of inputs, B and C, their steps and gates, states. Out: what each row reads, gated and
 //! normed: the norm is of all heads of a group, and comes when they are computed.
 
-use super::super::attributes::Attributes;
-use super::super::call::{Call, Input, Outcome};
+use super::super::call::{Attributes, Call, Input, Outcome};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, ONE, Operator, inputs};
-use super::{given, refused, rows, run, with_room};
+use super::{compute, heads, rows};
 use crate::kernels::Processor;
-use crate::kernels::recurrent::{Heads, HeadsStep, SelectiveUpdate, compute_head, norm_rows};
+use crate::kernels::recurrent::{Heads, HeadsStep, SelectiveUpdate, norm_rows};
 
 inputs! {
     INPUTS:
@@ -18,14 +17,7 @@ inputs! {
     DT_BIAS: FLOAT ONE,
     D: FLOAT ONE,
     NORM: FLOAT ONE,
-    STATE: BYTE ONE,
-    UPDATES: BYTE ONE,
-    PARENTS: INTEGER ONE,
-    SEQUENCES: INTEGER ONE,
-    LENGTHS: INTEGER ONE,
-    SPAN: INTEGER ONE,
-    READS: INTEGER ONE,
-    PENDING: INTEGER ONE,
+    ..run
 }
 
 pub static OPERATOR: Operator =
@@ -47,15 +39,7 @@ struct Selective {
 
 impl Selective {
     fn new(node: Attributes) -> Outcome<Self> {
-        let heads = Heads {
-            key_heads: node.count(c"groups")?,
-            heads: node.count(c"heads")?,
-            keys: node.count(c"state_dim")?,
-            values: node.count(c"head_dim")?,
-        };
-        if !heads.is_right() {
-            return Err(node.wrong("the heads' numbers or their sizes are out of range"));
-        }
+        let heads = heads(node, [c"groups", c"heads", c"state_dim", c"head_dim"])?;
         let columns = node.counts(c"columns")?.try_into();
         let columns = columns.map_err(|_| node.wrong("there are two columns"))?;
         let limits = [node.float(c"least_step")?, node.float(c"most_step")?];
@@ -87,25 +71,15 @@ impl Kernel for Selective {
             epsilon,
         };
         let width = heads.heads * heads.values;
-        // SAFETY: as above.
-        let (run, given) = unsafe {
-            let run = run(call, STATE, heads.sizes(), num_rows)?;
-            let given = given(call, &input, width, run.num_rows())?;
-            (run, given)
+        let norm = |step: &HeadsStep<'_, SelectiveUpdate<'_>>, real: usize| {
+            let per_task = (NUMBERS_PER_TASK / width).max(1);
+            call.in_parallel(real.div_ceil(per_task), &|task| {
+                let rows = task * per_task..real.min((task + 1) * per_task);
+                // SAFETY: all heads are computed, and a task's rows are its own.
+                unsafe { norm_rows(processor, step.rule(), rows, step.given()) };
+            })
         };
-        let step = HeadsStep::new(layer, &run, num_rows, given).map_err(refused(call))?;
-        call.in_parallel(step.num_tasks(), &|task| {
-            // SAFETY: the output has the rows; a task's head is its own.
-            with_room(|room| unsafe { compute_head(processor, &step, task, room) });
-        })?;
-        let (real, per_task) = (run.num_rows(), (NUMBERS_PER_TASK / width).max(1));
-        call.in_parallel(real.div_ceil(per_task), &|task| {
-            let rows = task * per_task..real.min((task + 1) * per_task);
-            // SAFETY: all heads are computed, and a task's rows are its own.
-            unsafe { norm_rows(processor, step.rule(), rows, step.given()) };
-        })?;
-        // SAFETY: there are no tasks any more.
-        unsafe { run.finish() };
-        Ok(())
+        // SAFETY: as above.
+        unsafe { compute((call, processor), layer, (&input, num_rows), STATE, norm) }
     }
 }

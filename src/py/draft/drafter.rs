@@ -11,7 +11,7 @@ use super::history::PySharedHistory;
 use super::lookup_table::PyLookupTable;
 use super::methods::TreeOption;
 use super::model::PyModelDraft;
-use super::phrases::PyPhraseTable;
+use super::sources::PyPhraseTable;
 use super::step_choice::{CostOption, step_choice};
 use crate::commit::{Commit, CommitPolicy, FinishReason};
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
@@ -27,13 +27,13 @@ use crate::py::constraint::{Grammar, PyConstraint, Raised};
 use crate::py::convert::{Given, integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::interpreter::{detached, detached_if};
-use crate::py::logprobs::{Told, told};
+use crate::py::logits::{Told, told};
 use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
 use crate::tree::draft_tree::DraftTree;
 
 /// Scores that take long to read: half a millisecond. Sources that read so many do so on several
-/// threads (`lookup_table/reader.rs`).
+/// threads (`lookup_table/source.rs`).
 const LONG: usize = 1 << 20;
 
 /// Two `(n,) uint32` arrays: token ids and parents.

@@ -6,10 +6,10 @@ use pyo3::prelude::*;
 
 use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
-use crate::draft::sources::history::format::{Key, TERMINATOR, write_index};
+use crate::draft::sources::history::format::{TERMINATOR, write_index};
 use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_index};
 use crate::draft::sources::history::index::HistoryIndex;
-use crate::py::convert::{Argument, Given, token_ids};
+use crate::py::convert::{self, Argument, Given, token_ids};
 use crate::py::errors::OptionError;
 use crate::py::interpreter::detached;
 
@@ -40,12 +40,6 @@ impl PySharedHistory {
 
 impl Argument for PyRef<'_, PySharedHistory> {
     const MUST: &'static str = "a SharedHistory";
-}
-
-fn key(bytes: &[u8]) -> PyResult<Key> {
-    let wrong =
-        |_| OptionError::new_err(format!("key has {} bytes, but must have 32", bytes.len()));
-    bytes.try_into().map_err(wrong)
 }
 
 #[pymethods]
@@ -81,26 +75,26 @@ impl PySharedHistory {
 
     #[doc = stub_doc!("SharedHistory.open_index")]
     fn open_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
-        let key = self::key(key)?;
+        let key = convert::key(key)?;
         Ok(detached(py, || self.core.open_index(&path, &key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.open_fleet_index")]
     fn open_fleet_index(&self, py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<()> {
-        let key = self::key(key)?;
+        let key = convert::key(key)?;
         Ok(detached(py, || self.core.open_fleet_index(&path, &key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.open_corpus")]
     fn open_corpus(&self, py: Python<'_>, paths: Vec<PathBuf>, key: &[u8]) -> PyResult<()> {
-        let key = self::key(key)?;
+        let key = convert::key(key)?;
         Ok(detached(py, || self.core.open_corpus(paths, &key))?)
     }
 
     #[doc = stub_doc!("SharedHistory.is_whole_index")]
     #[staticmethod]
     fn is_whole_index(py: Python<'_>, path: PathBuf, key: &[u8]) -> PyResult<bool> {
-        let key = self::key(key)?;
+        let key = convert::key(key)?;
         let is_whole = || HistoryIndex::open(&path, &key).is_ok_and(|index| index.check_all());
         Ok(detached(py, is_whole))
     }
@@ -117,7 +111,7 @@ impl PySharedHistory {
         key: &[u8],
         private: bool,
     ) -> PyResult<u64> {
-        let belongs = Belongs { vocab_size, key: self::key(key)?, is_private: private };
+        let belongs = Belongs { vocab_size, key: convert::key(key)?, is_private: private };
         let place = |(file, start, num_tokens)| Place { file, start, num_tokens };
         let places: Vec<Place> = places.into_iter().map(place).collect();
         Ok(detached(py, || write_gathered_index(&path, &files, &places, belongs))?)
@@ -133,7 +127,7 @@ impl PySharedHistory {
         covers: u64,
         key: &[u8],
     ) -> PyResult<u64> {
-        let key = self::key(key)?;
+        let key = convert::key(key)?;
         let tokens = token_ids(documents, "documents")?;
         Ok(detached(py, || write_index(&path, &tokens, vocab_size, covers, key))?)
     }

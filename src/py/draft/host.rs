@@ -21,9 +21,6 @@ use crate::waiting;
 /// Tokens whose observing takes as long as a thread switch.
 const MANY_TOKENS: usize = 1 << 10;
 
-/// Rows of a step where none are said.
-const MOST_ROWS: usize = 17;
-
 #[doc = stub_doc!("HostDrafter")]
 #[pyclass(name = "HostDrafter", module = "coordgen_rs._core", frozen)]
 pub struct PyHostDrafter {
@@ -77,7 +74,7 @@ impl PyHostDrafter {
         let end_tokens = end_token_ids.map(|ids| token_ids(ids, "end_token_ids")).transpose()?;
         let options = HostOptions {
             vocab_size: vocab_size.named("vocab_size")?,
-            rows: rows.unwrap_or_else(|| (1..=MOST_ROWS).collect()),
+            rows: rows.unwrap_or_else(|| HostOptions::ROWS.collect()),
             costs: costs.map(|costs| costs.into_iter().map(StepCost::from).collect()),
             commit: commit.named("commit")?.parse::<CommitPolicy>()?,
             end_tokens: end_tokens.unwrap_or_default(),

@@ -11,8 +11,8 @@ use crate::draft::sources::lookup_table::file::Owner;
 use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::py::convert::{Given, NewArguments, matrix, to_array, token_ids};
-use crate::py::errors::{OptionError, ShapeError};
+use crate::py::convert::{self, Given, NewArguments, matrix, to_array, token_ids};
+use crate::py::errors::ShapeError;
 use crate::py::interpreter::detached;
 use crate::top_k::top_k;
 
@@ -26,8 +26,7 @@ pub struct PyLookupTable {
 type RowArrays = (Py<PyArray1<u32>>, Py<PyArray1<f32>>);
 
 fn owner(vocab_size: u32, key: &[u8]) -> PyResult<Owner> {
-    let wrong = |_| OptionError::new_err(format!("key has {} bytes, but must have 32", key.len()));
-    Ok(Owner { vocab_size, key: key.try_into().map_err(wrong)? })
+    Ok(Owner { vocab_size, key: convert::key(key)? })
 }
 
 #[pymethods]

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
-use crate::draft::methods::{METHODS, Method, PLAIN, SOURCES, Situation, Source};
+use crate::draft::methods::{METHODS, Method, SOURCES, Situation, Source};
 use crate::error::Error;
 use crate::py::convert::Given;
 
@@ -225,28 +225,18 @@ impl PyDraftMethod {
 
 #[doc = stub_doc!("draft_sources")]
 #[pyfunction]
-fn draft_sources() -> Vec<PyDraftSource> {
+pub fn draft_sources() -> Vec<PyDraftSource> {
     SOURCES.iter().map(|core| PyDraftSource { core }).collect()
 }
 
 #[doc = stub_doc!("draft_methods")]
 #[pyfunction]
-fn draft_methods() -> Vec<PyDraftMethod> {
+pub fn draft_methods() -> Vec<PyDraftMethod> {
     METHODS.iter().map(|core| PyDraftMethod { core }).collect()
 }
 
 #[doc = stub_doc!("draft_method")]
 #[pyfunction]
-fn draft_method(name: &str) -> PyResult<PyDraftMethod> {
+pub fn draft_method(name: &str) -> PyResult<PyDraftMethod> {
     Ok(PyDraftMethod { core: Method::named(name)? })
-}
-
-/// Adds the registry to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add("PLAIN", PLAIN)?;
-    module.add_class::<PyDraftSource>()?;
-    module.add_class::<PyDraftMethod>()?;
-    module.add_function(wrap_pyfunction!(draft_sources, module)?)?;
-    module.add_function(wrap_pyfunction!(draft_methods, module)?)?;
-    module.add_function(wrap_pyfunction!(draft_method, module)?)
 }

@@ -145,7 +145,7 @@ impl PyModelDraft {
 
 #[doc = stub_doc!("least_that_pays")]
 #[pyfunction]
-fn least_that_pays(
+pub fn least_that_pays(
     py: Python<'_>,
     step_inputs: Vec<Py<PyStepInputs>>,
     costs: Option<Vec<CostOption>>,
@@ -155,10 +155,4 @@ fn least_that_pays(
     let model = step_choice(py, &step_inputs, costs)?;
     let target = step_choice(py, &target_step_inputs, target_costs)?;
     Ok(model_choice::least_that_pays(&model, &target))
-}
-
-/// Adds the class and its function.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PyModelDraft>()?;
-    module.add_function(wrap_pyfunction!(least_that_pays, module)?)
 }

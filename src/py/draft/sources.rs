@@ -1,14 +1,19 @@
-//! `SuffixAutomaton` and `PromptLookup` for Python: sources by themselves, outside a drafter.
+//! `SuffixAutomaton` and `PromptLookup` for Python, sources by themselves, outside a drafter, and
+//! `PhraseTable`, what one draws on.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use numpy::PyArray1;
+use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
 use crate::draft::source::Learn;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
+use crate::draft::sources::common_phrases::PhraseTable;
 use crate::draft::sources::prompt_lookup::PromptLookup;
-use crate::py::convert::{to_array, token_ids};
+use crate::draft::spellings::Spellings;
+use crate::ids::TokenId;
+use crate::py::convert::{flat, matrix, to_array, token_ids};
+use crate::py::errors::ShapeError;
 use crate::py::interpreter::detached;
 use crate::waiting;
 
@@ -116,8 +121,75 @@ impl PyPromptLookup {
     }
 }
 
-/// Adds the classes to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PySuffixAutomaton>()?;
-    module.add_class::<PyPromptLookup>()
+#[doc = stub_doc!("PhraseTable")]
+#[pyclass(name = "PhraseTable", module = "coordgen_rs._core", frozen)]
+pub struct PyPhraseTable {
+    pub(super) core: Arc<PhraseTable>,
+    pub(super) spellings: Arc<Spellings>,
 }
+
+#[pymethods]
+impl PyPhraseTable {
+    #[new]
+    #[pyo3(signature = (before, last, next, chances, *, line_ends=None, spaced=None, cased=None))]
+    fn new(
+        before: &Bound<'_, PyAny>,
+        last: &Bound<'_, PyAny>,
+        next: &Bound<'_, PyAny>,
+        chances: &Bound<'_, PyAny>,
+        line_ends: Option<&Bound<'_, PyAny>>,
+        spaced: Option<&Bound<'_, PyAny>>,
+        cased: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = before.py();
+        let before = token_ids(before, "before")?;
+        let (last, next) = (token_ids(last, "last")?, token_ids(next, "next")?);
+        let chances = flat::<f32>(chances, "chances")?.try_readonly()?;
+        let chances = chances.as_slice()?;
+        if [before.len(), last.len(), next.len()] != [chances.len(); 3] {
+            return Err(ShapeError::new_err(format!(
+                "{} tokens before, {} last and {} next ones for {} chances",
+                before.len(),
+                last.len(),
+                next.len(),
+                chances.len()
+            )));
+        }
+        let context = |at: usize| ((before[at] != NONE).then_some(before[at]), last[at]);
+        let phrases = (0..chances.len()).map(|at| (context(at), next[at], chances[at]));
+        let core = Arc::new(detached(py, || PhraseTable::new(phrases))?);
+        let spellings = Spellings::new(
+            pairs(line_ends, "line_ends")?,
+            pairs(spaced, "spaced")?,
+            pairs(cased, "cased")?,
+        );
+        Ok(Self { core, spellings: Arc::new(spellings) })
+    }
+
+    #[doc = stub_doc!("PhraseTable.num_contexts")]
+    #[getter]
+    fn num_contexts(&self) -> usize {
+        self.core.num_contexts()
+    }
+
+    #[doc = stub_doc!("PhraseTable.memory_bytes")]
+    fn memory_bytes(&self) -> usize {
+        self.core.memory_bytes() + self.spellings.memory_bytes()
+    }
+}
+
+/// The rows of an `(n, 2) uint32` array; none where there is no array.
+fn pairs(object: Option<&Bound<'_, PyAny>>, what: &str) -> PyResult<Vec<(TokenId, TokenId)>> {
+    let Some(object) = object else { return Ok(Vec::new()) };
+    let (pairs, _, columns) = matrix::<u32>(object, what)?;
+    if columns != 2 {
+        let message = format!("{what} must have shape (n, 2), not {:?}", pairs.shape());
+        return Err(ShapeError::new_err(message));
+    }
+    let pairs = pairs.try_readonly()?;
+    let pairs = pairs.as_slice()?.chunks_exact(2);
+    Ok(pairs.map(|pair| (TokenId(pair[0]), TokenId(pair[1]))).collect())
+}
+
+/// In place of the token before the last, where a context has one token.
+const NONE: TokenId = TokenId(u32::MAX);

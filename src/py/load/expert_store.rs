@@ -9,8 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::{Error, Result};
-use crate::load::experts::shape::{LayerShape, Shape};
-use crate::load::experts::shares::Shares;
+use crate::load::experts::shape::{LayerShape, Shape, Shares};
 use crate::load::experts::store::{Budget, ExpertStore, Region, StoreReport};
 use crate::py::convert::non_negative;
 
@@ -118,7 +117,7 @@ impl PyExpertStore {
 
 #[doc = stub_doc!("memory_shares")]
 #[pyfunction]
-fn memory_shares(
+pub fn memory_shares(
     memory_budget: i128,
     graph_bytes: Vec<u64>,
     layers: Vec<(usize, u64)>,
@@ -128,10 +127,4 @@ fn memory_shares(
     let budget = non_negative("memory_budget", memory_budget)?;
     let Shares { graphs, experts } = Shares::of(budget, &graph_bytes, &shape)?;
     Ok((graphs, experts))
-}
-
-/// Adds the class and the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PyExpertStore>()?;
-    module.add_function(wrap_pyfunction!(memory_shares, module)?)
 }

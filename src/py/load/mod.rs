@@ -6,7 +6,6 @@ mod block_store;
 mod expert_store;
 mod plan;
 mod switcher;
-mod timetable;
 
 use pyo3::prelude::*;
 
@@ -14,11 +13,21 @@ pub use self::switcher::PySwitcher;
 
 /// Adds the classes and functions of loading.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    plan::register(module)?;
+    for function in [
+        wrap_pyfunction!(plan::strategies, module)?,
+        wrap_pyfunction!(plan::starts, module)?,
+        wrap_pyfunction!(plan::prompt_rows, module)?,
+        wrap_pyfunction!(plan::plan, module)?,
+        #[cfg(unix)]
+        wrap_pyfunction!(expert_store::memory_shares, module)?,
+    ] {
+        module.add_function(function)?;
+    }
     #[cfg(unix)]
-    expert_store::register(module)?;
-    module.add_class::<timetable::PyRun>()?;
-    module.add_class::<timetable::PyAction>()?;
+    module.add_class::<expert_store::PyExpertStore>()?;
+    module.add_class::<plan::PyPlan>()?;
+    module.add_class::<plan::PyRun>()?;
+    module.add_class::<plan::PyAction>()?;
     module.add_class::<block_cost::PyBlockCost>()?;
     module.add_class::<switcher::PySwitcher>()?;
     module.add_class::<switcher::PySwitchReport>()

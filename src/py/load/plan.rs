@@ -1,19 +1,20 @@
-//! `plan` and `Plan` for Python.
+//! `plan` and `Plan` for Python: a timetable is its runs and actions, with every part by its name.
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use super::block_cost::{PyBlockCost, profile};
-use super::timetable::{PyAction, PyRun, actions, runs};
 use crate::error::Result;
+use crate::ids::Graph;
 use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
-use crate::load::prompt_rows::prompt_rows as rows_for;
+use crate::load::prompt_rows as rows_for;
+use crate::load::timetable::{Action, Run, Timetable};
 use crate::py::convert::non_negative;
 use crate::py::errors::OptionError;
 
 /// What is in memory at the start: one word for all blocks, or one for each.
 #[derive(FromPyObject)]
-enum Start {
+pub enum Start {
     All(String),
     Each(Vec<String>),
 }
@@ -119,7 +120,7 @@ impl PyPlan {
         strategy='auto', start='prefill', memory_budget=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
-fn plan(
+pub fn plan(
     py: Python<'_>,
     blocks: Vec<PyBlockCost>,
     prefill_rows: i128,
@@ -148,7 +149,7 @@ fn plan(
 
 #[doc = stub_doc!("strategies")]
 #[pyfunction]
-fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+pub fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
     for strategy in Strategy::ALL {
         all.set_item(strategy.name(), strategy.about())?;
@@ -158,14 +159,14 @@ fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 
 #[doc = stub_doc!("starts")]
 #[pyfunction]
-fn starts() -> Vec<&'static str> {
+pub fn starts() -> Vec<&'static str> {
     Held::ALL.iter().map(|&(name, _)| name).collect()
 }
 
 #[doc = stub_doc!("prompt_rows")]
 #[pyfunction]
 #[pyo3(signature = (remaining, decode_rows, prefill_rows, *, every_row_costs))]
-fn prompt_rows(
+pub fn prompt_rows(
     remaining: usize,
     decode_rows: Vec<usize>,
     prefill_rows: Option<usize>,
@@ -177,11 +178,68 @@ fn prompt_rows(
     Ok(rows_for(remaining, &decode_rows, prefill_rows, every_row_costs))
 }
 
-/// Adds the class and the functions to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<PyPlan>()?;
-    module.add_function(wrap_pyfunction!(strategies, module)?)?;
-    module.add_function(wrap_pyfunction!(starts, module)?)?;
-    module.add_function(wrap_pyfunction!(prompt_rows, module)?)?;
-    module.add_function(wrap_pyfunction!(plan, module)?)
+#[doc = stub_doc!("Run")]
+#[pyclass(name = "Run", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PyRun {
+    block: u32,
+    chunk: usize,
+    graph: &'static str,
+    start_us: u64,
+    end_us: u64,
+}
+
+#[pymethods]
+impl PyRun {
+    fn __repr__(&self) -> String {
+        let Self { block, chunk, graph, start_us, end_us } = self;
+        format!("Run(block {block}, chunk {chunk}, {graph}, {start_us} to {end_us} us)")
+    }
+}
+
+#[doc = stub_doc!("Action")]
+#[pyclass(name = "Action", module = "coordgen_rs._core", frozen, get_all)]
+pub struct PyAction {
+    kind: &'static str,
+    block: u32,
+    graph: &'static str,
+    after_runs: usize,
+    start_us: u64,
+    end_us: u64,
+}
+
+#[pymethods]
+impl PyAction {
+    fn __repr__(&self) -> String {
+        let Self { kind, block, graph, after_runs, start_us, end_us } = self;
+        format!(
+            "Action({kind} block {block}, {graph}, after {after_runs} runs, {start_us} to {end_us} us)"
+        )
+    }
+}
+
+/// The runs of a timetable.
+pub fn runs(timetable: &Timetable) -> Vec<PyRun> {
+    let of = |run: &Run| {
+        let Run { block, chunk, graph, start_us, end_us } = *run;
+        PyRun { block: block.0, chunk, graph: graph.name(), start_us, end_us }
+    };
+    timetable.runs.iter().map(of).collect()
+}
+
+/// The actions of a timetable.
+pub fn actions(timetable: &Timetable) -> Vec<PyAction> {
+    let of = |action: &Action| {
+        let Action { kind, block, graph, after_runs, start_us, end_us } = *action;
+        let (kind, graph) = (kind.name(), graph.name());
+        PyAction { kind, block: block.0, graph, after_runs, start_us, end_us }
+    };
+    timetable.actions.iter().map(of).collect()
+}
+
+/// The graph of that name.
+pub fn graph(name: &str) -> PyResult<Graph> {
+    Graph::BOTH.into_iter().find(|graph| graph.name() == name).ok_or_else(|| {
+        let known = Graph::BOTH.map(Graph::name).join(", ");
+        OptionError::new_err(format!("graph is {name:?}, but must be one of {known}"))
+    })
 }

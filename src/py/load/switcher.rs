@@ -10,8 +10,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use super::block_cost::{PyBlockCost, profile};
 use super::block_store::PyStore;
-use super::plan::PyPlan;
-use super::timetable::graph;
+use super::plan::{PyPlan, graph};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
 use crate::load::block_store::BlockStore;

@@ -5,12 +5,11 @@
 
 use super::DrafterOptions;
 use super::request::Request;
-use super::statistics::{SourceStatistics, Statistics};
 use crate::commit::Commit;
 use crate::constraint::Constraint;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
-use crate::draft::choose::origins::{Origin, Origins};
+use crate::draft::choose::origins::{Origin, Origins, SourceStatistics, Statistics};
 use crate::draft::choose::step_choice::{Prospect, StepChoice};
 use crate::draft::choose::tree_shape::ShapedTrees;
 use crate::draft::choose::within::Within;

@@ -7,32 +7,26 @@
 mod answer;
 mod constrained;
 mod draft;
-mod hosted;
-mod learned;
-mod offered;
 mod proposed;
 mod request;
 mod source_list;
 mod state;
-mod statistics;
-mod told;
 
 use std::ops::ControlFlow;
 
-use self::answer::Answer;
+use self::answer::{Answer, Telling, Told};
 use self::constrained::PathState;
 use self::draft::Draft;
-pub use self::learned::Learned;
-use self::learned::SharedLearned;
-pub use self::offered::Offer;
+pub use self::proposed::Offer;
 use self::request::{Proposed, Request};
 use self::source_list::SourceList;
-pub use self::statistics::{SourceStatistics, Statistics};
-use self::told::{Telling, Told};
+pub use self::state::Learned;
+use self::state::SharedLearned;
 use crate::commit::{Commit, CommitPolicy, FinishReason, Limits, commit};
 use crate::constraint::Constraint;
 use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::{ModelChoice, ModelPrice};
+pub use crate::draft::choose::origins::{SourceStatistics, Statistics};
 use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::source::{DraftSource, Verification};

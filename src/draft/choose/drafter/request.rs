@@ -39,7 +39,7 @@ pub(super) struct Request {
 }
 
 /// A tree that waits for the target's answer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Proposed {
     /// Index of the step that verifies it.
     pub step: usize,
@@ -124,8 +124,8 @@ impl Request {
         GrowthLimits { num_nodes, depth: self.remaining - 1, side_worth, branches }
     }
 
-    /// Takes in tokens that were given out without a tree of the drafter's; at least one, and fewer
-    /// than may still be given out.
+    /// Takes in tokens that were given out, at least one, and fewer than may still be given out; none is
+    /// carried.
     pub fn take_in(&mut self, tokens: &[TokenId]) {
         self.num_given += tokens.len();
         self.remaining -= tokens.len();
@@ -138,18 +138,10 @@ impl Request {
     }
 
     /// The request after a step; `None` where it has ended.
-    pub fn after(self, decided: &Commit) -> Option<Self> {
+    pub fn after(mut self, decided: &Commit) -> Option<Self> {
         let Commit { token_ids, carried, finish_reason: None, .. } = decided else { return None };
-        Some(Self {
-            num_given: self.num_given + token_ids.len(),
-            remaining: self.remaining - token_ids.len(),
-            root: token_ids[token_ids.len() - 1],
-            carried: carried.clone(),
-            forced: Vec::new(),
-            proposed: None,
-            offered: None,
-            model_cost: None,
-            ..self
-        })
+        self.take_in(token_ids);
+        self.carried.clone_from(carried);
+        Some(self)
     }
 }

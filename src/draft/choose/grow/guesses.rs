@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::guess::{Guess, Key, MAX_PROBABILITY};
+use super::frontier::{Guess, Key, MAX_PROBABILITY};
 use super::respelt::Respelt;
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::choose::within::Within;

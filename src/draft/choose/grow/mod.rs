@@ -4,7 +4,6 @@
 //! How many nodes pay is the drafter's decision.
 
 mod frontier;
-mod guess;
 mod guesses;
 mod refused;
 mod respelt;
@@ -52,7 +51,7 @@ struct Node {
 }
 
 /// The growing tree, with buffers that are used again for every tree.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct TreeGrower {
     /// Number of ids that the target knows: no other is drafted.
     vocab_size: usize,
@@ -76,16 +75,7 @@ pub struct TreeGrower {
 impl TreeGrower {
     /// For ids below `vocab_size`, and answers that end with `end_tokens`, which are not grown.
     pub fn new(vocab_size: usize, end_tokens: Vec<TokenId>) -> Self {
-        Self {
-            vocab_size,
-            end_tokens,
-            nodes: Vec::new(),
-            least_expected: 0.0,
-            cursors: Vec::new(),
-            frontier: Frontier::default(),
-            guesses: Guesses::default(),
-            places: Vec::new(),
-        }
+        Self { vocab_size, end_tokens, ..Self::default() }
     }
 
     /// Grows a tree below `root`: first the carried tokens as a chain, since the target has said

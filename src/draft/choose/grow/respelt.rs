@@ -1,7 +1,7 @@
 //! What the sources say, in other tokens of nearly the same text. In: the guesses after a place, or the
 //! last token of the text. Out: guesses that stand beside them; places behind another spelling.
 
-use super::guess::{Guess, MAX_PROBABILITY};
+use super::frontier::{Guess, MAX_PROBABILITY};
 use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
 use crate::draft::source::{Cursor, DraftSource, Propose};
 use crate::draft::spellings::{Spelling, Spellings};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::guess::MAX_PROBABILITY;
+use super::frontier::MAX_PROBABILITY;
 use super::*;
 use crate::draft::choose::acceptance::Standing;
 use crate::draft::choose::scripted::Scripted;
@@ -123,9 +123,9 @@ impl Propose for Counted {
         self.0.advance(cursor, token)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         self.1.fetch_add(1, Ordering::Relaxed);
-        self.0.successors(cursor, out);
+        self.0.successors_above(cursor, at_least, out);
     }
 }
 
@@ -174,10 +174,6 @@ impl Propose for Discreet {
 
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         self.0.advance(cursor, token)
-    }
-
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        self.0.successors(cursor, out);
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
@@ -255,7 +251,7 @@ impl Propose for Says {
         Some(cursor)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         out.push(Successor { token: self.token, probability: self.probability, cursor });
     }
 
@@ -345,7 +341,7 @@ impl Propose for Expectation {
         self.0.advance(cursor, token)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         self.0.successors(cursor, out);
     }
 

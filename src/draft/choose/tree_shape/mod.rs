@@ -4,11 +4,9 @@
 
 pub mod dynamic_tree;
 pub mod ranked_tree;
-pub mod static_tree;
 
 use self::dynamic_tree::DynamicTreeOptions;
-use self::ranked_tree::RankedTree;
-use self::static_tree::static_tree;
+use self::ranked_tree::{RankedTree, static_tree};
 use crate::draft::choose::acceptance::Proposal;
 use crate::draft::source::Propose;
 use crate::error::Result;

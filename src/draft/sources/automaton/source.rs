@@ -3,11 +3,11 @@
 
 use super::edge_table::{Edge, MAX_LIKELY};
 use super::edges::NO_EDGES;
-use super::escape::escape;
 use super::frequent::Frequent;
 use super::states::{MAX_COUNT, ROOT};
 use super::suffix_automaton::SuffixAutomaton;
-use crate::draft::source::{Cursor, Learn, Propose, Successor, all_successors};
+use crate::draft::source::{Cursor, Learn, Propose, Successor};
+use crate::draft::sources::automaton::escape;
 use crate::ids::{StateId, TokenId};
 
 /// Most successors that a place answers with, beside the tokens that are frequent anywhere.
@@ -64,10 +64,6 @@ impl Propose for SuffixAutomaton {
             place = state.link;
             match_len = self.states.len(place);
         }
-    }
-
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
-        all_successors(self, cursor, out);
     }
 
     /// The continuations of the cursor's substring, and of shorter and shorter ones what they know

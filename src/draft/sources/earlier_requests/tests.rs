@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::draft::sources::automaton::other_text::BORDER;
+use crate::draft::sources::automaton::BORDER;
 use crate::draft::sources::automaton::suffix_automaton::tests::{naive_ends, texts};
-use crate::draft::sources::shared::Shared;
 use crate::random::uniform;
+use crate::waiting::Shared;
 
 fn keeping(most_tokens: usize) -> EarlierRequests {
     EarlierRequests::new(Shared::new(FinishedRequests::keeping(most_tokens)))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::index::{Continuation, HistoryIndex, Range};
 use super::matched;
 use crate::draft::source::{Cursor, Successor};
-use crate::draft::sources::automaton::escape::escape;
+use crate::draft::sources::automaton::escape;
 use crate::ids::TokenId;
 
 /// Most successors that a place answers with.

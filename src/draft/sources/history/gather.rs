@@ -6,8 +6,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::format::{Key, MOST_TOKENS, TERMINATOR, write_own_index};
-use super::read_file::ReadFile;
+use super::format::{Key, MOST_TOKENS, ReadFile, TERMINATOR, write_own_index};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::unfinished::Readers;

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::format::{BLOCK_BYTES, FENCE_DEPTH, FENCE_DISTANCE, Header, Key, symbol};
-use super::read_file::ReadFile;
+use super::format::{BLOCK_BYTES, FENCE_DEPTH, FENCE_DISTANCE, Header, Key, ReadFile, symbol};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 

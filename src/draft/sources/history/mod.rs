@@ -4,15 +4,12 @@
 //!
 //! It stores nothing: the database from which an index can always be rebuilt is the caller's.
 
-mod corpus_source;
 mod follower;
 pub mod format;
 pub mod gather;
 pub mod index;
 mod index_source;
-mod read_file;
 mod recent_source;
-mod recent_text;
 pub mod stored;
 pub mod suffix_array;
 #[cfg(test)]
@@ -21,12 +18,10 @@ mod tests;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use self::corpus_source::CorpusSource;
 use self::format::Key;
 use self::index::HistoryIndex;
 use self::index_source::{IndexSource, Layer};
-use self::recent_source::RecentSource;
-use self::recent_text::RecentText;
+use self::recent_source::{RecentSource, RecentText};
 use crate::draft::source::DraftSource;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
@@ -153,7 +148,7 @@ impl History {
 
     /// A further source for one drafter, "corpus", where the history stands above one.
     pub fn corpus_source(&self) -> Option<Box<dyn DraftSource>> {
-        let source = CorpusSource::new(Arc::clone(&self.shared));
+        let source = IndexSource::new(Arc::clone(&self.shared), Layer::Corpus);
         self.has_corpus.then(|| Box::new(source) as Box<dyn DraftSource>)
     }
 

@@ -14,8 +14,7 @@ use super::LookupTable;
 use super::source::TableSource;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::replace_file::replace_file;
-use crate::unfinished::Readers;
+use crate::unfinished::{Readers, replace_file};
 
 /// Raised whenever the layout or the meaning of the file changes.
 pub const VERSION: u32 = 1;

@@ -2,18 +2,17 @@
 //! held likely after a token, and how likely. In: the top-k of the target's rows. Out: for a
 //! token the likeliest next ones.
 //!
-//! [`source`] drafts from a table, `reader` reads the rows of a step for it, [`mod@file`] keeps one.
+//! [`source`] drafts from a table and reads the rows of a step for it, [`mod@file`] keeps one.
 
 pub mod file;
-mod reader;
 pub mod source;
 
 use std::num::NonZeroU32;
 
-use crate::draft::sources::shared::Shared;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::top_k::{TOP_K, TopK};
+use crate::waiting::Shared;
 
 /// What an entry keeps of its probability when its token is not among a row's likeliest any more.
 ///

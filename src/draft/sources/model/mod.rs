@@ -1,20 +1,17 @@
 //! A draft model's tree (EdgeLLM III-B and III-C). In: the request's tokens, and what the draft
 //! model holds likely. Out: what it is to read next, and how its cache follows the request.
 //!
-//! [`pacer`] and [`branches`] say which token is read next, [`fallback`] when it is enough, [`shape`]
-//! which of this a method does, [`source`] what of it is proposed. Runs no model.
+//! [`branches`] says which token is read next, [`shape`] when it is enough and which of this a method
+//! does, [`source`] what of it is proposed. Runs no model.
 
 pub mod branches;
-pub mod fallback;
-pub mod pacer;
 pub mod shape;
 pub mod source;
 #[cfg(test)]
 mod tests;
 
 use self::branches::Branches;
-use self::fallback::Fallback;
-use self::shape::{Growth, ModelShape, Stop};
+use self::shape::{Fallback, Growth, ModelShape, Stop};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::top_k::TopK;

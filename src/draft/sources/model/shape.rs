@@ -1,6 +1,7 @@
-//! How a draft model drafts: what its tree looks like, and when it is enough. In: names. Out: the
-//! choices that [`ModelDraft`](super::ModelDraft) follows. Each part of EdgeLLM can be left out, as
-//! in its ablation (Figure 22).
+//! How a draft model drafts: what its tree looks like, and when it is enough. In: names; how sure the
+//! tree is, and what verification found. Out: the choices that [`ModelDraft`](super::ModelDraft) follows;
+//! whether to go on drafting, or the target verifies (EdgeLLM, section III-C, Eq. 3). Each part of
+//! EdgeLLM can be left out, as in its ablation (Figure 22).
 
 use crate::error::{Error, Result};
 
@@ -96,8 +97,73 @@ fn of_name<T: Copy>(
     found.copied().ok_or_else(|| Error::BadOption { what, got: format!("{asked:?}"), must })
 }
 
+/// alpha at first, the paper's.
+const FIRST_THRESHOLD: f32 = 0.01;
+/// What alpha is multiplied by when all of a draft was right, the paper's.
+const ALL_RIGHT: f32 = 0.5;
+/// Least alpha: long before a tree falls below it, its rows are full.
+const LEAST_THRESHOLD: f32 = 1e-6;
+
+/// The self-adaptive threshold alpha on how sure the tree is: in the paper its tree-cumulative
+/// confidence T_c, the largest C of any branch.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fallback {
+    threshold: f32,
+    least_that_pays: f32,
+}
+
+impl Fallback {
+    /// alpha at its first value. A branch less sure than `least_that_pays` is never followed: a
+    /// token that costs this share of a target's step pays only if it is right at least as often.
+    ///
+    /// Fails when that is not 0 to 1.
+    pub fn new(least_that_pays: f32) -> Result<Self> {
+        if !(0.0..=1.0).contains(&least_that_pays) {
+            let (what, must) = ("the least confidence that pays", "0 to 1");
+            return Err(Error::BadOption { what, got: least_that_pays.to_string(), must });
+        }
+        Ok(Self { threshold: FIRST_THRESHOLD, least_that_pays })
+    }
+
+    /// alpha, in (0, 1].
+    pub fn threshold(&self) -> f32 {
+        self.threshold
+    }
+
+    /// Whether no token pays, however sure: it costs what it saves.
+    pub fn never_pays(&self) -> bool {
+        self.least_that_pays >= 1.0
+    }
+
+    /// Whether the target should verify now.
+    pub fn is_due(&self, confidence: f32) -> bool {
+        confidence < self.threshold
+    }
+
+    /// Whether a token of this confidence is worth its step.
+    pub fn pays(&self, confidence: f32) -> bool {
+        confidence >= self.least_that_pays
+    }
+
+    /// Learns from a verification (EdgeLLM, Eq. 3): in the branch that agreed furthest, N_correct,
+    /// `num_right`, of N_all, `num_drafted`, tokens were right; T_c had been `tree_confidence`.
+    ///
+    /// Beyond the paper alpha stays within 1e-6 and 1: from 0 it would never come back.
+    pub fn verified(&mut self, num_right: usize, num_drafted: usize, tree_confidence: f32) {
+        let factor = if num_right == num_drafted {
+            ALL_RIGHT
+        } else {
+            let share_wrong = (num_drafted - num_right) as f32 / num_drafted as f32;
+            tree_confidence.max(f32::MIN_POSITIVE).powf(-share_wrong)
+        };
+        self.threshold = (self.threshold * factor).clamp(LEAST_THRESHOLD, 1.0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -111,5 +177,39 @@ mod tests {
         let error = ModelShape::named("bush", "fixed").unwrap_err().to_string();
         assert_eq!(error, "growth is \"bush\", but must be chain, paced or surest");
         assert!(ModelShape::named("paced", "never").is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn the_threshold_follows_equation_3_within_its_bounds(
+            seen in prop::collection::vec((0usize..9, 0usize..9, 0.0f32..=1.0), 0..60),
+        ) {
+            let mut fallback = Fallback::new(0.0).unwrap();
+            for (num_right, num_wrong, confidence) in seen {
+                let before = f64::from(fallback.threshold());
+                let num_drafted = num_right + num_wrong;
+                fallback.verified(num_right, num_drafted, confidence);
+                let expected = if num_wrong == 0 {
+                    before * 0.5
+                } else {
+                    before / f64::from(confidence).powf(num_wrong as f64 / num_drafted as f64)
+                };
+                let after = f64::from(fallback.threshold());
+                let bounded = expected.clamp(1e-6, 1.0);
+                prop_assert!((after - bounded).abs() <= 1e-4 * bounded, "{after}, not {bounded}");
+                prop_assert!(!fallback.is_due(1.0));
+                prop_assert!(fallback.is_due(0.0));
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_pay_is_not_drafted() {
+        let fallback = Fallback::new(0.3).unwrap();
+        assert!(!fallback.pays(0.29));
+        assert!(fallback.pays(0.31));
+        assert!(!fallback.never_pays() && Fallback::new(1.0).unwrap().never_pays());
+        assert!(Fallback::new(1.5).is_err());
+        assert!(Fallback::new(f32::NAN).is_err());
     }
 }

@@ -3,8 +3,8 @@
 
 use super::ModelDraft;
 use crate::draft::source::{Cursor, Learn, Propose, Successor, Verification};
-use crate::draft::sources::shared::Shared;
 use crate::ids::{NodeId, TokenId};
+use crate::waiting::Shared;
 
 /// Places from here on are nodes of the tree; those before, tokens of the context.
 const NODES: u64 = 1 << 32;
@@ -65,7 +65,7 @@ impl Propose for ModelSource {
         Some(Cursor { place: next, match_len: cursor.match_len + 1 })
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         let draft = self.shared.lock();
         let Some((node, branches)) = draft.node_at(cursor).zip(draft.branches.as_ref()) else {
             return;

@@ -20,7 +20,7 @@ impl Propose for Sure {
         Some(cursor)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         out.push(Successor { token: self.0, probability: 1.0, cursor });
     }
 }
@@ -78,7 +78,7 @@ impl Propose for Unsure {
         Some(cursor)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         out.extend((0..4).map(|token| Successor {
             token: TokenId(token),

@@ -141,7 +141,7 @@ impl Propose for Foreign {
         Some(cursor)
     }
 
-    fn successors(&self, cursor: Cursor, out: &mut Vec<Successor>) {
+    fn successors_above(&self, cursor: Cursor, _at_least: f32, out: &mut Vec<Successor>) {
         let ids = [(VOCAB_SIZE as u32, 0.6), (1, 0.3), (u32::MAX, 0.1)];
         out.extend(ids.map(|(id, probability)| Successor {
             token: TokenId(id),

@@ -26,7 +26,7 @@ impl Propose for Listener {
         None
     }
 
-    fn successors(&self, _cursor: Cursor, _out: &mut Vec<Successor>) {}
+    fn successors_above(&self, _: Cursor, _: f32, _: &mut Vec<Successor>) {}
 }
 
 impl Learn for Listener {

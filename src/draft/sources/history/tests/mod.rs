@@ -15,7 +15,7 @@ use super::format::{Key, TERMINATOR, write_index};
 use super::index::{HistoryIndex, Range};
 use super::*;
 use crate::draft::source::{Cursor, Successor};
-use crate::draft::sources::automaton::escape::escape;
+use crate::draft::sources::automaton::escape;
 
 const VOCAB_SIZE: u32 = 4;
 const KEY: Key = [7; 32];

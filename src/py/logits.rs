@@ -1,12 +1,14 @@
-//! Logprobs for Python: those of an answer's tokens, and of a token chosen outside a drafter.
+//! What is read of logits outside a drafter: logprobs, those of an answer's tokens too, and the reduction of a
+//! prompt's rows.
 
-use numpy::PyArrayMethods;
+use numpy::{PyArray1, PyArray2, PyArrayMethods};
 use pyo3::prelude::*;
 
-use super::convert::array;
+use super::convert::{array, matrix};
 use crate::error::Error;
 use crate::ids::TokenId;
 use crate::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
+use crate::top_k::{TOP_K, top_k_rows};
 
 /// A logprob, and the alternatives with theirs.
 pub type Told = (f64, Vec<(u32, f64)>);
@@ -19,7 +21,7 @@ pub fn told(token: &TokenLogprob) -> Told {
 
 #[doc = stub_doc!("token_logprob")]
 #[pyfunction(name = "token_logprob")]
-fn py_token_logprob(
+pub fn py_token_logprob(
     logits: &Bound<'_, PyAny>,
     token_id: u32,
     num_alternatives: usize,
@@ -34,7 +36,19 @@ fn py_token_logprob(
     Ok(told(&of_row.of(score)))
 }
 
-/// Adds the function to the module.
-pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(py_token_logprob, module)?)
+/// Two `(rows, 8)` arrays: token ids and probabilities.
+type TopKArrays = (Py<PyArray2<u32>>, Py<PyArray2<f32>>);
+
+#[doc = stub_doc!("top_k")]
+#[pyfunction]
+pub fn top_k(py: Python<'_>, logits: &Bound<'_, PyAny>) -> PyResult<TopKArrays> {
+    let (logits, rows, columns) = matrix::<f32>(logits, "logits")?;
+    let (mut token_ids, mut probabilities) = (Vec::new(), Vec::new());
+    let logits = logits.try_readonly()?;
+    let scores = logits.as_slice()?;
+    py.detach(|| top_k_rows(scores, columns, 0, &mut token_ids, &mut probabilities))?;
+    let token_ids = PyArray1::from_iter(py, token_ids.iter().map(|token| token.0));
+    let probabilities = PyArray1::from_vec(py, probabilities);
+    let shape = [rows, TOP_K];
+    Ok((token_ids.reshape(shape)?.unbind(), probabilities.reshape(shape)?.unbind()))
 }

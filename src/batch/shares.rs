@@ -1,11 +1,13 @@
-//! Who gets the rows that verify drafts. In: what each request's candidates are worth, what rows cost
-//! and bring elsewhere. Out: how many nodes each request gets.
+//! Who gets the rows of a step: those that verify drafts, and those that read prompts. In: what each
+//! request's candidates are worth, what rows cost and bring elsewhere; how much is left of each prompt, and
+//! how many tokens a step reads. Out: how many nodes each request gets, and how many tokens of each prompt
+//! are read.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::{Decoding, RowCosts};
-use crate::draft::choose::rate::Rate;
+use super::{Decoding, Reading, RowCosts};
+use crate::draft::choose::step_gains::Rate;
 
 /// A request's next candidate, greater where it comes before others: the worthier, of equals that of
 /// the request with fewer rows, of those the first.
@@ -125,4 +127,59 @@ fn plain_rate(decoding: &[Decoding<'_>], costs: &RowCosts, rate: &Rate) -> f32 {
     }
     let attention = decoding.iter().map(|it| costs.attention(1, it.length)).sum::<f32>();
     rate.beside_plain(decoding.len() as f32, costs.base(decoding.len()) + attention)
+}
+
+/// Of so many tokens that are read, one is the oldest prompt's for certain.
+const OLDEST_SHARE: usize = 4;
+/// Tokens that a step reads in any case where nobody decodes: fewer at a time take longer each.
+const LEAST_STEP: usize = 32;
+
+/// Shares out the tokens that are read, with what is owed to the oldest prompt from step to step.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pieces {
+    /// Prompts in the order in which they are read: the fewest tokens left first, of equals the oldest.
+    order: Vec<usize>,
+    /// Tokens that others have read of which the oldest prompt has not had its share yet.
+    owed: usize,
+}
+
+impl Pieces {
+    /// Another step, of these prompts, the oldest first.
+    pub fn begin(&mut self, reading: &[Reading]) {
+        self.order.clear();
+        self.order.extend(0..reading.len());
+        self.order.sort_by_key(|&prompt| (reading[prompt].remaining, prompt));
+    }
+
+    /// How many tokens a step reads at least that ends the shortest prompt; nothing is gained where its
+    /// answer waits for more of the others.
+    pub fn to_shortest(&self, reading: &[Reading]) -> usize {
+        let Some(&shortest) = self.order.first() else { return 0 };
+        let tokens = reading[shortest].remaining;
+        let with_oldest = tokens.saturating_mul(OLDEST_SHARE).div_ceil(OLDEST_SHARE - 1);
+        LEAST_STEP.max(if reading.len() > 1 { with_oldest } else { usize::MAX })
+    }
+
+    /// How many tokens of each prompt a step of `num_tokens` reads.
+    pub fn of(&self, reading: &[Reading], num_tokens: usize) -> Vec<usize> {
+        let mut pieces = vec![0; reading.len()];
+        let mut left = num_tokens;
+        if let (Some(piece), Some(oldest)) = (pieces.first_mut(), reading.first()) {
+            *piece = ((self.owed + num_tokens) / OLDEST_SHARE).min(oldest.remaining).min(left);
+            left -= *piece;
+        }
+        for &prompt in &self.order {
+            let piece = left.min(reading[prompt].remaining - pieces[prompt]);
+            pieces[prompt] += piece;
+            left -= piece;
+        }
+        pieces
+    }
+
+    /// [`of`](Self::of), and that is what is read.
+    pub fn take(&mut self, reading: &[Reading], num_tokens: usize) -> Vec<usize> {
+        let pieces = self.of(reading, num_tokens);
+        self.owed = if reading.is_empty() { 0 } else { (self.owed + num_tokens) % OLDEST_SHARE };
+        pieces
+    }
 }

@@ -1,9 +1,37 @@
-//! What a step leaves behind. In: how far the first path is likely to hold, what steps cost. Out:
-//! what the copy that it follows is still worth where the step ends. Knows no tree.
+//! What a step brings beside its own tokens. In: what earlier steps brought and cost, how far the first
+//! path is likely to hold. Out: the rate of a unit of cost elsewhere, by which further rows are judged;
+//! what the copy that a step follows is still worth where it ends. Knows no tree.
 //!
 //! A step that stops within a running copy loses nothing of it: the next one goes on there, and
 //! brings more for its cost than most steps do. So where rows cost as much as tokens bring, a wide
 //! step must not be paid for with the copy's own future.
+
+/// What is kept of earlier steps at each new one: about the last 50 count.
+const DECAY: f32 = 0.98;
+/// Weight of plain decoding before any step is seen, in steps.
+const PRIOR_STEPS: f32 = 4.0;
+
+/// Tokens for a unit of cost, lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rate {
+    tokens: f32,
+    cost: f32,
+}
+
+impl Rate {
+    /// The rate, where plain decoding brings so many tokens in a step for what that costs: at least its
+    /// own.
+    pub fn beside_plain(&self, tokens: f32, cost: f32) -> f32 {
+        let rate = (self.tokens + PRIOR_STEPS * tokens) / (self.cost + PRIOR_STEPS * cost);
+        rate.max(tokens / cost)
+    }
+
+    /// Learns what a step, and all that was spent on drafting for it, has brought.
+    pub fn took(&mut self, tokens: usize, cost: f32) {
+        self.tokens = self.tokens * DECAY + tokens as f32;
+        self.cost = self.cost * DECAY + cost;
+    }
+}
 
 /// Tokens that are looked ahead.
 const HORIZON: usize = 80;
