@@ -458,10 +458,10 @@ def test_errors_about_a_conversion_name_the_file_first(file, models, monkeypatch
         Model.open(bundle_of("embedded", "fp32"), draft="blend", draft_model=file)
     assert str(raised.value).startswith(f"{called} has a vocabulary of 128 tokens")
 
-    def refused(path):
+    def refused(path, *options):
         if path.name == "block_00.onnx":
             raise RuntimeError("std::bad_alloc")
-        return cpu_session(path)
+        return cpu_session(path, *options)
 
     monkeypatch.setattr("coordgen_rs.runtime.cpu.device.cpu_session", refused)
     with pytest.raises(BlockLoadError) as raised:
