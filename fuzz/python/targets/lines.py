@@ -8,7 +8,7 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
-from coordgen_rs.convert.calibration.texts import read_texts
+from coordgen_rs.convert.texts import read_texts
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.store.history.exchange import read_exported
 from coordgen_rs.tools.bench.measuring.prompts import read_prompts

@@ -15,7 +15,7 @@ const TRUSTED_LEN: u32 = 8;
 /// of what was said since is looked for, so that insertions, deletions and changed words cost a
 /// step or two each. The prompt is not matched.
 ///
-/// Cost: that of a [`SuffixAutomaton`](crate::SuffixAutomaton) over the prediction.
+/// Cost: that of a [`SuffixAutomaton`] over the prediction.
 ///
 /// ```
 /// use coordgen_rs::draft::sources::prediction::Prediction;
