@@ -2,7 +2,7 @@
 
 In: a float graph and inputs. Out: the lowest and highest value of each tensor, and products of what
 enters each matrix. It chooses no encodings (`encodings.py`) and rounds nothing
-(`../calibration/rounding.py`).
+(`../rounding.py`).
 """
 
 from collections.abc import Iterable, Mapping
