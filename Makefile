@@ -20,7 +20,8 @@ PROCESSORS ?= Haswell Nehalem
 LLAMA_CPP := build/peers/llama.cpp
 LLAMA_CPP_SOURCE := llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 LLAMA_CPP_STAMP := $(LLAMA_CPP)/.$(lastword $(subst :, ,$(LLAMA_CPP_SOURCE)))
-WITH_THREADS := load::loader::tests load::switcher::tests lookup_table drafter::tests history replace_file
+WITH_THREADS := load::loader::tests load::switcher::tests load::experts::tests::store lookup_table drafter::tests history unfinished
+WITH_MEMORY := kernels:: load::experts c:: history unfinished
 
 .DEFAULT_GOAL := help
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.
@@ -139,11 +140,13 @@ c: ## the crate for programs in C: libcoordgen.a, libcoordgen.so and coordgen.h 
 	cp target/c/release/libcoordgen_rs.so build/c/lib/libcoordgen.so.0
 	ln -sf libcoordgen.so.0 build/c/lib/libcoordgen.so
 
-sanitize: ## tests of the crate's threads under ThreadSanitizer (once: rustup component add rust-src)
+sanitize: ## tests of the crate's threads under ThreadSanitizer, of its memory under AddressSanitizer (once: rustup component add rust-src)
 	@test -d "$$(rustc --print sysroot)/lib/rustlib/src/rust/library" || { \
 		echo "sanitize builds the standard library, too: rustup component add rust-src" >&2; exit 1; }
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/sanitize cargo test --quiet \
 		--lib -Zbuild-std --target "$$(rustc --print host-tuple)" -- $(WITH_THREADS)
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/sanitize-memory \
+		cargo test --quiet --lib --target "$$(rustc --print host-tuple)" -- $(WITH_MEMORY)
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
 	$(BIN)/python tests/wheel_check.py
