@@ -19,6 +19,7 @@ from coordgen_rs import (
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, OptionError, ShapeError
 from coordgen_rs.generation.step import PlainStep
 from coordgen_rs.runtime.batch.batch import Batch, why_alone
+from coordgen_rs.runtime.batch.sharing import Filled
 from lossless import COMMITS, Bundles, check_adversarial_drafts, check_drafts, prompt_of
 from scripted import SCRIPTS
 from together import Asked, random_requests, run_together
@@ -166,6 +167,24 @@ def test_a_step_that_nobody_has_taken_yet_outlives_a_run_of_another_request(pair
     assert np.array_equal(one.step(one.taken())[0], expected)
     one.commit(np.zeros(1, np.uint32))
     assert one.reusable_ids.tolist() == prompt.tolist()
+
+
+def test_a_shared_step_that_is_run_again_alone_gives_the_rows_of_its_nodes(pair):
+    _, batch = pair
+    one, other = batch.sequences[:2]
+    for sequence, number in ((one, 1), (other, 2)):
+        sequence.forget()
+        sequence.prefill(prompt_of(number, 40))
+        sequence.step_inputs[-1].fill_chain(prompt_of(number, 40)[:5], sequence.length)
+        sequence.offer(Filled(sequence.step_inputs[-1], 5))
+    assert batch.run()
+    inputs, shared = one.taken(), one._verified[1].copy()
+    other.offer(Filled(other.taken(), 5))
+    assert batch.run([other])
+    assert inputs.rows > 5
+    assert shared.shape[0] == 5
+    assert np.array_equal(one.step(inputs), shared)
+    other.step(other.taken())
 
 
 def test_prefixes_are_taken_from_other_sequences(pair):

@@ -167,6 +167,19 @@ def test_a_session_whose_closing_was_interrupted_is_closed(bundle_of, prompt, mo
     assert not any(session.device.is_loaded(0, graph) for graph in ("prefill", "decode"))
 
 
+def test_a_session_that_is_closed_while_it_runs_says_so(bundle_of, prompt, monkeypatch):
+    session = open_session(bundle_of("embedded", "fp32"))
+    run = session.device.run
+
+    def closed_meanwhile(*arguments):
+        session.close()
+        run(*arguments)
+
+    monkeypatch.setattr(session.device, "run", closed_meanwhile)
+    with pytest.raises(SessionClosedError):
+        session.prefill(prompt)
+
+
 def test_a_session_is_closed_at_the_end_of_its_with_block(bundle_of, prompt):
     with open_session(bundle_of("embedded", "fp32")) as session:
         assert tokens_of(plain(session, prompt, max_new_tokens=3))

@@ -28,7 +28,7 @@ class ClusterFiles:
 class AssistantFiles:
     """A drafter that reads the target's states, keys and values: one graph for any width.
 
-    Inputs and outputs are named in `convert/cpu/assistant.py`.
+    Inputs and outputs are named in `convert/cpu/heads.py`.
     """
 
     weights: list[str]

@@ -108,7 +108,7 @@ class HeadFiles:
 class MtpFiles:
     """A head for further tokens that came with the checkpoint (MTP): graphs for any width.
 
-    Inputs and outputs are named in `convert/cpu/mtp.py`.
+    Inputs and outputs are named in `convert/cpu/heads.py`.
     """
 
     weights: list[str]

@@ -269,11 +269,13 @@ class OrtSession(CachedSession):
 
     @contextmanager
     def open_device(self) -> Iterator[None]:
-        """Close the session when the device fails within the block.
+        """Close the session when the device fails within the block, which may meet a close.
 
         Raises:
             DeviceLostError: It failed, now or earlier.
-            SessionClosedError: The session was closed.
+            SessionClosedError: The session was closed, before or meanwhile.
+            LookupError: The block's own.
+            ValueError: The block's own.
         """
         if self._closed is not None:
             raise type(self._closed)(*self._closed.args)  # a traceback of its own
@@ -282,6 +284,10 @@ class OrtSession(CachedSession):
         except DeviceLostError as error:
             self._close(DeviceLostError(f"the session is closed: {error}"))
             raise
+        except (LookupError, ValueError) as error:
+            if self._closed is None:
+                raise
+            raise type(self._closed)(*self._closed.args) from error  # graphs went meanwhile
 
 
 def guessed_costs(manifest: Manifest) -> list[BlockCost]:

@@ -224,6 +224,25 @@ def test_what_is_overwritten_while_it_is_written_is_stored_as_it_was(tmp_path):
     assert store.counts.skipped == 0
 
 
+def test_of_what_is_kept_behind_the_limit_nothing_is_lent(tmp_path):
+    store, prompt = PrefixStore(tmp_path, TARGET, most_bytes=6 * BLOCK_BYTES), np.arange(640)
+    store._writer = LateWriter()
+    session = ReadSession(prompt)
+    store.save(session, "a", 512, ends=True)
+    session.overwrite([])
+    store.flush()
+    store.close()
+    assert not files(tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_place_of_a_block_is_listed_as_damaged(tmp_path):
+    path = tmp_path / "0.block"
+    os.mkfifo(path)
+    with os.fdopen(os.open(path, os.O_RDWR), "wb"):
+        assert block_file.num_tokens_of(path) == 0
+
+
 def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
     store, prompt = PrefixStore(tmp_path, TARGET), np.arange(200)
     store._writer = LateWriter()

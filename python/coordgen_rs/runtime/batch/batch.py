@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
 from coordgen_rs.runtime.batch.sequence import Sequence
-from coordgen_rs.runtime.batch.sharing import Offers, Reading, RunCounts
+from coordgen_rs.runtime.batch.sharing import Filled, Offers, Reading, RunCounts
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
 from coordgen_rs.runtime.device import Buffers
@@ -137,7 +137,8 @@ class Batch:
             return []
         if not isinstance(asked, Reading):
             inputs = asked.propose(sequence.length)
-            return [_Part(sequence, inputs, 0, inputs.rows)]
+            rows = asked.rows if isinstance(asked, Filled) else inputs.rows
+            return [_Part(sequence, inputs, 0, rows)]
         most_rows = self.session.bundle.manifest.prefill_rows
         num_tokens = min(sequence.num_readable(asked), most_rows)
         return [_Part(sequence, None, 0, num_tokens, asked)]

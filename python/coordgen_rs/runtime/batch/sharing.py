@@ -114,7 +114,8 @@ class SharesRuns(ABC):
             Others are those of `OrtSession.step`.
         """
         if self._verified is None or self._verified[0] is not inputs:
-            self.offer(_Filled(inputs))
+            if not (isinstance(self.asked, Filled) and self.asked.inputs is inputs):
+                self.offer(Filled(inputs, inputs.rows))
             self._run_alone_if_asked()
         verified, self._verified = self._verified, None
         if verified is None:
@@ -155,7 +156,8 @@ class SharesRuns(ABC):
     def _ask_again(self) -> None:
         """Another run is about to overwrite what a step has given that nobody has taken yet."""
         if self._verified is not None:
-            self.offer(_Filled(self._verified[0]))
+            inputs, logits = self._verified
+            self.offer(Filled(inputs, len(logits)))
 
     def _run_alone_if_asked(self) -> None:
         if self.asked is not None:
@@ -163,21 +165,29 @@ class SharesRuns(ABC):
         self.check()
 
 
-class _Filled:
-    """Offers a step that is filled already, as a whole."""
+class Filled:
+    """Offers a step that is filled already, as a whole.
 
-    def __init__(self, inputs: StepInputs) -> None:
-        self._inputs = inputs
+    Args:
+        inputs: The step.
+        rows: How many rows of logits are expected where it runs alone: all, or those of its nodes.
+    """
+
+    def __init__(self, inputs: StepInputs, rows: int) -> None:
+        self.inputs, self.rows = inputs, rows
 
     def propose(self, past_len: int) -> StepInputs:
-        return self._inputs
+        """Same as in `Offers`."""
+        return self.inputs
 
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
-        num_nodes = self._inputs.num_nodes
+        """Same as in `Offers`."""
+        num_nodes = self.inputs.num_nodes
         return np.ones(num_nodes, np.float32), num_nodes
 
     def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
-        return self._inputs
+        """Same as in `Offers`."""
+        return self.inputs
 
 
 @dataclass

@@ -9,6 +9,7 @@ Checksums are CRC-32 (`zlib`): 7 GB/s here, where BLAKE2b has 1.2.
 
 import hashlib
 import os
+import stat
 import struct
 import zlib
 from collections.abc import Sequence
@@ -173,6 +174,8 @@ def num_tokens_of(path: Path) -> int:
     """How many tokens a file says that it holds; 0 where its head is damaged."""
     with suppress(OSError, struct.error):
         with _opened(path) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return 0
             begin, checksum = stream.read(_HEAD.size), stream.read(_CHECKSUM.size)
         if _CHECKSUM.unpack(checksum) == (zlib.crc32(begin),) and begin.startswith(_MAGIC):
             return int(_HEAD.unpack(begin)[4])

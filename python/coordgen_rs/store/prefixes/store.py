@@ -208,6 +208,7 @@ class PrefixStore(NotCopied):
         scope, layout = scope_of(self._target.digest, namespace), Layout.of(session)
         size = HEAD_BYTES + layout.block_bytes(BLOCK_TOKENS)
         end = min(end, self._directory.most_bytes // size)  # it would go for its own end
+        fresh = min(fresh, end)
         held = session.prefix_in_place(len(token_ids))
         lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
         numbers, states = range(0 if ends else fresh, end), list[_StatesFile]()
