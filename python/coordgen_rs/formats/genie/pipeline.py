@@ -128,7 +128,7 @@ def is_pipeline(path: Path) -> bool:
     """Whether a folder with a genai_config.json, or that file, is a pipeline."""
     config = path if path.name == CONFIG_NAME else path / CONFIG_NAME
     try:
-        document = read_json(config, most_bytes=MOST_JSON_BYTES)
+        document = read_json(config, most_bytes=MOST_JSON_BYTES, long_integers=True)
         model: Any = document["model"]
         return bool(model.get("type") == "decoder-pipeline" or "pipeline" in model["decoder"])
     except (JsonTextError, OSError, KeyError, TypeError, AttributeError):
@@ -195,7 +195,7 @@ def _checked(
         raise BundleError(f"{directory / file} has no graph {node.name}, but {said}")
     facts = graphs[node.name]
     for names, there in ((node.input, facts.inputs), (node.output, facts.outputs)):
-        unlike = sorted(set(names) ^ there.keys())
+        unlike = sorted(set(names) ^ there.keys(), key=repr)  # damaged ones are bytes
         if unlike:
             raise BundleError(
                 f"{directory / file}: graph {node.name} and the ONNX file that names it disagree "
