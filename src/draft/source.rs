@@ -108,10 +108,15 @@ pub trait Propose {
         let start = out.len();
         self.successors_above(cursor, 0.0, out);
         for successor in &mut out[start..] {
-            let from = successor.cursor.led_on_from();
-            let place = from.and_then(|from| self.advance(from, successor.token));
-            successor.cursor = place.unwrap_or(successor.cursor);
+            successor.cursor = self.place_of(successor);
         }
+    }
+
+    /// The place of a successor, also where it was put off.
+    fn place_of(&self, successor: &Successor) -> Cursor {
+        let from = successor.cursor.led_on_from();
+        let place = from.and_then(|from| self.advance(from, successor.token));
+        place.unwrap_or(successor.cursor)
     }
 
     /// Whether [`successors_above`](Self::successors_above) appends nothing where `at_least` is above

@@ -77,12 +77,12 @@ impl RankedTree {
     ) -> Vec<Option<Filled>> {
         let mut filled: Vec<Option<Filled>> = Vec::with_capacity(self.nodes.len());
         // The successors of one node after another: children of one parent mostly stand together.
-        let (mut successors, mut known) = (Vec::new(), None);
+        let (mut successors, mut known, mut cursor) = (Vec::new(), None, start);
         for node in &self.nodes {
             let parent = node.parent.map(|parent| filled[parent]);
-            let (cursor, parent_depth, on_first_path) = match parent {
-                None => (start, 0, true),
-                Some(Some(parent)) => (parent.successor.cursor, parent.depth, parent.on_first_path),
+            let (parent, parent_depth, on_first_path) = match parent {
+                None => (None, 0, true),
+                Some(Some(parent)) => (Some(parent.successor), parent.depth, parent.on_first_path),
                 Some(None) => {
                     filled.push(None);
                     continue;
@@ -90,8 +90,9 @@ impl RankedTree {
             };
             if known != Some(node.parent) {
                 known = Some(node.parent);
+                cursor = parent.map_or(start, |parent| source.place_of(&parent));
                 successors.clear();
-                source.successors(cursor, &mut successors);
+                source.successors_above(cursor, 0.0, &mut successors);
             }
             let Cursor { match_len, .. } = cursor;
             let found = successors.get(node.rank).filter(|_| parent_depth < depth);
