@@ -74,11 +74,18 @@ _KEYS: dict[str, Key] = {
 }
 """Of all architectures."""
 _COMPUTED = {
+    "attention_factor": "rope.scaling.attn_factor",
+    "attention_multiplier": "attention.scale",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
     "bos_token_id": "tokenizer.ggml.bos_token_id",
     "eos_token_id": "tokenizer.ggml.eos_token_id",
     "head_dim": "attention.key_length",
     "intermediate_size": "feed_forward_length",
+    "linear_value_head_dim": "ssm.inner_size",
     "llama_4_scaling_beta": "attention.temperature_scale",
+    "mamba_expand": "ssm.inner_size",
+    "mscale_all_dim": "rope.scaling.yarn_log_multiplier",
     "moe_intermediate_size": "expert_feed_forward_length",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
@@ -87,6 +94,7 @@ _COMPUTED = {
     "num_local_experts": "expert_count",
     "original_max_position_embeddings": "rope.scaling.original_context_length",
     "partial_rotary_factor": "rope.dimension_count",
+    "query_pre_attn_scalar": "attention.key_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",

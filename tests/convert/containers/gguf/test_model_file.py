@@ -1,6 +1,7 @@
 """A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -276,6 +277,23 @@ def test_errors_name_the_file_and_its_keys(tmp_path, checkpoint, metadata, messa
     with pytest.raises(CheckpointError, match=rf"^{file}: .*{message}") as raised:
         open_checkpoint(file)
     assert "config.json" not in str(raised.value)
+
+
+_YARN = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key", "options"),
+    [
+        ("granite", "attention.scale", {}),
+        ("qwen3", "rope.scaling.yarn_beta_fast", _YARN),
+        ("qwen3", "rope.scaling.yarn_beta_slow", _YARN),
+        ("qwen3", "rope.scaling.yarn_log_multiplier", _YARN),
+    ],
+)
+def test_errors_name_keys_of_which_fields_are_computed(architecture, key, options):
+    with pytest.raises(CheckpointError, match=rf"^x\.gguf: {key} is nan, expected "):
+        parsed_header(architecture, **options, **{key: math.nan})
 
 
 def test_sizes_may_be_told_for_each_layer_where_they_are_the_same(tmp_path, checkpoint):
