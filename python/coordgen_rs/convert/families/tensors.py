@@ -63,7 +63,7 @@ def usual_tensors(
         found[name] = tensor
     found = family.tensors(found)
     if family.rotates_neighbours:
-        found = _in_halves(found, config)
+        found = {name: _in_halves(name, it, config, name) for name, it in found.items()}
     if config.experts is not None:
         found = halved_experts(matrices_of_experts(found), config.experts.num)
     return found if config.recurrent is None else matrices_of_recurrent_layers(found)
@@ -94,28 +94,32 @@ def gguf_tensors(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> Arr
         if name.endswith(".bias") and not name.endswith(biases):
             raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
         tensor = replace(open_tensor(stored), name=name)
+        if gguf.rotates_neighbours:
+            tensor = _in_halves(name, tensor, config, f"{stored.path}: {stored.name}")
         tensors[name] = tensor
-    if gguf.rotates_neighbours:
-        tensors = _in_halves(tensors, config)
     tensors, config = gguf.arranged(tensors, config)
     if config.experts is not None:
         tensors = halved_experts(tensors, config.experts.num)
     return tensors, config
 
 
-def _in_halves(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """The tensors, of which queries and keys had neighbours that are rotated together.
+def _in_halves(name: str, tensor: Tensor, config: ModelConfig, told: str) -> Tensor:
+    """The tensor; queries and keys, whose neighbours are rotated together, with these in halves.
+
+    Args:
+        name: The usual one.
+        tensor: What it names.
+        config: The model's.
+        told: What it is called in messages.
 
     Raises:
-        CheckpointError: One has no whole heads.
+        CheckpointError: It has no whole heads.
     """
-    found, rotated = dict(tensors), 2 * len(config.inv_freq)
-    for name, tensor in tensors.items():
-        if any(part in name for part in _ROTATED):
-            if tensor.shape[0] % config.head_dim:
-                raise CheckpointError(f"{name} has no whole heads of {config.head_dim} rows")
-            found[name] = tensor.halves(config.head_dim, rotated)
-    return found
+    if not any(part in name for part in _ROTATED):
+        return tensor
+    if tensor.shape[0] % config.head_dim:
+        raise CheckpointError(f"{told} has no whole heads of {config.head_dim} rows")
+    return tensor.halves(config.head_dim, 2 * len(config.inv_freq))
 
 
 def _biases(config: ModelConfig) -> tuple[str, ...]:

@@ -20,6 +20,8 @@ from coordgen_rs.convert.containers.gguf.header import GgufHeader, read_header
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint, read_metadata
+from coordgen_rs.convert.families.table import gguf_family_of
+from coordgen_rs.convert.families.tensors import gguf_tensors
 from coordgen_rs.errors import (
     BundleError,
     ChatTemplateError,
@@ -336,6 +338,25 @@ def test_biases_that_no_graph_adds_are_refused(tmp_path):
     file = write_gguf(tmp_path / "model.gguf", checkpoint)
     with pytest.raises(UnsupportedModelError, match=r"layers\.0\..*_proj\.bias is a bias"):
         open_checkpoint(file)
+
+
+def open_reshaped(path: Path, **shapes: tuple[int, ...]) -> None:
+    """Read a file whose header would tell of other shapes, by parts of the first layer's names."""
+    header = read_header(path)
+    tensors = dict(header.tensors)
+    for part, shape in shapes.items():
+        name = f"blk.0.{part}.weight"
+        tensors[name] = replace(tensors[name], shape=shape)
+    metadata = GgufMetadata(GgufHeader(path, header.metadata, tensors))
+    gguf_tensors(metadata, gguf_family_of(metadata)[1], read_metadata(metadata))
+
+
+@pytest.mark.parametrize("part", ["attn_q", "attn_k"])
+def test_rows_that_are_no_whole_heads_are_told_by_the_names_of_the_file(tmp_path, checkpoint, part):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    message = rf"^{file}: blk\.0\.{part}\.weight has no whole heads of 32 rows"
+    with pytest.raises(CheckpointError, match=message):
+        open_reshaped(file, **{part: (33, 64)})
 
 
 def with_token(checkpoint: Path, path: Path, kinds: dict[str, int], **others: object) -> Path:
