@@ -285,9 +285,11 @@ def expert_fields(metadata: GgufMetadata, scoring: int) -> dict[str, Any]:
                 "is not supported in mixtures of experts"
             )
     chosen = metadata.number("expert_used_count")
-    size = metadata.get("expert_feed_forward_length")
+    size, dense = metadata.get("expert_feed_forward_length"), "feed_forward_length"
+    # That of dense layers is checked also where none is dense.
+    dense_size = _number(metadata, dense if size is None else (dense, None))
     if size is None:
-        size = metadata.number("feed_forward_length") // max(chosen, 1)
+        size = dense_size // max(chosen, 1)
     return {
         "num_experts": metadata.number("expert_count"),
         "num_experts_per_tok": chosen,
