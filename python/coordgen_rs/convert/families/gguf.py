@@ -58,6 +58,7 @@ _LAYER = {
     "ffn_norm": "post_attention_layernorm",
     **DENSE,
 }
+_WINDOW_PATTERN = "attention.sliding_window_pattern"
 _INPUT_NORMS = ("attn_norm", "ffn_norm")
 _ROPE_FREQS, _LONG, _SHORT = (
     f"rope_{kind}.weight" for kind in ("freqs", "factors_long", "factors_short")
@@ -330,16 +331,34 @@ def window_fields(metadata: GgufMetadata, every: int) -> dict[str, Any]:
     Raises:
         CheckpointError: The pattern is malformed.
     """
-    pattern = metadata.get("attention.sliding_window_pattern", every)
-    if not isinstance(pattern, list):
-        every = metadata.of("attention.sliding_window_pattern", pattern)
+    pattern = metadata.get(_WINDOW_PATTERN, every)
+    if isinstance(pattern, list):
+        kinds = kinds_by_windows(metadata)
+    else:
+        every = metadata.of(_WINDOW_PATTERN, pattern)
         if not isinstance(every, int) or every < 1:
-            raise CheckpointError(f"{metadata.header.path}: sliding_window_pattern is {every}")
-        pattern = [bool((layer + 1) % every) for layer in range(metadata.layers)]
-    return {
-        "sliding_window": metadata.number("attention.sliding_window"),
-        "layer_types": [SLIDING if it else FULL for it in pattern],
-    }
+            raise CheckpointError(
+                f"{metadata.header.path}: {metadata.architecture}.{_WINDOW_PATTERN} is {every}, "
+                "expected a whole number from 1 on"
+            )
+        kinds = [SLIDING if (layer + 1) % every else FULL for layer in range(metadata.layers)]
+    return {"sliding_window": metadata.number("attention.sliding_window"), "layer_types": kinds}
+
+
+def kinds_by_windows(metadata: GgufMetadata) -> list[str]:
+    """The kinds of layers, of which the file tells one by one whether they have a window.
+
+    Raises:
+        CheckpointError: There are more or fewer entries than layers, or one is no yes or no.
+    """
+    pattern = metadata.by_layer(_WINDOW_PATTERN, metadata.layers)
+    for layer, has_window in enumerate(pattern):
+        if not isinstance(has_window, int) or has_window not in (0, 1):
+            raise CheckpointError(
+                f"{metadata.header.path}: {metadata.architecture}.{_WINDOW_PATTERN} is "
+                f"{has_window!r:.60} in layer {layer}, expected true or false"
+            )
+    return [SLIDING if it else FULL for it in pattern]
 
 
 def _number(metadata: GgufMetadata, key: Key) -> Any:

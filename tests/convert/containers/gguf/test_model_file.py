@@ -476,13 +476,19 @@ def test_an_architecture_of_two_families_is_the_one_that_its_metadata_says():
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        (0, "sliding_window_pattern is 0"),
-        (2.5, "sliding_window_pattern is 2.5"),
-        ("4", "sliding_window_pattern is '4', expected a number"),
-        ([True], "each of 4 layers"),
+        (0, "is 0, expected a whole number from 1 on"),
+        (-1, "is -1, expected a whole number from 1 on"),
+        (2.5, "is 2.5, expected a whole number from 1 on"),
+        ("4", "is '4', expected a number"),
+        ([True], "has 1 entries, expected one for each of 4 layers"),
+        ([True, True, math.nan, False], "is nan in layer 2, expected true or false"),
+        ([1, 1, 1, 7], "is 7 in layer 3, expected true or false"),
     ],
 )
-def test_a_pattern_of_windows_that_cannot_be_is_refused(pattern, message):
+@pytest.mark.parametrize("architecture", ["olmo2", "gemma3", "gpt-oss"])
+def test_a_pattern_of_windows_that_cannot_be_is_refused(architecture, pattern, message):
+    experts = {"expert_count": 8, "expert_used_count": 2} if architecture == "gpt-oss" else {}
     options = {"attention__sliding_window": 8, "attention__sliding_window_pattern": pattern}
-    with pytest.raises(CheckpointError, match=message):
-        parsed_header("olmo2", **options)
+    key = rf"^x\.gguf: {architecture}\.attention\.sliding_window_pattern"
+    with pytest.raises(CheckpointError, match=f"{key} {message}"):
+        parsed_header(architecture, **options, **experts)
