@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from coordgen_rs.errors import (
     UnsupportedModelError,
 )
 from gguf_files import parsed_metadata, write_gguf
+from mixtures import write_mixture
 
 PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
 
@@ -340,12 +342,12 @@ def test_biases_that_no_graph_adds_are_refused(tmp_path):
         open_checkpoint(file)
 
 
-def open_reshaped(path: Path, **shapes: tuple[int, ...]) -> None:
-    """Read a file whose header would tell of other shapes, by parts of the first layer's names."""
+def open_reshaped(path: Path, layer: int = 0, **shapes: tuple[int, ...]) -> None:
+    """Read a file whose header would tell of other shapes, by parts of a layer's names."""
     header = read_header(path)
     tensors = dict(header.tensors)
     for part, shape in shapes.items():
-        name = f"blk.0.{part}.weight"
+        name = f"blk.{layer}.{part}.weight"
         tensors[name] = replace(tensors[name], shape=shape)
     metadata = GgufMetadata(GgufHeader(path, header.metadata, tensors))
     gguf_tensors(metadata, gguf_family_of(metadata)[1], read_metadata(metadata))
@@ -357,6 +359,37 @@ def test_rows_that_are_no_whole_heads_are_told_by_the_names_of_the_file(tmp_path
     message = rf"^{file}: blk\.0\.{part}\.weight has no whole heads of 32 rows"
     with pytest.raises(CheckpointError, match=message):
         open_reshaped(file, **{part: (33, 64)})
+
+
+@pytest.mark.parametrize(
+    ("part", "shape"),
+    [
+        ("attn_q", (1, 128, 64)),
+        ("attn_q", (2, 64, 64)),
+        ("ffn_up", (1, 1, 96, 64)),
+        ("attn_norm", (1, 1, 64)),
+    ],
+    ids=str,
+)
+def test_dimensions_that_a_tensor_never_has_are_refused(tmp_path, checkpoint, part, shape):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    message = rf"^{file}: blk\.0\.{part}\.weight has the shape {re.escape(str(shape))} of F32"
+    with pytest.raises(CheckpointError, match=message):
+        open_reshaped(file, **{part: shape})
+
+
+def test_experts_have_three_dimensions_and_convolutions_some_of_1(tmp_path):
+    mixture = write_mixture(tmp_path / "model", "lfm2_moe")
+    file = write_gguf(tmp_path / "model.gguf", mixture)
+    stored = read_header(file).tensors
+    rows, columns = stored["blk.0.shortconv.conv.weight"].shape
+    for shape in ((rows, 1, columns), (rows, columns, 1)):
+        open_reshaped(file, **{"shortconv.conv": shape})
+    with pytest.raises(CheckpointError, match=r"shortconv\.conv\.weight has the shape"):
+        open_reshaped(file, **{"shortconv.conv": (rows // 2, 2, columns)})
+    experts = stored["blk.1.ffn_up_exps.weight"].shape
+    with pytest.raises(CheckpointError, match=r"blk\.1\.ffn_up_exps\.weight has the shape"):
+        open_reshaped(file, layer=1, ffn_up_exps=(1, *experts))
 
 
 def with_token(checkpoint: Path, path: Path, kinds: dict[str, int], **others: object) -> Path:
