@@ -96,6 +96,7 @@ def test_experts_may_be_called_local_ones():
         (LFM2, {"num_dense_layers": 4}, "num_dense_layers = 4 leaves experts to none of 4"),
         (LFM2, {"num_dense_layers": -1}, "num_dense_layers is -1"),
         (LFM2, {"routed_scaling_factor": 1e6}, "routed_scaling_factor is 1000000.0"),
+        (LFM2, {"routed_scaling_factor": None}, "routed_scaling_factor is None, expected 0 to"),
         (LFM2, {"use_expert_bias": "no"}, "use_expert_bias is 'no'"),
         (LFM2, {"conv_bias": True}, "conv_bias = True is not supported in LFM2"),
         (QWEN35, {"attn_output_gate": False}, "attn_output_gate = False is not supported"),

@@ -28,7 +28,7 @@ from coordgen_rs.convert.families.config.fields import (
     refused,
 )
 from coordgen_rs.convert.families.family import Family
-from coordgen_rs.convert.families.gguf import GEMMA_NORMS, HEAD_NORMS, Gguf
+from coordgen_rs.convert.families.gguf import GEMMA_NORMS, HEAD_NORMS, Gguf, kinds_by_windows
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _DEFAULTS: dict[str, Any] = {
@@ -64,7 +64,7 @@ _OVERRIDES = ("head_dim", "num_key_value_heads")
 _LEAST_CAP, _MOST_CAP = 1e-3, 1e6
 _STANDS_STILL = 1e29
 """What the frequency of a pair that does not turn is divided by, or more."""
-_GGUF_PATTERN, _GGUF_KV_HEADS = "attention.sliding_window_pattern", "attention.head_count_kv"
+_GGUF_KV_HEADS = "attention.head_count_kv"
 _GGUF_FFN, _GGUF_SHARED = "feed_forward_length", "attention.shared_kv_layers"
 
 
@@ -231,7 +231,7 @@ def _gguf_fields(metadata: GgufMetadata) -> dict[str, Any]:
         UnsupportedModelError: Layers have sizes, or pairs frequencies, that are not known.
     """
     layers = metadata.layers
-    kinds = [SLIDING if it else FULL for it in metadata.by_layer(_GGUF_PATTERN, layers)]
+    kinds = kinds_by_windows(metadata)
     shared = metadata.number(_GGUF_SHARED, 0)
     kv_heads = _by_kind(metadata, _GGUF_KV_HEADS, kinds)
     is_shared = [layer >= layers - shared for layer in range(layers)]

@@ -58,6 +58,7 @@ _LAYER = {
     "ffn_norm": "post_attention_layernorm",
     **DENSE,
 }
+_WINDOW_PATTERN = "attention.sliding_window_pattern"
 _INPUT_NORMS = ("attn_norm", "ffn_norm")
 _ROPE_FREQS, _LONG, _SHORT = (
     f"rope_{kind}.weight" for kind in ("freqs", "factors_long", "factors_short")
@@ -74,12 +75,19 @@ _KEYS: dict[str, Key] = {
 }
 """Of all architectures."""
 _COMPUTED = {
+    "attention_factor": "rope.scaling.attn_factor",
+    "attention_multiplier": "attention.scale",
+    "beta_fast": "rope.scaling.yarn_beta_fast",
+    "beta_slow": "rope.scaling.yarn_beta_slow",
     "bos_token_id": "tokenizer.ggml.bos_token_id",
     "eos_token_id": "tokenizer.ggml.eos_token_id",
     "head_dim": "attention.key_length",
     "intermediate_size": "feed_forward_length",
+    "linear_value_head_dim": "ssm.inner_size",
     "llama_4_scaling_beta": "attention.temperature_scale",
+    "mamba_expand": "ssm.inner_size",
     "moe_intermediate_size": "expert_feed_forward_length",
+    "mscale_all_dim": "rope.scaling.yarn_log_multiplier",
     "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "num_hidden_layers": "block_count",
@@ -87,6 +95,7 @@ _COMPUTED = {
     "num_local_experts": "expert_count",
     "original_max_position_embeddings": "rope.scaling.original_context_length",
     "partial_rotary_factor": "rope.dimension_count",
+    "query_pre_attn_scalar": "attention.key_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
     "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
@@ -277,9 +286,11 @@ def expert_fields(metadata: GgufMetadata, scoring: int) -> dict[str, Any]:
                 "is not supported in mixtures of experts"
             )
     chosen = metadata.number("expert_used_count")
-    size = metadata.get("expert_feed_forward_length")
+    size, dense = metadata.get("expert_feed_forward_length"), "feed_forward_length"
+    # That of dense layers is checked also where none is dense.
+    dense_size = _number(metadata, dense if size is None else (dense, None))
     if size is None:
-        size = metadata.number("feed_forward_length") // max(chosen, 1)
+        size = dense_size // max(chosen, 1)
     return {
         "num_experts": metadata.number("expert_count"),
         "num_experts_per_tok": chosen,
@@ -320,16 +331,34 @@ def window_fields(metadata: GgufMetadata, every: int) -> dict[str, Any]:
     Raises:
         CheckpointError: The pattern is malformed.
     """
-    pattern = metadata.get("attention.sliding_window_pattern", every)
-    if not isinstance(pattern, list):
-        every = metadata.of("attention.sliding_window_pattern", pattern)
+    pattern = metadata.get(_WINDOW_PATTERN, every)
+    if isinstance(pattern, list):
+        kinds = kinds_by_windows(metadata)
+    else:
+        every = metadata.of(_WINDOW_PATTERN, pattern)
         if not isinstance(every, int) or every < 1:
-            raise CheckpointError(f"{metadata.header.path}: sliding_window_pattern is {every}")
-        pattern = [bool((layer + 1) % every) for layer in range(metadata.layers)]
-    return {
-        "sliding_window": metadata.number("attention.sliding_window"),
-        "layer_types": [SLIDING if it else FULL for it in pattern],
-    }
+            raise CheckpointError(
+                f"{metadata.header.path}: {metadata.architecture}.{_WINDOW_PATTERN} is {every}, "
+                "expected a whole number from 1 on"
+            )
+        kinds = [SLIDING if (layer + 1) % every else FULL for layer in range(metadata.layers)]
+    return {"sliding_window": metadata.number("attention.sliding_window"), "layer_types": kinds}
+
+
+def kinds_by_windows(metadata: GgufMetadata) -> list[str]:
+    """The kinds of layers, of which the file tells one by one whether they have a window.
+
+    Raises:
+        CheckpointError: There are more or fewer entries than layers, or one is no yes or no.
+    """
+    pattern = metadata.by_layer(_WINDOW_PATTERN, metadata.layers)
+    for layer, has_window in enumerate(pattern):
+        if not isinstance(has_window, int) or has_window not in (0, 1):
+            raise CheckpointError(
+                f"{metadata.header.path}: {metadata.architecture}.{_WINDOW_PATTERN} is "
+                f"{has_window!r:.60} in layer {layer}, expected true or false"
+            )
+    return [SLIDING if it else FULL for it in pattern]
 
 
 def _number(metadata: GgufMetadata, key: Key) -> Any:

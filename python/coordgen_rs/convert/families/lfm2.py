@@ -143,7 +143,7 @@ def _lfm2_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
         scoring="sigmoid",
         is_normed=flag(config, "norm_topk_prob", True),
         share_epsilon=_SHARE_EPSILON,
-        share_scale=number(config, "routed_scaling_factor", 0, _MOST_SHARE_SCALE, 1.0),
+        share_scale=number(config, "routed_scaling_factor", 0, _MOST_SHARE_SCALE),
         has_choice_bias=flag(config, "use_expert_bias", True),
     )
 
@@ -198,6 +198,7 @@ LFM2_FAMILIES = (
             "num_experts": 32,
             "num_experts_per_tok": 4,
             "moe_intermediate_size": 1792,
+            "routed_scaling_factor": 1.0,
         },
         _lfm2_moe_fields,
         qk_norm=True,

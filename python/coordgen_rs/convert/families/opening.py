@@ -245,8 +245,8 @@ def read_metadata(metadata: GgufMetadata) -> ModelConfig:
         UnsupportedModelError: The exporter cannot do this model.
     """
     family, gguf = gguf_family_of(metadata)
-    fields = config_fields(metadata, gguf)
     with named_by_file(metadata, gguf):
+        fields = config_fields(metadata, gguf)
         config = model_config(family, fields, generation_config(metadata.header))
     # llama.cpp's converter has added the offset of Gemma and Qwen3.5 to the weights.
     return replace(config, norm_offset=0.0)

@@ -6,7 +6,7 @@ same, as a `Checkpoint` has them. A tensor that no model of the family has is re
 
 from dataclasses import replace
 
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.gguf.tensors import open_tensor
 from coordgen_rs.convert.containers.tensor import Tensor
@@ -33,6 +33,7 @@ _ALONE = ("lm_head.", "mtp.")
 """What names begin with that are the same without the rest."""
 _BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
 _EXPERTS_BIASES = (f"{ROUTER}.bias", *(f".experts.{part}.bias" for part in PARTS))
+_EXPERTS = ".mlp.experts."
 _ROTATED = (".q_proj.", ".k_proj.")
 
 
@@ -63,7 +64,7 @@ def usual_tensors(
         found[name] = tensor
     found = family.tensors(found)
     if family.rotates_neighbours:
-        found = _in_halves(found, config)
+        found = {name: _in_halves(name, it, config, name) for name, it in found.items()}
     if config.experts is not None:
         found = halved_experts(matrices_of_experts(found), config.experts.num)
     return found if config.recurrent is None else matrices_of_recurrent_layers(found)
@@ -93,29 +94,50 @@ def gguf_tensors(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> Arr
             )
         if name.endswith(".bias") and not name.endswith(biases):
             raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
-        tensor = replace(open_tensor(stored), name=name)
+        tensor = replace(open_tensor(_as_its_kind(stored, name, config)), name=name)
+        if gguf.rotates_neighbours:
+            tensor = _in_halves(name, tensor, config, f"{stored.path}: {stored.name}")
         tensors[name] = tensor
-    if gguf.rotates_neighbours:
-        tensors = _in_halves(tensors, config)
     tensors, config = gguf.arranged(tensors, config)
     if config.experts is not None:
         tensors = halved_experts(tensors, config.experts.num)
     return tensors, config
 
 
-def _in_halves(tensors: dict[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
-    """The tensors, of which queries and keys had neighbours that are rotated together.
+def _as_its_kind(stored: GgufTensor, name: str, config: ModelConfig) -> GgufTensor:
+    """The tensor with as many dimensions as its kind has, a convolution without those of 1.
 
     Raises:
-        CheckpointError: One has no whole heads.
+        CheckpointError: It has more.
     """
-    found, rotated = dict(tensors), 2 * len(config.inv_freq)
-    for name, tensor in tensors.items():
-        if any(part in name for part in _ROTATED):
-            if tensor.shape[0] % config.head_dim:
-                raise CheckpointError(f"{name} has no whole heads of {config.head_dim} rows")
-            found[name] = tensor.halves(config.head_dim, rotated)
-    return found
+    shape, most = stored.shape, 3 if _EXPERTS in name and name.endswith(".weight") else 2
+    recurrent = config.recurrent
+    if recurrent is not None and name.endswith(f"{recurrent.tensors.convolution}.weight"):
+        shape = (shape[0], *(size for size in shape[1:] if size != 1))
+    if len(shape) > most:
+        raise CheckpointError(
+            f"{stored.path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"
+        )
+    return replace(stored, shape=shape)
+
+
+def _in_halves(name: str, tensor: Tensor, config: ModelConfig, told: str) -> Tensor:
+    """The tensor; queries and keys, whose neighbours are rotated together, with these in halves.
+
+    Args:
+        name: The usual one.
+        tensor: What it names.
+        config: The model's.
+        told: What it is called in messages.
+
+    Raises:
+        CheckpointError: It has no whole heads.
+    """
+    if not any(part in name for part in _ROTATED):
+        return tensor
+    if tensor.shape[0] % config.head_dim:
+        raise CheckpointError(f"{told} has no whole heads of {config.head_dim} rows")
+    return tensor.halves(config.head_dim, 2 * len(config.inv_freq))
 
 
 def _biases(config: ModelConfig) -> tuple[str, ...]:

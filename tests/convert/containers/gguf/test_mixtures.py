@@ -23,6 +23,7 @@ from mixtures import CONFIGS, write_mixture
 
 _EXPERTS = {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 40}
 KEYS: dict[str, dict[str, Any]] = {
+    "gpt-oss": {**_EXPERTS, "attention.sliding_window": 8},
     "qwen3moe": {**_EXPERTS, "attention.key_length": 24, "attention.value_length": 24},
     "lfm2moe": {
         **_EXPERTS,
@@ -113,6 +114,9 @@ def test_what_files_leave_out_is_what_llama_cpp_does():
         ("lfm2moe", {"leading_dense_block_count": 4}, "leading_dense_block_count = 4"),
         ("qwen35moe", {"moe_every_n_layers": 2}, "moe_every_n_layers is 2"),
         ("qwen35moe", {"expert_shared_feed_forward_length": None}, "feed_forward_length is None"),
+        ("gpt-oss", {"feed_forward_length": [True] * 4}, r"feed_forward_length is True, expected"),
+        ("gpt-oss", {"feed_forward_length": [96, 96, 96, 40]}, r"layers that differ in it"),
+        ("gpt-oss", {"feed_forward_length": "x"}, r"feed_forward_length is 'x', expected"),
         ("granitemoe", {"feed_forward_length": None}, "feed_forward_length is None"),
         ("granitehybrid", {"expert_shared_count": 2}, "expert_shared_count is 2"),
     ],

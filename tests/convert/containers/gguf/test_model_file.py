@@ -1,6 +1,8 @@
 """A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
 
 import json
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from coordgen_rs.convert.containers.gguf.header import GgufHeader, read_header
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.opening import open_checkpoint, read_metadata
+from coordgen_rs.convert.families.table import gguf_family_of
+from coordgen_rs.convert.families.tensors import gguf_tensors
 from coordgen_rs.errors import (
     BundleError,
     ChatTemplateError,
@@ -27,6 +31,7 @@ from coordgen_rs.errors import (
     UnsupportedModelError,
 )
 from gguf_files import parsed_metadata, write_gguf
+from mixtures import write_mixture
 
 PROMPT = np.frombuffer(b"once upon a time there was once upon", np.uint8).astype(np.uint32) - 28
 
@@ -278,6 +283,23 @@ def test_errors_name_the_file_and_its_keys(tmp_path, checkpoint, metadata, messa
     assert "config.json" not in str(raised.value)
 
 
+_YARN = {"rope__scaling__type": "yarn", "rope__scaling__factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "key", "options"),
+    [
+        ("granite", "attention.scale", {}),
+        ("qwen3", "rope.scaling.yarn_beta_fast", _YARN),
+        ("qwen3", "rope.scaling.yarn_beta_slow", _YARN),
+        ("qwen3", "rope.scaling.yarn_log_multiplier", _YARN),
+    ],
+)
+def test_errors_name_keys_of_which_fields_are_computed(architecture, key, options):
+    with pytest.raises(CheckpointError, match=rf"^x\.gguf: {key} is nan, expected "):
+        parsed_header(architecture, **options, **{key: math.nan})
+
+
 def test_sizes_may_be_told_for_each_layer_where_they_are_the_same(tmp_path, checkpoint):
     keys = ("llama.attention.head_count", "llama.feed_forward_length")
     plain = write_gguf(tmp_path / "a.gguf", checkpoint)
@@ -318,6 +340,56 @@ def test_biases_that_no_graph_adds_are_refused(tmp_path):
     file = write_gguf(tmp_path / "model.gguf", checkpoint)
     with pytest.raises(UnsupportedModelError, match=r"layers\.0\..*_proj\.bias is a bias"):
         open_checkpoint(file)
+
+
+def open_reshaped(path: Path, layer: int = 0, **shapes: tuple[int, ...]) -> None:
+    """Read a file whose header would tell of other shapes, by parts of a layer's names."""
+    header = read_header(path)
+    tensors = dict(header.tensors)
+    for part, shape in shapes.items():
+        name = f"blk.{layer}.{part}.weight"
+        tensors[name] = replace(tensors[name], shape=shape)
+    metadata = GgufMetadata(GgufHeader(path, header.metadata, tensors))
+    gguf_tensors(metadata, gguf_family_of(metadata)[1], read_metadata(metadata))
+
+
+@pytest.mark.parametrize("part", ["attn_q", "attn_k"])
+def test_rows_that_are_no_whole_heads_are_told_by_the_names_of_the_file(tmp_path, checkpoint, part):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    message = rf"^{file}: blk\.0\.{part}\.weight has no whole heads of 32 rows"
+    with pytest.raises(CheckpointError, match=message):
+        open_reshaped(file, **{part: (33, 64)})
+
+
+@pytest.mark.parametrize(
+    ("part", "shape"),
+    [
+        ("attn_q", (1, 128, 64)),
+        ("attn_q", (2, 64, 64)),
+        ("ffn_up", (1, 1, 96, 64)),
+        ("attn_norm", (1, 1, 64)),
+    ],
+    ids=str,
+)
+def test_dimensions_that_a_tensor_never_has_are_refused(tmp_path, checkpoint, part, shape):
+    file = write_gguf(tmp_path / "model.gguf", checkpoint)
+    message = rf"^{file}: blk\.0\.{part}\.weight has the shape {re.escape(str(shape))} of F32"
+    with pytest.raises(CheckpointError, match=message):
+        open_reshaped(file, **{part: shape})
+
+
+def test_experts_have_three_dimensions_and_convolutions_some_of_1(tmp_path):
+    mixture = write_mixture(tmp_path / "model", "lfm2_moe")
+    file = write_gguf(tmp_path / "model.gguf", mixture)
+    stored = read_header(file).tensors
+    rows, columns = stored["blk.0.shortconv.conv.weight"].shape
+    for shape in ((rows, 1, columns), (rows, columns, 1)):
+        open_reshaped(file, **{"shortconv.conv": shape})
+    with pytest.raises(CheckpointError, match=r"shortconv\.conv\.weight has the shape"):
+        open_reshaped(file, **{"shortconv.conv": (rows // 2, 2, columns)})
+    experts = stored["blk.1.ffn_up_exps.weight"].shape
+    with pytest.raises(CheckpointError, match=r"blk\.1\.ffn_up_exps\.weight has the shape"):
+        open_reshaped(file, layer=1, ffn_up_exps=(1, *experts))
 
 
 def with_token(checkpoint: Path, path: Path, kinds: dict[str, int], **others: object) -> Path:
@@ -437,13 +509,19 @@ def test_an_architecture_of_two_families_is_the_one_that_its_metadata_says():
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        (0, "sliding_window_pattern is 0"),
-        (2.5, "sliding_window_pattern is 2.5"),
-        ("4", "sliding_window_pattern is '4', expected a number"),
-        ([True], "each of 4 layers"),
+        (0, "is 0, expected a whole number from 1 on"),
+        (-1, "is -1, expected a whole number from 1 on"),
+        (2.5, "is 2.5, expected a whole number from 1 on"),
+        ("4", "is '4', expected a number"),
+        ([True], "has 1 entries, expected one for each of 4 layers"),
+        ([True, True, math.nan, False], "is nan in layer 2, expected true or false"),
+        ([1, 1, 1, 7], "is 7 in layer 3, expected true or false"),
     ],
 )
-def test_a_pattern_of_windows_that_cannot_be_is_refused(pattern, message):
+@pytest.mark.parametrize("architecture", ["olmo2", "gemma3", "gpt-oss"])
+def test_a_pattern_of_windows_that_cannot_be_is_refused(architecture, pattern, message):
+    experts = {"expert_count": 8, "expert_used_count": 2} if architecture == "gpt-oss" else {}
     options = {"attention__sliding_window": 8, "attention__sliding_window_pattern": pattern}
-    with pytest.raises(CheckpointError, match=message):
-        parsed_header("olmo2", **options)
+    key = rf"^x\.gguf: {architecture}\.attention\.sliding_window_pattern"
+    with pytest.raises(CheckpointError, match=f"{key} {message}"):
+        parsed_header(architecture, **options, **experts)
