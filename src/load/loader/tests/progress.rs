@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::ids::BlockId;
 use crate::ids::Graph::{Decode, Prefill};
 use crate::load::loader::progress::Progress;
+use crate::load::loader::state::{Next, State};
 use crate::load::timetable::ActionKind::{Load, Release};
 use crate::load::timetable::Timetable;
 
@@ -97,4 +98,20 @@ fn a_report_that_begins_anew_tells_of_one_of_50_000_passes() -> Result<()> {
     assert!(report.actual.actions.len() <= 2 * turns.len());
     assert_eq!(report.peak_bytes, 10);
     Ok(())
+}
+
+#[test]
+fn who_waits_is_woken_where_all_that_is_left_is_done_already() {
+    let mut state = State::new(Progress::new(vec![[1, 1]]));
+    let load = || Timetable::immediate(1, Load, &[(BlockId(0), Prefill)]);
+    state.begin(load(), 0).unwrap();
+    while let Next::Begin(_) = state.next(0) {
+        state.action_over(Ok(()), 0);
+    }
+    state.begin(load(), 0).unwrap();
+    assert!(state.rest(0).unwrap().is_none());
+    state.take_wake();
+    assert_eq!(state.next(0), Next::Sleep);
+    assert!(state.take_wake().waiting);
+    assert!(state.rest(0).unwrap().is_some());
 }
