@@ -145,7 +145,7 @@ sanitize: ## tests of the crate's threads under ThreadSanitizer, of its memory u
 		echo "sanitize builds the standard library, too: rustup component add rust-src" >&2; exit 1; }
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=thread CARGO_TARGET_DIR=target/sanitize cargo test --quiet \
 		--lib -Zbuild-std --target "$$(rustc --print host-tuple)" -- $(WITH_THREADS)
-	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 CARGO_TARGET_DIR=target/sanitize-memory \
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 PROPTEST_CASES=16 CARGO_TARGET_DIR=target/sanitize-memory \
 		cargo test --quiet --lib --target "$$(rustc --print host-tuple)" -- $(WITH_MEMORY)
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
