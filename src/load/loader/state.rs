@@ -1,6 +1,6 @@
 //! What stands under the loader's lock: how far the timetable is, who computes, whether it is
 //! closed. In: what compute, the thread and their caller do. Out: answers, and who has to look
-//! again. It neither waits nor wakes: so every order of calls can be tried (`interleavings`).
+//! again. It neither waits nor wakes: so every order of calls can be tried (`tests/interleavings`).
 
 use std::thread::ThreadId;
 

@@ -138,7 +138,7 @@ def test_a_cache_of_another_type_goes_on_from_the_same_layers(
 
 
 @pytest.mark.parametrize("place", range(0, 200, 3))
-def test_work_is_as_it_was_or_named_as_damaged_whatever_byte_of_a_header_changes(tmp_path, place):
+def test_damaged_work_is_read_or_named_whatever_byte_changes(tmp_path, place):
     work = WorkFolder(tmp_path / "bundle", "0f")
     graph = PreparedGraph(Ranges({"a": (0.0, 1.0)}), {}, {"c": np.ones(3, np.float32)}, [])
     work.save("layer_000", graph, np.ones((5, 4), np.float32))
