@@ -78,12 +78,12 @@ test-faults: build/.core ## 200 kills at random points, and full disks at every 
 	$(BIN)/python -m pytest -q -s -m faults tests/faults tests/store
 
 test-qnn-full: build/.core ## long runs on the emulator of Qualcomm's HTP (an hour)
-	$(BIN)/python -m pytest -q -m qnn_full tests/runtime/qnn/test_full.py tests/formats/genie/test_full.py
+	$(BIN)/python -m pytest -q -m qnn_full tests/runtime/qnn/test_full.py tests/runtime/formats/genie/test_full.py
 
 test-real-full: build/.core ## answers of SmolLM2 by weights and threads, in every mode, and 500 together (1 hour)
 	$(BIN)/python models/smollm2.py build
 	for threads in 1 2; do \
-		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/test_real_model.py tests/test_real_together.py || exit 1; \
+		COORDGEN_THREADS=$$threads $(BIN)/python -m pytest -q -m real_full tests/exact/test_real_model.py tests/exact/test_real_together.py || exit 1; \
 	done
 
 page-shots: build/.core $(EMBEDDED) ## pictures of the chat page, in build/page (needs chromium-driver; BUNDLES=..)
@@ -92,13 +92,13 @@ page-shots: build/.core $(EMBEDDED) ## pictures of the chat page, in build/page 
 
 clients: build/.core build/.clients ## OpenAI's, Anthropic's, Ollama's clients and agents against our server (5 minutes)
 	$(BIN)/python models/smollm2.py build
-	COORDGEN_PYTHON=$(BIN)/python build/clients/bin/python -m pytest -q -m clients --confcutdir tests/clients tests/clients
+	COORDGEN_PYTHON=$(BIN)/python build/clients/bin/python -m pytest -q -m clients --confcutdir tests/server/clients tests/server/clients
 
 families: build/.core ## logits of each family beside those of transformers (make setup-train first)
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py
 
 test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
-	$(BIN)/python -m pytest -q -rP -m damage_full tests/test_damages.py
+	$(BIN)/python -m pytest -q -rP -m damage_full tests/faults/test_damages.py
 
 test-interrupts-full: build/.core ## requests interrupted wherever Python looks for it, and by 2,000 signals (15 minutes)
 	$(BIN)/python -m pytest -q -m interrupts_full tests/model/test_interrupts.py
@@ -122,14 +122,14 @@ emulated: ## bits of the kernels on processors that this one is not (needs qemu-
 	done
 
 arm64-packages: ## what builds and emulates arm64, on Debian 12 on x86-64 (as root)
-	$(PYTHON) tests/arm64/environment.py install
+	$(PYTHON) tests/core/arm64/environment.py install
 
 wheel-arm64: build/.venv ## the wheel for Linux on arm64, in build/arm64/wheels (once: make arm64-packages)
-	$(BIN)/python tests/arm64/run.py wheel
+	$(BIN)/python tests/core/arm64/run.py wheel
 
 test-arm64: wheel-arm64 build/.core $(EMBEDDED) ## tests and logits on three arm64 processors, emulated (BUNDLES=..)
 	@test -n "$(or $(BUNDLES),$(wildcard build/smollm2))" || echo "skipped: no build/smollm2 (make smollm2)"
-	$(BIN)/python tests/arm64/run.py test $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
+	$(BIN)/python tests/core/arm64/run.py test $(EMBEDDED) $(or $(BUNDLES),$(wildcard build/smollm2))
 
 c: ## the crate for programs in C: libcoordgen.a, libcoordgen.so and coordgen.h in build/c
 	cargo rustc --quiet --release --lib --features c --crate-type staticlib,cdylib --target-dir target/c \
@@ -149,7 +149,7 @@ sanitize: ## tests of the crate's threads under ThreadSanitizer, of its memory u
 		cargo test --quiet --lib --target "$$(rustc --print host-tuple)" -- $(WITH_MEMORY)
 
 wheel: build/.venv ## build the wheel and use it in a clean virtual environment
-	$(BIN)/python tests/wheel_check.py
+	$(BIN)/python tests/project/wheel_check.py
 
 lint: lint-rust lint-python ## formatting, lints, types, stubs and documentation
 

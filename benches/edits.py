@@ -23,7 +23,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from coordgen_rs import Corpus, History
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.history.texts import files_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from history import said

@@ -25,8 +25,8 @@ sys.path.insert(0, str(Path(__file__).parent / "peers"))
 from contest import ContestantFailedError
 from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.lab.bench.reporting.condition import commit_of
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.bench.reporting.condition import commit_of
 from live import adapted, adapted_report, llama_build
 from live.kept import Kept, key_of
 from live.prompts import chat_template, encode, read_conversations, read_recorded, shorter, spread

@@ -24,13 +24,13 @@ from unittest.mock import patch
 import numpy as np
 
 from coordgen_rs import History
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.lab.fleet.build import build
+from coordgen_rs.lab.fleet.tasks import RayTasks, Sequential
+from coordgen_rs.lab.replay.records import read_records
+from coordgen_rs.lab.replay.templates import TEMPLATES, tokenize
+from coordgen_rs.lab.tables import show_table
+from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.fleet.build import build
-from coordgen_rs.tools.replay.records import read_records
-from coordgen_rs.tools.replay.templates import TEMPLATES, tokenize
-from coordgen_rs.tools.tables import show_table
-from coordgen_rs.tools.tasks import RayTasks, Sequential
 from history import said
 from support.script import run_script
 

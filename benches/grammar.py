@@ -30,7 +30,7 @@ from coordgen_rs import (
 )
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.matcher import Matcher
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 from support.script import run_script
 
 _CALL = re.compile(r"(?:<tool_call>)?\s*(\{.*\})\s*(?:</tool_call>)?", re.DOTALL)

@@ -27,7 +27,7 @@ from coordgen_rs._core import draft_method
 from coordgen_rs.cli.terminal.byte_size import parse_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 from support.oracles import ADVERSARIAL, measure_bundle
 from support.script import own_processes, run_script
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from coordgen_rs._core import draft_method
 from coordgen_rs.generation.loop import generate
-from coordgen_rs.opening.session import open_session
+from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.lab.tables import show_table
+from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.session import StepCost
-from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.tools.tables import show_table
 from support.oracles import Recorded, Replay
 from support.script import run_script
 

@@ -15,10 +15,10 @@ from statistics import median
 
 import numpy as np
 
-from coordgen_rs.opening.directory import open_bundle
-from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.lab.tables import show_table
+from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.tools.tables import show_table
 from support.script import own_processes, run_script
 
 CONTEXT = 64

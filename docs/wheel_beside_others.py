@@ -16,7 +16,7 @@ import venv
 from pathlib import Path
 from typing import NamedTuple
 
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPORTS = {

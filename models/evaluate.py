@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import Session, Tokenizer, generate, make_drafter, open_session
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 from corpus import EOS, HELD_OUT_SEEDS, TASKS, Example, example
 
 NGRAM_LEN = 4

@@ -16,7 +16,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import OrtSession, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.opening import self_test
+from coordgen_rs.loading import self_test
 from coordgen_rs.runtime.heads.own_head import OwnHead
 from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.runtime.onnx_runtime import set_threads

@@ -27,11 +27,11 @@ from contest import ContestantFailedError
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.opening.costs import machine_facts
-from coordgen_rs.opening.directory import open_bundle
+from coordgen_rs.lab.bench.measuring.repeats import rotated
+from coordgen_rs.lab.bench.reporting.condition import commit_of
+from coordgen_rs.loading.costs import machine_facts
+from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.bench.measuring.repeats import rotated
-from coordgen_rs.tools.bench.reporting.condition import commit_of
 from live import llama_build
 from live.prompts import (
     Conversation,

@@ -25,10 +25,10 @@ import ours
 from coordgen_rs import open_session
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.common_phrases import phrase_table_of
-from coordgen_rs.tools.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.tools.replay.run import replay
-from coordgen_rs.tools.replay.templates import TokenizedRecord
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.lab.replay.run import replay
+from coordgen_rs.lab.replay.templates import TokenizedRecord
+from coordgen_rs.lab.tables import show_table
 from recorded import arctic, transformers_lookup
 from recorded.rule import replay_rule
 from support.script import run_script

@@ -21,9 +21,9 @@ from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.tools.evaluation.replayed import tokenized
-from coordgen_rs.tools.replay.run import HISTORIES, replay
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.replay.replayed import tokenized
+from coordgen_rs.lab.replay.run import HISTORIES, replay
+from coordgen_rs.lab.tables import show_table
 from recorded import arctic, sets
 from recorded.ceiling import Losses, ceiling
 from recorded.rule import replay_rule

@@ -26,9 +26,9 @@ import hybrid_shapes
 from contest import ContestantFailedError
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.opening.costs import machine_facts
-from coordgen_rs.tools.bench.reporting.condition import commit_of
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.bench.reporting.condition import commit_of
+from coordgen_rs.lab.tables import show_table
+from coordgen_rs.loading.costs import machine_facts
 from live.llama_build import BUILT, ProgramError, command, end_with_parent, last_lines, program
 from qwen_shape import SHAPES as DENSE
 from shape_file import TYPES, matrices, write_shape

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from contest import ContestantFailedError
 from coordgen_rs import Stats, generate, make_drafter, open_session
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 from hybrid_shapes import SHAPES
 from live.llama_build import BUILT, command
 from live.llama_server import Server

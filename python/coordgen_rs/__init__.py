@@ -58,15 +58,16 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
+    from coordgen_rs.lab.energy.meter import EnergyMeter
+    from coordgen_rs.loading.directory import open_bundle
+    from coordgen_rs.loading.options import OpenOptions, SessionOptions
+    from coordgen_rs.loading.profile import Profile
+    from coordgen_rs.loading.session import open_session
     from coordgen_rs.model import Model
     from coordgen_rs.model.answer import Answer, Gain, Piece, Span
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import ChatOptions, RequestOptions
     from coordgen_rs.model.stream import AsyncStream, Stream
-    from coordgen_rs.opening.directory import open_bundle
-    from coordgen_rs.opening.options import OpenOptions, SessionOptions
-    from coordgen_rs.opening.profile import Profile
-    from coordgen_rs.opening.session import open_session
     from coordgen_rs.runtime.batch.sharing import RunCounts
     from coordgen_rs.runtime.cpu.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
@@ -77,7 +78,6 @@ if TYPE_CHECKING:
     from coordgen_rs.store.history.texts import Added
     from coordgen_rs.store.prefixes.pool import PrefixPool
     from coordgen_rs.text.tokenizer import Tokenizer
-    from coordgen_rs.tools.energy.meter import EnergyMeter
 
     __version__: str
 
@@ -163,7 +163,7 @@ _MODULES = {
     "Drafter": "_core",
     "Drafting": "drafting.drafter",
     "DynamicTree": "_core",
-    "EnergyMeter": "tools.energy.meter",
+    "EnergyMeter": "lab.energy.meter",
     "Gain": "model.answer",
     "Gbnf": "grammar.kinds",
     "History": "store.history.requests",
@@ -174,11 +174,11 @@ _MODULES = {
     "Matcher": "grammar.matcher",
     "Model": "model",
     "ModelDrafter": "drafting.draft_model",
-    "OpenOptions": "opening.options",
+    "OpenOptions": "loading.options",
     "OrtSession": "runtime.ort_session",
     "Piece": "model.answer",
     "PrefixPool": "store.prefixes.pool",
-    "Profile": "opening.profile",
+    "Profile": "loading.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
@@ -186,7 +186,7 @@ _MODULES = {
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "runtime.session",
-    "SessionOptions": "opening.options",
+    "SessionOptions": "loading.options",
     "SharedHistory": "_core",
     "Span": "model.answer",
     "Stats": "generation.stats",
@@ -201,8 +201,8 @@ _MODULES = {
     "draft_sources": "_core",
     "generate": "generation.loop",
     "make_drafter": "drafting.drafter",
-    "open_bundle": "opening.directory",
-    "open_session": "opening.session",
+    "open_bundle": "loading.directory",
+    "open_session": "loading.session",
     "plain": "generation.loop",
     "strategies": "_core",
 }
@@ -213,7 +213,7 @@ if not TYPE_CHECKING:  # which would take any name for one that is there
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
-            return import_module(f"{__name__}.files.version").package_version()
+            return import_module(f"{__name__}.errors.version").package_version()
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -6,8 +6,8 @@ import pytest
 
 from coordgen_rs import History
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.lab.commands import history_documents
 from coordgen_rs.store.files import locked
-from coordgen_rs.tools.commands import history_documents
 from corpora import knows, source, write_sources
 
 

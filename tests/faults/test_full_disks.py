@@ -17,11 +17,11 @@ from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, LookupTable
 from coordgen_rs._core import remove_abandoned
 from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.qnn import compile as qnn_compile
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.writer import Staging
 from coordgen_rs.errors import CheckpointError, ExportError, HistoryWarning, LookupTableError
 from coordgen_rs.store.history import requests
-from coordgen_rs.tools import compile as qnn_compile
 from fault_workers import KEY, VOCAB_SIZE, stub_compiler, table
 from history_writer import open_history, request
 from killed import names, small_disk

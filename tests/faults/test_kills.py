@@ -11,9 +11,9 @@ from checkpoints import write_checkpoint
 from coordgen_rs import Bundle, LookupTable
 from coordgen_rs._core import remove_abandoned
 from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.convert.qnn import compile as qnn_compile
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import LeftoverWarning
-from coordgen_rs.tools import compile as qnn_compile
 from fault_workers import (
     KEY,
     VOCAB_SIZE,

@@ -32,9 +32,9 @@ from coordgen_rs.errors import (
     SessionClosedError,
     TokenOutOfRangeError,
 )
+from coordgen_rs.loading import session as opening
+from coordgen_rs.loading.self_test import run_self_test
 from coordgen_rs.model.stream import whole
-from coordgen_rs.opening import session as opening
-from coordgen_rs.opening.self_test import run_self_test
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.store.history.store import HistoryStore
 

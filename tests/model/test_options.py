@@ -8,8 +8,8 @@ from checkpoints import ROOT
 from coordgen_rs import Model, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
+from coordgen_rs.loading.options import OPENING, opening
 from coordgen_rs.model.options import REQUEST, ChatOptions, RequestOptions, asked
-from coordgen_rs.opening.options import OPENING, opening
 
 PAGES = {
     "openai": "docs/server.md",

@@ -13,7 +13,7 @@ from checkpoints import ROOT
 from coordgen_rs import Model
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
-from coordgen_rs.opening import prefix_store as opening
+from coordgen_rs.loading import prefix_store as opening
 from coordgen_rs.store.prefixes.directory import summaries
 from damages import damaged
 from genai_folders import write_folder

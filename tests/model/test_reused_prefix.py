@@ -6,7 +6,7 @@ import pytest
 from answers import tokens_of
 from coordgen_rs import Sampling, Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.drafting.wrapped import WrappedDrafter
-from coordgen_rs.tools.check import SideBranchDrafter
+from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
 LOGIT_READERS = ("automaton", "calibration", "lookup-table")

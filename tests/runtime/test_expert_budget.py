@@ -11,10 +11,10 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, SessionClosedError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.opening.session import open_session
+from coordgen_rs.lab.profile.blocks import measure
+from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.tools.profiling.blocks import measure
 from mixtures import write_mixture
 
 _FIGURES = ("load_us", "compute_us", "bytes")

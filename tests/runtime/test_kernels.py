@@ -5,8 +5,8 @@ import pytest
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import open_session
 from coordgen_rs.errors import ProviderError
-from coordgen_rs.opening import session as opening
-from coordgen_rs.opening.costs import device_facts
+from coordgen_rs.loading import session as opening
+from coordgen_rs.loading.costs import device_facts
 from coordgen_rs.runtime import onnx_runtime
 from coordgen_rs.runtime.onnx_runtime import kernel_library
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from coordgen_rs.cli.commands import doctor
+from coordgen_rs.lab.bench.measuring.settings import Settings
+from coordgen_rs.lab.bench.sections.memory import stage_peaks
 from coordgen_rs.runtime import machine
-from coordgen_rs.tools.bench.measuring.settings import Settings
-from coordgen_rs.tools.bench.sections.memory import stage_peaks
 
 CPUINFO = """\
 processor : 0

@@ -20,11 +20,11 @@ from coordgen_rs.errors import (
     LeftoverWarning,
     OptionError,
 )
+from coordgen_rs.lab.fleet.build import build, find_sources
+from coordgen_rs.lab.fleet.records import FieldNames
 from coordgen_rs.store.history.fleet import index_path, read_list
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.text.tokenizer import Tokenizer
-from coordgen_rs.tools.fleet.build import build, find_sources
-from coordgen_rs.tools.fleet.records import FieldNames
 from drafts import drafted_after
 from fleet_device import draft_while_swapped
 from fleet_records import records, write_jsonl

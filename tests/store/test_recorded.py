@@ -10,13 +10,13 @@ import pytest
 
 from coordgen_rs import History
 from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.lab.fleet.tables import count_tokens, read_table
+from coordgen_rs.lab.replay.table_file import TableFile
 from coordgen_rs.store.history.corpus import Corpus
 from coordgen_rs.store.history.fleet import read_list
 from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore
 from coordgen_rs.store.prefixes.directory import summaries
 from coordgen_rs.store.prefixes.store import PrefixStore
-from coordgen_rs.tools.evaluation.table_file import TableFile
-from coordgen_rs.tools.fleet.tables import count_tokens, read_table
 from drafts import drafted_after
 from history_writer import VOCAB_SIZE, request
 from stored_prefixes import TARGET, ReadSession, found

@@ -31,7 +31,7 @@ from coordgen_rs import Bundle, History, LookupTable, Tokenizer, open_session, p
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, CoordgenError, HistoryWarning, LookupTableError
-from coordgen_rs.opening import self_test
+from coordgen_rs.loading import self_test
 from damages import damaged
 from drafts import drafted_after
 

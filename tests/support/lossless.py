@@ -1,7 +1,7 @@
 """What must hold of every model whose drafts are verified: they change nothing.
 
 In: sessions of random models, drafts of all kinds. Out: a failed assertion where an answer is not
-that of plain decoding. `tests/test_lossless.py` has the models without peculiarities; each family
+that of plain decoding. `tests/exact/test_lossless.py` has the models without peculiarities; each family
 that has some is held to the same in a file of its own.
 """
 
@@ -28,7 +28,7 @@ from coordgen_rs import (
     plain,
 )
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.tools.check import SideBranchDrafter
+from coordgen_rs.lab.check import SideBranchDrafter
 from scripted import ScriptedDrafter
 
 ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")

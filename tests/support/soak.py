@@ -35,7 +35,7 @@ from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
-from coordgen_rs.opening.options import opening
+from coordgen_rs.loading.options import opening
 from coordgen_rs.runtime.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.opening import self_test
+from coordgen_rs.loading import self_test
 from coordgen_rs.runtime.ort_session import OrtSession
 
 step, switches = OrtSession.step, Path(__file__).parent

@@ -4,7 +4,7 @@ In: for each number of threads a `Run`. Out: JSON types, and text. Figures are c
 and tables show nothing that the document lacks.
 """
 
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 from live.figures import ALL, MEASURES, Figures
 
 SCHEMA_VERSION = 2

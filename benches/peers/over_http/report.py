@@ -6,7 +6,7 @@ the rounds; tables show nothing that they lack.
 
 from statistics import median
 
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.tables import show_table
 from over_http.load import Figures, figures_of, num_different
 
 _TABLES = {

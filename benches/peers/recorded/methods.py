@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.tools.evaluation.replayed import Replayed, Source, rows_of, tokenized
-from coordgen_rs.tools.replay.run import MOST_BUDGET
+from coordgen_rs.lab.replay.replayed import Replayed, Source, rows_of, tokenized
+from coordgen_rs.lab.replay.run import MOST_BUDGET
 from recorded import arctic, llama_cpp, transformers_lookup, vllm_ngram
 from recorded.arctic import DEFAULTS, FILLED, Arctic
 from recorded.llama_cpp import LlamaCpp

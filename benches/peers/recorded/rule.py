@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from coordgen_rs.tools.replay.run import ReplayResult
+from coordgen_rs.lab.replay.run import ReplayResult
 
 
 class Rule(Protocol):

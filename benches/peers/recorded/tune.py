@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from coordgen_rs.tools.evaluation.replayed import tokenized
-from coordgen_rs.tools.tables import show_table
+from coordgen_rs.lab.replay.replayed import tokenized
+from coordgen_rs.lab.tables import show_table
 from recorded import sets
 from recorded.llama_cpp import LlamaCpp
 from recorded.rule import replay_rule

@@ -14,16 +14,16 @@ import numpy as np
 from coordgen_rs.bundle.assistant import AssistantFiles
 from coordgen_rs.bundle.caches import LayerCache
 from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
+from coordgen_rs.bundle.file_names import is_plain_name
 from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.json_text import file_errors_as, parse_json
 from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.per_layer import PerLayerFile
 from coordgen_rs.bundle.recommended import Recommended
 from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.bundle.rotation import QueryScaling
+from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import file_errors_as, parse_json
-from coordgen_rs.files.typed_json import FieldError, parse
 
 SCHEMA_VERSION = 7
 _QNN_VERSIONS = (2, 3, 4, 5, 6, SCHEMA_VERSION)

@@ -11,30 +11,30 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
 from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.files.version import package_version
+from coordgen_rs.errors.version import package_version
 
 _COMMANDS = {
     "generate": ("cli", "answer a prompt, printing text as it comes"),
     "chat": ("cli", "talk with an instruct model"),
     "serve": ("cli", "serve a model to OpenAI clients and browsers on this machine"),
-    "export": ("tools", "convert a checkpoint to a bundle"),
-    "check": ("tools", "verify a bundle's files, and that it is exact on this machine"),
-    "verify": ("tools", "ask any OpenAI-compatible server whether its drafts change answers"),
-    "quality": ("tools", "compare the kinds of weights that a checkpoint can be exported with"),
+    "export": ("convert", "convert a checkpoint to a bundle"),
+    "check": ("lab", "verify a bundle's files, and that it is exact on this machine"),
+    "verify": ("lab", "ask any OpenAI-compatible server whether its drafts change answers"),
+    "quality": ("lab", "compare the kinds of weights that a checkpoint can be exported with"),
     "info": ("cli", "describe a bundle"),
-    "compile": ("tools", "compile a bundle for its Qualcomm chip, so that it loads quickly"),
+    "compile": ("convert", "compile a bundle for its Qualcomm chip, so that it loads quickly"),
     "history": (
-        "tools",
+        "lab",
         "list, export, import and clear finished requests, add documents, build a fleet's index",
     ),
-    "replay": ("tools", "measure a drafter on recorded answers, without a model"),
-    "profile": ("tools", "measure what each block of a bundle costs on this machine"),
-    "bench": ("tools", "run benchmarks with a real model, as tables, JSON and plots"),
+    "replay": ("lab", "measure a drafter on recorded answers, without a model"),
+    "profile": ("lab", "measure what each block of a bundle costs on this machine"),
+    "bench": ("lab", "run benchmarks with a real model, as tables, JSON and plots"),
     "warm-up": (
-        "tools",
+        "lab",
         "let a model read texts, and save which tokens it expects after each token",
     ),
-    "plan": ("tools", "plan when to load which graph during a prefill, by every strategy"),
+    "plan": ("lab", "plan when to load which graph during a prefill, by every strategy"),
     "cache": ("cli", "list and remove what was converted when it was opened"),
     "prefixes": ("cli", "list and remove prefixes of requests that are kept on disk"),
     "doctor": ("cli", "what this installation and machine can do, and what is missing"),

@@ -16,7 +16,7 @@ from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, leas
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.errors.process import NotCopied
-from coordgen_rs.opening.session import open_session
+from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.heads.assistant import AssistantSession
 from coordgen_rs.runtime.heads.mtp import MtpSession

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method, draft_methods
 from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
 from coordgen_rs.errors import arguments
-from coordgen_rs.opening.options import OpenOptions
+from coordgen_rs.loading.options import OpenOptions
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
-from coordgen_rs.threads.owner import Owner
+from coordgen_rs.store.threads.owner import Owner
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel

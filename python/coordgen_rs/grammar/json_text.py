@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any
 
-from coordgen_rs.files.json_text import parse_json
+from coordgen_rs.bundle.json_text import parse_json
 from coordgen_rs.grammar.closed_objects import with_closed_objects
 from coordgen_rs.grammar.followed import as_followed
 from coordgen_rs.grammar.schema_checks import check_schema, check_values

@@ -22,6 +22,9 @@ from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arg
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
+from coordgen_rs.loading.options import OpenOptions, opening
+from coordgen_rs.loading.prefix_store import store_opened
+from coordgen_rs.loading.session import session_opened
 from coordgen_rs.model.answer import Answer, read
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
@@ -31,9 +34,6 @@ from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
-from coordgen_rs.opening.options import OpenOptions, opening
-from coordgen_rs.opening.prefix_store import store_opened
-from coordgen_rs.opening.session import session_opened
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.runtime.batch.sharing import RunCounts
 from coordgen_rs.runtime.ort_session import OrtSession

@@ -27,12 +27,12 @@ from coordgen_rs.model.answer import NOTHING_YET, Read
 from coordgen_rs.model.events import Events, Progress
 from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.request import Beside, ModelRequest
+from coordgen_rs.runtime import native
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.prefixes.pool import PrefixPool
-from coordgen_rs.threads import native
-from coordgen_rs.threads.bell import Bell
-from coordgen_rs.threads.owner import Owner
-from coordgen_rs.threads.tasks import Task, Tasks
+from coordgen_rs.store.threads.bell import Bell
+from coordgen_rs.store.threads.owner import Owner
+from coordgen_rs.store.threads.tasks import Task, Tasks
 
 _Found = TypeVar("_Found")
 

@@ -14,7 +14,7 @@ from coordgen_rs.runtime.batch.batch import Batch
 from coordgen_rs.runtime.batch.sequence import Sequence as Shared
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.prefixes.pool import LEAST_TOKENS, PrefixPool, common_len
-from coordgen_rs.threads.owner import Owner
+from coordgen_rs.store.threads.owner import Owner
 
 _TIMES = count()
 

@@ -22,8 +22,8 @@ from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.prefix import KeepsPrefixes
-from coordgen_rs.threads.owner import Owner
-from coordgen_rs.threads.tasks import Task
+from coordgen_rs.store.threads.owner import Owner
+from coordgen_rs.store.threads.tasks import Task
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher

@@ -44,8 +44,8 @@ from numpy.typing import NDArray
 from coordgen_rs._core import BlockCost, StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.runtime.caches.kv_cache import Cache, KvCache
+from coordgen_rs.runtime.native import run_native
 from coordgen_rs.runtime.session import ExpertReport
-from coordgen_rs.threads.native import run_native
 
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""

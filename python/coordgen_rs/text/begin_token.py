@@ -14,8 +14,8 @@ from typing import Any
 from tokenizers import Tokenizer
 from tokenizers.processors import TemplateProcessing
 
+from coordgen_rs.bundle.json_text import JsonTextError, read_json
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.files.json_text import JsonTextError, read_json
 
 _MOST_CONFIG_BYTES = 64 << 20
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.json_text import read_bytes
 from coordgen_rs.errors import BundleError, arguments
-from coordgen_rs.files.json_text import read_bytes
 from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.pieces import TextPieces

@@ -10,9 +10,9 @@ from coordgen_rs.convert.qnn import preparation
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.errors import UnsupportedModelError
+from coordgen_rs.lab.check import check
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
-from coordgen_rs.tools.check import check
 from families import needs_transformers, random_model, tokens, write_safetensors
 from qnn_bundles import SMALL, float_logits, needs_emulator
 

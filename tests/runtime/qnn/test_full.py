@@ -5,11 +5,11 @@ import pytest
 from answers import tokens_of
 from checkpoints import CHECKPOINTS, ROOT
 from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
+from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.convert.qnn.exporter import export_qnn
+from coordgen_rs.lab.check import check
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
-from coordgen_rs.tools.check import check
-from coordgen_rs.tools.compile import compile_bundle
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from qnn_bundles import needs_emulator
 from real_model import GGUF, QUESTIONS, chat, needs_real_model

@@ -24,6 +24,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
+from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.drafting import drafter
 from coordgen_rs.errors import (
     BlockLoadError,
@@ -32,14 +33,13 @@ from coordgen_rs.errors import (
     ProviderError,
     ShapeError,
 )
-from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.lab.check import check
+from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn import onnx_runtime as qnn
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
 from coordgen_rs.runtime.qnn.options import soc_named
-from coordgen_rs.tools.check import check
-from coordgen_rs.tools.compile import compile_bundle
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle
 
 pytestmark = needs_emulator

@@ -34,7 +34,7 @@ from coordgen_rs.store.prefixes.layout import Layout
 from coordgen_rs.store.prefixes.lent import Room
 from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
-from coordgen_rs.threads.one_thread import NoThreadError
+from coordgen_rs.store.threads.one_thread import NoThreadError
 from killed import small_disk
 from stored_prefixes import TARGET, LateWriter, ReadSession, check, files, found, stored
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from coordgen_rs.store.prefixes.writer import Writer
-from coordgen_rs.threads import one_thread
-from coordgen_rs.threads.owner import Owner
+from coordgen_rs.store.threads import one_thread
+from coordgen_rs.store.threads.owner import Owner
 
 
 @contextmanager

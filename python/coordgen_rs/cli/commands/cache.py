@@ -14,7 +14,7 @@ from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.opening.source import shown_source
+from coordgen_rs.loading.source import shown_source
 from coordgen_rs.store.cache import Conversion, cache_directory, clear, conversions, made_of
 
 EXAMPLES = """\

@@ -21,11 +21,11 @@ from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import answer_text
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob
+from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Piece
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream, whole
-from coordgen_rs.opening.directory import check_template
 
 EXAMPLES = """\
 On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from

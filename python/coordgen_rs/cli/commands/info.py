@@ -14,7 +14,7 @@ from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.opening.directory import KINDS, open_bundle, unconverted
+from coordgen_rs.loading.directory import KINDS, open_bundle, unconverted
 
 EXAMPLES = """\
 example:

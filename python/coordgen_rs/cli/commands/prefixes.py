@@ -10,7 +10,7 @@ from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.counted import counted
 from coordgen_rs.cli.terminal.printable import printable
 from coordgen_rs.cli.terminal.text import tell
-from coordgen_rs.opening.options import OPENING
+from coordgen_rs.loading.options import OPENING
 from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
 
 EXAMPLES = """\

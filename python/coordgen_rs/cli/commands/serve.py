@@ -11,9 +11,9 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.loading.directory import check_path
+from coordgen_rs.loading.options import OPENING
 from coordgen_rs.model import Model
-from coordgen_rs.opening.directory import check_path
-from coordgen_rs.opening.options import OPENING
 from coordgen_rs.runtime.machine import memory_bytes
 
 EXAMPLES = """\

@@ -15,8 +15,8 @@ from coordgen_rs.cli.options.history import max_tokens
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.loading.options import OPENING
 from coordgen_rs.model import Model
-from coordgen_rs.opening.options import OPENING
 
 _of = partial(option.of, OPENING)
 _METHODS = (

@@ -3,9 +3,9 @@
 import argparse
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.opening.directory import PROVIDERS
-from coordgen_rs.opening.options import OPENING
-from coordgen_rs.opening.provider import ProviderChoice
+from coordgen_rs.loading.directory import PROVIDERS
+from coordgen_rs.loading.options import OPENING
+from coordgen_rs.loading.provider import ProviderChoice
 
 QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[]).help(
     "an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "

@@ -1,7 +1,7 @@
 """The options that several commands share: each is declared here alone."""
 
 from coordgen_rs.cli.options import option
-from coordgen_rs.opening.options import OPENING
+from coordgen_rs.loading.options import OPENING
 
 BUNDLE_HELP = (
     "from `coordgen export`, or a folder with genai_config.json or genie_config.json; a GGUF file, "

@@ -10,11 +10,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from coordgen_rs.bundle.file_names import is_plain_name
+from coordgen_rs.bundle.json_text import file_errors_as, read_bytes, read_object
 from coordgen_rs.convert.containers.safetensors import open_safetensors
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.file_names import is_plain_name
-from coordgen_rs.files.json_text import file_errors_as, read_bytes, read_object
 from coordgen_rs.text.begin_token import add_begin_token
 from coordgen_rs.text.package_errors import package_errors_as
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coordgen_rs.bundle.json_text import file_errors_as, open_regular, parse_json
+from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.json_text import file_errors_as, open_regular, parse_json
-from coordgen_rs.files.typed_json import FieldError, parse
 
 _STORED_TYPES: dict[str, np.dtype[Any]] = {
     "F32": np.dtype("<f4"),

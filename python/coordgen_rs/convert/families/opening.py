@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from coordgen_rs.bundle.json_text import JsonTextError, open_regular
 from coordgen_rs.convert.containers.directory import (
     open_weights,
     read_json_file,
@@ -32,7 +33,6 @@ from coordgen_rs.convert.families.gguf import config_fields, named_by_file
 from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
 from coordgen_rs.convert.families.tensors import gguf_tensors, text_tensors, usual_tensors
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.files.json_text import JsonTextError, open_regular
 from coordgen_rs.text.chat_files import read_templates
 
 _OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")

@@ -2,7 +2,7 @@
 
 In: the path of a checkpoint, a chip, and what the bundle is to be. Out: a directory for
 `Bundle.open`, and a report on what quantisation cost. Needs no QNN provider: nothing is compiled
-here (`tools/compile.py`).
+here (`qnn/compile.py`).
 Memory: one layer as float32 and, while its weights are rounded, a few square matrices as wide as
 its widest input; then one block in fixed point; then the head, in fixed point and as float32.
 What is done stays in a folder beside the bundle until that is there, so that an export that was

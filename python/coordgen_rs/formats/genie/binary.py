@@ -25,8 +25,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs.bundle.json_text import open_regular
 from coordgen_rs.errors import BundleDamagedError
-from coordgen_rs.files.json_text import open_regular
 from coordgen_rs.formats.genie.tensors import DTYPES, BinaryFacts, GraphFacts, TensorFacts
 
 _FLAT = 0

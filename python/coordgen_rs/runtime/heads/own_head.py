@@ -19,9 +19,9 @@ from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import SessionClosedError
 from coordgen_rs.runtime.device import Bound
+from coordgen_rs.runtime.native import run_native
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import GapWork, Session, StepCost
-from coordgen_rs.threads.native import run_native
 
 Graphs = tuple[onnxruntime.InferenceSession, ...]
 

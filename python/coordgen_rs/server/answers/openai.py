@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from coordgen_rs.files.version import package_version
+from coordgen_rs.errors.version import package_version
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.server.answers.dialect import (
     LEAST_LOGPROB,

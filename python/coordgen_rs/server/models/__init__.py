@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from coordgen_rs.bundle.part_names import is_further_part, with_parts
 from coordgen_rs.errors import OptionError
-from coordgen_rs.files.part_names import is_further_part, with_parts
 
 _MARKS = ("manifest.json", "genai_config.json", "genie_config.json", "config.json")
 """Files that make a directory a model."""

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from coordgen_rs.bundle.json_text import JsonTextError, read_bytes
 from coordgen_rs.errors import OptionError
-from coordgen_rs.files.json_text import JsonTextError, read_bytes
 
 _MOST_FILE_BYTES = 1 << 20
 

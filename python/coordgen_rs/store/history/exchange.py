@@ -1,7 +1,7 @@
 """Requests as JSON lines, which `coordgen history` exports and imports.
 
 In: lines that any program may have written. Out: a header and `StoredRequest`s, all checked. It
-opens no database, and writes no line; `tools/commands/history.py` does.
+opens no database, and writes no line; `lab/commands/history.py` does.
 """
 
 from collections.abc import Iterator
@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
+from coordgen_rs.bundle.json_text import JsonTextError, parse_json_lines
+from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import HistoryError
-from coordgen_rs.files.json_text import JsonTextError, parse_json_lines
-from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.store.history.store import LAST_INSTANT, MOST_VOCABULARY, StoredRequest
 
 FORMAT: Final = "coordgen-history-1"

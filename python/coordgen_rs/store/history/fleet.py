@@ -2,16 +2,16 @@
 
 In: a directory. Out: what is in it, or an error that says why it is no build. Who drafts needs the
 index alone, and finds it by its name; the list is for merging it into another build, and so are the
-tables of documents beside it (`tools/fleet/tables.py`).
+tables of documents beside it (`lab/fleet/tables.py`).
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from coordgen_rs.bundle.json_text import JsonTextError, read_json
+from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import HistoryError, HistoryMismatchError
-from coordgen_rs.files.json_text import JsonTextError, read_json
-from coordgen_rs.files.typed_json import FieldError, parse
 from coordgen_rs.store.history.indexes import index_name
 
 LIST_NAME: Final = "fleet.json"

@@ -38,8 +38,8 @@ from coordgen_rs.store.history.store import (
     StoredRequest,
     told_evictions,
 )
-from coordgen_rs.threads.owner import Owner
-from coordgen_rs.threads.tasks import Task, Tasks
+from coordgen_rs.store.threads.owner import Owner
+from coordgen_rs.store.threads.tasks import Task, Tasks
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536

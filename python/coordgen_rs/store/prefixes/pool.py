@@ -18,7 +18,7 @@ from coordgen_rs.store.prefixes.prefix import (
     StoresPrefixes,
 )
 from coordgen_rs.store.prefixes.store import PrefixStore
-from coordgen_rs.threads.owner import Owner
+from coordgen_rs.store.threads.owner import Owner
 
 LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""

@@ -39,8 +39,8 @@ from coordgen_rs.store.prefixes.lent import LentBlocks, Room
 from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
 from coordgen_rs.store.prefixes.writer import Writer
-from coordgen_rs.threads.one_thread import NoThreadError
-from coordgen_rs.threads.owner import Owner
+from coordgen_rs.store.threads.one_thread import NoThreadError
+from coordgen_rs.store.threads.owner import Owner
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""

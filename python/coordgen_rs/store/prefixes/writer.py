@@ -12,9 +12,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from coordgen_rs.threads.bell import Bell
-from coordgen_rs.threads.one_thread import NoThreadError, OneThread
-from coordgen_rs.threads.owner import Owner
+from coordgen_rs.store.threads.bell import Bell
+from coordgen_rs.store.threads.one_thread import NoThreadError, OneThread
+from coordgen_rs.store.threads.owner import Owner
 
 _MOST_WAIT_S = 10.0
 """What waits holds memory, and is lost with its process."""

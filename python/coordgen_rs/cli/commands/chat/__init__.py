@@ -18,8 +18,8 @@ from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
+from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model.dialogue import Dialogue
-from coordgen_rs.opening.directory import check_template
 
 EXAMPLES = """\
 Each line is a message, and so is what is pasted, however many lines it has; Alt-Enter begins a

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs.bundle.json_text import file_errors_as, read_object
 from coordgen_rs.errors import OptionError
-from coordgen_rs.files.json_text import file_errors_as, read_object
 from coordgen_rs.store.files import write_file
 
 FORMAT = 1

@@ -8,9 +8,9 @@ they are, and tensors.
 from pathlib import Path
 from typing import Any
 
+from coordgen_rs.bundle.part_names import PartName
 from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor, read_header
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.files.part_names import PartName
 
 _NUMBER, _COUNT, _NUM_TENSORS = "split.no", "split.count", "split.tensors.count"
 

@@ -1,1 +1,0 @@
-"""Reading files that come from outside."""

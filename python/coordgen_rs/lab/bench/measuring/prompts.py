@@ -1,0 +1,116 @@
+"""Prompts of the bench: one JSON object a line, with the task that a prompt belongs to.
+
+In: a file, whose lines hold text or the messages of a chat. Out: prompts, and their token ids.
+Messages become text by the model's own chat template.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.bundle.json_text import JsonTextError, read_json_lines
+from coordgen_rs.bundle.typed_json import FieldError, parse
+from coordgen_rs.errors import CoordgenError
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.text.chat_files import bundled_templates
+from coordgen_rs.text.tokenizer import Tokenizer
+
+_MOST_LINE_BYTES = 64 << 20
+
+
+class PromptsError(CoordgenError):
+    """A file of prompts cannot be used; the message names the file and the line."""
+
+
+Messages = list[dict[str, str]]
+"""What a chat template takes: `role` and `content` of each message."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of a chat, in a line of a file."""
+
+    role: str
+    content: str
+
+
+@dataclass(frozen=True)
+class _Line:
+    """What a line must hold, `prompt` or `messages`; it may hold more."""
+
+    task: str
+    prompt: str | None = None
+    messages: list[Message] | None = None
+
+
+class Prompt(NamedTuple):
+    """A prompt, as text or as the messages of a chat, and the task that it belongs to."""
+
+    task: str
+    prompt: str | Messages
+
+
+def read_prompts(path: Path, *, limit: int | None = None) -> list[Prompt]:
+    """The prompts of a file; the first `limit` of each task.
+
+    A line has `task`, and either `prompt`, a text, or `messages`, a list of `role` and `content`.
+
+    Raises:
+        PromptsError: No line, or one that is no such object.
+        OSError: The file cannot be read.
+    """
+    prompts: list[Prompt] = []
+    counts: dict[str, int] = {}
+    try:
+        for number, fields in read_json_lines(path, most_line_bytes=_MOST_LINE_BYTES):
+            where = f"{path}, line {number}"
+            prompt = _prompt(parse(_Line, fields, where), where)
+            counts[prompt.task] = counts.get(prompt.task, 0) + 1
+            if limit is None or counts[prompt.task] <= limit:
+                prompts.append(prompt)
+    except (JsonTextError, FieldError) as error:
+        raise PromptsError(str(error)) from error
+    if not prompts:
+        raise PromptsError(f"{path} holds no prompt")
+    return prompts
+
+
+def _prompt(line: _Line, where: str) -> Prompt:
+    if line.prompt is not None and line.messages is None:
+        return Prompt(line.task, line.prompt)
+    if line.messages and line.prompt is None:
+        return Prompt(line.task, [asdict(message) for message in line.messages])
+    raise PromptsError(f"{where} needs either prompt or messages, which may not be empty")
+
+
+def encode_prompts(
+    session: OrtSession,
+    prompts: Iterable[Prompt],
+    max_new_tokens: int,
+) -> dict[str, list[NDArray[np.uint32]]]:
+    """Prompts by task, as token ids; those that leave no room for an answer are left out.
+
+    Args:
+        session: Says which tokenizer and chat template, and how much room there is.
+        prompts: Prompts of any tasks.
+        max_new_tokens: Room that an answer needs.
+
+    Raises:
+        ChatTemplateError: A prompt is messages, and the bundle has no chat template, or one that
+            cannot render them.
+    """
+    tokenizer = Tokenizer.of(session.bundle)
+    encoded: dict[str, list[NDArray[np.uint32]]] = {}
+    for task, prompt in prompts:
+        if isinstance(prompt, str):
+            token_ids = tokenizer.encode(prompt)
+        else:
+            template = bundled_templates(session.bundle, tokenizer.token).template()
+            token_ids = tokenizer.encode(template.render(prompt), special_tokens=False)
+        if 0 < len(token_ids) <= session.capacity - max_new_tokens:
+            encoded.setdefault(task, []).append(token_ids)
+    return encoded

@@ -1,0 +1,404 @@
+"""Build the indexes of a fleet from records of finished requests.
+
+In: files of records, and directories of other builds. Out: a directory with an index for each
+namespace. Files are read into shards, each by a call of its own, then namespaces are merged and
+sorted, a few to a call. The same records give the same bytes, in whatever files they lie, wherever
+the calls run, and whether they come from records or from other builds.
+"""
+
+import glob
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import chain
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from coordgen_rs._core import SharedHistory
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import HistoryError, OptionError
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.lab.fleet.lines import check_kind
+from coordgen_rs.lab.fleet.records import FieldNames, Reading, read_documents
+from coordgen_rs.lab.fleet.shard import Shard, write_shard
+from coordgen_rs.lab.fleet.tables import (
+    Table,
+    count_tokens,
+    head_sha256,
+    newest_of_each,
+    newest_within,
+    read_table,
+    remove_others,
+    table_path,
+    write_list,
+)
+from coordgen_rs.lab.fleet.tasks import Sequential, Tasks
+from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.store.files import locked, replacing, unfinished_directory
+from coordgen_rs.store.history.fleet import (
+    FORMAT,
+    LIST_NAME,
+    BuildList,
+    IndexEntry,
+    index_path,
+    read_list,
+)
+from coordgen_rs.store.history.indexes import index_key
+from coordgen_rs.store.history.requests import fingerprint_of
+from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
+from coordgen_rs.text.tokenizer import Tokenizer
+
+MOST_NAMED = 20
+"""Bad records of a file of which the place is kept; of the others only the number."""
+
+_TOGETHER = 1 << 22
+"""Tokens of namespaces that are merged in one call."""
+
+
+_Call = TypeVar("_Call")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build did.
+
+    Attributes:
+        listed: The content of its `fleet.json`.
+        num_read: Requests that were read, from records and from other builds.
+        num_bad: Records that are no finished requests.
+        bad: Where some of them are, and why: `FILE:LINE: why`.
+    """
+
+    listed: BuildList
+    num_read: int
+    num_bad: int
+    bad: list[str]
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the indexes."""
+        return sum(entry.num_requests for entry in self.listed.namespaces)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the indexes, a terminator for each request included."""
+        return sum(entry.num_tokens for entry in self.listed.namespaces)
+
+
+@dataclass
+class _Bad:
+    num: int = 0
+    named: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _ReadCall:
+    """Read a file into a shard."""
+
+    path: Path
+    shard: Path
+    reading: Reading
+    max_tokens: int
+    is_strict: bool
+
+
+@dataclass(frozen=True)
+class _MergeCall:
+    """Merge some namespaces, and write their indexes; it carries nothing of the others.
+
+    Attributes:
+        into: Where the indexes are written.
+        namespaces: The namespaces, in order.
+        shards: Those that hold any of them.
+        builds: Directories of other builds that do, each with its entries.
+        fingerprint: Identifies the tokenizer.
+        vocab_size: Number of ids in the vocabulary.
+        max_tokens: Most tokens of a namespace.
+    """
+
+    into: Path
+    namespaces: tuple[str, ...]
+    shards: tuple[Shard, ...]
+    builds: tuple[tuple[Path, tuple[IndexEntry, ...]], ...]
+    fingerprint: str
+    vocab_size: int
+    max_tokens: int
+
+
+def build(
+    directory: Path,
+    sources: Iterable[Path],
+    bundle: Bundle,
+    *,
+    names: FieldNames | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+    max_tokens: int = DEFAULT_MAX_TOKENS,
+    is_strict: bool = False,
+    tasks: Tasks | None = None,
+    on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Built:
+    """Build the indexes of a fleet in `directory`, in place of those before.
+
+    Processes that draft from an index there go on with it, and take up the new one when their next
+    request begins. Requests with the same tokens are kept once, as the newest of them. Nothing in
+    `directory` changes until all indexes are written; then each takes its place at once. A build
+    that is killed leaves its temporary files to the next one, which removes them.
+
+    Memory: 20 bytes a token of the largest namespace. Temporary disk, in `directory`: 4 bytes a
+    token that is read, and 9 a token that is kept.
+
+    Args:
+        directory: Created if missing.
+        sources: Files of records (see `read_documents`), and directories of other builds.
+        bundle: The bundle whose tokenizer reads text; devices must use the same.
+        names: What the fields of records are called.
+        namespace: The namespace of records that do not name one.
+        max_tokens: Most tokens of a namespace; beyond, the oldest requests are left out.
+        is_strict: Raise at the first record that is no finished request.
+        tasks: Where calls run; None runs them here, one after the other.
+        on_progress: Called with what is being done, how much is done, and how much there is.
+
+    Raises:
+        HistoryError: A file cannot be read, a record is bad and `is_strict`, there is no request
+            at all, the directory holds other things, or another build is writing there.
+        HistoryMismatchError: Token ids or a build are of another tokenizer or vocabulary.
+        HistoryIndexError: An index cannot be written.
+        OptionError: A file is of no known kind, or a package for its kind is missing.
+        TaskLostError: Ray lost a task more often than it retries.
+    """
+    tasks = Sequential() if tasks is None else tasks
+    fingerprint, vocab_size = fingerprint_of(bundle), bundle.manifest.model.vocab_size
+    reading = Reading(
+        bundle.path.absolute(), fingerprint, vocab_size, names or FieldNames(), namespace
+    )
+    paths = [path.absolute() for path in sources]
+    builds = tuple(path for path in paths if path.is_dir())
+    files = [path for path in paths if path not in builds]
+    for path in files:
+        check_kind(path)
+    lists = [_checked_list(path, reading) for path in builds]
+    directory = directory.absolute()
+    _check_place(directory)
+    with _made(directory), locked(directory / LIST_NAME) as is_mine:
+        if not is_mine:
+            raise HistoryError(f"another build is writing to {directory}")
+        with unfinished_directory(directory / "build") as work:
+            work.chmod(0o700)  # of its owner alone, as all that is built in it
+            reads = [
+                _ReadCall(path, work / f"{number}", reading, max_tokens, is_strict)
+                for number, path in enumerate(files)
+            ]
+            read = _run_all("reading", _read, reads, tasks, on_progress)
+            shards, bad = [shard for shard, _ in read], [bad for _, bad in read]
+            sizes = _sizes(shards, lists)
+            if not sizes:
+                raise HistoryError(f"no finished request was found{_first_of(bad)}")
+            found = list(zip(builds, lists, strict=True))
+            limits = (fingerprint, vocab_size, max_tokens)
+            merges = _merges(work, shards, found, _groups(sizes), limits)
+            merged = _run_all("sorting", _merge, merges, tasks, on_progress)
+            in_order = sorted(chain.from_iterable(merged), key=lambda entry: entry.namespace)
+            listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, in_order)
+            _put_in_place(work, directory, listed)
+    num_read = sum(shard.num_requests for shard in shards)
+    num_read += sum(entry.num_requests for found in lists for entry in found.namespaces)
+    named = [where for found in bad for where in found.named]
+    return Built(listed, num_read, sum(found.num for found in bad), named)
+
+
+@contextmanager
+def _made(directory: Path) -> Iterator[None]:
+    """Make the directory if needed; one that was made for a failed build is removed again."""
+    is_new = not directory.exists()
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with suppress(OSError):  # another build may have put something there
+                directory.rmdir()
+        raise
+
+
+def find_sources(patterns: Sequence[str]) -> list[Path]:
+    """The files that patterns with `*`, `?`, `[..]` and `**` name, each once, and directories.
+
+    Raises:
+        OptionError: A pattern names none.
+    """
+    found: dict[Path, Path] = {}
+    for pattern in patterns:
+        names = [pattern] if Path(pattern).exists() else _matched(pattern)
+        if not names:
+            raise OptionError(f"--from {pattern}: there is no such file")
+        found |= {Path(name).resolve(): Path(name) for name in names}
+    return list(found.values())
+
+
+def _matched(pattern: str) -> list[str]:
+    """The paths that a pattern names, in one order everywhere."""
+    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (it may be absolute)
+
+
+def _run_all(
+    what: str,
+    function: Callable[[_Call], _Result],
+    calls: list[_Call],
+    tasks: Tasks,
+    on_progress: Callable[[str, int, int], None],
+) -> list[_Result]:
+    """What calls return, in their order."""
+    results: dict[int, _Result] = {}
+    on_progress(what, 0, len(calls))
+    for index, result in tasks.run(function, calls):
+        results[index] = result
+        on_progress(what, len(results), len(calls))
+    return [results[index] for index in range(len(calls))]
+
+
+def _read(call: _ReadCall) -> tuple[Shard, _Bad]:
+    bad = _Bad()
+
+    def on_bad(what: str) -> None:
+        if call.is_strict:
+            raise HistoryError(what)
+        bad.num += 1
+        if len(bad.named) < MOST_NAMED:
+            bad.named.append(what)
+
+    documents = read_documents(call.path, call.reading, _tokenizer(call.reading.bundle), on_bad)
+    return write_shard(call.shard, documents, call.max_tokens), bad
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(bundle: Path) -> Tokenizer:
+    """A process reads it once, whatever number of files it reads."""
+    return Tokenizer.of(open_bundle(bundle))
+
+
+def _merges(
+    work: Path,
+    shards: Sequence[Shard],
+    builds: Sequence[tuple[Path, BuildList]],
+    groups: Sequence[tuple[str, ...]],
+    limits: tuple[str, int, int],
+) -> list[_MergeCall]:
+    """The calls that merge groups of namespaces, each with the part of all that it needs."""
+    entries_of = [
+        (path, {entry.namespace: entry for entry in listed.namespaces}) for path, listed in builds
+    ]
+    calls = []
+    for group in groups:
+        parts = [shard.of(group) for shard in shards]
+        others = [
+            (path, tuple(entries[name] for name in group if name in entries))
+            for path, entries in entries_of
+        ]
+        there = tuple(part for part in parts if part.spans)
+        calls.append(_MergeCall(work, group, there, tuple(it for it in others if it[1]), *limits))
+    return calls
+
+
+def _merge(call: _MergeCall) -> list[IndexEntry]:
+    parts: dict[str, list[Table]] = {name: [] for name in call.namespaces}
+    files: dict[str, list[Path]] = {name: [] for name in call.namespaces}
+    for shard in call.shards:
+        for name, table in shard.tables().items():
+            parts[name].append(table)
+            files[name].append(shard.tokens)
+    for place, entries in call.builds:
+        for entry in entries:
+            parts[entry.namespace].append(read_table(place, entry))
+            files[entry.namespace].append(index_path(place, entry.namespace))
+    return [_write(call, name, parts.pop(name), files[name]) for name in call.namespaces]
+
+
+def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Path]) -> IndexEntry:
+    for number, part in enumerate(parts):
+        part["file"] = number
+    table = newest_within(newest_of_each(np.concatenate(parts)), call.max_tokens)
+    parts.clear()
+    places = zip(
+        table["file"].tolist(), table["start"].tolist(), table["num_tokens"].tolist(), strict=True
+    )
+    path = index_path(call.into, namespace)
+    key = index_key(call.fingerprint, call.vocab_size, namespace, "fleet")
+    text_start = SharedHistory.write_gathered_index(path, files, list(places), call.vocab_size, key)
+    ends = np.cumsum(4 * (table["num_tokens"].astype(np.uint64) + 1))
+    table["start"] = text_start + ends - 4 * (table["num_tokens"].astype(np.uint64) + 1)
+    table["file"] = 0
+    with replacing(table_path(call.into, namespace), private=True) as stream:
+        np.save(stream, table)
+    head = head_sha256(path)
+    return IndexEntry(namespace, len(table), count_tokens(table), text_start, head)
+
+
+def _checked_list(path: Path, reading: Reading) -> BuildList:
+    if not (path / LIST_NAME).exists():
+        raise OptionError(
+            f"{path} is a directory, but holds no built history; name the files in it, such as "
+            f"'{path}/*.jsonl'"
+        )
+    listed = read_list(path)
+    listed.check_tokenizer(path, reading.fingerprint, reading.vocab_size)
+    return listed
+
+
+def _check_place(directory: Path) -> None:
+    """Refuse a directory in which the indexes of a fleet would be taken for something else.
+
+    Raises:
+        HistoryError: It is a file, or a machine's own history.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise HistoryError(f"{directory} is not a directory")
+    if (directory / DATABASE_NAME).exists():
+        raise HistoryError(f"{directory} holds a machine's own history: build into another one")
+
+
+def _sizes(shards: list[Shard], lists: list[BuildList]) -> dict[str, int]:
+    """Tokens by namespace, before duplicates of different files are left out."""
+    sizes: dict[str, int] = {}
+    for shard in shards:
+        for name, num_tokens in shard.num_tokens.items():
+            sizes[name] = sizes.get(name, 0) + num_tokens
+    for listed in lists:
+        for entry in listed.namespaces:
+            sizes[entry.namespace] = sizes.get(entry.namespace, 0) + entry.num_tokens
+    return sizes
+
+
+def _groups(sizes: dict[str, int]) -> list[tuple[str, ...]]:
+    """Namespaces to merge in one call: a large one alone, and first, because it takes longest."""
+    groups: list[tuple[str, ...]] = []
+    group: list[str] = []
+    together = 0
+    for name in sorted(sizes, key=lambda name: (-sizes[name], name)):
+        if group and together + sizes[name] > _TOGETHER:
+            groups.append(tuple(group))
+            group, together = [], 0
+        group.append(name)
+        together += sizes[name]
+    return [*groups, tuple(group)]
+
+
+def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
+    """Move what was built, and remove the indexes of namespaces that are not there any more."""
+    (directory / LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
+    places = set()
+    for entry in listed.namespaces:
+        for path in (table_path, index_path):
+            path(work, entry.namespace).chmod(0o600)
+            path(work, entry.namespace).replace(path(directory, entry.namespace))
+            places.add(path(directory, entry.namespace))
+    remove_others(directory, places)
+    write_list(directory, listed)
+
+
+def _first_of(bad: list[_Bad]) -> str:
+    named = [where for found in bad for where in found.named]
+    return f"; {named[0]}" if named else ""

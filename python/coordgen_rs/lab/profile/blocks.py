@@ -1,0 +1,171 @@
+"""What the blocks of a bundle cost on this machine: time to load and to run, and bytes.
+
+In: a bundle. Out: a `Profile`: of every block under both graphs the median of some loads and runs
+and their spread, of the head too, and what a step of each width takes. It reads and writes no file
+(`loading/profile.py`), and plans nothing (`lab/plans/prompt.py`).
+"""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from coordgen_rs.errors import OptionError
+from coordgen_rs.lab.profile.memory import block_bytes
+from coordgen_rs.loading.costs import bundle_facts, device_facts
+from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.loading.profile import (
+    SCHEMA_VERSION,
+    BlockFigures,
+    DecodeFigures,
+    GraphFigures,
+    HeadFigures,
+    Profile,
+)
+from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.self_test import run_self_test
+from coordgen_rs.runtime.device import Buffers, GraphName
+from coordgen_rs.runtime.ort_session import OrtSession
+
+_MOST_RUNS, _ENOUGH_SECONDS = 20, 0.1
+
+OnProgress = Callable[[str, int, int], None]
+
+
+class _Timing(NamedTuple):
+    """Median and interquartile range, microseconds."""
+
+    median_us: float
+    spread_us: float
+
+
+def measure(
+    path: Path | str,
+    *,
+    provider: ProviderChoice | None = None,
+    threads: int | None = None,
+    repeats: int = 5,
+    on_progress: OnProgress = lambda what, done, total: None,
+) -> Profile:
+    """Measure a bundle; the graphs of a block are loaded apart even where they share a file.
+
+    Args:
+        path: The bundle's directory.
+        provider: What runs it; None leaves that to the bundle.
+        threads: Compute threads of the process; None takes one a core.
+        repeats: Least number of loads and of runs that a median is of; one more warms up.
+        on_progress: Called with what is being done, how much of it is, and how much there is.
+
+    Raises:
+        BundleError, BundleDamagedError: The bundle cannot be used, or is for another provider or
+            chip.
+        ProviderError: QNN is not installed, cannot run here, or refuses a graph.
+        OptionError: An option is outside its range, or `threads` cannot be set.
+    """
+    if repeats < 1:
+        raise OptionError(f"repeats is {repeats}, but must be at least 1")
+    bundle, choice = open_bundle(path), provider or ProviderChoice()
+    device = choice.device(bundle, share_graphs=False)
+    session = OrtSession(device, threads=threads, preload=False)
+    memory, memory_source = block_bytes(bundle, session.threads, choice)
+    bench = _Bench(session, repeats)
+    num_blocks = len(bundle.manifest.blocks)
+    blocks = []
+    for block in range(num_blocks):
+        on_progress(f"block {block}", block, num_blocks)
+        prefill_bytes, decode_bytes = memory["prefill"][block], memory["decode"][block]
+        blocks.append(
+            BlockFigures(bench.prefill(block, prefill_bytes), bench.decode(block, decode_bytes))
+        )
+    head = bench.head()
+    shared = OrtSession(choice.device(bundle), threads=threads)
+    step_us = run_self_test(shared, {}, on_progress).step_us
+    return Profile(
+        schema_version=SCHEMA_VERSION,
+        source="measured",
+        note=f"medians of at least {repeats}, spreads are interquartile ranges; memory: "
+        f"{memory_source}",
+        bundle=bundle_facts(bundle),
+        device=device_facts(bundle, session.threads),
+        prefill_rows=bundle.manifest.prefill_rows,
+        decode_rows=bundle.manifest.decode_rows,
+        blocks=blocks,
+        head=head,
+        step_us_by_width=step_us,
+    )
+
+
+class _Bench:
+    """A session, and buffers of each width for its blocks, to time."""
+
+    def __init__(self, session: OrtSession, repeats: int) -> None:
+        self._session, self._manifest = session, session.bundle.manifest
+        self._repeats = repeats
+        widths = {self._manifest.prefill_rows, *self._manifest.decode_widths}
+        self._buffers = {width: self._filled(width) for width in widths}
+
+    def _filled(self, rows: int) -> Buffers:
+        tokens = np.random.default_rng(0).integers(self._session.vocab_size, size=rows)
+        buffers = self._session.forward.chain_buffers(tokens.astype(np.uint32))
+        buffers.hidden[1][:] = buffers.hidden[0]  # every second block reads the other
+        return buffers
+
+    def prefill(self, block: int, num_bytes: int) -> GraphFigures:
+        """Times of one block under G1; it is not loaded afterwards."""
+        rows = self._manifest.prefill_rows
+        load, runs = self._block(block, "prefill", [rows])
+        return GraphFigures(*load, *runs[rows], num_bytes)
+
+    def decode(self, block: int, num_bytes: int) -> DecodeFigures:
+        """Times of one block under G2; it is not loaded afterwards."""
+        manifest = self._manifest
+        load, runs = self._block(block, "decode", manifest.decode_widths)
+        by_width = {width: run.median_us for width, run in runs.items()}
+        return DecodeFigures(*load, *runs[manifest.decode_rows], num_bytes, by_width)
+
+    def _block(
+        self, block: int, graph: GraphName, widths: list[int]
+    ) -> tuple[_Timing, dict[int, _Timing]]:
+        device, run_block = self._session.device, self._session.forward.run_block
+        load = self._timed(
+            partial(device.load, block, graph), after=partial(device.release, block, graph)
+        )
+        device.load(block, graph)
+        runs = {
+            width: self._timed(partial(run_block, block, graph, self._buffers[width]))
+            for width in widths
+        }
+        device.release(block, graph)
+        return load, runs
+
+    def head(self) -> HeadFigures:
+        """Times of the head, and the bytes of its weights."""
+        device, steps = self._session.device, self._session.forward.steps
+        load = self._timed(device.load_head)
+        by_width = {
+            width: self._timed(partial(device.logits, buffers, 0, width)).median_us
+            for width, buffers in steps.items()
+        }
+        files = self._manifest.files
+        num_bytes = sum(files[name].num_bytes for name in self._manifest.head.weights)
+        return HeadFigures(*load, num_bytes, by_width)
+
+    def _timed(
+        self, call: Callable[[], object], after: Callable[[], object] = lambda: None
+    ) -> _Timing:
+        """Time a call again and again, after a first time that does not count."""
+        call()
+        after()
+        times: list[float] = []
+        while len(times) < self._repeats or (
+            len(times) < _MOST_RUNS and sum(times) < _ENOUGH_SECONDS
+        ):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+            after()
+        quarter, median, three_quarters = 1e6 * np.percentile(times, [25, 50, 75])
+        return _Timing(round(float(median), 1), round(float(three_quarters - quarter), 1))

@@ -1,0 +1,235 @@
+"""Replay: recorded answers play the target, so that drafters are measured without a model.
+
+A record's answer is what its model said, so a tree's node is accepted when its path is what stands
+there. Drafting costs what it costs in generation on a CPU; only the target is missing. How long the
+answer is, no drafter knows, but as in use it knows which token ends it: nothing is drafted behind.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs._core import (
+    Accepted,
+    Drafter,
+    PhraseTable,
+    StepInputs,
+    draft_method,
+    draft_methods,
+)
+from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.generation.loop import generate
+from coordgen_rs.lab.replay.target import RecordedDrafter, RecordedSession
+from coordgen_rs.lab.replay.templates import TokenizedRecord
+
+MOST_BUDGET = 4_095
+"""Draft tokens a step, many times what a target computes at once."""
+
+HISTORIES = ("none", "earlier-requests")
+
+OnStep = Callable[
+    [TokenizedRecord, tuple[NDArray[np.uint32], NDArray[np.uint32]], NDArray[np.uint32]], None
+]
+"""Told of every step: the record, the tree (token ids and parents), what is left of the answer."""
+
+
+def _can_replay(name: str) -> bool:
+    try:
+        return bool(draft_method(name).sources(recorded=True))
+    except OptionError:
+        return False
+
+
+DRAFTERS = tuple(method.name for method in draft_methods() if _can_replay(method.name))
+"""The methods of the registry that draft without logits and without a draft model."""
+
+
+@dataclass
+class ReplayResult:
+    """What a drafter achieved on some records.
+
+    Attributes:
+        drafter: Its name.
+        budget: Draft tokens a step, the root not counted.
+        records: Number of records.
+        tokens: Tokens given out, end tokens included.
+        steps: Verifications.
+        rows: Rows verified: the nodes of all trees, their roots included.
+        per_task: Task to (tokens, steps).
+        propose_us: Microseconds of every `propose`, step inputs included.
+        accept_us: Microseconds of the `accept` of the same step, learning included.
+        begin_us: Microseconds of every `begin`, in which the prompt is read.
+        memory_bytes: Most bytes that the drafter held at the end of a record.
+    """
+
+    drafter: str
+    budget: int
+    records: int = 0
+    tokens: int = 0
+    steps: int = 0
+    rows: int = 0
+    per_task: dict[str, tuple[int, int]] = field(default_factory=dict)
+    propose_us: list[float] = field(default_factory=list)
+    accept_us: list[float] = field(default_factory=list)
+    begin_us: list[float] = field(default_factory=list)
+    memory_bytes: int = 0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """`accept_len + 1`, averaged over all steps."""
+        return self.tokens / max(self.steps, 1)
+
+    @property
+    def rows_per_token(self) -> float:
+        """Rows verified for each token given out; plain decoding verifies one."""
+        return self.rows / max(self.tokens, 1)
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures under the names that `coordgen replay --json` prints."""
+        tasks = sorted(self.per_task.items())
+        return {
+            "drafter": self.drafter,
+            "budget": self.budget,
+            "records": self.records,
+            "tokens": self.tokens,
+            "steps": self.steps,
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "rows_per_token": round(self.rows_per_token, 4),
+            "per_task": {task: round(tokens / steps, 4) for task, (tokens, steps) in tasks},
+            "propose_us": _percentiles(self.propose_us),
+            "accept_us": _percentiles(self.accept_us),
+            "step_us": _percentiles([*map(sum, zip(self.propose_us, self.accept_us, strict=True))]),
+            "begin_us": _percentiles(self.begin_us),
+            "memory_bytes": self.memory_bytes,
+        }
+
+
+def replay(
+    records: Iterable[TokenizedRecord],
+    *,
+    drafter: str = "auto",
+    budget: int = 16,
+    history: str = "none",
+    commit: str = "compact",
+    vocab_size: int,
+    phrases: PhraseTable | None = None,
+    on_step: OnStep | None = None,
+) -> ReplayResult:
+    """Replay recorded answers through a drafter, one record after another.
+
+    Args:
+        records: The recorded requests.
+        drafter: One of `DRAFTERS`.
+        budget: Draft tokens a step, 1 to `MOST_BUDGET`; the step has a row more, for the root.
+        history: "none", or "earlier-requests": earlier records draft for later ones.
+        commit: "compact" gives out every accepted token at once, as the literature counts;
+            "canonical" feeds what was accepted on a side branch again.
+        vocab_size: Number of ids of the tokenizer.
+        phrases: What is common in most texts, in tokens of that tokenizer.
+        on_step: Called before each verification.
+
+    Returns:
+        Counts and times. Each record is asked for in one request of a drafter that keeps what it
+        learned of its sources.
+
+    Raises:
+        OptionError: No such drafter, history or commit, or a budget out of range.
+    """
+    if history not in HISTORIES:
+        raise OptionError(f"history is {history!r}, but must be one of {', '.join(HISTORIES)}")
+    budget = arguments.count("budget", budget, most=MOST_BUDGET)
+    records = list(records)
+    longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
+    beyond = budget + 1  # tokens that a step may give out more than are left
+    behind = np.full(beyond, vocab_size, np.uint32)  # an id that no text has
+    vocab_size += 1
+    session = RecordedSession([budget + 1], vocab_size, longest + beyond)
+    sources = draft_method(drafter).sources(
+        recorded=True,
+        common_phrases=phrases is not None,
+        earlier_requests=history == "earlier-requests",
+    )
+    ends = {token for record in records for token in record.end_token_ids}
+    session.end_token_ids = sorted(ends)
+    core = Drafter(
+        session.step_inputs,
+        vocab_size,
+        sources=sources,
+        commit=commit,
+        end_token_ids=session.end_token_ids,
+        phrases=phrases,
+    )
+    result = ReplayResult(drafter, budget)
+    timed = _TimedDrafter(core, behind, result, on_step)
+    per_task: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for record in records:
+        session.answer, timed.record = record.answer, record
+        num_left, num_steps = len(record.answer), 0
+        with closing(
+            generate(session, record.prompt, max_new_tokens=num_left + beyond, drafter=timed)
+        ) as steps:
+            while num_left > 0:
+                num_left -= len(next(steps).token_ids)
+                num_steps += 1
+            result.memory_bytes = max(result.memory_bytes, timed.memory_bytes())
+        per_task[record.task][0] += len(record.answer)
+        per_task[record.task][1] += num_steps
+    result.records = len(records)
+    result.tokens = sum(tokens for tokens, _ in per_task.values())
+    result.steps = sum(steps for _, steps in per_task.values())
+    result.per_task = {task: (tokens, steps) for task, (tokens, steps) in per_task.items()}
+    return result
+
+
+class _TimedDrafter(RecordedDrafter):
+    """A drafter that notes in a result how long its calls took, and the rows of its trees.
+
+    Args:
+        drafter: What drafts.
+        behind: `(tokens,) u32`, what the target says behind the answer.
+        result: Filled with what is noted.
+        on_step: Same as in `replay`.
+    """
+
+    def __init__(
+        self,
+        drafter: Drafter,
+        behind: NDArray[np.uint32],
+        result: ReplayResult,
+        on_step: OnStep | None,
+    ) -> None:
+        super().__init__(drafter)
+        self.record: TokenizedRecord | None = None
+        self._behind, self._result, self._on_step = behind, result, on_step
+
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
+        start = time.perf_counter()
+        super().begin(prompt_ids, *limits, **options)
+        self._result.begin_us.append(1e6 * (time.perf_counter() - start))
+
+    def propose(self, past_len: int) -> StepInputs:
+        start = time.perf_counter()
+        inputs = self.drafter.propose(past_len)
+        self._result.propose_us.append(1e6 * (time.perf_counter() - start))
+        self._result.rows += inputs.num_nodes
+        return inputs
+
+    def accept(self, logits: NDArray[Any]) -> Accepted:
+        if self._on_step is not None and self.record is not None:
+            self._on_step(self.record, self.drafter.draft, logits)
+        said = np.append(logits, self._behind)
+        start = time.perf_counter()
+        accepted = super().accept(said)
+        self._result.accept_us.append(1e6 * (time.perf_counter() - start))
+        return accepted
+
+
+def _percentiles(values: list[float]) -> dict[str, float]:
+    p50, p99 = np.percentile(values, [50, 99]) if values else (0.0, 0.0)
+    return {"p50": round(float(p50), 2), "p99": round(float(p99), 2)}

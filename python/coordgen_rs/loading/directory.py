@@ -1,0 +1,180 @@
+"""The kinds of directories that can be run, bundles of ours and other tools' as they are; by what.
+
+In: a user's path. Out: a `Bundle` of the kind that lies there, and the class of the device that
+runs it. A checkpoint is converted first. What is known of other tools' directories (`formats/`), of
+conversions, and of providers (`runtime/`), is only imported when it is used.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle
+from coordgen_rs.bundle.manifest import MANIFEST_NAME
+from coordgen_rs.errors import arguments
+from coordgen_rs.runtime.device import Device
+
+
+@dataclass(frozen=True)
+class DirectoryKind:
+    """One kind of directory.
+
+    Attributes:
+        is_at: Whether a path is such a directory, or its config.
+        name: Where the class of what is opened stands, a `Bundle`.
+        device_name: Where that of what runs it stands, a `Device`; None for that of the provider.
+    """
+
+    is_at: Callable[[Path], bool]
+    name: str
+    device_name: str | None = None
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another tool made it, so that `coordgen` cannot make it anew."""
+        return self.device_name is not None
+
+
+def open_bundle(
+    path: str | Path,
+    *,
+    context: int | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+) -> Bundle:
+    """Open a bundle, a checkpoint, or a folder of ONNX Runtime GenAI or Genie as it is.
+
+    Args:
+        path: The directory, or the genai_config.json or genie_config.json in it. Or a GGUF file, a
+            Hugging Face directory or `hf:OWNER/NAME`, which is converted when it is first opened.
+        context: How many tokens a conversion is to have room for; None for 4,096, or as many as the
+            model can read.
+        on_progress: Called with what is being done, how much is done, and how much there is; only
+            when a checkpoint is converted.
+
+    Raises:
+        CheckpointError, ExportError: A checkpoint cannot be converted.
+        BundleError: There is no such directory, or it cannot be used; the message names the file
+            or what is not supported.
+        BundleDamagedError: A file is missing or of another size; the message names it.
+        OptionError: `path` is no path, or a package for the conversion is missing.
+    """
+    path = arguments.path("path", path)
+    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    if not kind.is_foreign and not (path / MANIFEST_NAME).exists():
+        from coordgen_rs.loading.source import is_checkpoint
+
+        if is_checkpoint(path):
+            from coordgen_rs.loading.conversion import open_converted
+
+            return open_converted(path, context=context, on_progress=on_progress)
+    directory = path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path
+    opened: Bundle = _imported(kind.name).open(directory)
+    return opened
+
+
+def provider_class(provider: str) -> type[Device]:
+    """The class of the device of a provider, one of `PROVIDERS`, for bundles of ours."""
+    return cast(type[Device], _imported(_DEVICES[provider]))
+
+
+def device_class(bundle: Bundle) -> type[Device]:
+    """The class of the device that runs a bundle."""
+    name = KINDS[bundle.form].device_name or _DEVICES[bundle.manifest.provider]
+    return cast(type[Device], _imported(name))
+
+
+def unconverted(path: Path, *, context: int | None = None) -> Any | None:
+    """The head of a checkpoint on this machine that `open_bundle` would convert first, opened.
+
+    None for what it opens as it is, such as a conversion that was made before.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged, or cannot be converted.
+        ExportError, OptionError: Same as in `open_bundle`.
+    """
+    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    if kind.is_foreign or not path.exists() or (path / MANIFEST_NAME).exists():
+        return None
+    from coordgen_rs.loading.source import is_checkpoint
+
+    if not is_checkpoint(path):
+        return None
+    from coordgen_rs.loading import conversion
+
+    return conversion.unconverted(path, context=context)
+
+
+def check_path(path: Path) -> None:
+    """Refuse a path at which there is nothing that `open_bundle` could open or convert.
+
+    Raises:
+        BundleError, BundleDamagedError: There is none; the message says what is there.
+    """
+    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
+    if kind.is_foreign:
+        return
+    from coordgen_rs.loading.source import is_checkpoint
+
+    if not is_checkpoint(path):
+        Bundle.open(path)
+
+
+def check_template(path: Path, *, context: int | None = None) -> None:
+    """Refuse a checkpoint without a chat template before it is converted.
+
+    Raises:
+        ChatTemplateError: It has none, or a malformed one. Other errors are those of `unconverted`.
+    """
+    head = unconverted(path, context=context)
+    if head is not None:
+        head.read_chat().template().check()
+
+
+def _has(config_name: str, path: Path) -> bool:
+    """Whether a path is a folder with the config of another tool, or that file."""
+    if path.name == config_name:
+        return True
+    return not (path / MANIFEST_NAME).exists() and (path / config_name).exists()
+
+
+def _is_pipeline(path: Path) -> bool:
+    if not _has(GENAI_CONFIG_NAME, path):
+        return False
+    from coordgen_rs.formats.genie.pipeline import is_pipeline
+
+    return is_pipeline(path)
+
+
+def _imported(name: str) -> Any:
+    """The class of a dotted name in the package, whose module is imported now."""
+    module, _, class_name = name.rpartition(".")
+    return getattr(import_module(f"coordgen_rs.{module}"), class_name)
+
+
+KINDS = {
+    "genie": DirectoryKind(
+        partial(_has, GENIE_CONFIG_NAME),
+        "formats.genie.folder.GenieFolder",
+        "formats.genie.device.GenieDevice",
+    ),
+    "genai pipeline": DirectoryKind(
+        _is_pipeline,
+        "formats.genie.pipeline.PipelineFolder",
+        "formats.genie.device.GenieDevice",
+    ),
+    "genai": DirectoryKind(
+        partial(_has, GENAI_CONFIG_NAME),
+        "formats.genai.folder.GenaiFolder",
+        "formats.genai.device.GenaiDevice",
+    ),
+    "coordgen": DirectoryKind(lambda _: True, "bundle.directory.Bundle"),
+}
+"""By `Bundle.form`, in the order in which they are tried; ours is the last, and says what lacks."""
+
+_DEVICES = {"cpu": "runtime.cpu.device.CpuDevice", "qnn": "runtime.qnn.device.QnnDevice"}
+"""By `Device.provider`: what runs bundles of ours."""
+
+PROVIDERS = tuple(_DEVICES)

@@ -1,0 +1,205 @@
+"""A profile: what the blocks of a bundle cost on one device, measured or taken from a paper.
+
+In: a JSON file, or the name of a profile that comes with the package. Out: a `Profile`, checked for
+types and impossible values. It measures nothing, and plans nothing.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from coordgen_rs._core import BlockCost
+from coordgen_rs.bundle.json_text import JsonTextError, file_errors_as, parse_json, read_bytes
+from coordgen_rs.bundle.typed_json import FieldError, parse
+from coordgen_rs.errors import ProfileError
+from coordgen_rs.store.files import write_file
+
+SCHEMA_VERSION = 1
+
+_LARGEST = 2.0**50  # thirty years in microseconds, a petabyte
+_MOST_BYTES = 64 << 20
+_PACKAGED = "published"
+
+
+@dataclass(frozen=True)
+class GraphFigures:
+    """One graph of a block. Times are in microseconds; a spread is what repeats differ by."""
+
+    load_us: float
+    load_spread_us: float
+    compute_us: float
+    """One run of all rows."""
+    compute_spread_us: float
+    num_bytes: int
+    """Memory that it takes while loaded."""
+
+
+@dataclass(frozen=True)
+class DecodeFigures(GraphFigures):
+    """The decode graph of a block; `compute_us` is that of `decode_rows` rows."""
+
+    compute_us_by_width: dict[int, float]
+    """One run, by number of rows."""
+
+
+@dataclass(frozen=True)
+class BlockFigures:
+    """One block under both graphs."""
+
+    prefill: GraphFigures
+    decode: DecodeFigures
+
+
+@dataclass(frozen=True)
+class HeadFigures:
+    """Final norm and output layer."""
+
+    load_us: float
+    load_spread_us: float
+    num_bytes: int
+    compute_us_by_width: dict[int, float]
+    """One run, by number of rows."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a bundle costs on one device."""
+
+    schema_version: int
+    source: Literal["measured", "paper"]
+    note: str
+    """How it was made; for people."""
+    bundle: dict[str, object]
+    """What was measured."""
+    device: dict[str, object]
+    """What it was measured on; another device or version makes the profile stale."""
+    prefill_rows: int
+    decode_rows: int
+    blocks: list[BlockFigures]
+    head: HeadFigures | None
+    step_us_by_width: dict[int, float]
+    """A whole step: all blocks and the head, by number of rows."""
+
+    def block_costs(self) -> list[BlockCost]:
+        """The costs of the blocks for plans, in whole microseconds."""
+        return [
+            BlockCost(
+                prefill_load_us=round(block.prefill.load_us),
+                prefill_compute_us=round(block.prefill.compute_us),
+                prefill_bytes=block.prefill.num_bytes,
+                decode_load_us=round(block.decode.load_us),
+                decode_compute_us=round(block.decode.compute_us),
+                decode_bytes=block.decode.num_bytes,
+            )
+            for block in self.blocks
+        ]
+
+    def to_json(self) -> str:
+        """The text of a profile's file."""
+        return json.dumps(dataclasses.asdict(self), indent=1) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Write or replace the file at `path`, completely or not at all; raises OSError."""
+        write_file(path, self.to_json().encode())
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str = "the profile") -> "Profile":
+        """Read and check a profile.
+
+        Args:
+            text: A JSON document.
+            name: Its name for messages.
+
+        Raises:
+            ProfileError: It is malformed; the message names it and the field.
+        """
+        with file_errors_as(ProfileError, name):
+            document = parse_json(text, name)
+        if not isinstance(document, dict):
+            raise ProfileError(f"{name} does not hold an object")
+        version = document.get("schema_version")
+        if version != SCHEMA_VERSION:
+            raise ProfileError(
+                f"{name} has schema version {version!r}, this coordgen_rs reads {SCHEMA_VERSION}"
+            )
+        with file_errors_as(ProfileError, name):
+            profile = parse(cls, document, "profile")
+            _check(profile)
+        return profile
+
+    @classmethod
+    def read(cls, path: Path) -> "Profile":
+        """Read and check the file at `path`.
+
+        Raises:
+            ProfileError: It is not a profile; the message names the file and the field.
+            OSError: It cannot be read.
+        """
+        try:
+            text = read_bytes(path, most_bytes=_MOST_BYTES)
+        except JsonTextError as error:
+            raise ProfileError(str(error)) from error
+        return cls.from_json(text, str(path))
+
+    @classmethod
+    def find(cls, name: str) -> "Profile":
+        """The packaged profile of that name, or else the file at that path.
+
+        Raises:
+            ProfileError: There is neither, or the file is not a profile.
+            OSError: The file cannot be read.
+        """
+        packaged = resources.files("coordgen_rs.loading") / _PACKAGED / f"{name}.json"
+        if name in packaged_profiles():
+            return cls.from_json(packaged.read_text("utf-8"), name)
+        if not Path(name).exists():
+            known = ", ".join(packaged_profiles())
+            raise ProfileError(f"there is no profile at {name}; the packaged ones are {known}")
+        return cls.read(Path(name))
+
+
+def packaged_profiles() -> list[str]:
+    """The names of the profiles that come with the package."""
+    files = (resources.files("coordgen_rs.loading") / _PACKAGED).iterdir()
+    return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
+
+
+def _check(profile: Profile) -> None:
+    """Check the figures of a profile.
+
+    Raises:
+        FieldError: A value is impossible; the message names it.
+    """
+    if not 1 <= profile.decode_rows <= profile.prefill_rows:
+        raise FieldError(
+            f"profile.decode_rows is {profile.decode_rows}, "
+            f"expected 1 to prefill_rows, {profile.prefill_rows}"
+        )
+    if not profile.blocks:
+        raise FieldError("profile.blocks is empty")
+    for name, value in _numbers(dataclasses.asdict(profile), "profile"):
+        if not 0 <= value <= _LARGEST:
+            raise FieldError(f"{name} is {value}, expected 0 or more, and below 2^50")
+
+
+def _numbers(value: object, where: str) -> Iterator[tuple[str, float]]:
+    """All times and sizes with their names; the free-form parts are left out.
+
+    Raises:
+        FieldError: A width is not a number of rows.
+    """
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if isinstance(key, int) and key < 1:
+                raise FieldError(f"{where} has the key {key}, expected a number of rows")
+            if where != "profile" or key not in ("bundle", "device"):
+                yield from _numbers(item, f"{where}.{key}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _numbers(item, f"{where}[{index}]")
+    elif isinstance(value, int | float):
+        yield where, value

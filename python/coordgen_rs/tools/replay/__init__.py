@@ -1,1 +1,0 @@
-"""Drafting methods on recorded answers, without a model."""

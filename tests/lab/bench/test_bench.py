@@ -1,0 +1,468 @@
+"""`coordgen bench`: all sections in one run, a document that its schema takes, clear errors."""
+
+import copy
+import json
+import subprocess
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from checkpoints import CHECKPOINTS
+from command_line import MODULE, coordgen, refused
+from coordgen_rs._core import draft_method, draft_sources
+from coordgen_rs.cli.main import main
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.errors import ChatTemplateError, OptionError
+from coordgen_rs.lab.bench.measuring.answers import NotLosslessError
+from coordgen_rs.lab.bench.measuring.prompts import (
+    Prompt,
+    PromptsError,
+    encode_prompts,
+    read_prompts,
+)
+from coordgen_rs.lab.bench.measuring.settings import METHODS, MTP, Settings, needs_draft_model
+from coordgen_rs.lab.bench.measuring.switching import STRATEGIES
+from coordgen_rs.lab.bench.measuring.workbench import SHOWN, Workbench
+from coordgen_rs.lab.bench.reporting.report import chosen_sections, schema
+from coordgen_rs.lab.bench.sections import SECTIONS
+from coordgen_rs.lab.bench.sections.ablation import BASES, ROWS
+from coordgen_rs.lab.bench.sections.breakdown import PARTS
+from coordgen_rs.lab.bench.sections.energy import NO_SOURCE, measure_energy
+from coordgen_rs.lab.bench.sections.methods import measure_methods
+from coordgen_rs.lab.bench.sections.sources import DRAW_ON_EARLIER, drafters_of, measure_sources
+from coordgen_rs.lab.commands import bench as cli
+from coordgen_rs.loading.session import open_session
+from coordgen_rs.text.tokenizer import Tokenizer
+from prompts import PROMPTS
+
+TINY = ("--repeats", 1, "--max-new-tokens", 16, "--prompt-len", 40)
+
+
+def bench(capsys, *arguments):
+    """Run the command in this process; return what it printed."""
+    assert main(["bench", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def whole_run(bundle_of, tmp_path_factory):
+    """One run of all sections: what was printed, the document, and the folder of plots."""
+    folder = tmp_path_factory.mktemp("bench")
+    data = folder / "prompts.jsonl"
+    data.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
+    report, plots = folder / "bench.json", folder / "plots"
+    command = [*MODULE, "bench", bundle_of("embedded", "fp32"), data, *TINY]
+    command += ["--json", report, "--plots", plots]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads(report.read_text()), plots
+
+
+def rows(document, section, **where):
+    return [
+        row
+        for row in document["sections"][section]["rows"]
+        if all(row[name] == value for name, value in where.items())
+    ]
+
+
+def test_the_document_of_a_whole_run_fits_its_schema(whole_run):
+    _, document, _ = whole_run
+    Draft202012Validator.check_schema(schema())
+    Draft202012Validator(schema()).validate(document)
+    assert list(document["sections"]) == list(SECTIONS)
+    assert document["is_complete"]
+
+
+def test_the_schema_names_every_section_and_column(whole_run):
+    _, document, _ = whole_run
+    described = schema()["properties"]["sections"]["properties"]
+    assert list(described) == list(SECTIONS)
+    for name, section in document["sections"].items():
+        columns = described[name]["properties"]["rows"]["items"]
+        assert list(columns["properties"]) == list(section["units"]) == columns["required"]
+
+
+def damage(document, *path, value=None):
+    """A copy with a value of a path replaced, or left out where none is given."""
+    damaged = copy.deepcopy(document)
+    *way, last = path
+    place = damaged
+    for step in way:
+        place = place[step]
+    if value is None:
+        del place[last]
+    else:
+        place[last] = value
+    return damaged
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("condition",), None),
+        (("condition", "device", "cpu"), None),
+        (("condition", "bundle", "manifest_sha256"), "beef"),
+        (("condition", "commit"), "main"),
+        (("is_complete",), None),
+        (("schema_version",), 2),
+        (("sections", "methods", "how"), "guessed"),
+        (("sections", "methods", "notes"), None),
+        (("sections", "methods", "rows", 0, "speedup"), None),
+        (("sections", "methods", "rows", 0, "speedup"), "fast"),
+        (("sections", "methods", "rows", 0, "speedup"), {"median": 1.0}),
+        (("sections", "methods", "rows", 0, "luck"), 1),
+        (("sections", "latency", "units", "first_token"), None),
+        (("sections", "draft-length", "rows", 0, "rows"), 0),
+        (("sections", "guesses"), {}),
+    ],
+)
+def test_a_damaged_document_is_refused(whole_run, path, value):
+    _, document, _ = whole_run
+    with pytest.raises(ValidationError):
+        Draft202012Validator(schema()).validate(damage(document, *path, value=value))
+
+
+def test_every_table_is_printed_with_its_condition(whole_run):
+    shown, document, _ = whole_run
+    for name, section in document["sections"].items():
+        assert f"{name}: {section['title'][:20]}" in shown
+    assert shown.count(document["condition"]["bundle"]["manifest_sha256"][:12]) == len(SECTIONS)
+    assert shown.count(document["condition"]["device"]["cpu"]) >= len(SECTIONS)
+
+
+def test_every_table_with_rows_is_drawn_with_its_condition(whole_run):
+    _, document, plots = whole_run
+    drawn = [name for name, section in document["sections"].items() if section["rows"]]
+    assert sorted(path.name for path in plots.iterdir()) == sorted(
+        f"{name}.{ending}" for name in drawn for ending in ("png", "svg")
+    )
+    assert len(drawn) >= len(SECTIONS) - 1  # energy alone may have no source
+
+
+def test_the_condition_names_data_and_options(whole_run):
+    _, document, _ = whole_run
+    condition = document["condition"]
+    assert condition["data"]["num_prompts"] == {"rag": 1, "ui": 1}
+    assert condition["options"]["repeats"] == 1
+    assert condition["options"]["max_new_tokens"] == 16
+    assert condition["device"]["provider"] == "cpu"
+
+
+def test_methods_stand_beside_plain(whole_run):
+    _, document, _ = whole_run
+    names = [name for name in METHODS if name != MTP and not needs_draft_model(name)]
+    for task in ("rag", "ui", "all"):
+        assert [row["method"] for row in rows(document, "methods", task=task)] == names
+        (plain,) = rows(document, "methods", task=task, method="plain")
+        assert plain["tokens_per_step"] == 1
+        assert plain["speedup"]["median"] == 1
+        assert plain["accepted_share"] is None
+        assert plain["extra_memory"] == 0
+    for row in rows(document, "methods"):
+        assert row["tokens_per_step"] >= 1
+        assert row["speedup"]["low"] <= row["speedup"]["median"] <= row["speedup"]["high"]
+        assert row["accepted_share"] is None or 0 <= row["accepted_share"] <= 1
+
+
+def test_the_ablation_has_a_row_for_every_combination(whole_run):
+    _, document, _ = whole_run
+    for task in ("rag", "ui", "all"):
+        assert len(rows(document, "ablation", task=task)) == len(ROWS) == 4 * len(BASES)
+    assert {row["gain"] for row in rows(document, "ablation", adds="nothing")} == {1}
+    for row in rows(document, "ablation"):
+        (base,) = rows(document, "ablation", task=row["task"], base=row["base"], adds="nothing")
+        check_gain(row, base)
+
+
+def check_gain(row, base):
+    assert row["gain"] * base["tokens_per_step"] == pytest.approx(row["tokens_per_step"], rel=1e-4)
+
+
+def test_the_papers_bases_draft_from_what_its_methods_do():
+    assert BASES["prompt-lookup (PLD)"] == tuple(draft_method("prompt-lookup").sources())
+    sam = draft_method("sam").sources(earlier_requests=True)
+    assert BASES["sam-earlier-requests (SAM)"] == tuple(sam)
+
+
+def test_auto_stands_beside_auto_with_one_source_more_and_one_less(whole_run):
+    _, document, _ = whole_run
+    wanted = list(drafters_of(free_rows=False, earlier_requests=True))
+    for task in ("rag", "ui", "all"):
+        shown = rows(document, "sources", task=task)
+        assert [row["drafter"] for row in shown] == wanted
+        plain, auto = shown[:2]
+        assert plain["tokens_per_step"] == plain["speedup"]["median"] == auto["gain"] == 1
+        for row in shown:
+            check_gain(row, auto)
+
+
+@pytest.mark.parametrize("earlier_requests", [False, True])
+@pytest.mark.parametrize("free_rows", [False, True])
+def test_each_source_is_added_to_auto_or_left_out_of_it(free_rows, earlier_requests):
+    situation = {"free_rows": free_rows, "earlier_requests": earlier_requests}
+    auto = draft_method("auto").sources(common_phrases=True, **situation)
+    absent = {"draft-model"} if earlier_requests else {"draft-model", *DRAW_ON_EARLIER}
+    for source in draft_sources():
+        less, more = f"without {source.name}", f"with {source.name}"
+        drafters = drafters_of(**situation)
+        if source.name in auto:
+            assert {*drafters[less], source.name} == set(auto)
+            assert source.name not in drafters[less]
+        elif source.can_be_asked_for and source.name not in absent:
+            assert drafters[more] == (*auto, source.name)
+        else:
+            assert not {less, more} & set(drafters)
+
+
+def test_sources_are_measured_at_the_price_that_is_asked_for(session_of):
+    costly = measure_sources(made_workbench(session_of))
+    assert "with calibration" in costly.column("drafter")
+    free = measure_sources(made_workbench(session_of, is_free=True, remembering=False))
+    assert "without calibration" in free.column("drafter")
+    assert "with earlier-requests" not in free.column("drafter")
+    assert "as if rows cost nothing" in free.notes[-1]
+
+
+def test_the_parts_of_an_answers_time_add_up(whole_run):
+    _, document, _ = whole_run
+    for row in rows(document, "breakdown"):  # one repeat: medians add up, too
+        total = sum(row[part]["median"] for part in PARTS)
+        assert total == pytest.approx(row["total"]["median"], rel=1e-3)
+        assert row["prefill"]["median"] > 0
+        assert row["decode"]["median"] > 0
+        drafts = row["method"] != "plain"
+        assert (row["draft"]["median"] > 0) == drafts
+        assert (row["calibration"]["median"] > 0) == (row["method"] == "coordgen")
+        assert row["switch"]["median"] == 0
+
+
+def test_widths_of_the_bundle_are_measured(whole_run):
+    _, document, _ = whole_run
+    assert [row["rows"] for row in rows(document, "draft-length")] == [1, 4, 8, 16, 32]
+    assert [row["rows"] for row in rows(document, "chunk-size")] == [1, 4, 8, 16, 32, 256]
+    for name in ("drafts_prompt_lookup", "drafts_coordgen"):
+        shares = [row[name] for row in rows(document, "draft-length")]
+        assert sum(shares) == pytest.approx(100, rel=1e-4)
+
+
+def test_strategies_and_variants_are_all_there(whole_run):
+    _, document, _ = whole_run
+    assert [row["strategy"] for row in rows(document, "switching")] == list(STRATEGIES)
+    assert len(rows(document, "graphs")) == 5
+    assert rows(document, "graphs")[0]["exposed_loads"]["median"] == 0
+
+
+def test_memory_is_that_of_processes_that_did_nothing_else(whole_run):
+    _, document, _ = whole_run
+    assert [row["method"] for row in rows(document, "memory")] == list(SHOWN)
+    for row in rows(document, "memory"):
+        assert row["opening"]["median"] > 10
+        assert row["answering"]["median"] > 10
+
+
+def test_sections_can_be_chosen_and_printed_as_json(bundle_of, data, capsys):
+    bundle = bundle_of("embedded", "fp32")
+    shown = bench(capsys, bundle, data, *TINY, "--sections", "latency,draft-length", "--json", "-")
+    document = json.loads(shown)
+    assert list(document["sections"]) == ["draft-length", "latency"]
+    assert document["is_complete"]
+    shown = bench(capsys, bundle, *TINY, "--sections", "chunk-size")
+    assert shown.startswith("chunk-size: ")
+    assert "methods: " not in shown
+
+
+def test_the_same_methods_with_free_rows_and_a_draft_model(bundle_of, data, capsys):
+    arguments = [bundle_of("embedded", "fp32"), data, *TINY, "--sections", "methods", "--json", "-"]
+    arguments += ["--costs", "free"]
+    model = ["--draft-model", bundle_of("embedded-draft", "fp32")]
+    document = json.loads(bench(capsys, *arguments, *model, "--methods", "all"))
+    names = [name for name in METHODS if name != MTP]  # the target has no such head
+    assert [row["method"] for row in rows(document, "methods", task="all")] == names
+    held = {row["method"]: row["extra_memory"] for row in rows(document, "methods", task="all")}
+    assert held["edgellm"] > 1 > held["diaa"] > 0
+    assert document["condition"]["options"]["is_free"]
+    document = json.loads(bench(capsys, *arguments, "--methods", "sam", "--history", "none"))
+    assert [row["method"] for row in rows(document, "methods", task="all")] == ["plain", "sam"]
+
+
+def test_a_streamed_target_is_measured_where_it_can_be(bundle_of, data, capsys):
+    bundle = bundle_of("embedded", "fp32")
+    budget = (bundle / "block_00.weights").stat().st_size
+    arguments = [bundle, data, *TINY, "--memory-budget", budget, "--sections"]
+    assert "coordgen" in bench(capsys, *arguments, "methods", "--methods", "coordgen")
+    assert "cannot be measured with a memory budget" in refused("bench", *arguments, "chunk-size")
+    streamed = chosen_sections(None, Settings(bundle, data, memory_budget=budget))
+    assert "methods" in streamed
+    assert "chunk-size" not in streamed
+
+
+def test_interruption_keeps_what_was_measured(bundle_of, data, tmp_path, monkeypatch, capsys):
+    def interrupt(workbench):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(SECTIONS, "latency", SECTIONS["latency"]._replace(measure=interrupt))
+    report = tmp_path / "bench.json"
+    arguments = ["bench", bundle_of("embedded", "fp32"), data, *TINY]
+    arguments += ["--sections", "draft-length,latency,energy", "--json", report]
+    assert main([str(argument) for argument in arguments]) == 130
+    told = capsys.readouterr()
+    assert told.err == "coordgen: error: interrupted\n"
+    assert "draft-length" in told.out
+    document = json.loads(report.read_text())
+    Draft202012Validator(schema()).validate(document)
+    assert list(document["sections"]) == ["draft-length"]
+    assert not document["is_complete"]
+
+
+def test_other_tokens_are_an_error_that_names_the_method(session_of, monkeypatch):
+    workbench = made_workbench(session_of)
+    monkeypatch.setattr(
+        "coordgen_rs.lab.bench.measuring.answers.generate", lambda *_, **__: iter([])
+    )
+    with pytest.raises(NotLosslessError, match="sam gave other tokens"):
+        list(workbench.answers(["plain", "sam"], workbench.drafter))
+
+
+def made_workbench(session_of, **settings):
+    session = session_of("embedded", "fp32")
+    prompts = encode_prompts(session, PROMPTS[:1], 8)
+    made = Settings(session.bundle.path, repeats=2, max_new_tokens=8, **settings)
+    return Workbench(made, session, prompts)
+
+
+def test_methods_take_turns_within_each_repeat(session_of):
+    workbench = made_workbench(session_of)
+    given = list(workbench.answers(["plain", "sam"], workbench.drafter))
+    assert [(one.repeat, one.method) for one in given] == [
+        (0, "plain"),
+        (0, "sam"),
+        (1, "sam"),
+        (1, "plain"),
+    ]
+
+
+def test_medians_are_of_all_repeats(session_of):
+    section = measure_methods(made_workbench(session_of, methods=("sam",)))
+    row = dict(zip([column.name for column in section.columns], section.rows[-1], strict=True))
+    assert (row["task"], row["method"]) == ("all", "sam")
+    assert row["tokens_per_s"].low <= row["tokens_per_s"].median <= row["tokens_per_s"].high
+
+
+def test_without_a_source_of_energy_no_figure_is_made_up(session_of, tmp_path):
+    section = measure_energy(made_workbench(session_of, power_root=tmp_path))
+    assert section.rows == []
+    assert NO_SOURCE in section.notes[0]
+
+
+def test_energy_is_what_the_meter_says(session_of, monkeypatch):
+    class Meter:
+        source = "a made-up meter"
+
+        def start(self):
+            pass
+
+        def stop(self):
+            return 4.0
+
+    monkeypatch.setattr(
+        "coordgen_rs.lab.bench.sections.energy.EnergyMeter.find", lambda root: Meter()
+    )
+    section = measure_energy(made_workbench(session_of))
+    assert [row[0] for row in section.rows] == list(SHOWN)
+    assert {row[1].median for row in section.rows} == {4.0}
+    assert {row[3] for row in section.rows} == {1.0}
+    assert "a made-up meter" in section.notes[0]
+
+
+def test_unknown_methods_and_a_missing_model_are_refused(tmp_path):
+    with pytest.raises(OptionError, match="magic"):
+        Settings(tmp_path, methods=("plain", "magic")).check()
+    with pytest.raises(OptionError, match="draft model"):
+        Settings(tmp_path, methods=("edgellm",)).check()
+
+
+def test_wrong_options_are_one_line(bundle_of, data):
+    command = ("bench", bundle_of("embedded", "fp32"), data)
+    assert "section is 'luck'" in refused(*command, "--sections", "luck")
+    assert "needs DATA" in refused(*command[:2])
+    assert "--repeats is 0" in refused(*command, "--repeats", 0)
+    assert "--load-delay is -1" in refused(*command, "--load-delay", -1)
+    assert "leaves room" in refused(*command, "--max-new-tokens", 1024)
+    assert "absent" in refused("bench", command[1], "absent")
+    assert "no profile at" in refused(*command, "--sections", "switching", "--profile", "absent")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{}",
+        "[1]",
+        "not json",
+        '{"task": "rag"}',
+        '{"task": "rag", "prompt": 5}',
+        '{"task": ["rag"], "prompt": "x"}',
+        '{"task": "rag", "prompt": "\\ud800"}',
+        '{"task": "rag", "messages": []}',
+        '{"task": "rag", "messages": ["x"]}',
+        '{"task": "rag", "messages": [{"role": "user"}]}',
+        '{"task": "rag", "prompt": "x", "messages": [{"role": "user", "content": "x"}]}',
+        "[" * 200_000,
+    ],
+    ids=range(12),
+)
+def test_unusable_prompts_are_named(tmp_path, line):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"task": "rag", "prompt": "x"}) + "\n\n" + line + "\n")
+    with pytest.raises(PromptsError, match="line 3"):
+        read_prompts(path)
+    path.write_text("\n")
+    with pytest.raises(PromptsError, match="no prompt"):
+        read_prompts(path)
+
+
+def test_messages_are_rendered_before_they_are_encoded(tmp_path, session_of):
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Why?"}]
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"task": "rag", "messages": messages}))
+    prompts = read_prompts(path)
+    assert prompts == [Prompt("rag", messages)]
+    with pytest.raises(ChatTemplateError, match="no chat template"):
+        encode_prompts(session_of("embedded", "fp32"), prompts, 8)
+    template = tmp_path / "template.jinja"
+    template.write_text("{% for one in messages %}{{ one.content }}\n{% endfor %}")
+    bundle = tmp_path / "bundle"
+    export_checkpoint(CHECKPOINTS["embedded"], bundle, chat_template=template)
+    session = open_session(bundle)
+    encoded = encode_prompts(session, prompts, 8)
+    wanted = Tokenizer.of(session.bundle).encode("Be brief.\nWhy?\n", special_tokens=False)
+    session.close()
+    assert encoded["rag"][0].tolist() == wanted.tolist()
+
+
+def test_prompts_may_begin_with_a_byte_order_mark(data):
+    expected = read_prompts(data)
+    data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())
+    assert read_prompts(data) == expected
+
+
+def test_the_limit_holds_for_each_task(data):
+    assert [prompt.task for prompt in read_prompts(data, limit=1)] == ["rag", "ui"]
+    assert all(prompt in PROMPTS for prompt in read_prompts(data))
+
+
+def test_a_reader_that_has_enough_is_no_error(bundle_of, data):
+    command = (
+        f"{' '.join(MODULE)} bench {bundle_of('embedded', 'fp32')} {data} --sections draft-length"
+    )
+    done = subprocess.run(
+        f"{command} --repeats 1 | head -c 1", shell=True, capture_output=True, text=True
+    )
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
+def test_help_names_every_section():
+    done = coordgen("bench", "--help")
+    assert all(f"\n  {name} " in done.stdout for name in SECTIONS)
+    assert str(cli.QUICK["repeats"]) in done.stdout

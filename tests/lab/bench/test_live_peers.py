@@ -1,0 +1,600 @@
+"""The live comparison with fake engines: what is measured, marked and told when something fails."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from jsonschema import Draft202012Validator
+
+import real
+from checkpoints import CHECKPOINTS
+from contest import Answer, Contest, ContestantFailedError
+from coordgen_rs import OrtSession
+from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.lab.bench.measuring.prompts import PromptsError
+from coordgen_rs.text.tokenizer import Tokenizer
+from fake_engines import open_absent, open_scripted
+from live import coordgen, engines, llama_build
+from live.engines import Engine, Row
+from live.figures import ALL, LONG, Figures
+from live.loops import loops
+from live.process import EngineProcess
+from live.prompts import (
+    Conversation,
+    Prompt,
+    chat_template,
+    check_room,
+    digest,
+    encode,
+    of_lengths,
+    read_conversations,
+    read_recorded,
+    shorter,
+    spread,
+)
+from live.report import run_document, show
+from live.run import Run
+from live.weights import Weights, llama_config
+
+SCHEMA = Path(real.__file__).parent / "live" / "schema.json"
+
+
+def prompts_of(**lengths: list[int]) -> dict[str, list[Prompt]]:
+    return {
+        task: [Prompt(f"{task}-{n}", task, np.zeros(n, np.uint32)) for n in of]
+        for task, of in lengths.items()
+    }
+
+
+def answers(*decode_s: float, tokens: list[int] | None = None) -> list[Answer]:
+    """One a round, of 10 decoded tokens in 5 steps; reading the prompt took a second."""
+    said = list(range(11)) if tokens is None else tokens
+    return [Answer(said, len(said) - 1, 5, 1.0, seconds) for seconds in decode_s]
+
+
+@pytest.fixture
+def conversations(tmp_path: Path) -> Path:
+    """A folder of two tasks with a prompt each."""
+    for task in ("summary", "ui"):
+        message = {"role": "user", "content": f"Tell me about {task}."}
+        line = {"id": f"{task}-1", "task": task, "messages": [message]}
+        (tmp_path / f"{task}.jsonl").write_text(json.dumps(line) + "\n")
+    return tmp_path
+
+
+class TestLoops:
+    @pytest.mark.parametrize(
+        "tokens",
+        [
+            [*range(20), *[7] * 20],
+            [*range(10), *[1, 2, 3] * 10],
+            [*range(16), *[1, 2, 3, 4, 5, 6, 7, 8] * 2],
+            [*[1, 2, 3, 4] * 9, 9, *[1, 2, 3, 4] * 9],  # one slip
+        ],
+    )
+    def test_an_n_gram_said_again_and_again_is_a_loop(self, tokens: list[int]) -> None:
+        assert loops(tokens)
+
+    @pytest.mark.parametrize(
+        "tokens",
+        [
+            [],
+            [7, 7, 7, 7],  # too short to tell
+            list(range(64)),
+            [*[1, 2] * 16, *range(32)],  # it came out of the loop
+            [*range(24), *range(24)],  # a copy of its own beginning, once
+        ],
+    )
+    def test_other_answers_are_none(self, tokens: list[int]) -> None:
+        assert not loops(tokens)
+
+
+class TestFigures:
+    def test_a_rate_is_a_median_over_rounds_and_all_is_the_geometric_mean_of_tasks(self) -> None:
+        contest = Contest({"a": {"rag": [answers(1.0, 2.0, 1.0)], "ui": [answers(4.0, 4.0, 40.0)]}})
+        rates = Figures(contest, prompts_of(rag=[11], ui=[11])).rates("a", "decode")
+        assert rates["rag"] == pytest.approx((10, 5, 10))
+        assert rates["ui"] == pytest.approx((2.5, 0.25, 2.5))
+        # 5, 3.54 and 1.58 in the three rounds
+        assert rates[ALL] == pytest.approx((12.5**0.5, 2.5**0.5, 5))
+
+    def test_ratios_are_taken_within_a_round(self) -> None:
+        slow_round = Contest(
+            {"a": {"rag": [answers(1, 50, 1)]}, "b": {"rag": [answers(2, 100, 3)]}}
+        )
+        ratios = Figures(slow_round, prompts_of(rag=[11])).ratios("a", "b", "decode")
+        assert ratios["rag"] == pytest.approx((2, 2, 3))
+
+    def test_measures_count_what_an_engine_did(self) -> None:
+        reads_all = Answer([1, 2, 3], 2, 2, 1.0, 1.0)  # its first token comes with the prompt
+        decodes_all = Answer([1, 2, 3], 3, 1, 1.0, 1.0)
+        contest = Contest({"a": {"rag": [[reads_all]]}, "b": {"rag": [[decodes_all]]}})
+        figures = Figures(contest, prompts_of(rag=[10]))
+        medians = {
+            name: [
+                figures.rates(name, measure)[ALL].median
+                for measure in ("prefill", "decode", "answer", "tokens_per_step")
+            ]
+            for name in "ab"
+        }
+        assert medians["a"] == pytest.approx([10, 2, 1.5, 1])
+        assert medians["b"] == pytest.approx([9, 3, 1.5, 3])
+
+    def test_long_prompts_are_a_group_of_their_own(self) -> None:
+        contest = Contest({"a": {"rag": [answers(1.0), answers(2.0)]}})
+        figures = Figures(contest, prompts_of(rag=[100, 3000]))
+        assert figures.rates("a", "decode")[LONG].median == pytest.approx(5)
+        assert figures.rates("a", "decode")[ALL].median == pytest.approx(20 / 3)
+
+    def test_answers_that_loop_are_marked_and_can_be_left_out(self) -> None:
+        looping = answers(1.0, tokens=[5] * 21)
+        contest = Contest({"a": {"rag": [looping, answers(5.0)], "ui": [looping]}})
+        figures = Figures(contest, prompts_of(rag=[9, 9], ui=[9]))
+        assert figures.looping["a"] == {("rag", 0), ("ui", 0)}
+        rates = figures.rates("a", "decode", figures.looping["a"])
+        assert rates["rag"].median == rates[ALL].median == pytest.approx(2)
+        assert rates["ui"] is None
+
+    def test_answers_unlike_plain_decoding_are_counted(self) -> None:
+        contest = Contest(
+            {
+                "a": {"rag": [answers(1.0), answers(1.0)]},
+                "b": {"rag": [answers(1.0), answers(1.0, tokens=[3, 4])]},
+            }
+        )
+        assert Figures(contest, prompts_of(rag=[9, 9])).num_unlike("b", "a") == 1
+
+
+class TestProcess:
+    def test_contestants_answer_from_their_process(self, tmp_path: Path) -> None:
+        process = EngineProcess(open_scripted, {"kinds": {"x": 2.0}}, tmp_path / "log")
+        contestant = process.contestant("x", "a")
+        contestant.begin()
+        answer = contestant.answer(np.zeros(4, np.uint32), 3)
+        process.close()
+        assert answer == Answer([100, 101, 102], 2, 2, 0.5, 2.0)
+        assert "a round begins" in (tmp_path / "log").read_text()
+
+    @pytest.mark.parametrize(
+        ("how", "why"),
+        [
+            ("raise", "ValueError: no more"),
+            ("exit", "its process ended with 3: out of luck"),
+            ("sleep", "no answer within 1 s"),
+        ],
+    )
+    def test_a_failure_is_told(self, how: str, why: str, tmp_path: Path) -> None:
+        options = {"kinds": {"x": 1.0}, "fails_at": 0, "how": how}
+        process = EngineProcess(open_scripted, options, tmp_path / "log")
+        if how == "sleep":  # what answers may take its time
+            process.limit_s = 1
+        with pytest.raises(ContestantFailedError, match=why):
+            process.contestant("x", "a").answer(np.zeros(1, np.uint32), 1)
+        process.close()
+
+    def test_an_absent_package_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(ContestantFailedError, match="llama: pip install --group peers"):
+            EngineProcess(open_absent, {}, tmp_path / "log")
+
+
+class TestPrompts:
+    def test_a_limit_takes_lines_from_the_whole_file(self) -> None:
+        assert spread(list(range(12)), 4) == [0, 4, 7, 11]
+        assert spread([1, 2, 3], 1) == [1]
+        assert spread([1, 2], 4) == [1, 2]
+
+    def test_conversations_are_read_by_task(self, conversations: Path) -> None:
+        read = read_conversations(conversations)
+        assert [(one.id, one.task) for one in read] == [("summary-1", "summary"), ("ui-1", "ui")]
+        assert read[0].messages == [{"role": "user", "content": "Tell me about summary."}]
+
+    def test_recorded_requests_keep_their_turns_and_lose_their_answers(
+        self, tmp_path: Path
+    ) -> None:
+        turns = [{"user": "Hello", "assistant": "Yes?"}]
+        record = {"id": "7", "task": "reply", "prompt": "Why?", "output": "So.", "history": turns}
+        other = record | {"id": "8", "task": "tool_call"}
+        lines = "\n".join(map(json.dumps, (record, other)))
+        (tmp_path / "reply_taubench_gpt4o.jsonl").write_text(lines)
+        (conversation,) = read_recorded(tmp_path)
+        assert [message["role"] for message in conversation.messages] == [
+            "user",
+            "assistant",
+            "user",
+        ]
+        assert "So." not in str(conversation)
+
+    def test_a_folder_without_prompts_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(PromptsError, match=r"holds none of summary\.jsonl"):
+            read_conversations(tmp_path)
+
+    def test_a_line_without_messages_is_refused(self, conversations: Path) -> None:
+        (conversations / "ui.jsonl").write_text('{"id": "u", "task": "ui"}')
+        with pytest.raises(PromptsError, match=r"ui\.jsonl, line 1 has no field messages"):
+            read_conversations(conversations)
+
+    def test_a_prompt_that_is_too_long_is_named(self) -> None:
+        with pytest.raises(PromptsError, match="ui-21 has 21 tokens, room is for 20: export"):
+            check_room(prompts_of(ui=[3, 21]), 20, "export again")
+
+    def test_longer_prompts_are_left_out_and_counted(self) -> None:
+        prompts, num_left_out = shorter(prompts_of(rag=[9], ui=[3, 21]), 8)
+        assert num_left_out == 2
+        assert [(task, [len(p.token_ids) for p in of]) for task, of in prompts.items()] == [
+            ("ui", [3])
+        ]
+        with pytest.raises(PromptsError, match="no prompt is left"):
+            check_room({}, 8, "")
+
+    def test_prompts_are_the_rendered_text_and_nothing_more(self) -> None:
+        tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
+        one = Conversation("ui-1", "ui", [{"role": "user", "content": "the mill"}])
+        prompts = encode([one], lambda messages: messages[0]["content"], tokenizer)
+        assert tokenizer.decode(prompts["ui"][0].token_ids) == "the mill"
+
+    def test_pieces_to_read_have_their_length_and_share_nothing(self) -> None:
+        prompts = {
+            "rag": [Prompt("r", "rag", np.arange(5))],
+            "ui": [Prompt("u", "ui", np.arange(5, 9))],
+        }
+        pieces = of_lengths(prompts, [3, 6])
+        assert {name: of[0].token_ids.tolist() for name, of in pieces.items()} == {
+            "3 tokens": [0, 1, 2],
+            "6 tokens": [3, 4, 5, 6, 7, 8],
+        }
+        with pytest.raises(PromptsError, match="prompts of 9 tokens hold no pieces of 10"):
+            of_lengths(prompts, [3, 7])
+
+    def test_a_digest_tells_prompts_apart(self) -> None:
+        assert digest(prompts_of(rag=[3, 4])) != digest(prompts_of(rag=[4, 3]))
+
+    def test_a_file_without_a_template_is_refused(self, tmp_path: Path) -> None:
+        gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+        for template in (None, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"):
+            path = tmp_path / f"{bool(template)}.gguf"
+            writer = gguf.GGUFWriter(path, "llama")
+            if template:
+                writer.add_chat_template(template)
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.close()
+        with pytest.raises(ChatTemplateError, match="no chat template"):
+            chat_template(tmp_path / "False.gguf")
+        render = chat_template(tmp_path / "True.gguf")
+        assert render([{"role": "user", "content": "Hi"}]) == "<user>Hi"
+
+
+class TestWeights:
+    def test_what_is_there_is_not_made_again(self, tmp_path: Path) -> None:
+        (tmp_path / "m.gguf").write_bytes(b"weights")
+        weights = Weights(tmp_path / "m.gguf", tmp_path)
+        (place,) = tmp_path.glob("m-*")
+        (place / "genai-int4").mkdir()
+        assert weights.genai("int4") == place / "genai-int4"
+
+    def test_what_cannot_be_made_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "m.gguf").write_bytes(b"weights")
+        with pytest.raises(ContestantFailedError, match="hugging-face cannot be made: "):
+            Weights(tmp_path / "m.gguf", tmp_path).hugging_face()
+        assert not list(tmp_path.glob("m-*/hugging-face"))
+
+    def test_a_configuration_is_read_again_as_it_was(self, tmp_path: Path) -> None:
+        config = open_checkpoint(CHECKPOINTS["embedded"]).config
+        (tmp_path / "config.json").write_text(json.dumps(llama_config(config)))
+        (tmp_path / "model.safetensors").symlink_to(CHECKPOINTS["embedded"] / "model.safetensors")
+        again = open_checkpoint(tmp_path).config
+        assert again.inv_freq == pytest.approx(config.inv_freq)
+        assert again == type(config)(**(vars(config) | {"inv_freq": again.inv_freq}))
+
+
+class TestOurs:
+    def test_forbidden_end_tokens_leave_full_answers_that_drafts_do_not_change(
+        self,
+        bundle_of: Callable[[str, str], Path],
+        session_of: Callable[[str, str], OrtSession],
+    ) -> None:
+        session = session_of("embedded", "fp32")
+        opened = coordgen.open_engine(bundle_of("embedded", "fp32"), session.threads, False)
+        prompt = Tokenizer.of(session.bundle).encode("The mill is old.\nSummary:\n")
+        plain, auto = (one.answer(prompt, 40) for one in opened.contestants.values())
+        assert plain.tokens == auto.tokens
+        assert len(plain.tokens) == plain.decoded == plain.steps == 40
+        assert auto.steps < 40
+        assert not {*plain.tokens} & {*session.end_token_ids}
+
+
+def scripted(name: str, *rows: Row, **options: object) -> Engine:
+    kinds = {row.kind: 0.5 if row.drafts else 1.0 for row in rows}
+    return Engine(list(rows), open_scripted, {"kinds": kinds, **options})
+
+
+@pytest.fixture
+def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours and GenAI answer, llama.cpp's server ends at its second answer, its loop is absent."""
+    monkeypatch.setattr(
+        engines,
+        "ours",
+        lambda bundles, threads, stop: [
+            scripted(
+                "ours",
+                Row("coordgen b plain", "plain", "coordgen", "b", False),
+                Row("coordgen b auto", "auto", "coordgen", "b", True),
+            )
+        ],
+    )
+    monkeypatch.setattr(
+        engines,
+        "llama_cpp",
+        lambda files, threads, stop, programs, logs: [
+            Engine(
+                [Row("llama.cpp loop Q4_1 plain", "plain", "llama.cpp", "Q4_1", False)],
+                open_absent,
+                {},
+            ),
+            scripted(
+                "server",
+                Row("llama.cpp Q4_1 plain", "plain", "llama.cpp", "Q4_1", False),
+                fails_at=1,
+                how="exit",
+            ),
+        ],
+    )
+    monkeypatch.setattr(
+        engines,
+        "genai_folders",
+        lambda folders, threads, stop: [
+            scripted(
+                "genai",
+                Row("GenAI int4 plain", "plain", "GenAI", "int4", False),
+                Row("GenAI int4 n-gram", "n-gram", "GenAI", "int4", True),
+                tokens=[*range(5), *[8] * 30],
+                about="scripted 1.0",
+            )
+        ],
+    )
+    monkeypatch.setattr(real, "chat_template", lambda gguf: lambda messages: messages[0]["content"])
+
+
+@pytest.fixture
+def arguments(
+    fakes: None,
+    bundle_of: Callable[[str, str], Path],
+    conversations: Path,
+    tmp_path: Path,
+) -> list[str]:
+    """Those of a quick run with fakes; the tokenizer is a bundle's, and the GGUF file no one's."""
+    (tmp_path / "m.Q4_1.gguf").write_bytes(b"weights")
+    return [
+        str(tmp_path / "m.Q4_1.gguf"),
+        str(bundle_of("embedded", "fp32")),
+        *("--prompts", str(conversations), "--work", str(tmp_path / "work"), "--peers"),
+        *("--threads", "1", "--rounds", "2", "--max-new-tokens", "24", "--read", "3", "8"),
+        *("--json", str(tmp_path / "figures.json")),
+    ]
+
+
+def test_what_fails_is_named_and_the_others_are_reported(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert real.main(arguments) == 1
+    document = json.loads((tmp_path / "figures.json").read_text())
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
+    (run,) = document["runs"]
+    rows = {row["name"]: row for row in run["rows"]}
+    assert list(rows) == [
+        "coordgen b plain",
+        "coordgen b auto",
+        "GenAI int4 plain",
+        "GenAI int4 n-gram",
+    ]
+    assert "pip install --group peers" in run["failures"]["llama.cpp loop Q4_1 plain"]
+    assert "out of luck" in run["failures"]["llama.cpp Q4_1 plain"]
+    assert rows["coordgen b auto"]["rates"]["decode"][ALL] == pytest.approx([46, 46, 46])
+    assert (
+        rows["coordgen b auto"]["num_unlike_plain"] == rows["coordgen b auto"]["num_looping"] == 0
+    )
+    assert rows["GenAI int4 n-gram"]["num_looping"] == 2
+    assert rows["GenAI int4 n-gram"]["rates_without_loops"]["decode"][ALL] is None
+    compared = {(one["kind"], one["name"], one["other"]): one for one in run["comparisons"]}
+    assert list(compared) == [
+        ("own plain", "coordgen b auto", "coordgen b plain"),
+        ("own plain", "GenAI int4 n-gram", "GenAI int4 plain"),
+        ("plain", "coordgen b plain", "GenAI int4 plain"),
+        ("drafting", "coordgen b auto", "GenAI int4 n-gram"),
+        ("best", "coordgen b auto", "GenAI int4 n-gram"),
+    ]
+    ratios = compared["own plain", "coordgen b auto", "coordgen b plain"]["ratios"]
+    assert ratios["decode"][ALL] == pytest.approx([2, 2, 2])
+    said = capsys.readouterr().out
+    assert "failed: llama.cpp Q4_1 plain: its process ended with 3: out of luck" in said
+    assert "decoding, tokens/s, 1 thread" in said
+    assert names_below(said, "in short, all tasks, 1 thread") == [*rows]
+    plain = [name for name, row in rows.items() if not row["drafts"]]
+    assert names_below(said, "prompt speed, tokens/s, 1 thread") == plain
+    assert {row["name"]: row["rates"] for row in run["reading"]} == {
+        name: {"3 tokens": [6, 6, 6], "8 tokens": [16, 16, 16]} for name in plain
+    }
+    assert said.count("Peer: ") == said.count("Peer: scripted 1.0\n") == 1
+
+
+def names_below(said: str, title: str) -> list[str]:
+    """First cells of the table below a title."""
+    table = said.partition(f"{title}\n\n")[2].partition("\n\n")[0]
+    return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+
+
+def test_llama_cpp_is_told_once_where_it_is_not_built(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nowhere = tmp_path / "nowhere"
+    only = ["--peers", "llama.cpp", "--llama-cpp", str(nowhere), "--rows", "^coordgen"]
+    assert real.main([*arguments, *only]) == 1
+    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
+    why = f"there is no {nowhere}/llama-server: `make peers` builds it"
+    assert run["failures"] == {"llama.cpp": why}
+    assert f"failed: llama.cpp: {why}" in capsys.readouterr().out
+
+
+def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        Row("ours plain", "plain", "coordgen", "b", False),
+        Row("ours auto", "auto", "coordgen", "b", True),
+        Row("x plain", "plain", "GenAI", "int4", False),
+        Row("x slow", "n-gram", "GenAI", "int4", True),
+        Row("x quick", "n-gram 2", "GenAI", "int4", True),
+    ]
+    seconds = {"ours plain": 1.0, "ours auto": 0.5, "x plain": 1.0, "x slow": 3.0, "x quick": 0.8}
+    contest = Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
+    run = Run(1, rows, {name: {} for name in seconds}, contest, {})
+    show(run_document(run, prompts_of(rag=[5])), 1)
+    in_short, _, rest = capsys.readouterr().out.partition(
+        "reading the prompt, tokens/s, 1 thread\n"
+    )
+    assert [name for name in seconds if f"| {name}" in in_short] == [
+        *("ours plain", "ours auto", "x plain", "x quick")
+    ]
+    assert "| x slow" in rest
+
+
+def test_rows_without_loops_are_timed_on_the_same_prompts(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [
+        Row("ours", "auto", "coordgen", "b", True),
+        Row("x", "n-gram", "GenAI", "int4", True),
+    ]
+    loop, other = [7] * 24, list(range(24))
+    said = {"ours": (loop, other, other), "x": (other, loop, other)}
+    contest = Contest(
+        {
+            name: {"rag": [answers(s, tokens=of) for s, of in zip((1, 10, 2), texts, strict=True)]}
+            for name, texts in said.items()
+        }
+    )
+    run = run_document(Run(1, rows, {"ours": {}, "x": {}}, contest, {}), prompts_of(rag=[5, 6, 7]))
+    left = [row["rates_without_loops"]["decode"][ALL].median for row in run["rows"]]
+    assert left == [pytest.approx(23 / 2)] * 2
+    assert [row["num_looping"] for row in run["rows"]] == [1, 1]
+    assert {one["num_looping"] for one in run["comparisons"]} == {2}
+    show(run, 3)
+    assert "the 1 of 3 prompts on which no answer loops" in capsys.readouterr().out
+
+
+def test_one_round_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [Row("ours", "plain", "coordgen", "b", False), Row("x", "plain", "GenAI", "int4", False)]
+    for seconds, has_ranges in (((1.0,), False), ((1.0, 2.0), True)):
+        contest = Contest({row.name: {"rag": [answers(*seconds)]} for row in rows})
+        show(run_document(Run(1, rows, {"ours": {}, "x": {}}, contest, {}), prompts_of(rag=[5])), 1)
+        assert ("lowest..highest" in capsys.readouterr().out) is has_ranges
+
+
+def test_the_best_of_an_engine_may_be_without_drafts() -> None:
+    rows = [
+        Row("x plain", "plain", "GenAI", "int4", False),
+        Row("x drafting", "n-gram", "GenAI", "int4", True),
+        Row("y drafting", "n-gram", "GenAI", "fp32", True),
+        Row("ours", "auto", "coordgen", "b", True),
+    ]
+    seconds = {"x plain": 1.0, "x drafting": 2.0, "y drafting": 4.0, "ours": 1.0}
+    contest = Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
+    run = Run(1, rows, {name: {} for name in seconds}, contest, {})
+    compared = [
+        (one["kind"], one["other"], one["ratios"]["decode"][ALL].median)
+        for one in run_document(run, prompts_of(rag=[9]))["comparisons"]
+        if one["name"] == "ours"
+    ]
+    assert compared == [
+        ("drafting", "x drafting", pytest.approx(2)),
+        ("drafting", "y drafting", pytest.approx(4)),
+        ("best", "x plain", pytest.approx(1)),
+        ("best", "y drafting", pytest.approx(4)),
+    ]
+
+
+def test_rows_can_be_chosen(arguments: list[str], tmp_path: Path) -> None:
+    assert real.main([*arguments, "--rows", "^GenAI .* plain"]) == 0
+    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
+    assert [row["name"] for row in run["rows"]] == ["GenAI int4 plain"]
+    assert run["comparisons"] == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--rounds", "0"], "--rounds is 0, but must be at least 1"),
+        (["--rows", "("], "is no regular expression"),
+        (["--prompts", "nowhere"], "nowhere holds none of"),
+        (["--max-prompt-tokens", "1"], "no prompt is left"),
+        (["--read", "9999"], "hold no pieces of 9999: give shorter --read"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    wrong: list[str], said: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert real.main([*arguments, *wrong]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_prompts_are_only_read_where_that_is_asked_for(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    assert real.main([*arguments, "--rows", "^coordgen", "--read"]) == 0
+    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
+    assert run["reading"] == []
+
+
+def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from gguf_files import write_gguf
+
+    file = write_gguf(tmp_path / "m.Q8_0.gguf", CHECKPOINTS["embedded-draft"], "Q8_0")
+    ran: list[object] = []
+
+    def with_ours(bundles: list[Path], *_: object) -> list[Engine]:
+        ran.extend(bundles)
+        return [scripted("ours", Row("coordgen Q8_0 plain", "plain", "coordgen", "Q8_0", False))]
+
+    monkeypatch.setattr(engines, "ours", with_ours)
+    monkeypatch.setattr(engines, "llama_cpp", lambda files, *_: ran.append(files) or [])
+    monkeypatch.setattr(engines, "llama_cpp_benches", lambda *_: [])
+    monkeypatch.setattr(engines, "genai_folders", lambda *_: [])
+    monkeypatch.setattr(llama_build, "program", lambda programs, name: programs / name)
+    assert real.main([str(file), *arguments[2:], "--peers", "llama.cpp"]) == 0
+    assert ran[:2] == [file, {"Q8_0": file}]
+
+
+def test_bundles_of_different_models_are_refused(
+    arguments: list[str],
+    bundle_of: Callable[[str, str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = str(bundle_of("stories260K", "fp32"))
+    assert real.main([arguments[0], other, *arguments[1:]]) == 2
+    assert "different tokenizers" in capsys.readouterr().err
+
+
+def test_the_real_engines_have_rows_of_their_own() -> None:
+    files = {"Q4_1": Path("a.gguf"), "Q4_0": Path("b.gguf")}
+    folders = {"int4": Path("i"), "fp32": Path("f")}
+    every = [
+        *engines.ours([Path("kept"), Path("m.Q4_0.gguf")], 1, False),
+        *engines.llama_cpp(files, 1, False, Path("programs"), Path("logs")),
+        *engines.llama_cpp_benches(files, 1, Path("programs")),
+        *engines.genai_folders(folders, 1, False),
+    ]
+    names = [row.name for engine in every for row in engine.rows]
+    assert len(names) == len({*names}) == 4 + 20 + 8
+    assert {"coordgen kept plain", "coordgen Q4_0 auto"} < {*names}
+    assert {
+        row.weights for engine in every for row in engine.rows if row.engine == "llama.cpp"
+    } == {
+        "Q4_1",
+        "Q4_0",
+    }

@@ -1,0 +1,157 @@
+"""The bench of switching, and what it rests on: equal outputs, and memory that stays flat."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from checkpoints import CHECKPOINTS, exported
+from command_line import coordgen
+from coordgen_rs._core import BlockCost
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.convert import export_checkpoint
+from coordgen_rs.errors import MemoryBudgetError, OptionError
+from coordgen_rs.lab.bench.measuring.answers import NotLosslessError
+from coordgen_rs.lab.bench.measuring.settings import Settings
+from coordgen_rs.lab.bench.measuring.switching import STRATEGIES, bench_switching
+from coordgen_rs.lab.bench.measuring.workbench import Workbench
+from coordgen_rs.runtime.ort_session import guessed_costs
+from mixtures import write_mixture
+from switch_memory import resident_after
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """The embedded model in three blocks."""
+    out = tmp_path_factory.mktemp("switch") / "bundle"
+    export_checkpoint(CHECKPOINTS["embedded"], out, blocks=3, context=512, prefill_rows=64)
+    return Bundle.open(out)
+
+
+@pytest.fixture(scope="module")
+def costs(bundle):
+    return guessed_costs(bundle.manifest)
+
+
+def test_every_strategy_is_measured_and_says_the_same(bundle, costs):
+    bench = bench_switching(bundle.path, costs, prompt_len=200, rounds=2, load_delay_s=0.02)
+    document = bench.to_json()
+    assert list(document["strategies"]) == list(STRATEGIES)
+    assert (
+        len({tuple(one.answered.tokens) for given in bench.answers.values() for one in given}) == 1
+    )
+    for name, figures in document["strategies"].items():
+        longest_s = max(one.answered.total_s for one in bench.answers[name])
+        assert 0 < figures["first_token_us"] < 1e6 * longest_s
+        assert figures["overlap_us"] <= figures["load_us"]
+        assert figures["load_us"] >= 3 * 20_000, name  # three blocks, each with its delay
+        assert figures["planned"]["makespan_us"] > 0
+    assert document["strategies"]["sync"]["exposed_of_sync"] == 1
+    assert document["strategies"]["sync"]["overlap_us"] == 0
+
+
+def test_other_tokens_are_an_error(bundle, costs, monkeypatch):
+    from coordgen_rs.lab.bench.measuring import switching as switch
+
+    real, given = switch._answer, []
+
+    def other(*arguments):
+        given.append(real(*arguments))
+        if len(given) > 1:
+            given[-1].answered.tokens.clear()
+        return given[-1]
+
+    monkeypatch.setattr(switch, "_answer", other)
+    with pytest.raises(NotLosslessError, match="async gave other tokens"):
+        bench_switching(bundle.path, costs, prompt_len=70, strategies=["async"], rounds=1)
+
+
+def test_wrong_options_are_named(bundle, costs):
+    with pytest.raises(OptionError, match="prompt_len is 1,"):
+        bench_switching(bundle.path, costs, prompt_len=1)
+    with pytest.raises(OptionError, match="rounds is 0"):
+        bench_switching(bundle.path, costs, prompt_len=70, rounds=0)
+    with pytest.raises(OptionError, match="guess"):
+        bench_switching(bundle.path, costs, prompt_len=70, strategies=["guess"])
+    with pytest.raises(MemoryBudgetError):
+        bench_switching(bundle.path, costs, prompt_len=70, memory_budget=1)
+
+
+def test_a_budget_of_a_mixture_is_for_graphs_and_experts(tmp_path):
+    checkpoint = write_mixture(tmp_path / "checkpoint", "qwen3_moe")
+    mixture = exported(checkpoint, tmp_path / "bundle", blocks=2, prefill_rows=32, context=128)
+    costs = guessed_costs(mixture.manifest)
+    graphs = sum(cost.decode_bytes for cost in costs)
+    layers = [region.num_bytes for region in mixture.manifest.experts.layers]
+    asked = {"prompt_len": 40, "strategies": ["sync", "just_in_time"], "rounds": 1}
+    for held, rest in ((max(layers), 0), (sum(layers), 1 << 20)):
+        budget = graphs + held + rest
+        bench = bench_switching(mixture.path, costs, memory_budget=budget, **asked)
+        assert bench.memory_budget == graphs + rest
+        stats = [one.answered.stats for given in bench.answers.values() for one in given]
+        assert all(0 < it.experts.held_bytes <= held for it in stats)
+    least = max(cost.decode_bytes for cost in costs) + max(layers)
+    with pytest.raises(MemoryBudgetError, match=f"{least} bytes are the least"):
+        bench_switching(mixture.path, costs, memory_budget=least - 1, **asked)
+
+
+def test_a_guess_counts_the_experts_that_a_row_computes_with(tmp_path):
+    checkpoint = write_mixture(tmp_path / "checkpoint", "qwen3_moe")
+    manifest = exported(checkpoint, tmp_path / "bundle", blocks=2).manifest
+    for block, cost in zip(manifest.blocks, guessed_costs(manifest), strict=True):
+        held, experts = manifest.files[block.weights].num_bytes, manifest.experts
+        layers = [it for it in experts.layers if it.layer in block.layers]
+        read = sum(it.num_bytes for it in layers) * experts.chosen // experts.num
+        assert cost.decode_bytes == held
+        assert cost.decode_compute_us == round((held + read) / 1e5 * manifest.decode_rows)
+        dense = BlockCost.guessed(held, manifest.prefill_rows, manifest.decode_rows)
+        assert (cost.decode_load_us, cost.prefill_load_us) == (dense.decode_load_us,) * 2
+
+
+def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):
+    command = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
+    profile = tmp_path / "profile.json"
+    assert coordgen("profile", bundle.path, "--repeats", "1", "--out", profile).returncode == 0
+    slowed = ("--load-delay", 0.02)  # so slow that somebody waits, however busy the machine is
+    chosen = ("--profile", profile, "--strategies", "sync,just_in_time", *slowed, "--json", "-")
+    done = coordgen(*command, *chosen)
+    assert done.returncode == 0, done
+    rows = json.loads(done.stdout)["sections"]["switching"]["rows"]
+    assert [row["strategy"] for row in rows] == ["sync", "just_in_time"]
+    assert rows[0]["of_sync"] == 1
+
+
+def test_memory_stays_flat_over_requests_in_both_directions(bundle):
+    early, *_, late = resident_after([10, 40], bundle.path)
+    assert late <= 1.1 * early
+
+
+def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
+    options = ("--sections", "methods", "--methods", "sam", "--repeats", 1, "--max-new-tokens", 4)
+    command = ("bench", bundle.path, prompts, *options, "--json", "-")
+    slowed = ("--load-delay", 0.001)
+    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
+    refused = coordgen(*command, *slowed)
+    assert refused.returncode == 2
+    assert "--load-delay is only for targets that are streamed" in refused.stderr
+    pinned = coordgen(*command, *slowed, "--memory-budget", budget, "--pin-loads")
+    if pinned.returncode == 2 and "core" in pinned.stderr:
+        pytest.skip("threads cannot be pinned here")
+    assert pinned.returncode == 0, pinned
+    options = json.loads(pinned.stdout)["condition"]["options"]
+    assert options["load_delay_s"] == 0.001
+    assert options["pin_loads"]
+
+
+def test_loads_are_slowed_at_every_opening(bundle, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
+    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
+    settings = Settings(bundle.path, prompts, max_new_tokens=4, load_delay_s=0.05)
+    for opening in range(2):  # the steps are timed at the first one alone
+        streamed = Workbench.open(replace(settings, memory_budget=budget)).session
+        assert streamed.switcher.is_streaming, opening
+        assert all(cost.decode_load_us >= 50_000 for cost in streamed.switcher.costs), opening
+        streamed.close()

@@ -1,0 +1,120 @@
+"""What is loaded when: a program pays for what it uses."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+APART = ("cli", "convert", "formats", "server", "runtime.qnn", "tools")
+"""Parts that no request on CPU needs."""
+
+ANSWER = """
+from coordgen_rs import Model
+with Model.open(sys.argv[1]) as model:
+    assert model.generate("Hello", max_new_tokens=2).token_ids
+"""
+
+
+def loaded_by(code, *arguments):
+    """Names of our modules that `code` loads, and of NumPy's and ONNX Runtime's."""
+    listing = """
+packages = ("coordgen_rs", "numpy", "onnxruntime")
+print(*(name for name in sys.modules if name.split(".")[0] in packages))
+"""
+    command = [sys.executable, "-c", f"import sys\n{code}{listing}", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
+    return set(done.stdout.split())
+
+
+def of_parts(modules, parts):
+    prefixes = tuple(f"coordgen_rs.{part}" for part in parts)
+    return {module for module in modules if module.startswith(prefixes)}
+
+
+def test_importing_the_package_loads_nothing_else():
+    modules = loaded_by("import coordgen_rs")
+    assert modules == {"coordgen_rs"}
+
+
+def test_the_loop_loads_no_runtime():
+    modules = loaded_by("from coordgen_rs import generate")
+    assert not of_parts(modules, APART)
+    assert "onnxruntime" not in modules
+
+
+@pytest.mark.parametrize("code", ["from coordgen_rs import *", ANSWER], ids=["names", "answer"])
+def test_an_answer_on_cpu_loads_neither_bench_export_cli_nor_qnn(bundle_of, code):
+    loaded = of_parts(loaded_by(code, bundle_of("embedded", "fp32")), APART)
+    energy = of_parts(loaded, ["lab.energy"]) | {"coordgen_rs.lab"}  # one of the names is there
+    assert loaded <= (energy if "*" in code else set())
+
+
+def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundle_of):
+    modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
+    assert not of_parts(
+        modules,
+        (
+            *("store.history", "opening.profile", "opening.source"),
+            *("drafting.draft_model", "drafting.warm_up"),
+        ),
+    )
+
+
+def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
+    modules = loaded_by("from coordgen_rs.cli.entry import main\nmain()", "--version")
+    assert "coordgen_rs.cli.main" in modules
+    assert not of_parts(modules, ("cli.commands", "cli.options", "tools"))
+    assert not modules & {"numpy", "onnxruntime"}
+
+
+def test_every_exported_name_is_there():
+    code = "import coordgen_rs\nfor name in coordgen_rs.__all__: getattr(coordgen_rs, name)\n"
+    assert loaded_by(code + "assert set(coordgen_rs.__all__) <= set(dir(coordgen_rs))\n")
+
+
+def test_the_version_is_that_of_the_package_and_errors_are_of_the_module_that_exports_them():
+    code = """
+import importlib.metadata, pickle
+import coordgen_rs
+from coordgen_rs import errors
+assert coordgen_rs.__version__ == importlib.metadata.version("coordgen-rs")
+for name in errors.__all__:
+    assert getattr(errors, name).__module__ == "coordgen_rs.errors"
+assert type(pickle.loads(pickle.dumps(errors.OptionError("no")))) is errors.OptionError
+"""
+    assert loaded_by(code)
+
+
+def test_annotations_of_the_api_are_names_of_the_api():
+    code = """
+import coordgen_rs, inspect, typing
+names = {name: getattr(coordgen_rs, name) for name in coordgen_rs.__all__}
+hints = []
+for value in names.values():
+    methods = vars(value).values() if inspect.isclass(value) else ()
+    for function in filter(inspect.isfunction, (value, *methods)):
+        hints.append(typing.get_type_hints(function, localns=names))
+assert len(hints) > len(names), "functions and methods whose annotations were evaluated"
+"""
+    assert "coordgen_rs.model" in loaded_by(code)
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [(ANSWER, ["coordgen_rs"]), ("import coordgen_rs.loading.provider", [])],
+    ids=["answer", "first import"],
+)
+def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(
+    tmp_path, bundle_of, code, written
+):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    bundle = bundle_of("embedded-draft", "fp32")
+    silencers = ("CI", "GITHUB_ACTIONS", "TF_BUILD", "ORT_DISABLE_TELEMETRY")
+    environment = {name: value for name, value in os.environ.items() if name not in silencers}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache)}
+    command = [sys.executable, "-c", f"import sys\n{code}", str(bundle)]
+    subprocess.run(command, env=environment, timeout=600, check=True)
+    assert [path.name for path in cache.iterdir()] == written
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
