@@ -10,7 +10,7 @@ A conversion is made under a name of its maker's own, and becomes KEY when it is
 its bundle holds `source.json`, shared with others; who removes it holds that alone. It is a file,
 and not KEY, since network file systems lock no directories. Where there are no locks at all, no
 complete conversion is ever removed.
-What goes into a conversion, and when one is made, is in `opening/conversion.py`.
+What goes into a conversion, and when one is made, is in `loading/conversion.py`.
 """
 
 import hashlib
