@@ -9,10 +9,8 @@ from contextlib import suppress
 import pytest
 
 from coordgen_rs.errors import CallOrderError
-from coordgen_rs.store.threads import one_thread
-from coordgen_rs.store.threads.bell import Bell
-from coordgen_rs.store.threads.one_thread import NoThreadError, OneThread
-from coordgen_rs.store.threads.tasks import Task, Tasks
+from coordgen_rs.store import background
+from coordgen_rs.store.background import BackgroundThread, Condition, NoThreadError, Task, TaskQueue
 from interrupts import Tracer
 
 
@@ -26,8 +24,8 @@ def test_of_many_who_begin_it_one_thread_works_at_a_time():
             jobs.pop()
         at_work.pop()
 
-    thread = OneThread(work, lambda: bool(jobs), Bell())
-    begin = [threading.Thread(target=thread.begin) for _ in range(20)]
+    thread = BackgroundThread(work, lambda: bool(jobs), Condition())
+    begin = [threading.Thread(target=thread.start) for _ in range(20)]
     for it in begin:
         it.start()
     for it in begin:
@@ -47,8 +45,8 @@ def test_what_is_brought_as_the_thread_ends_is_done():
         waiting.extend(left[:1])  # seen by nobody who begins: this thread is still at work
         del left[:1]
 
-    thread = OneThread(work, lambda: bool(waiting), Bell())
-    thread.begin()
+    thread = BackgroundThread(work, lambda: bool(waiting), Condition())
+    thread.start()
     thread.join()
     assert done == ["first", "second"]
 
@@ -57,10 +55,10 @@ def test_where_the_system_gives_no_thread_tasks_are_done_at_once(monkeypatch):
     def refused(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(one_thread, "start_new_thread", refused)
+    monkeypatch.setattr(background, "start_new_thread", refused)
     with pytest.raises(NoThreadError):
-        OneThread(lambda: None, lambda: True, Bell()).begin()
-    tasks, done = Tasks(), []
+        BackgroundThread(lambda: None, lambda: True, Condition()).start()
+    tasks, done = TaskQueue(), []
     tasks.add(lambda: done.append(threading.get_ident()))
     tasks.join()
     assert done == [threading.get_ident()]
@@ -68,7 +66,7 @@ def test_where_the_system_gives_no_thread_tasks_are_done_at_once(monkeypatch):
 
 def test_what_a_task_raises_is_raised_by_who_asks_for_its_result():
     told, task = threading.Event(), Task(lambda: 1 // 0, lambda: None)
-    tasks = Tasks()
+    tasks = TaskQueue()
     tasks.add(task.run)
     tasks.add(told.set)
     tasks.join()
@@ -83,10 +81,10 @@ def test_an_interrupt_anywhere_in_bringing_a_task_loses_none_and_leaves_no_threa
         tasks.join()
 
     with Tracer() as tracer:
-        bring(Tasks(), [])
+        bring(TaskQueue(), [])
     assert len(tracer.points) > 5
     for point in tracer.points:
-        tasks, done, tracer = Tasks(), [], Tracer(point)
+        tasks, done, tracer = TaskQueue(), [], Tracer(point)
         with suppress(KeyboardInterrupt), tracer:  # not every point is met again
             bring(tasks, done)
         bring(tasks, again := [])
@@ -104,7 +102,7 @@ def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):
 
     told = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    tasks, task, done = Tasks(), Task(panics, lambda: None), []
+    tasks, task, done = TaskQueue(), Task(panics, lambda: None), []
     tasks.add(task.run)
     tasks.add(panics)
     tasks.add(lambda: done.append(True))
@@ -116,7 +114,7 @@ def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):
 
 
 def test_a_task_cannot_wait_for_the_thread_that_does_it():
-    tasks = Tasks()
+    tasks = TaskQueue()
     task = Task(tasks.join, lambda: None)
     tasks.add(task.run)
     tasks.join()
@@ -125,13 +123,13 @@ def test_a_task_cannot_wait_for_the_thread_that_does_it():
 
 
 def test_a_task_that_an_ending_thread_takes_is_done_once(monkeypatch):
-    done, tasks = [], Tasks()
+    done, tasks = [], TaskQueue()
 
     def refused(run, _):
         run()  # the thread that was there has looked again
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(one_thread, "start_new_thread", refused)
+    monkeypatch.setattr(background, "start_new_thread", refused)
     tasks.add(lambda: done.append("one"))
     tasks.add(lambda: done.append("other"))
     tasks.join()
@@ -140,8 +138,8 @@ def test_a_task_that_an_ending_thread_takes_is_done_once(monkeypatch):
 
 FORKS = """
 import os, sys, threading
-from coordgen_rs.store.threads.tasks import Tasks
-begun, may_end, tasks = threading.Event(), threading.Event(), Tasks()
+from coordgen_rs.store.background import TaskQueue
+begun, may_end, tasks = threading.Event(), threading.Event(), TaskQueue()
 tasks.add(lambda: (begun.set(), may_end.wait()))
 begun.wait()
 child = os.fork()

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from coordgen_rs.errors import OptionError, PrefixStoreWarning
 from coordgen_rs.store import files as files_module
+from coordgen_rs.store.background import NoThreadError
 from coordgen_rs.store.files import whole_file
 from coordgen_rs.store.prefixes import block_file
 from coordgen_rs.store.prefixes import directory as directory_module
@@ -34,7 +35,6 @@ from coordgen_rs.store.prefixes.layout import Layout
 from coordgen_rs.store.prefixes.lent import Room
 from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
-from coordgen_rs.store.threads.one_thread import NoThreadError
 from killed import small_disk
 from stored_prefixes import TARGET, LateWriter, ReadSession, check, files, found, stored
 

@@ -5,15 +5,15 @@ from contextlib import contextmanager
 
 import pytest
 
+from coordgen_rs.store import background
+from coordgen_rs.store.background import Lease
 from coordgen_rs.store.prefixes.writer import Writer
-from coordgen_rs.store.threads import one_thread
-from coordgen_rs.store.threads.owner import Owner
 
 
 @contextmanager
 def request(writer):
     """While the block runs, a request does."""
-    owner = Owner()
+    owner = Lease()
     writer.wait_beside(owner)
     yield
     owner.is_over = True
@@ -92,7 +92,7 @@ def test_where_the_system_gives_no_thread_nothing_is_waited_for(monkeypatch):
 
     writer, done = Writer(), []
     with monkeypatch.context() as patched:
-        patched.setattr(one_thread, "start_new_thread", refused)
+        patched.setattr(background, "start_new_thread", refused)
         with pytest.raises(RuntimeError):
             writer.add(lambda: done.append(1))
     writer.flush()

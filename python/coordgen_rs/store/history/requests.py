@@ -29,6 +29,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
+from coordgen_rs.store.background import Lease, Task, TaskQueue
 from coordgen_rs.store.history.indexes import index_key, index_name, remove_unfinished
 from coordgen_rs.store.history.layers import CorpusLayer, FleetLayer
 from coordgen_rs.store.history.store import (
@@ -38,8 +39,6 @@ from coordgen_rs.store.history.store import (
     StoredRequest,
     told_evictions,
 )
-from coordgen_rs.store.threads.owner import Owner
-from coordgen_rs.store.threads.tasks import Task, Tasks
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536
@@ -114,9 +113,9 @@ class History(NotCopied):
         self._fingerprint = arguments.text("fingerprint", fingerprint) or "unknown"
         self._opened = OpenedHere()
         self._lock = threading.RLock()
-        self._background = Tasks()
-        self._storing, self._to_write = Tasks(), list[HistoryStore]()
-        self._merger = Owner(is_over=True)  # until it has looked for the last time
+        self._background = TaskQueue()
+        self._storing, self._to_write = TaskQueue(), list[HistoryStore]()
+        self._merger = Lease(is_over=True)  # until it has looked for the last time
         self._has_warned = self._is_warming = self._is_closing = False
         self._epoch, self._seen = "", 0
         if max_tokens is not None:
@@ -391,11 +390,11 @@ class History(NotCopied):
     def _start_merging(self, store: HistoryStore) -> None:
         with self._lock:
             if self._merger.is_over and not store.read_only:
-                merger = Owner()
+                merger = Lease()
                 self._background.add(partial(self._merge, store.path.parent, merger))
                 self._merger = merger
 
-    def _merge(self, directory: Path, merger: Owner) -> None:
+    def _merge(self, directory: Path, merger: Lease) -> None:
         try:
             with self._going_on("indexed"):
                 store = HistoryStore(directory, fingerprint=self._fingerprint)
@@ -407,7 +406,7 @@ class History(NotCopied):
         finally:
             merger.is_over = True
 
-    def _rebuild(self, store: HistoryStore, epoch: str, merger: Owner | None = None) -> bool:
+    def _rebuild(self, store: HistoryStore, epoch: str, merger: Lease | None = None) -> bool:
         """Build an index of the whole database, and draft from it.
 
         Args:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.errors.process import NotCopied
+from coordgen_rs.store.background import Lease
 from coordgen_rs.store.prefixes.prefix import (
     KeepsPrefixes,
     KeepsTokens,
@@ -18,7 +19,6 @@ from coordgen_rs.store.prefixes.prefix import (
     StoresPrefixes,
 )
 from coordgen_rs.store.prefixes.store import PrefixStore
-from coordgen_rs.store.threads.owner import Owner
 
 LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""
@@ -122,7 +122,7 @@ class PrefixPool(NotCopied):
             session.restore_prefix(found, len(found.token_ids))
         return num_known
 
-    def wait_beside(self, request: Owner) -> None:
+    def wait_beside(self, request: Lease) -> None:
         """What is kept on disk is written when no request runs: wait until this one is over."""
         if self.store is not None:
             self.store.wait_beside(request)

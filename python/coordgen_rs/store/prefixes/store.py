@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
 from coordgen_rs.errors.process import NotCopied, OpenedHere
+from coordgen_rs.store.background import Lease, NoThreadError
 from coordgen_rs.store.prefixes import block_file
 from coordgen_rs.store.prefixes.block_file import (
     BLOCK_SUFFIX,
@@ -39,8 +40,6 @@ from coordgen_rs.store.prefixes.lent import LentBlocks, Room
 from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
 from coordgen_rs.store.prefixes.writer import Writer
-from coordgen_rs.store.threads.one_thread import NoThreadError
-from coordgen_rs.store.threads.owner import Owner
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -316,7 +315,7 @@ class PrefixStore(NotCopied):
             self._told.add(message)
             warnings.warn(PrefixStoreWarning(f"{message}; answers go on without it"), stacklevel=2)
 
-    def wait_beside(self, request: Owner) -> None:
+    def wait_beside(self, request: Lease) -> None:
         """Until a request is over, nothing is written, but for what has waited long."""
         if not self._opened.is_forked:
             self._writer.wait_beside(request)

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from coordgen_rs.store.threads.bell import Bell
-from coordgen_rs.store.threads.one_thread import NoThreadError, OneThread
-from coordgen_rs.store.threads.owner import Owner
+from coordgen_rs.store.background import BackgroundThread, Condition, Lease, NoThreadError
 
 _MOST_WAIT_S = 10.0
 """What waits holds memory, and is lost with its process."""
@@ -36,10 +34,12 @@ class Writer:
     ) -> None:
         self._most_wait_s, self._clock = most_wait_s, clock
         self._jobs = deque[_Job]()
-        self._bell = Bell()
-        self._requests = deque[Owner]()  # those that run; who is over is none of them
-        self._hurries = deque[Owner]()  # those that wait for the work
-        self._thread = OneThread(self._work, lambda: bool(self._jobs), self._bell, self.flush)
+        self._changed = Condition()
+        self._requests = deque[Lease]()  # those that run; who is over is none of them
+        self._hurries = deque[Lease]()  # those that wait for the work
+        self._thread = BackgroundThread(
+            self._work, lambda: bool(self._jobs), self._changed, self.flush
+        )
 
     def add(self, job: Callable[[], None]) -> None:
         """Have work done.
@@ -50,25 +50,25 @@ class Writer:
         added = _Job(job, self._clock() + self._most_wait_s)
         self._jobs.append(added)
         try:
-            self._thread.begin()
+            self._thread.start()
         except NoThreadError:
             with suppress(ValueError):  # a thread that was about to end has done it
                 self._jobs.remove(added)
                 raise
-        self._bell.ring()
+        self._changed.notify_all()
 
-    def wait_beside(self, request: Owner) -> None:
+    def wait_beside(self, request: Lease) -> None:
         """Have work wait until a request is over."""
         _forget(self._requests)
         self._requests.append(request)
 
     def look_again(self) -> None:
         """Go on, if no request runs any more."""
-        self._bell.ring()
+        self._changed.notify_all()
 
     def wait_for_quiet(self) -> None:
         """Wait until no request runs, within work that has parts: between these."""
-        self._bell.wait_for(lambda: None if self._waits() else True)
+        self._changed.wait_for(lambda: None if self._waits() else True)
 
     def _waits(self) -> bool:
         """Whether the work that is next is to wait; asked by the thread."""
@@ -77,11 +77,11 @@ class Writer:
 
     def flush(self) -> None:
         """Wait until all is done."""
-        mine = Owner()
+        mine = Lease()
         try:
             self._hurries.append(mine)
-            self._thread.begin()  # who added it may have been interrupted
-            self._bell.ring()
+            self._thread.start()  # who added it may have been interrupted
+            self._changed.notify_all()
             self._thread.wait_for(lambda: not self._jobs)
         finally:
             mine.is_over = True
@@ -105,20 +105,20 @@ class Writer:
                 with suppress(ValueError):  # where the system gave no thread
                     self._jobs.remove(job)
                 del job  # what it holds is not held while nothing is to do
-                self._bell.ring()
+                self._changed.notify_all()
 
 
-def _are_there(owners: deque[Owner]) -> bool:
+def _are_there(leases: deque[Lease]) -> bool:
     """Whether one of them is not over."""
-    return any(not it.is_over for it in owners.copy())
+    return any(not it.is_over for it in leases.copy())
 
 
-def _forget(owners: deque[Owner]) -> None:
+def _forget(leases: deque[Lease]) -> None:
     """Forget those that are over."""
-    for owner in owners.copy():
-        if owner.is_over:
+    for lease in leases.copy():
+        if lease.is_over:
             with suppress(ValueError):  # another thread was first
-                owners.remove(owner)
+                leases.remove(lease)
 
 
 class _Job(NamedTuple):
