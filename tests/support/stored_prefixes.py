@@ -1,9 +1,8 @@
 """Sessions and stores of prefixes for tests: what a token's keys and values must be is known."""
 
-from collections import deque
-
 import numpy as np
 
+from coordgen_rs.store.background import Lease, TaskQueue
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
@@ -74,23 +73,11 @@ class ReadSession:
         self.layers = computed(self.held)
 
 
-class LateWriter:
-    """Writes nothing until it is told to."""
-
-    def __init__(self):
-        self.jobs = deque()
-
-    def add(self, job):
-        self.jobs.append(job)
-
-    def wait_for_quiet(self):
-        """It is told when to write."""
-
-    def flush(self):
-        while self.jobs:
-            self.jobs.popleft()()
-
-    close = flush
+def held_up():
+    """A queue of tasks that are done no sooner than somebody waits for them."""
+    tasks = TaskQueue(most_wait_s=1e9)
+    tasks.wait_beside(Lease())
+    return tasks
 
 
 def stored(path, token_ids, namespace="a", **options):

@@ -7,13 +7,13 @@ left; who brought it may be interrupted between any two instructions.
 import atexit
 import sys
 import threading
+import time
 from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from coordgen_rs.errors import CallOrderError
 from coordgen_rs.errors.process import OpenedHere
@@ -22,6 +22,9 @@ _Found = TypeVar("_Found")
 
 _LONGEST_SLEEP_S = 1.0
 """Then who waits asks again: Ctrl-C may have come in the midst of a notification."""
+
+_MOST_WAIT_S = 10.0
+"""What waits holds memory, and is lost with its process."""
 
 _NO_THREAD = "can't start new thread", "can't create new thread"
 """What Python says then; a handler of a signal may raise RuntimeError, too."""
@@ -82,94 +85,6 @@ class Condition:
         return found
 
 
-class BackgroundThread:
-    """Works in a thread while there is work.
-
-    `threading.Thread` is begun and waited for in Python, and an interrupt there leaves one of which
-    nobody knows, or takes one for ended that is not. So the system's own call begins it: it has
-    begun or not. Should two begin, whichever is there first works, and the other ends at once.
-
-    Args:
-        work: Does all that there is to do.
-        has_work: Whether there is anything to do.
-        changed: Notified when a thread has ended.
-        at_exit: Called when Python ends while the thread is there: one that came back from the core
-            later would abort the process. None for `join`.
-    """
-
-    def __init__(
-        self,
-        work: Callable[[], None],
-        has_work: Callable[[], bool],
-        changed: Condition,
-        at_exit: Callable[[], None] | None = None,
-    ) -> None:
-        self._work, self._has_work, self._changed = work, has_work, changed
-        self._at_exit = self.join if at_exit is None else at_exit
-        self._at_work = dict[int, int]()  # under 0, if one is
-        self._alive = list[int]()
-        self._opened = OpenedHere()  # a fork has the work, but not the thread
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether there is a thread."""
-        return bool(self._alive)
-
-    def start(self) -> None:
-        """Have what there is to do be done.
-
-        Raises:
-            NoThreadError: The system gives no thread for it.
-            RuntimeError: A handler of a signal has raised it.
-        """
-        if self._has_work() and not self._at_work and not self._opened.is_forked:
-            try:
-                start_new_thread(self.run, ())
-            except RuntimeError as error:
-                if str(error).startswith(_NO_THREAD):
-                    raise NoThreadError(*error.args) from error
-                raise
-
-    def join(self) -> None:
-        """Wait until all is done, and for the thread's end; in a fork, for nothing.
-
-        Raises:
-            CallOrderError: This thread does the work.
-            NoThreadError: Same as in `start`.
-        """
-        if self._at_work.get(0) == threading.get_ident() and not self._opened.is_forked:
-            raise CallOrderError("what a thread does cannot wait for the thread's end")
-        self._changed.wait_for(self._has_ended)
-
-    def wait_for(self, answer: Callable[[], object]) -> None:
-        """Wait until something is so that the work brings about; in a fork, for nothing."""
-        self._changed.wait_for(lambda: answer() or self._opened.is_forked or None)
-
-    def _has_ended(self) -> bool | None:
-        """True once there is nothing to do; None while a thread works."""
-        if self._opened.is_forked:
-            return True
-        self.start()  # who brought the work may have been interrupted before
-        return None if self._has_work() or self._alive else True
-
-    def run(self) -> None:
-        """Do the work in this thread, unless another is at it, which does it then."""
-        mine = threading.get_ident()
-        self._alive.append(mine)
-        try:
-            # Asked again once nobody is at work: who brought work meanwhile has begun no other.
-            while self._has_work() and self._at_work.setdefault(0, mine) == mine:
-                try:
-                    atexit.register(self._at_exit)
-                    self._work()
-                finally:
-                    atexit.unregister(self._at_exit)
-                    self._at_work.clear()
-        finally:
-            self._alive.remove(mine)
-            self._changed.notify_all()
-
-
 class Task(Generic[_Found]):
     """A call, and what comes of it.
 
@@ -208,32 +123,162 @@ class Task(Generic[_Found]):
 
 
 class TaskQueue:
-    """Tasks of one thread, which is there while there are any."""
+    """Tasks of a thread of their own, which is there while there are any; they are done in order.
 
-    def __init__(self) -> None:
-        self._waiting = waiting = deque[Callable[[], object]]()
-        # It does not refer to who brings tasks: what is dropped is freed at once.
-        self._thread = BackgroundThread(partial(_do, waiting), partial(bool, waiting), Condition())
+    `threading.Thread` is begun and waited for in Python, and an interrupt there leaves one of which
+    nobody knows, or takes one for ended that is not. So the system's own call begins it: it has
+    begun or not. Should two begin, whichever is there first works, and the other ends at once. No
+    lock is held, which an interrupt would leave behind: each change is one call.
+
+    Where requests are told of, tasks wait until none runs, as they would take its time; but not for
+    long. What fails is told as of any thread, and the next is done.
+
+    Args:
+        most_wait_s: Seconds that a task waits for requests, at most.
+        clock: Gives seconds.
+    """
+
+    def __init__(
+        self, most_wait_s: float = _MOST_WAIT_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most_wait_s, self._clock = most_wait_s, clock
+        self._tasks, self._changed = deque[_Queued](), Condition()
+        self._requests = deque[Lease]()  # those that run; who is over is none of them
+        self._hurries = list[object]()  # those that wait for the tasks
+        self._at_work = dict[int, int]()  # under 0, if a thread is
+        self._alive = list[int]()
+        self._opened = OpenedHere()  # a fork has the tasks, but not the thread
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a thread."""
+        return bool(self._alive)
 
     def add(self, task: Callable[[], object]) -> None:
         """Have something be done; in this thread, where the system gives no other for it."""
-        self._waiting.append(task)
         try:
-            self._thread.start()
+            self.try_add(task)
         except NoThreadError:
-            self._thread.run()
+            self._tasks.append(self._queued(task))
+            self._run()
+
+    def try_add(self, task: Callable[[], object]) -> None:
+        """Have something be done by a thread of its own.
+
+        Raises:
+            NoThreadError: The system gives none.
+        """
+        added = self._queued(task)
+        self._tasks.append(added)
+        try:
+            self._start()
+        except NoThreadError:
+            with suppress(ValueError):  # a thread that was about to end has done it
+                self._tasks.remove(added)
+                raise
+        self._changed.notify_all()
+
+    def wait_beside(self, request: Lease) -> None:
+        """Have tasks wait until a request is over."""
+        for one in self._requests.copy():
+            if one.is_over:
+                with suppress(ValueError):  # another thread was first
+                    self._requests.remove(one)
+        self._requests.append(request)
+
+    def look_again(self) -> None:
+        """Go on, if no request runs any more."""
+        self._changed.notify_all()
+
+    def wait_for_quiet(self) -> None:
+        """Wait until no request runs, within a task that has parts: between these."""
+        self._changed.wait_for(lambda: None if self._waits() else True)
+
+    def flush(self) -> None:
+        """Wait until all is done; in a fork, for nothing."""
+        self._wait_until(lambda: not self._tasks)
 
     def join(self) -> None:
-        """Wait until all is done, and for the thread's end."""
-        self._thread.join()
+        """Wait until all is done, and for the thread's end; in a fork, for nothing.
 
+        Raises:
+            CallOrderError: This thread does the work.
+            NoThreadError: The system gives no thread for it.
+        """
+        if self._at_work.get(0) == threading.get_ident() and not self._opened.is_forked:
+            raise CallOrderError("what a thread does cannot wait for the thread's end")
+        self._wait_until(lambda: not self._tasks and not self._alive)
 
-def _do(waiting: deque[Callable[[], object]]) -> None:
-    """Do tasks until there is none; what fails is told as of any thread."""
-    while waiting:
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        mine = object()
         try:
-            waiting[0]()
-        except BaseException:
+            self._hurries.append(mine)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: self._opened.is_forked or self._start() or is_so() or None
+            )
+        finally:
+            with suppress(ValueError):  # interrupted before
+                self._hurries.remove(mine)
+
+    def _queued(self, task: Callable[[], object]) -> "_Queued":
+        return _Queued(task, self._clock() + self._most_wait_s)
+
+    def _start(self) -> None:
+        """Have what there is to do be done.
+
+        Raises:
+            NoThreadError: The system gives no thread for it.
+            RuntimeError: A handler of a signal has raised it.
+        """
+        if self._tasks and not self._at_work and not self._opened.is_forked:
+            try:
+                start_new_thread(self._run, ())
+            except RuntimeError as error:
+                if str(error).startswith(_NO_THREAD):
+                    raise NoThreadError(*error.args) from error
+                raise
+
+    def _run(self) -> None:
+        """Do the tasks in this thread, unless another is at it, which does them then."""
+        mine = threading.get_ident()
+        self._alive.append(mine)
+        try:
+            # Asked again once nobody is at work: who brought tasks meanwhile has begun no other.
+            while self._tasks and self._at_work.setdefault(0, mine) == mine:
+                try:
+                    # A thread that came back from the core later would abort the process.
+                    atexit.register(self.join)
+                    while self._tasks:
+                        self._do(self._tasks[0])
+                finally:
+                    atexit.unregister(self.join)
+                    self._at_work.clear()
+        finally:
+            self._alive.remove(mine)
+            self._changed.notify_all()
+
+    def _do(self, task: "_Queued") -> None:
+        try:
+            self.wait_for_quiet()
+            task.run()
+        except BaseException:  # such as a warning that counts as an error
             threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), None)))
         finally:
-            waiting.popleft()
+            with suppress(ValueError):  # where the system gave no thread
+                self._tasks.remove(task)
+            self._changed.notify_all()
+
+    def _waits(self) -> bool:
+        """Whether the task that is next is to wait; asked by the thread."""
+        has_time = self._tasks[0].until_s > self._clock()
+        return (
+            has_time and not self._hurries and any(not it.is_over for it in self._requests.copy())
+        )
+
+
+class _Queued(NamedTuple):
+    """A task, and until when it waits for requests."""
+
+    run: Callable[[], object]
+    until_s: float

@@ -36,7 +36,7 @@ from coordgen_rs.store.prefixes.lent import Room
 from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 from killed import small_disk
-from stored_prefixes import TARGET, LateWriter, ReadSession, check, files, found, stored
+from stored_prefixes import TARGET, ReadSession, check, files, found, held_up, stored
 
 BLOCK_BYTES = block_file.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
 
@@ -212,7 +212,7 @@ def test_the_last_block_of_a_dialogue_goes_before_those_that_it_needs(tmp_path):
 
 def test_what_is_overwritten_while_it_is_written_is_stored_as_it_was(tmp_path):
     store, prompt = PrefixStore(tmp_path, TARGET), np.arange(200)
-    store._writer = LateWriter()
+    store._writer = held_up()
     session = ReadSession(prompt)
     store.save(session, "a", 0, ends=True)
     session.overwrite(run_of(9, 100))
@@ -226,7 +226,7 @@ def test_what_is_overwritten_while_it_is_written_is_stored_as_it_was(tmp_path):
 
 def test_of_what_is_kept_behind_the_limit_nothing_is_lent(tmp_path):
     store, prompt = PrefixStore(tmp_path, TARGET, most_bytes=6 * BLOCK_BYTES), np.arange(640)
-    store._writer = LateWriter()
+    store._writer = held_up()
     session = ReadSession(prompt)
     store.save(session, "a", 512, ends=True)
     session.overwrite([])
@@ -245,7 +245,7 @@ def test_a_pipe_in_place_of_a_block_is_listed_as_damaged(tmp_path):
 
 def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
     store, prompt = PrefixStore(tmp_path, TARGET), np.arange(200)
-    store._writer = LateWriter()
+    store._writer = held_up()
     session = ReadSession(prompt)
     store.save(session, "a", 128, ends=True)
     session.overwrite([])
@@ -259,7 +259,7 @@ def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
 
 def test_copies_that_find_no_room_are_dropped(tmp_path):
     store = PrefixStore(tmp_path, TARGET)
-    store._writer, store._room = LateWriter(), Room(5 * BLOCK_BYTES)
+    store._writer, store._room = held_up(), Room(5 * BLOCK_BYTES)
     for number in (1, 2):
         session = ReadSession(run_of(number, 128))
         store.save(session, "a", 0, ends=True)
@@ -657,7 +657,7 @@ def test_copies_for_which_there_is_no_memory_are_dropped_and_leave_room(tmp_path
         raise MemoryError
 
     store = PrefixStore(tmp_path, TARGET)
-    store._writer, store._room = LateWriter(), Room(1)  # all is taken by what is alone
+    store._writer, store._room = held_up(), Room(1)  # all is taken by what is alone
     session = ReadSession(run_of(1, 128))
     store.save(session, "a", 0, ends=True)
     with monkeypatch.context() as patched:
@@ -676,7 +676,7 @@ def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, 
     prompt = np.arange(100, dtype=np.uint32)
     store = PrefixStore(tmp_path, TARGET)
     monkeypatch.setattr(store, "_room", Room(1))
-    monkeypatch.setattr(store._writer, "add", refused)
+    monkeypatch.setattr(store._writer, "try_add", refused)
     session = ReadSession(prompt, (90,))
     with pytest.raises(KeyError) if error is KeyError else nullcontext():
         store.save(session, "a", 0, ends=True)

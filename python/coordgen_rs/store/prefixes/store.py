@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.store.background import Lease, NoThreadError
+from coordgen_rs.store.background import Lease, NoThreadError, TaskQueue
 from coordgen_rs.store.prefixes import block_file
 from coordgen_rs.store.prefixes.block_file import (
     BLOCK_SUFFIX,
@@ -39,7 +39,6 @@ from coordgen_rs.store.prefixes.layout import Layout
 from coordgen_rs.store.prefixes.lent import LentBlocks, Room
 from coordgen_rs.store.prefixes.lookup import LookedFor
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
-from coordgen_rs.store.prefixes.writer import Writer
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -123,7 +122,11 @@ class PrefixStore(NotCopied):
         most_bytes = arguments.count("prefix_store_size", most_bytes)
         self.counts = StoreCounts()
         self._directory, self._target = StoreDirectory(Path(path), most_bytes), target
-        self._writer, self._room, self._opened = Writer(), Room(_MOST_WAITING_BYTES), OpenedHere()
+        self._writer, self._room, self._opened = (
+            TaskQueue(),
+            Room(_MOST_WAITING_BYTES),
+            OpenedHere(),
+        )
         self._told = set[str]()
 
     @property
@@ -172,7 +175,7 @@ class PrefixStore(NotCopied):
             except MemoryError:  # computing it takes none
                 return None
             with suppress(NoThreadError):  # the system gives no thread
-                self._writer.add(partial(_touch, looked_for.used(length), time.time_ns()))
+                self._writer.try_add(partial(_touch, looked_for.used(length), time.time_ns()))
             return found
 
     def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
@@ -216,7 +219,7 @@ class PrefixStore(NotCopied):
             if ends:
                 snapshots = [*_chosen(session.snapshots() or (), len(token_ids), layout)]
                 states += self._states(snapshots, held, scope, layout, lent)
-            self._writer.add(partial(self._write, scope, namespace, lent, numbers, states))
+            self._writer.try_add(partial(self._write, scope, namespace, lent, numbers, states))
         except NoThreadError:  # the system gives no thread
             self.counts.failures += 1
             lent.close()
@@ -332,7 +335,7 @@ class PrefixStore(NotCopied):
     def close(self) -> None:
         """Write what is to be written, and end."""
         if not self._opened.is_forked:
-            self._writer.close()
+            self._writer.join()
 
 
 class _StatesFile(NamedTuple):
