@@ -7,8 +7,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from coordgen_rs.store.prefixes import block_file
-from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS, DamagedFileError, Head
+from coordgen_rs.store.prefixes import blocks
+from coordgen_rs.store.prefixes.blocks import BLOCK_TOKENS, DamagedFileError, Head
 from coordgen_rs.store.prefixes.store import PrefixStore
 from damages import damaged
 from stored_prefixes import TARGET, ReadSession, files, found
@@ -128,8 +128,8 @@ def test_what_is_no_file_keeps_nothing_open(tmp_path):
         path.touch()
         kind(path, Random(1))
         with pytest.raises(DamagedFileError):
-            block_file.read(path, Head(bytes(16), bytes(16), 0, 1), np.empty(4, np.uint8))
-        assert block_file.num_tokens_of(path) == 0
+            blocks.read(path, Head(bytes(16), bytes(16), 0, 1), np.empty(4, np.uint8))
+        assert blocks.num_tokens_of(path) == 0
     after = os.open(tmp_path, os.O_RDONLY)
     os.close(after)
     assert after == before
@@ -138,9 +138,9 @@ def test_what_is_no_file_keeps_nothing_open(tmp_path):
 def test_every_single_bit_and_every_length_is_checked(tmp_path):
     path, head = tmp_path / "file.kv", Head(bytes(16), b"n" * 16, 64, 2)
     content = np.arange(24, dtype=np.uint8)
-    block_file.write(path, head, content, 1)
+    blocks.write(path, head, content, 1)
     written, read = path.read_bytes(), np.empty(24, np.uint8)
-    block_file.read(path, head, read)
+    blocks.read(path, head, read)
     assert np.array_equal(read, content)
     cut = [written[:length] for length in range(len(written))]
     flips = [
@@ -150,7 +150,7 @@ def test_every_single_bit_and_every_length_is_checked(tmp_path):
     for other in [*cut, *flips, written + b"\0"]:
         path.write_bytes(other)
         with pytest.raises(DamagedFileError):
-            block_file.read(path, head, read)
+            blocks.read(path, head, read)
     path.write_bytes(written)
     for other_head in (
         head._replace(scope=b"s" * 16),
@@ -159,13 +159,13 @@ def test_every_single_bit_and_every_length_is_checked(tmp_path):
         head._replace(num_tokens=3),
     ):
         with pytest.raises(DamagedFileError):
-            block_file.read(path, other_head, read)
+            blocks.read(path, other_head, read)
     with pytest.raises(FileNotFoundError):
-        block_file.read(tmp_path / "none", head, read)
+        blocks.read(tmp_path / "none", head, read)
 
 
 def test_a_block_of_other_tokens_under_the_same_name_is_not_taken(tmp_path, monkeypatch):
-    monkeypatch.setattr(block_file, "_hashed", lambda kind, before, more: bytes(16))
+    monkeypatch.setattr(blocks, "_hashed", lambda kind, before, more: bytes(16))
     store = PrefixStore(tmp_path, TARGET)
     store.save(ReadSession(PROMPT[:BLOCK_TOKENS]), "a", 0, ends=True)
     store.flush()

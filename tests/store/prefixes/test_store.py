@@ -22,23 +22,21 @@ from coordgen_rs.errors import OptionError, PrefixStoreWarning
 from coordgen_rs.store import files as files_module
 from coordgen_rs.store.background import NoThreadError
 from coordgen_rs.store.files import whole_file
-from coordgen_rs.store.prefixes import block_file
+from coordgen_rs.store.prefixes import blocks as block_files
 from coordgen_rs.store.prefixes import directory as directory_module
-from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS
+from coordgen_rs.store.prefixes.blocks import BLOCK_TOKENS, Layout
+from coordgen_rs.store.prefixes.copy_on_write import MemoryBudget
 from coordgen_rs.store.prefixes.directory import (
     StoreDirectory,
     clear,
     stored_files,
     summaries,
 )
-from coordgen_rs.store.prefixes.layout import Layout
-from coordgen_rs.store.prefixes.lent import Room
-from coordgen_rs.store.prefixes.lookup import LookedFor
-from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
+from coordgen_rs.store.prefixes.store import Lookup, PrefixStore, TargetIdentity
 from killed import small_disk
 from stored_prefixes import TARGET, ReadSession, check, files, found, held_up, stored
 
-BLOCK_BYTES = block_file.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
+BLOCK_BYTES = block_files.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
 
 
 def folders(path):
@@ -240,7 +238,7 @@ def test_a_pipe_in_place_of_a_block_is_listed_as_damaged(tmp_path):
     path = tmp_path / "0.block"
     os.mkfifo(path)
     with os.fdopen(os.open(path, os.O_RDWR), "wb"):
-        assert block_file.num_tokens_of(path) == 0
+        assert block_files.num_tokens_of(path) == 0
 
 
 def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
@@ -259,7 +257,7 @@ def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
 
 def test_copies_that_find_no_room_are_dropped(tmp_path):
     store = PrefixStore(tmp_path, TARGET)
-    store._writer, store._room = held_up(), Room(5 * BLOCK_BYTES)
+    store._writer, store._memory = held_up(), MemoryBudget(5 * BLOCK_BYTES)
     for number in (1, 2):
         session = ReadSession(run_of(number, 128))
         store.save(session, "a", 0, ends=True)
@@ -359,7 +357,6 @@ from pathlib import Path
 import numpy as np
 from killed import small_disk
 from stored_prefixes import ReadSession, TARGET
-from coordgen_rs.store.prefixes import block_file
 from coordgen_rs.store.prefixes.store import PrefixStore
 
 left = int(sys.argv[2])
@@ -495,13 +492,13 @@ def test_states_that_are_there_are_used_by_each_request_that_ends(tmp_path):
 
 
 def test_lengths_are_tried_once_and_none_where_no_states_are(tmp_path, monkeypatch):
-    tried, states_of = [], LookedFor._states_of
+    tried, states_of = [], Lookup._states
 
     def counted(self, length):
         tried.append(length)
         return states_of(self, length)
 
-    monkeypatch.setattr(LookedFor, "_states_of", counted)
+    monkeypatch.setattr(Lookup, "_states", counted)
     prompt = np.arange(4000, dtype=np.uint32)
     store = PrefixStore(tmp_path, TARGET)
     store.save(ReadSession(prompt, ()), "a", 0, ends=True)
@@ -520,12 +517,12 @@ def test_lengths_are_tried_once_and_none_where_no_states_are(tmp_path, monkeypat
 
 def write(directory, folder, number, num_bytes):
     """Write a file of so many bytes, and check that all are within the limit meanwhile."""
-    content = np.zeros(num_bytes - block_file.HEAD_BYTES, np.uint8)
+    content = np.zeros(num_bytes - block_files.HEAD_BYTES, np.uint8)
     path = folder / f"{number:032x}.kv"
     with directory.room_for(num_bytes):
         there = sum(it.num_bytes for it in stored_files(directory.path))
         assert there + num_bytes <= directory.most_bytes
-        block_file.write(path, block_file.Head(bytes(16), bytes(16), 0, 1), content, number)
+        block_files.write(path, block_files.Head(bytes(16), bytes(16), 0, 1), content, number)
     return path
 
 
@@ -547,7 +544,7 @@ def test_no_more_than_the_limit_is_there_after_any_write(tmp_path, most, writers
     directories = [StoreDirectory(tmp_path, most) for _ in range(max(writers) + 1)]
     folder = directories[0].make_folder(bytes(16), {})
     for number, writer in enumerate(writers):
-        num_bytes = block_file.HEAD_BYTES + 37 * (1 + number % 5)
+        num_bytes = block_files.HEAD_BYTES + 37 * (1 + number % 5)
         assert write(directories[writer], folder, number, num_bytes).exists()
         assert sum(it.stat().st_size for it in files(tmp_path)) <= most
 
@@ -640,7 +637,7 @@ def test_states_for_which_there_is_no_memory_are_left_out_and_leave_room(tmp_pat
 
     prompt = np.arange(100, dtype=np.uint32)
     store = PrefixStore(tmp_path, TARGET)
-    monkeypatch.setattr(store, "_room", Room(1))  # all is taken by what is alone
+    monkeypatch.setattr(store, "_memory", MemoryBudget(1))  # all is taken by what is alone
     with monkeypatch.context() as patched:
         patched.setattr(Layout, "packed", packed)
         store.save(ReadSession(prompt, (50, 90)), "a", 64, ends=True)
@@ -657,7 +654,7 @@ def test_copies_for_which_there_is_no_memory_are_dropped_and_leave_room(tmp_path
         raise MemoryError
 
     store = PrefixStore(tmp_path, TARGET)
-    store._writer, store._room = held_up(), Room(1)  # all is taken by what is alone
+    store._writer, store._memory = held_up(), MemoryBudget(1)  # all is taken by what is alone
     session = ReadSession(run_of(1, 128))
     store.save(session, "a", 0, ends=True)
     with monkeypatch.context() as patched:
@@ -665,7 +662,7 @@ def test_copies_for_which_there_is_no_memory_are_dropped_and_leave_room(tmp_path
         session.overwrite([])
     store.flush()
     assert store.counts.skipped == 4
-    assert store._room.take("another", 2)
+    assert store._memory.take("another", 2)
 
 
 @pytest.mark.parametrize("error", [MemoryError, NoThreadError, KeyError])
@@ -675,14 +672,14 @@ def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, 
 
     prompt = np.arange(100, dtype=np.uint32)
     store = PrefixStore(tmp_path, TARGET)
-    monkeypatch.setattr(store, "_room", Room(1))
+    monkeypatch.setattr(store, "_memory", MemoryBudget(1))
     monkeypatch.setattr(store._writer, "try_add", refused)
     session = ReadSession(prompt, (90,))
     with pytest.raises(KeyError) if error is KeyError else nullcontext():
         store.save(session, "a", 0, ends=True)
     assert all(reader.is_over for reader in session.readers)
     assert store.counts.failures == (error is not KeyError)
-    assert store._room.take("another", 2)
+    assert store._memory.take("another", 2)
 
 
 def test_a_directory_of_other_files_is_no_store(tmp_path):

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from coordgen_rs.bundle.json_text import read_object
 from coordgen_rs.errors import OptionError
 from coordgen_rs.store.files import locked, sweep, write_file
-from coordgen_rs.store.prefixes.block_file import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
+from coordgen_rs.store.prefixes.blocks import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
 
 DEFAULT_BYTES = 4_000_000_000
 """Most bytes of a store for which nothing else is said."""
@@ -118,17 +118,13 @@ class StoreDirectory:
         self.evicted_bytes = 0
         self._has_swept = False
 
-    def folder(self, scope: bytes) -> Path:
-        """Where a scope's files are."""
-        return self.path / scope.hex()
-
     def own_folder(self, scope: bytes) -> Path:
-        """The same, where it is this user's, and no other may write in it.
+        """Where a scope's files are, if that is this user's, and no other may write in it.
 
         Raises:
             OSError: It is not, or there is none.
         """
-        folder = self.folder(scope)
+        folder = self.path / scope.hex()
         found = folder.lstat()
         is_own = os.name != "posix" or (
             found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -147,7 +143,7 @@ class StoreDirectory:
         Raises:
             OSError: It cannot be made, or is not this user's own.
         """
-        self.folder(scope).mkdir(mode=0o700, exist_ok=True)
+        (self.path / scope.hex()).mkdir(mode=0o700, exist_ok=True)
         folder = self.own_folder(scope)
         if not (folder / _ABOUT).exists():
             write_file(folder / _ABOUT, json.dumps(about).encode(), private=True)
