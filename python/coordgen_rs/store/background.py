@@ -214,12 +214,15 @@ class TaskQueue:
         try:
             self._hurries.append(mine)
             self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: self._opened.is_forked or self._start() or is_so() or None
-            )
+            self._changed.wait_for(lambda: self._is_ready(is_so) or None)
         finally:
             with suppress(ValueError):  # interrupted before
                 self._hurries.remove(mine)
+
+    def _is_ready(self, is_so: Callable[[], bool]) -> bool:
+        """Whether something is so that the tasks bring about; or never will, in a fork."""
+        self._start()  # who brought them may have been interrupted before
+        return self._opened.is_forked or is_so()
 
     def _queued(self, task: Callable[[], object]) -> "_Queued":
         return _Queued(task, self._clock() + self._most_wait_s)
