@@ -43,8 +43,7 @@ class PrefixPool(NotCopied):
         self, most_bytes: int, namespace: str = "", store: PrefixStore | None = None
     ) -> None:
         self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
-        self.store = store
-        self._namespace = namespace
+        self.store, self._namespace = store, namespace
         self._kept: list[_Kept] = []  # the latest last; of all namespaces, which share it
         self._looked_up: list[SavedPrefix | None] = []  # one, if that was done before
 
@@ -64,8 +63,7 @@ class PrefixPool(NotCopied):
         if not isinstance(session, StoresPrefixes):
             return 0
         held = session.reachable(common_len(session.reusable_ids, prompt))
-        mine = (kept for kept in self._kept if kept.namespace == self._namespace)
-        return max(held, max((kept.reachable(prompt) for kept in mine), default=0))
+        return max(held, *(kept.reachable(prompt) for kept in self._mine()), 0)
 
     def looked_up(self, session: object, prompt: NDArray[np.uint32], held: int) -> "PrefixPool":
         """The same pool, which has read what is on disk of a prompt: `switch` reads nothing.
@@ -106,8 +104,7 @@ class PrefixPool(NotCopied):
             put them back.
         """
         held = session.reachable(common_len(session.reusable_ids, prompt))
-        mine = (kept for kept in self._kept if kept.namespace == self._namespace)
-        best = max(mine, key=lambda kept: kept.reachable(prompt), default=None)
+        best = max(self._mine(), key=lambda kept: kept.reachable(prompt), default=None)
         if len(session.reusable_ids) - held >= LEAST_TOKENS:
             self._keep(session)
         num_known = 0
@@ -151,6 +148,9 @@ class PrefixPool(NotCopied):
             return None
         return self.store.find(session, prompt, self._namespace, held)
 
+    def _mine(self) -> list["_Kept"]:
+        return [kept for kept in self._kept if kept.namespace == self._namespace]
+
     def _use(self, latest: "_Kept") -> None:
         """Make a prefix the last to go; the order of others stays."""
         self._kept.sort(key=lambda kept: kept is latest)
@@ -160,7 +160,7 @@ class PrefixPool(NotCopied):
         if not self._most_bytes:
             return
         ids = session.reusable_ids
-        mine = [kept for kept in self._kept if kept.namespace == self._namespace]
+        mine = self._mine()
         same = next((kept for kept in mine if _begins_with(kept.token_ids, ids)), None)
         if same is not None:
             self._use(same)
