@@ -22,7 +22,7 @@ from coordgen_rs.errors import (
     OptionError,
 )
 from coordgen_rs.store.files import locked
-from coordgen_rs.store.history.corpus import Corpus
+from coordgen_rs.store.history.corpus import Corpus, _Stop
 from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.segments import MOST_TOKENS, to_merge
 from coordgen_rs.store.history.store import HistoryStore
@@ -587,21 +587,19 @@ def test_a_file_that_becomes_a_directory_is_told(tmp_path):
 
 
 def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):
-    written, is_stopped = write_sources(tmp_path / "src", 2), threading.Event()
-    is_stopped.set()
-    with (
-        Corpus(directory, bundle) as corpus,
-        locked(directory / "corpus"),
-        pytest.raises(HistoryError, match="stopped"),
-        corpus._held(600, is_stopped),
-    ):
-        pass
-
     class StoppedError(Exception):
         pass
 
     def stop():
         raise StoppedError
 
+    stopped, written = _Stop(), write_sources(tmp_path / "src", 2)
+    stopped.set()
+    with (
+        Corpus(directory, bundle) as corpus,
+        locked(directory / "corpus"),
+        pytest.raises(HistoryError, match="stopped"),
+    ):
+        corpus._changed(pytest.fail, 600, stopped)
     with pytest.raises(StoppedError):
         next(texts_of(map(pathlib.Path, written), stop))

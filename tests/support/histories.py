@@ -1,17 +1,23 @@
-"""Processes that write a history, to be killed or starved while they do."""
+"""Histories whose requests are known, and processes that write some, to be killed meanwhile."""
 
-import resource
-import warnings
+from collections.abc import Iterable
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import History
 from coordgen_rs.store.history import requests
+from coordgen_rs.store.history.indexes import index_name
+from coordgen_rs.store.history.store import HistoryStore
+from drafts import drafted_after
 
 VOCAB_SIZE = 50
+LONG = 5_000
+"""Tokens that make an index worth building."""
 
 
 def request(number: int, length: int = 60) -> NDArray[np.uint32]:
@@ -19,8 +25,30 @@ def request(number: int, length: int = 60) -> NDArray[np.uint32]:
     return np.random.default_rng(number).integers(0, VOCAB_SIZE, length).astype(np.uint32)
 
 
-def open_history(directory: Path) -> History:
-    return History(directory, fingerprint="a tokenizer", vocab_size=VOCAB_SIZE)
+def open_history(directory: Path | None, namespace: str = "default", **options: Any) -> History:
+    options = {"fingerprint": "a tokenizer", "vocab_size": VOCAB_SIZE} | options
+    return History(directory, namespace=namespace, **options)
+
+
+def fill(
+    directory: Path, numbers: Iterable[int] = (0, 1), length: int = LONG, **options: Any
+) -> Path:
+    """Store requests; closing builds their index, whose path is returned."""
+    with open_history(directory, **options) as history:
+        for number in numbers:
+            history.add(request(number, length), [])
+    return directory / index_name(history.namespace)
+
+
+def stored(directory: Path, namespace: str | None = None) -> list[NDArray[np.uint32]]:
+    """The tokens of the requests of a namespace, or of all."""
+    with closing(HistoryStore(directory)) as store:
+        return [np.frombuffer(found.token_ids, "<u4") for found in store.read(namespace)]
+
+
+def knows(history: History, text: NDArray[np.uint32], at: int = 100, length: int = 8) -> bool:
+    """Whether the tokens of a text behind `at` are drafted."""
+    return drafted_after(history, text[at - 20 : at], length) == text[at : at + length].tolist()
 
 
 def index_all_the_time() -> None:
@@ -28,33 +56,21 @@ def index_all_the_time() -> None:
     requests._MERGE_AT_CLOSE, requests._MERGE_WHILE_RUNNING = 200, 400
 
 
-def write_forever(directory: Path, number: int, stored: Connection) -> None:
+def write_forever(directory: Path, number: int, told: Connection) -> None:
     """Add request after request, telling the number of each that is stored."""
     index_all_the_time()
+    open_history(directory).close()
+    told.send("begun")
     while True:
         with open_history(directory) as opened:
             for _ in range(12):
                 opened.add(request(number)[:20], request(number)[20:])
-                stored.send(number)
+                told.send(number)
                 number += 1
 
 
-def write(directory: Path, numbers: range) -> None:
+def write(directory: Path, numbers: range, max_tokens: int | None = None) -> None:
     index_all_the_time()
-    with open_history(directory) as opened:
+    with open_history(directory, max_tokens=max_tokens) as opened:
         for number in numbers:
             opened.add(request(number), [])
-
-
-def write_beyond_the_disk(directory: Path, max_bytes: int, told: Connection) -> None:
-    """Add requests until long after files may not grow any more; tells the warnings."""
-    index_all_the_time()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        opened = open_history(directory)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
-        for number in range(100):
-            opened.add(request(number, 1_000), [])
-        opened.close()
-    told.send([f"{warning.category.__name__}: {warning.message}" for warning in caught])
-    told.send(opened.shared.num_recent_tokens + opened.shared.num_indexed_tokens)

@@ -80,11 +80,16 @@ def held_up():
     return tasks
 
 
-def stored(path, token_ids, namespace="a", **options):
+def keep(store, token_ids, namespace="a", since=0, turns=None):
+    """Have tokens in a store."""
+    store.save(ReadSession(token_ids, turns), namespace, since, ends=True)
+    store.flush()
+
+
+def stored(path, token_ids, namespace="a", turns=None, **options):
     """A store in which tokens are."""
     store = PrefixStore(path, TARGET, **options)
-    store.save(ReadSession(token_ids), namespace, 0, ends=True)
-    store.flush()
+    keep(store, token_ids, namespace, turns=turns)
     return store
 
 

@@ -6,8 +6,8 @@ import random
 import stat
 import subprocess
 import sys
-import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate, chain
 from operator import and_, eq
@@ -34,7 +34,7 @@ from coordgen_rs.store.prefixes.directory import (
 )
 from coordgen_rs.store.prefixes.store import Lookup, PrefixStore, TargetIdentity
 from killed import small_disk
-from stored_prefixes import TARGET, ReadSession, check, files, found, held_up, stored
+from stored_prefixes import TARGET, ReadSession, check, files, found, held_up, keep, stored
 
 BLOCK_BYTES = block_files.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
 
@@ -68,9 +68,8 @@ def test_what_two_dialogues_begin_with_is_stored_once_and_a_turn_adds_its_own_bl
     store = stored(tmp_path, ids(system, run_of(2, 40)))
     before = {path: path.read_bytes() for path in files(tmp_path)}
     assert len(before) == 3
-    store.save(ReadSession(ids(system, run_of(3, 40))), "a", 0, ends=True)
-    store.save(ReadSession(ids(system, run_of(2, 40), run_of(4, 30))), "a", 104, ends=True)
-    store.flush()
+    keep(store, ids(system, run_of(3, 40)))
+    keep(store, ids(system, run_of(2, 40), run_of(4, 30)), since=104)
     assert len(files(tmp_path)) == 5
     assert store.counts.stored_tokens == 5 * BLOCK_TOKENS
     assert {path: path.read_bytes() for path in before} == before
@@ -85,8 +84,7 @@ prompts = st.lists(tokens, min_size=1, max_size=6).map(lambda parts: [*chain(*pa
 def test_as_much_is_found_as_the_longest_of_the_same_namespace_has(tmp_path_factory, kept, prompt):
     store = PrefixStore(tmp_path_factory.mktemp("twin"), TARGET)
     for token_ids, namespace in kept:
-        store.save(ReadSession(token_ids), namespace, 0, ends=True)
-    store.flush()
+        keep(store, token_ids, namespace)
     for namespace in "ab":
         common = (
             sum(accumulate(map(eq, token_ids, prompt[:-1]), and_))
@@ -113,8 +111,7 @@ def test_a_copied_file_of_another_namespace_is_not_taken(tmp_path):
     prompt = run_of(5, 40)
     store = stored(tmp_path, prompt, "alice")
     (of_alice,) = files(tmp_path)
-    store.save(ReadSession(prompt), "bob", 0, ends=True)
-    store.flush()
+    keep(store, prompt, "bob")
     (of_bob,) = (path for path in files(tmp_path) if path != of_alice)
     of_bob.write_bytes(of_alice.read_bytes())
     assert found(store, prompt, "bob") == 0
@@ -137,8 +134,7 @@ def test_a_folder_that_another_may_have_written_is_neither_read_nor_written(tmp_
     (folder,) = folders(tmp_path)
     folder.chmod(0o770)
     assert found(store, np.arange(65)) == 0
-    store.save(ReadSession(np.arange(128)), "a", 0, ends=True)
-    store.flush()
+    keep(store, np.arange(128))
     assert len(files(tmp_path)) == 2
     assert "not a directory of this user's own" in str(recwarn.pop(PrefixStoreWarning).message)
     folder.chmod(0o700)
@@ -168,8 +164,7 @@ def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(tmp_
     monkeypatch.chdir(tmp_path)
     store = stored("prefixes", np.arange(64))
     monkeypatch.chdir("elsewhere")
-    store.save(ReadSession(np.arange(96)), "a", 0, ends=True)
-    store.close()
+    keep(store, np.arange(96))
     assert found(store, np.arange(97)) == 96
     assert (store.counts.failures, len(files(tmp_path / "prefixes"))) == (0, 3)
 
@@ -177,12 +172,10 @@ def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(tmp_
 def test_the_limit_holds_and_what_was_used_least_recently_goes_first(tmp_path):
     store = stored(tmp_path, run_of(1, 64), most_bytes=8 * BLOCK_BYTES)
     for number in (2, 3):
-        store.save(ReadSession(run_of(number, 64)), "a", 0, ends=True)
-    store.flush()
+        keep(store, run_of(number, 64))
     assert found(store, run_of(1, 65)) == 64  # used again
-    store.save(ReadSession(run_of(4, 80)), "a", 0, ends=True)
-    store.save(ReadSession(run_of(5, 64)), "b", 0, ends=True)
-    store.flush()
+    keep(store, run_of(4, 80))
+    keep(store, run_of(5, 64), "b")
     assert len(files(tmp_path)) <= 8
     assert store.counts.evicted_bytes > 0
     assert [found(store, run_of(number, 65)) for number in (1, 2)] == [64, 0]
@@ -191,44 +184,47 @@ def test_the_limit_holds_and_what_was_used_least_recently_goes_first(tmp_path):
 
 def test_of_a_dialogue_that_is_too_long_the_beginning_stays(tmp_path):
     prompt = np.arange(BLOCK_TOKENS * 20)
-    store = stored(tmp_path, prompt, most_bytes=6 * BLOCK_BYTES)
-    for _ in range(3):
-        store.save(ReadSession(prompt), "a", 0, ends=True)
-        store.flush()
+    store = PrefixStore(tmp_path, TARGET, most_bytes=6 * BLOCK_BYTES)
+    for _ in range(4):
+        keep(store, prompt)
         assert len(files(tmp_path)) <= 6
     assert found(store, prompt) >= 5 * BLOCK_TOKENS
 
 
 def test_the_last_block_of_a_dialogue_goes_before_those_that_it_needs(tmp_path):
     store = stored(tmp_path, np.arange(BLOCK_TOKENS * 4), most_bytes=5 * BLOCK_BYTES)
-    store.save(ReadSession(run_of(9, 2 * BLOCK_TOKENS)), "a", 0, ends=True)
-    store.flush()
+    keep(store, run_of(9, 2 * BLOCK_TOKENS))
     kept = found(store, np.arange(BLOCK_TOKENS * 4 + 1))
     assert len(files(tmp_path)) == kept // BLOCK_TOKENS + 2
     assert kept > 0
 
 
+def late(path, room=1 << 20, **options):
+    """A store that writes no sooner than it is waited for."""
+    store = PrefixStore(path, TARGET, **options)
+    store._writer, store._memory = held_up(), MemoryBudget(room)
+    return store
+
+
+def keep_and_overwrite(store, token_ids, others=(), since=0):
+    """Have tokens kept, of a session that holds others before they are written."""
+    session = ReadSession(token_ids)
+    store.save(session, "a", since, ends=True)
+    session.overwrite(others)
+
+
 def test_what_is_overwritten_while_it_is_written_is_stored_as_it_was(tmp_path):
-    store, prompt = PrefixStore(tmp_path, TARGET), np.arange(200)
-    store._writer = held_up()
-    session = ReadSession(prompt)
-    store.save(session, "a", 0, ends=True)
-    session.overwrite(run_of(9, 100))
-    store.save(session, "a", 0, ends=True)
-    session.overwrite([])
+    store, prompt = late(tmp_path), np.arange(200)
+    keep_and_overwrite(store, prompt, run_of(9, 100))
+    keep_and_overwrite(store, run_of(9, 100))
     store.flush()
-    assert found(store, prompt) == 192
-    assert found(store, run_of(9, 100)) == 96
+    assert (found(store, prompt), found(store, run_of(9, 100))) == (192, 96)
     assert store.counts.skipped == 0
 
 
 def test_of_what_is_kept_behind_the_limit_nothing_is_lent(tmp_path):
-    store, prompt = PrefixStore(tmp_path, TARGET, most_bytes=6 * BLOCK_BYTES), np.arange(640)
-    store._writer = held_up()
-    session = ReadSession(prompt)
-    store.save(session, "a", 512, ends=True)
-    session.overwrite([])
-    store.flush()
+    store = late(tmp_path, most_bytes=6 * BLOCK_BYTES)
+    keep_and_overwrite(store, np.arange(640), since=512)
     store.close()
     assert not files(tmp_path)
 
@@ -242,31 +238,23 @@ def test_a_pipe_in_place_of_a_block_is_listed_as_damaged(tmp_path):
 
 
 def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
-    store, prompt = PrefixStore(tmp_path, TARGET), np.arange(200)
-    store._writer = held_up()
-    session = ReadSession(prompt)
-    store.save(session, "a", 128, ends=True)
-    session.overwrite([])
+    store, prompt = late(tmp_path), np.arange(200)
+    keep_and_overwrite(store, prompt, since=128)
     store.flush()
     assert len(files(tmp_path)) == 2  # of 6: as if the others had been removed meanwhile
     assert found(store, prompt) == 0
-    store.save(ReadSession(prompt), "a", 0, ends=True)
-    store.flush()
+    keep(store, prompt)
     assert found(store, prompt) == 192
 
 
 def test_copies_that_find_no_room_are_dropped(tmp_path):
-    store = PrefixStore(tmp_path, TARGET)
-    store._writer, store._memory = held_up(), MemoryBudget(5 * BLOCK_BYTES)
+    store = late(tmp_path, room=5 * BLOCK_BYTES)
     for number in (1, 2):
-        session = ReadSession(run_of(number, 128))
-        store.save(session, "a", 0, ends=True)
-        session.overwrite([])
+        keep_and_overwrite(store, run_of(number, 128))
     store.flush()
     assert store.counts.skipped == 4
     assert (found(store, run_of(1, 129)), found(store, run_of(2, 129))) == (128, 0)
-    store.save(ReadSession(run_of(2, 128)), "a", 0, ends=True)
-    store.flush()
+    keep(store, run_of(2, 128))
     assert found(store, run_of(2, 129)) == 128
 
 
@@ -277,7 +265,7 @@ def test_a_read_that_would_add_little_is_not_begun(tmp_path):
     assert found(store, [*prompt, 1], held=len(prompt) - 100) == len(prompt)
 
 
-def test_two_stores_that_write_the_same_at_once_disturb_nobody(tmp_path):
+def test_stores_that_write_the_same_at_once_disturb_nobody(tmp_path):
     prompt, stores = np.arange(320), [PrefixStore(tmp_path, TARGET) for _ in range(4)]
 
     def use(store):
@@ -285,11 +273,8 @@ def test_two_stores_that_write_the_same_at_once_disturb_nobody(tmp_path):
             store.save(ReadSession(prompt[:length]), "a", 0, ends=True)
             assert found(store, prompt) % BLOCK_TOKENS == 0
 
-    threads = [threading.Thread(target=use, args=(store,)) for store in stores]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        [*threads.map(use, stores)]
     for store in stores:
         store.close()
         assert store.counts.failures == store.counts.damaged == 0
@@ -305,8 +290,7 @@ def test_files_that_another_process_removes_cost_computing(tmp_path):
     assert (summaries(tmp_path), list(tmp_path.iterdir())) == ([], [])
     assert found(other, prompt) == 0
     assert other.counts.damaged == 0
-    store.save(ReadSession(prompt), "a", 0, ends=True)  # in the folder that is gone
-    store.flush()
+    keep(store, prompt)
     assert found(other, [*prompt, 1]) == 320
 
 
@@ -317,16 +301,14 @@ def test_a_full_disk_is_told_once_and_nothing_half_is_left(tmp_path):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             for _ in range(3):
-                store.save(ReadSession(prompt), "a", 0, ends=True)
-                store.flush()
+                keep(store, prompt)
         assert [it.category for it in told] == [PrefixStoreWarning]
         assert "No space left" in str(told[0].message)
         assert store.counts.failures == 3
         assert {it.suffix for it in disk.glob("*/*")} <= {".kv", ".json"}
         assert 0 < found(store, prompt) == len(files(disk)) * BLOCK_TOKENS < 320
         clear(*summaries(disk))
-        store.save(ReadSession(prompt[:64]), "a", 0, ends=True)
-        store.flush()
+        keep(store, prompt[:64])
         assert found(store, prompt) == 64
         store.close()
 
@@ -344,9 +326,8 @@ def test_a_directory_that_is_only_read_is_told_once_and_read(tmp_path, monkeypat
         patch.setattr("coordgen_rs.store.files.create_unfinished_file", refused)
         patch.setattr(os, "utime", refused)
         for number in (1, 2):
-            store.save(ReadSession(run_of(number, 64)), "b", 0, ends=True)
+            keep(store, run_of(number, 64), "b")
         assert found(store, np.arange(65)) == 64
-        store.flush()
     assert len(told) <= 1
     assert found(store, np.arange(65)) == 64
 
@@ -388,8 +369,7 @@ def test_a_process_that_is_killed_leaves_what_it_has_written(tmp_path, left):
     before = found(store, np.arange(201))
     assert before == len(files(tmp_path)) * BLOCK_TOKENS
     assert store.counts.damaged == 0
-    store.save(ReadSession(np.arange(200)), "a", 0, ends=True)
-    store.flush()
+    keep(store, np.arange(200))
     assert found(store, np.arange(201)) == 192
 
 
@@ -449,19 +429,17 @@ def test_integers_of_an_npu_lie_as_its_layout_has_them():
     values = random.integers(0, 255, (1, 3, 70, 8), np.uint8)
     layout = Layout(((3, 8, keys.dtype), (3, 8, values.dtype)))
     blocks = layout.packed(np.arange(70, dtype=np.uint32), [(keys, values)], 3, 32, 2)
-    room = layout.room(64)
+    ((again, and_again),) = room = layout.room(64)
     for number, block in enumerate(blocks):
         layout.unpack(block, room, 32 * number, 32)
-    assert np.array_equal(room[0][0], keys[:, :, 3:67])
-    assert np.array_equal(room[0][1], values[:, :, 3:67])
+    assert np.array_equal(again, keys[:, :, 3:67])
+    assert np.array_equal(and_again, values[:, :, 3:67])
 
 
 @pytest.mark.parametrize("turns", [(50, 90), (64, 99), (10,), ()])
 def test_of_recurrent_layers_the_longest_states_lead_back(tmp_path, turns):
     prompt = np.arange(100, dtype=np.uint32)
-    store = PrefixStore(tmp_path, TARGET)
-    store.save(ReadSession(prompt, turns), "a", 0, ends=True)
-    store.flush()
+    store = stored(tmp_path, prompt, turns=turns)
     assert len(files(tmp_path, "*/*.states")) == len(turns)
     longest = max(turns, default=0)
     if longest:
@@ -479,14 +457,11 @@ def test_of_recurrent_layers_the_longest_states_lead_back(tmp_path, turns):
 
 def test_states_that_are_there_are_used_by_each_request_that_ends(tmp_path):
     prompt = np.arange(100, dtype=np.uint32)
-    store = PrefixStore(tmp_path, TARGET)
-    store.save(ReadSession(prompt, (50, 90)), "a", 0, ends=True)
-    store.flush()
+    store = stored(tmp_path, prompt, turns=(50, 90))
     there = files(tmp_path, "*/*.states")
     for path in there:
         os.utime(path, ns=(0, 0))
-    store.save(ReadSession(prompt, (50, 90, 99)), "a", 100, ends=True)
-    store.flush()
+    keep(store, prompt, since=100, turns=(50, 90, 99))
     assert len(files(tmp_path, "*/*.states")) == 3
     assert all(path.stat().st_mtime_ns > 0 for path in there)
 
@@ -500,14 +475,11 @@ def test_lengths_are_tried_once_and_none_where_no_states_are(tmp_path, monkeypat
 
     monkeypatch.setattr(Lookup, "_states", counted)
     prompt = np.arange(4000, dtype=np.uint32)
-    store = PrefixStore(tmp_path, TARGET)
-    store.save(ReadSession(prompt, ()), "a", 0, ends=True)
-    store.flush()
+    store = stored(tmp_path, prompt, turns=())
     tried.clear()
     assert found(store, [*prompt, 1], turns=()) == 0
     assert not tried
-    store.save(ReadSession(prompt, (64, 3000)), "a", 0, ends=True)
-    store.flush()
+    keep(store, prompt, turns=(64, 3000))
     for path in files(tmp_path, "*/*.states"):
         path.write_bytes(path.read_bytes()[:-1])
     tried.clear()
@@ -580,13 +552,11 @@ def test_a_writer_that_does_not_come_to_an_end_costs_others_their_writing_alone(
     monkeypatch.setattr(directory_module, "_MOST_WAIT_S", 0)
     store = stored(tmp_path, run_of(1, 64))
     with StoreDirectory(tmp_path).room_for(1):
-        store.save(ReadSession(run_of(2, 64)), "a", 0, ends=True)
-        store.flush()
+        keep(store, run_of(2, 64))
         assert found(store, run_of(1, 65)) == 64
     assert "writing there for too long" in str(recwarn.pop(PrefixStoreWarning).message)
     assert (store.counts.failures, found(store, run_of(2, 65))) == (1, 0)
-    store.save(ReadSession(run_of(2, 64)), "a", 0, ends=True)
-    store.flush()
+    keep(store, run_of(2, 64))
     assert found(store, run_of(2, 65)) == 64
 
 
@@ -621,45 +591,33 @@ def test_where_nothing_can_be_removed_nothing_is_written(tmp_path, monkeypatch):
 
 
 def test_states_that_are_larger_than_the_store_are_left_out(tmp_path):
-    prompt = np.arange(100, dtype=np.uint32)
-    store = PrefixStore(tmp_path, TARGET, BLOCK_BYTES)
-    store.save(ReadSession(prompt, (31, 90)), "a", 0, ends=True)
-    store.flush()
-    assert sum(it.stat().st_size for it in tmp_path.glob("*/*.*s*") if it.suffix != ".json") <= (
-        BLOCK_BYTES
-    )
+    store = stored(tmp_path, np.arange(100), turns=(31, 90), most_bytes=BLOCK_BYTES)
+    kept = [it for it in tmp_path.glob("*/*") if it.suffix in (".kv", ".states")]
+    assert sum(it.stat().st_size for it in kept) <= BLOCK_BYTES
     assert store.counts.failures == 0
 
 
-def test_states_for_which_there_is_no_memory_are_left_out_and_leave_room(tmp_path, monkeypatch):
-    def packed(*_):
-        raise MemoryError
+def no_memory(*_):
+    raise MemoryError
 
-    prompt = np.arange(100, dtype=np.uint32)
-    store = PrefixStore(tmp_path, TARGET)
+
+def test_states_for_which_there_is_no_memory_are_left_out_and_leave_room(tmp_path, monkeypatch):
+    store, prompt = PrefixStore(tmp_path, TARGET), np.arange(100, dtype=np.uint32)
     monkeypatch.setattr(store, "_memory", MemoryBudget(1))  # all is taken by what is alone
     with monkeypatch.context() as patched:
-        patched.setattr(Layout, "packed", packed)
-        store.save(ReadSession(prompt, (50, 90)), "a", 64, ends=True)
-        store.flush()
+        patched.setattr(Layout, "packed", no_memory)
+        keep(store, prompt, since=64, turns=(50, 90))
     assert store.counts.failures >= 2
     assert not files(tmp_path, "*/*.states")
-    store.save(ReadSession(prompt, (90,)), "a", 64, ends=True)
-    store.flush()
+    keep(store, prompt, since=64, turns=(90,))
     assert len(files(tmp_path, "*/*.states")) == 1
 
 
 def test_copies_for_which_there_is_no_memory_are_dropped_and_leave_room(tmp_path, monkeypatch):
-    def packed(*_):
-        raise MemoryError
-
-    store = PrefixStore(tmp_path, TARGET)
-    store._writer, store._memory = held_up(), MemoryBudget(1)  # all is taken by what is alone
-    session = ReadSession(run_of(1, 128))
-    store.save(session, "a", 0, ends=True)
+    store = late(tmp_path, room=1)  # all is taken by what is alone
     with monkeypatch.context() as patched:
-        patched.setattr(Layout, "packed", packed)
-        session.overwrite([])
+        patched.setattr(Layout, "packed", no_memory)
+        keep_and_overwrite(store, run_of(1, 128))
     store.flush()
     assert store.counts.skipped == 4
     assert store._memory.take("another", 2)
@@ -670,11 +628,9 @@ def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, 
     def refused(job):
         raise error
 
-    prompt = np.arange(100, dtype=np.uint32)
-    store = PrefixStore(tmp_path, TARGET)
+    store, session = PrefixStore(tmp_path, TARGET), ReadSession(np.arange(100), (90,))
     monkeypatch.setattr(store, "_memory", MemoryBudget(1))
     monkeypatch.setattr(store._writer, "try_add", refused)
-    session = ReadSession(prompt, (90,))
     with pytest.raises(KeyError) if error is KeyError else nullcontext():
         store.save(session, "a", 0, ends=True)
     assert all(reader.is_over for reader in session.readers)
