@@ -181,19 +181,18 @@ def test_parts_join_to_the_text_and_end_with_lines_or_characters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
-    [(b"MZ\0\1", "zero byte"), (b"caf\xe9 au lait", "UTF-8"), (b"abc\xc3", "UTF-8")],
+    ("make", "why"),
+    [
+        (lambda path: path.write_bytes(b"MZ\0\1"), "zero byte"),
+        (lambda path: path.write_bytes(b"caf\xe9 au lait"), "UTF-8"),
+        (lambda path: path.write_bytes(b"abc\xc3"), "UTF-8"),
+        (os.mkfifo, "not a regular file"),
+    ],
 )
-def test_what_is_no_text_is_named(tmp_path, content, why):
-    (tmp_path / "file").write_bytes(content)
+def test_what_is_no_text_is_named_and_not_waited_for(tmp_path, make, why):
+    make(tmp_path / "file")
     with pytest.raises(NotTextError, match=why):
         file_text(tmp_path / "file")
-
-
-def test_pipes_are_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotTextError, match="not a regular file"):
-        file_text(tmp_path / "pipe")
 
 
 def test_directories_are_read_without_hidden_files_and_links(tmp_path):
@@ -214,13 +213,18 @@ def test_a_name_that_is_not_utf_8_is_written_out(tmp_path):
     assert name.endswith("/caf\\udce9")
 
 
-@pytest.mark.parametrize("after", ["short", "\udcff" * 2_000])
+@pytest.mark.parametrize("after", ["short", "\udcff" * 2_000, None])
 def test_a_file_that_changes_while_it_is_read_is_told(tmp_path, after):
     path = tmp_path / "file"
     path.write_text(source(1, lines=50))
     text = file_text(path)
-    path.write_bytes(os.fsencode(after))
-    with pytest.raises(NotTextError, match="changed while it was read"):
+    path.unlink()
+    if after is None:
+        path.mkdir()
+    else:
+        path.write_bytes(os.fsencode(after))
+    why = "it is a directory" if after is None else "changed while it was read"
+    with pytest.raises(NotTextError, match=why):
         list(text.parts())
 
 
@@ -281,16 +285,18 @@ def test_a_damaged_segment_is_told_and_mended_by_adding_again(directory, bundle,
         assert all(knows(history, bundle, text) for text in written.values())
 
 
-def test_a_missing_segment_leaves_the_others_drafting(directory, bundle):
+def test_a_missing_segment_leaves_the_others_drafting_and_is_looked_for_again(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
-        gone = segments(directory)[0]
+        [gone] = segments(directory)
         corpus.add_texts({"two": source(2)})
-    gone.unlink()
-    with pytest.warns(HistoryWarning, match="there is none"):
+    gone.rename(directory / "away")
+    with pytest.warns(HistoryWarning, match="cannot be used: .*there is none"):
         history = opened(directory, bundle)
     with history:
         assert knows(history, bundle, source(2))
+        (directory / "away").rename(gone)
+        assert knows(history, bundle, source(1))
 
 
 def test_one_at_a_time_changes_the_documents(directory, bundle):
@@ -493,8 +499,7 @@ def test_too_many_open_files_lose_no_document(directory, bundle):
 def test_what_is_lost_to_damage_is_told_by_remove(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"a/one": source(1), "b/two": source(2)})
-        for path in segments(directory):
-            path.unlink()
+        segments(directory)[0].unlink()
         with pytest.warns(HistoryWarning, match="'a/one', 'b/two'"):
             assert corpus.remove(["a"]) == ["a/one"]
         assert corpus.lost == ["a/one", "b/two"]
@@ -552,18 +557,6 @@ def test_damaged_tables_of_documents_leave_requests_readable(directory, bundle):
         assert other.shared.num_recent_tokens == history.shared.num_recent_tokens > 0
 
 
-def test_a_segment_that_could_not_be_opened_is_tried_again(directory, bundle):
-    with Corpus(directory, bundle) as corpus:
-        corpus.add_texts({"one": source(1)})
-    [path] = segments(directory)
-    path.rename(directory / "away")
-    with pytest.warns(HistoryWarning, match="cannot be used"):
-        history = opened(directory, bundle)
-    with history:
-        (directory / "away").rename(path)
-        assert knows(history, bundle, source(1))
-
-
 def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle, tmp_path):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
@@ -574,16 +567,6 @@ def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle
     with pytest.raises(HistoryError):
         Corpus(tmp_path / "nowhere", None)
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_a_file_that_becomes_a_directory_is_told(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("text")
-    text = file_text(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(NotTextError, match="it is a directory"):
-        list(text.parts())
 
 
 def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):

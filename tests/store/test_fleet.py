@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import multiprocessing
 import shutil
 import time
 
@@ -26,7 +25,6 @@ from coordgen_rs.store.history.fleet import index_path, read_list
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from drafts import drafted_after
-from fleet_device import draft_while_swapped
 from fleet_records import records, write_jsonl
 
 
@@ -295,32 +293,21 @@ def test_what_is_built_can_be_read_by_its_owner_alone(tmp_path, bundle):
 
 
 def test_a_device_drafts_right_while_its_index_is_replaced_a_hundred_times(tmp_path, bundle):
-    builds = []
     for number in range(2):
         source = write_jsonl(tmp_path / f"{number}.jsonl", records(40, seed=number))
-        builds.append(tmp_path / f"{number}")
-        build(builds[-1], [source], bundle)
-    fleet = tmp_path / "fleet"
-    shutil.copytree(builds[0], fleet)
-    processes = multiprocessing.get_context("forkserver")
-    told, telling = processes.Pipe(duplex=False)
-    done = processes.Event()
-    texts = [record["token_ids"] for seed in range(2) for record in records(1, seed=seed)]
-    device = processes.Process(
-        target=draft_while_swapped, args=(fleet, bundle.path, texts, telling, done)
-    )
-    device.start()
-    assert told.recv() == "ready"
-    name = index_path(fleet, "mail").name
-    for number in range(100):
-        newer = (number + 1) % 2
-        shutil.copy(builds[newer] / name, fleet / "next")
-        (fleet / "next").replace(fleet / name)
-        assert told.poll(600)
-        assert told.recv() == [("first", "second")[newer]]
-    done.set()
-    device.join(600)
-    assert device.exitcode == 0
+        build(tmp_path / f"{number}", [source], bundle)
+    index = index_path(shutil.copytree(tmp_path / "0", tmp_path / "fleet"), "mail")
+    texts = [records(1, seed=number)[0]["token_ids"] for number in range(2)]
+    with opened(tmp_path / "fleet", bundle) as history:
+        running = HostDrafter(history.shared.vocab_size, history=history.shared)
+        for number in range(100):
+            older, newer = number % 2, (number + 1) % 2
+            running.begin(np.array(texts[older][:20], np.uint32))
+            shutil.copy(tmp_path / str(newer) / index.name, tmp_path / "next")
+            (tmp_path / "next").replace(index)
+            history.refresh()
+            assert [knows(history, text) for text in texts] == [newer == 0, newer == 1]
+            assert running.propose_chain(8).tolist() == texts[older][20:28]  # from the one before
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl.zst"])

@@ -59,7 +59,7 @@ class ReadSession:
             return None
         return [Snapshot(it, [states_of(self.held[:it])], is_turn=True) for it in self.turns]
 
-    def lend(self, reader):
+    def add_reader(self, reader):
         self.readers.append(reader)
 
     def overwrite(self, token_ids):

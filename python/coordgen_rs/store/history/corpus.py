@@ -34,8 +34,8 @@ from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import HistoryStore
 from coordgen_rs.store.history.texts import (
     AddResult,
-    Reading,
     Text,
+    TextReader,
     checked_paths,
     given_text,
     name_of,
@@ -208,12 +208,12 @@ class Corpus:
         def change() -> AddResult:
             added.lost += self.lost
             with ThreadPoolExecutor(threads, initializer=_give_way) as pool:
-                reading = Reading(self._encoded, self._document, added, pool, 2 * threads)
-                for piece in reading.pieces(texts, stop.check):
+                reader = TextReader(self._encoded, self._document, added, pool, 2 * threads)
+                for piece in reader.pieces(texts, stop.check):
                     added.num_tokens += self._segments.add(piece)
                     on_progress(added)
                     self._segments.merge()
-                self._segments.forget(reading.broken)
+                self._segments.forget(reader.broken)
             return added
 
         return self._changed(change, wait_s, stop)

@@ -1,6 +1,6 @@
 """Segments of documents, as they are written, merged, and written anew without what was removed.
 
-In: pieces with fresh tokens, and the names of documents. Out: files beside the database, and tables
+In: pieces with new tokens, and the names of documents. Out: files beside the database, and tables
 that name them. Each is an index over some documents, written once, under a random name, and never
 changed. It is whole before a table names it, and removed after none does, so that a kill leaves a
 stray file at most, which the next change removes.
@@ -20,7 +20,7 @@ from coordgen_rs.errors import HistoryIndexError
 from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.indexes import index_key, new_segment_name, remove_strays
 from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.history.texts import Fresh
+from coordgen_rs.store.history.texts import NewTokens
 
 MOST_TOKENS = 20_000_000
 """Most tokens of a segment: sorting takes about 21 bytes of memory each."""
@@ -109,8 +109,8 @@ class Segments(Tables):
         self._folder, self._vocab_size = store.path.parent, store.vocab_size
         self._key = index_key(store.fingerprint, store.vocab_size, namespace, "corpus")
 
-    def add(self, piece: Sequence[Fresh]) -> int:
-        """Write a segment of fresh tokens; return their number, without terminators.
+    def add(self, piece: Sequence[NewTokens]) -> int:
+        """Write a segment of new tokens; return their number, without terminators.
 
         Raises:
             HistoryIndexError: It cannot be written; then nothing is changed.
@@ -135,15 +135,15 @@ class Segments(Tables):
                     self._put_segment(file, sum(map(len, parts)))
         return sum(one.num_tokens for one in piece)
 
-    def _put(self, fresh: Fresh) -> int:
+    def _put(self, new: NewTokens) -> int:
         """Note how much of a document has been added; return its id.
 
         One with the same name and other text is replaced, its pieces forgotten.
         """
-        text, namespace = fresh.text, self._namespace
+        text, namespace = new.text, self._namespace
         if any(known.sha256 != text.sha256 for known in self.documents(text.name)):
             self._forget([text.name])
-        row = (namespace, text.name, text.sha256, text.num_bytes, fresh.read_bytes, time.time())
+        row = (namespace, text.name, text.sha256, text.num_bytes, new.read_bytes, time.time())
         self._do(_PUT_DOCUMENT, row)
         query = "SELECT id FROM documents WHERE namespace = ? AND name = ?"
         ((number,),) = self._store.rows(query, namespace, text.name, of=(int,))

@@ -214,7 +214,7 @@ class AddResult:
 
 
 @dataclass
-class Fresh:
+class NewTokens:
     """Tokens of a document that are not stored yet.
 
     Attributes:
@@ -234,7 +234,7 @@ class Fresh:
 
 
 @dataclass
-class Reading:
+class TextReader:
     """Reads texts once.
 
     Attributes:
@@ -259,20 +259,20 @@ class Reading:
 
     def pieces(
         self, texts: Iterable[Text | str], go_on: Callable[[], None]
-    ) -> Iterator[list[Fresh]]:
+    ) -> Iterator[list[NewTokens]]:
         """What there is to store, as much at a time as one segment is to have at first.
 
         Args:
             texts: The documents; a string is why one cannot be had.
             go_on: Called for each part; may raise, to stop.
         """
-        piece, num_tokens = list[Fresh](), 0
+        piece, num_tokens = list[NewTokens](), 0
         for text, end, tokens in self._tokenized(texts):
             go_on()
             if text.name in self._failed:
                 continue
             if not piece or piece[-1].text is not text:
-                piece.append(Fresh(text, end, []))
+                piece.append(NewTokens(text, end, []))
             piece[-1].tokens.append(tokens)
             piece[-1].read_bytes = end
             num_tokens += len(tokens)
@@ -282,7 +282,7 @@ class Reading:
         if piece := self._whole(piece):
             yield piece
 
-    def _whole(self, piece: list[Fresh]) -> list[Fresh]:
+    def _whole(self, piece: list[NewTokens]) -> list[NewTokens]:
         """A piece without texts that could not be read to their ends."""
         found = [one for one in piece if one.text.name not in self._failed]
         for one in found:

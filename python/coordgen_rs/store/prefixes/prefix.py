@@ -1,4 +1,4 @@
-"""What sessions lend to whoever keeps prefixes, and take back: tokens, keys, values and states.
+"""What sessions give to whoever keeps prefixes, and take back: tokens, keys, values and states.
 
 In: a session that knows its tokens. Out: a prefix of them, copied or in place, which it or another
 session of the same target takes back. Where they are kept is `pool.py`'s and `store.py`'s matter.
@@ -102,7 +102,7 @@ class KeepsPrefixes(KeepsTokens, Protocol):
         """
 
 
-class ReadsInPlace(Protocol):
+class PrefixReader(Protocol):
     """Reads a session's tokens in place, beside its runs, which only add to them."""
 
     @property
@@ -127,5 +127,5 @@ class StoresPrefixes(KeepsPrefixes, Protocol):
     def snapshots(self) -> Sequence[Snapshot] | None:
         """States of recurrent layers behind some of the tokens, ascending; None without such."""
 
-    def lend(self, reader: ReadsInPlace) -> None:
+    def add_reader(self, reader: PrefixReader) -> None:
         """Tell a reader before tokens that are committed now are overwritten."""

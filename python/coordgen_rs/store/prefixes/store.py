@@ -212,16 +212,21 @@ class PrefixStore(NotCopied):
         end = min(end, self._directory.most_bytes // size)  # it would go for its own end
         fresh = min(fresh, end)
         held = session.prefix_in_place(len(token_ids))
-        copied = CopyOnWriteBlocks(
-            held.token_ids.copy(), held.layers, layout, fresh, end, self._memory
-        )
-        numbers, states = range(0 if ends else fresh, end), list[_StatesFile]()
+        ids = held.token_ids.copy()
+        names = block_names(scope, ids)
+        copied = CopyOnWriteBlocks(ids, held.layers, layout, fresh, end, self._memory)
         try:
-            session.lend(copied)
+            session.add_reader(copied)
+            files = [
+                _File(_block_head(scope, names, it), BLOCK_SUFFIX, partial(copied.block, it))
+                for it in range(0 if ends else fresh, end)
+            ]
             if ends:
-                snapshots = [*_chosen(session.snapshots() or (), len(token_ids), layout)]
-                states += self._states(snapshots, held, scope, layout, copied)
-            self._writer.try_add(partial(self._write, scope, namespace, copied, numbers, states))
+                chosen = _chosen(session.snapshots() or (), len(ids), layout)
+                for snapshot in [*chosen]:
+                    head = states_head(scope, names, ids, snapshot.length)
+                    files += self._states(snapshot, head, held, layout, copied)
+            self._writer.try_add(partial(self._write, scope, namespace, files, copied))
         except NoThreadError:
             self.counts.failures += 1
             copied.close()
@@ -231,60 +236,43 @@ class PrefixStore(NotCopied):
 
     def _states(
         self,
-        snapshots: Sequence[Snapshot],
+        snapshot: Snapshot,
+        head: Head,
         held: SavedPrefix,
-        scope: bytes,
         layout: Layout,
         copied: CopyOnWriteBlocks,
-    ) -> Iterator["_StatesFile"]:
-        """Files of states, with room taken; what there is no memory for is left out."""
-        names = block_names(scope, held.token_ids) if snapshots else []
-        for snapshot in snapshots:
-            head = states_head(scope, names, held.token_ids, snapshot.length)
-            size = HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
-            if size > self._directory.most_bytes:
-                continue
-            try:
-                rest = layout.packed(held.token_ids, held.layers, head.start, head.num_tokens)[0]
-            except MemoryError:
-                self.counts.failures += 1
-                continue
-            if self._memory.take(copied, snapshot.nbytes):
-                yield _StatesFile(head, [rest, *snapshot.states])
+    ) -> Iterator["_File"]:
+        """The file of some states, with memory taken; none where there is none for it."""
+        size = HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
+        if size > self._directory.most_bytes:
+            return
+        try:
+            rest = layout.packed(held.token_ids, held.layers, head.start, head.num_tokens)[0]
+        except MemoryError:
+            self.counts.failures += 1
+            return
+        if self._memory.take(copied, snapshot.nbytes):
+            yield _File(head, STATES_SUFFIX, partial(np.concatenate, [rest, *snapshot.states]))
 
     def _write(
-        self,
-        scope: bytes,
-        namespace: str,
-        copied: CopyOnWriteBlocks,
-        numbers: range,
-        states: "Sequence[_StatesFile]",
+        self, scope: bytes, namespace: str, files: "Sequence[_File]", copied: CopyOnWriteBlocks
     ) -> None:
         """Write what a request has left, in the writer's thread.
 
         Args:
             scope: Whose.
             namespace: Its name, for lists.
-            copied: Gives the content of blocks.
-            numbers: The blocks that are to be there.
-            states: Files of states that are to be there.
+            files: Those that are to be there.
+            copied: The content of blocks; closed at the end.
         """
-        now_ns, target = time.time_ns(), self._target
-        about = {**target._asdict(), "namespace": namespace}
+        now_ns = time.time_ns()
+        about = {**self._target._asdict(), "namespace": namespace}
         del about["digest"]
         try:
-            names = block_names(scope, copied.token_ids)
             folder = self._directory.make_folder(scope, about)
-            for number in numbers:
+            for file in files:
                 self._writer.wait_for_quiet()
-                head = Head(scope, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
-                path = head.path(folder, BLOCK_SUFFIX)
-                if self._write_file(path, head, partial(copied.block, number), now_ns):
-                    self.counts.stored_tokens += BLOCK_TOKENS
-            for head, parts in states:
-                self._write_file(
-                    head.path(folder, STATES_SUFFIX), head, partial(np.concatenate, parts), now_ns
-                )
+                self._write_file(folder, file, now_ns)
         except OSError as error:
             self.counts.failures += 1
             self._tell(f"{self.path} cannot be written: {error.strerror or error}")
@@ -294,26 +282,25 @@ class PrefixStore(NotCopied):
             copied.close()
             self.counts.evicted_bytes = self._directory.evicted_bytes
 
-    def _write_file(
-        self, path: Path, head: Head, made: Callable[[], NDArray[np.uint8] | None], now_ns: int
-    ) -> bool:
-        """Write a file, or say that it is used; whether it was written.
+    def _write_file(self, folder: Path, file: "_File", now_ns: int) -> None:
+        """Write a file, or say that it is used.
 
         Raises:
             OSError, MemoryError: It cannot be written.
         """
-        used_ns = _used_ns(now_ns, head.end)
+        path, used_ns = file.head.path(folder, file.suffix), _used_ns(now_ns, file.head.end)
         if blocks.touch(path, used_ns):
-            return False
-        content = made()
+            return
+        content = file.made()
         if content is None:
             self.counts.skipped += 1
-            return False
+            return
         num_bytes = HEAD_BYTES + content.nbytes
         with self._directory.room_for(num_bytes):
-            blocks.write(path, head, content, used_ns)
+            blocks.write(path, file.head, content, used_ns)
         self.counts.stored_bytes += num_bytes
-        return True
+        if file.suffix == BLOCK_SUFFIX:
+            self.counts.stored_tokens += BLOCK_TOKENS
 
     def _tell(self, message: str) -> None:
         """Warn, once of each kind."""
@@ -338,11 +325,16 @@ class PrefixStore(NotCopied):
         self._writer.join()
 
 
-class _StatesFile(NamedTuple):
-    """A file of states that is to be written, and its content in parts."""
+class _File(NamedTuple):
+    """A file that is to be there, and what makes its content; None where that was dropped."""
 
     head: Head
-    parts: Sequence[NDArray[np.uint8]]
+    suffix: str
+    made: Callable[[], NDArray[np.uint8] | None]
+
+
+def _block_head(scope: bytes, names: Sequence[bytes], number: int) -> Head:
+    return Head(scope, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
 
 
 def _chosen(snapshots: Sequence[Snapshot], num_tokens: int, layout: Layout) -> Iterator[Snapshot]:
@@ -438,7 +430,7 @@ class Lookup:
             raise
 
     def _block(self, number: int) -> tuple[Path, Head]:
-        head = Head(self._scope, self._names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
+        head = _block_head(self._scope, self._names, number)
         return head.path(self._folder, BLOCK_SUFFIX), head
 
     def _states(self, length: int) -> tuple[Path, Head]:
