@@ -5,7 +5,6 @@ import os
 import pathlib
 import random
 import sqlite3
-import sys
 import threading
 import warnings
 
@@ -35,7 +34,7 @@ from coordgen_rs.store.history.texts import (
     texts_of,
 )
 from corpora import add_forever, knows, make_small, source, write_sources
-from killed import kill_at_random, names, small_disk
+from killed import kill_at_random, limited, names, small_disk
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +65,6 @@ def draft_from_all(directory, bundle, written):
         for text in written.values():
             knows(history, bundle, text)
         history.refresh()
-
-
-def test_the_next_request_drafts_from_what_was_added_since_the_last(directory, bundle, tmp_path):
-    written = write_sources(tmp_path / "src", 9)
-    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
-        assert not any(knows(history, bundle, text) for text in written.values())
-        added = corpus.add([tmp_path / "src"])
-        assert (added.num_added, added.num_unchanged) == (9, 0)
-        assert all(knows(history, bundle, text) for text in written.values())
-        assert [document.name for document in corpus.documents()] == sorted(written)
 
 
 def test_what_is_stored_is_drafted_from_while_more_is_added(directory, bundle, tmp_path):
@@ -121,7 +110,11 @@ def test_what_is_unchanged_is_left_and_what_changed_is_replaced(directory, bundl
     written = write_sources(tmp_path / "src", 6)
     changed = next(iter(written))
     with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
-        corpus.add([tmp_path / "src"])
+        assert not any(knows(history, bundle, text) for text in written.values())
+        added = corpus.add([tmp_path / "src"])
+        assert (added.num_added, added.num_unchanged) == (6, 0)
+        assert all(knows(history, bundle, text) for text in written.values())
+        assert [document.name for document in corpus.documents()] == sorted(written)
         before = set(segments(directory))
         again = corpus.add([tmp_path / "src"])
         assert (again.num_added, again.num_unchanged, again.num_tokens) == (0, 6, 0)
@@ -474,24 +467,16 @@ def test_a_segment_that_cannot_be_read_now_loses_nothing(directory, bundle):
         assert knows(history, bundle, source(1))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="open files are not limited so")
 def test_too_many_open_files_lose_no_document(directory, bundle):
-    resource = pytest.importorskip("resource")
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
         corpus.documents()
-        limits, files = resource.getrlimit(resource.RLIMIT_NOFILE), []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[0]), limits[1]))
-        try:
+        with limited("NOFILE", 1024), contextlib.ExitStack() as files:
             with contextlib.suppress(OSError):
                 while True:
-                    files.append(os.open(os.devnull, os.O_RDONLY))
+                    files.enter_context(open(os.devnull))  # noqa: PTH123
             with pytest.raises((HistoryIndexError, HistoryError, OSError)):
                 corpus._segments.remove_damage()
-        finally:
-            for file in files:
-                os.close(file)
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert [one.name for one in corpus.documents()] == ["one"]
         assert len(segments(directory)) == 1
 
@@ -499,7 +484,8 @@ def test_too_many_open_files_lose_no_document(directory, bundle):
 def test_what_is_lost_to_damage_is_told_by_remove(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"a/one": source(1), "b/two": source(2)})
-        segments(directory)[0].unlink()
+        for path in segments(directory):
+            path.unlink()
         with pytest.warns(HistoryWarning, match="'a/one', 'b/two'"):
             assert corpus.remove(["a"]) == ["a/one"]
         assert corpus.lost == ["a/one", "b/two"]

@@ -16,6 +16,7 @@ import pytest
 from coordgen_rs._core import remove_abandoned
 from coordgen_rs.errors import LeftoverWarning
 from coordgen_rs.store.files import locked, replacing, sweep, unfinished_directory, whole_file
+from killed import limited, names
 
 _HOLD = """
 import sys
@@ -27,10 +28,6 @@ with unfinished_directory(Path(sys.argv[1])) as folder, replacing(Path(sys.argv[
     print("ready", flush=True)
     sys.stdin.read()
 """
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -131,9 +128,10 @@ def test_an_exception_leaves_the_file_as_it_was(tmp_path):
 def test_links_are_followed_and_devices_written_to(tmp_path):
     (tmp_path / "link").symlink_to("file")
     for path in (tmp_path / "link", Path(os.devnull)):
-        with replacing(path) as stream:
+        with replacing(path, private=True) as stream:
             stream.write(b"whole")
     assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "file").read_bytes() == b"whole"
     assert Path(os.devnull).is_char_device()
     with pytest.raises(OSError, match="No space left"), replacing(Path("/dev/full")) as stream:
@@ -150,8 +148,12 @@ def test_links_in_a_circle_are_an_error_that_names_them(tmp_path):
 
 def test_errors_name_the_file_that_was_to_be(tmp_path):
     (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "absent" / "file", tmp_path / "folder"):
-        with pytest.raises(OSError, match=r"[a-z]'$") as caught, replacing(path):
+    for path, error in (
+        (tmp_path / "absent" / "file", FileNotFoundError),
+        (tmp_path / "folder", IsADirectoryError),
+        (Path("/"), IsADirectoryError),
+    ):
+        with pytest.raises(error, match=r"[a-z/]'$") as caught, replacing(path):
             pass
         assert caught.value.filename == str(path)
     assert names(tmp_path) == ["folder"]
@@ -163,12 +165,6 @@ def test_a_path_without_a_name_is_an_invalid_argument(path):
         with unfinished_directory(path):
             pass
     assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
-
-
-def test_a_private_file_is_its_owners(tmp_path):
-    with replacing(tmp_path / "file", private=True):
-        pass
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_directory_is_locked_under_each_of_its_names(tmp_path):
@@ -238,27 +234,18 @@ def test_a_file_that_is_not_waited_for_is_whole_or_not_there_and_replaces_links(
     assert (tmp_path / "file").read_text() == "before"
 
 
-def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path):
-    resource = pytest.importorskip("resource", reason="needs limits of a process")
-    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+@pytest.mark.parametrize("writing", [replacing, unfinished_directory])
+def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path, writing):
     with open(os.devnull) as free:  # noqa: PTH123 (of which the number is asked)
         next_descriptor = free.fileno()
-    for writing in (replacing, unfinished_directory):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor, most))
-        try:
-            with pytest.raises(OSError, match="Too many open files") as failed:  # noqa: SIM117
-                with writing(tmp_path / "out"):
-                    pass
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
-        assert (failed.value.errno, failed.value.filename) == (errno.EMFILE, str(tmp_path / "out"))
-        assert names(tmp_path) == []
-
-
-def test_a_directory_is_not_replaced_by_a_file(tmp_path):
-    for path in (tmp_path, Path("/")):
-        with pytest.raises(IsADirectoryError, match=str(path)), replacing(path):
-            pass
+    with (
+        limited("NOFILE", next_descriptor),
+        pytest.raises(OSError, match="Too many open files") as failed,
+        writing(tmp_path / "out"),
+    ):
+        pass
+    assert (failed.value.errno, failed.value.filename) == (errno.EMFILE, str(tmp_path / "out"))
+    assert names(tmp_path) == []
 
 
 def full_of_zeros(stream):
@@ -267,19 +254,17 @@ def full_of_zeros(stream):
 
 @pytest.mark.parametrize("write", [lambda out: out.write(bytes(60_000)), full_of_zeros])
 def test_a_full_disk_is_said_with_the_file(tmp_path, write):
-    resource = pytest.importorskip("resource", reason="needs limits of a process")
     path = tmp_path / "found.npy"
     path.write_text("before")
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))  # beyond it, writing fails
-    try:
-        with pytest.raises(OSError, match=r"found\.npy") as failed, replacing(path) as stream:
-            write(stream)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+    with (
+        limited("FSIZE", 10_000),
+        pytest.raises(OSError, match=r"found\.npy") as failed,
+        replacing(path) as stream,
+    ):
+        write(stream)
     assert failed.value.filename == str(path)
     assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
+    assert names(tmp_path) == ["found.npy"]
 
 
 def test_a_full_folder_is_not_sorted_for_each_file_in_it(tmp_path, monkeypatch):

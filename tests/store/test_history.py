@@ -225,7 +225,7 @@ def test_an_index_whose_requests_another_process_evicts_as_it_is_opened_is_no_fa
         def epoch_before_an_eviction(store, namespace):
             found = epoch(store, namespace)
             monkeypatch.setattr(HistoryStore, "epoch", epoch)
-            other.add([StoredRequest(name, 1.0, 1, request(2, 2_000).astype("<u4").tobytes())])
+            other.add([StoredRequest(name, 1.0, 1, request(2, 2_000))])
             return found
 
         monkeypatch.setattr(HistoryStore, "epoch", epoch_before_an_eviction)

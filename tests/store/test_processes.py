@@ -2,9 +2,8 @@
 
 import os
 import random
-import resource
 import warnings
-from contextlib import closing, contextmanager
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from coordgen_rs.store.history import requests
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS, HistoryStore
 from drafts import drafted_after
 from histories import open_history, request, stored, write, write_forever
-from killed import kill_at_random, processes
+from killed import kill_at_random, limited, processes
 
 
 def assert_drafts_what_was_stored(directory, texts, numbers):
@@ -80,7 +79,7 @@ def test_a_full_disk_is_told_once_and_loses_nothing_that_was_stored(tmp_path, mo
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             history = open_history(directory)
-            with files_that_may_not_grow(max_bytes):
+            with limited("FSIZE", max_bytes):
                 for number in range(100):
                     history.add(request(number, 1_000), [])
                 history.close()
@@ -97,17 +96,6 @@ def test_a_full_disk_is_told_once_and_loses_nothing_that_was_stored(tmp_path, mo
             assert num_held(history) >= before + 1_000 >= 1_000 * (len(texts) + 1)
         assert_drafts_what_was_stored(directory, stored(directory), np.random.default_rng(0))
         assert not [path for path in directory.iterdir() if path.suffix == ".unfinished"]
-
-
-@contextmanager
-def files_that_may_not_grow(beyond):
-    """Within the block, writing behind so many bytes of a file fails."""
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
 
 
 def num_held(history):

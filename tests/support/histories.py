@@ -43,7 +43,7 @@ def fill(
 def stored(directory: Path, namespace: str | None = None) -> list[NDArray[np.uint32]]:
     """The tokens of the requests of a namespace, or of all."""
     with closing(HistoryStore(directory)) as store:
-        return [np.frombuffer(found.token_ids, "<u4") for found in store.read(namespace)]
+        return [found.token_ids for found in store.read(namespace)]
 
 
 def knows(history: History, text: NDArray[np.uint32], at: int = 100, length: int = 8) -> bool:

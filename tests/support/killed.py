@@ -61,3 +61,16 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def limited(what: str, most: int) -> Iterator[None]:
+    """Within the block, this process has at most so much of what a limit is for, as `FSIZE`."""
+    resource = pytest.importorskip("resource", reason="needs limits of a process")
+    which = getattr(resource, f"RLIMIT_{what}")
+    usual, hard = resource.getrlimit(which)
+    resource.setrlimit(which, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, (usual, hard))

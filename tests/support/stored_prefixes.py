@@ -7,6 +7,7 @@ from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
 HEADS, SIZE = 2, 8
+TOKEN_BYTES = 2 * 2 * HEADS * SIZE * 4
 TARGET = TargetIdentity(b"a target", "bundle", "f32", "1.0")
 
 
@@ -49,7 +50,10 @@ class ReadSession:
         ]
         return SavedPrefix(self.held[:num_tokens], layers)
 
-    saved_prefix = None
+    def saved_prefix(self):
+        token_ids, layers, states = self.prefix_in_place(len(self.held))
+        copies = [(keys.copy(), values.copy()) for keys, values in layers]
+        return SavedPrefix(token_ids.copy(), copies, states)
 
     def restore_prefix(self, prefix, num_tokens):
         self.overwrite(prefix.token_ids[:num_tokens])

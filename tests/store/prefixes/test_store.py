@@ -107,19 +107,6 @@ def test_nothing_crosses_from_one_namespace_or_target_to_another(tmp_path, targe
     assert found(PrefixStore(tmp_path, target), prompt, "alice") == 0
 
 
-def test_a_copied_file_of_another_namespace_is_not_taken(tmp_path):
-    prompt = run_of(5, 40)
-    store = stored(tmp_path, prompt, "alice")
-    (of_alice,) = files(tmp_path)
-    keep(store, prompt, "bob")
-    (of_bob,) = (path for path in files(tmp_path) if path != of_alice)
-    of_bob.write_bytes(of_alice.read_bytes())
-    assert found(store, prompt, "bob") == 0
-    assert store.counts.damaged == 1
-    assert not of_bob.exists()
-    assert found(store, prompt, "alice") == 32
-
-
 def test_only_the_owner_may_read_and_no_name_tells_a_namespace(tmp_path):
     path = tmp_path / "made" / "here"
     stored(path, run_of(1, 64), "secret-name").close()
@@ -202,7 +189,7 @@ def test_the_last_block_of_a_dialogue_goes_before_those_that_it_needs(tmp_path):
 def late(path, room=1 << 20, **options):
     """A store that writes no sooner than it is waited for."""
     store = PrefixStore(path, TARGET, **options)
-    store._writer, store._memory = held_up(), MemoryBudget(room)
+    store.writer, store._memory = held_up(), MemoryBudget(room)
     return store
 
 
@@ -227,14 +214,6 @@ def test_of_what_is_kept_behind_the_limit_nothing_is_read(tmp_path):
     keep_and_overwrite(store, np.arange(640), since=512)
     store.close()
     assert not files(tmp_path)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
-def test_a_pipe_in_place_of_a_block_is_listed_as_damaged(tmp_path):
-    path = tmp_path / "0.block"
-    os.mkfifo(path)
-    with os.fdopen(os.open(path, os.O_RDWR), "wb"):
-        assert block_files.num_tokens_of(path) == 0
 
 
 def test_what_was_kept_earlier_is_not_copied_once_more(tmp_path):
@@ -359,7 +338,7 @@ store.flush()
 """
 
 
-@pytest.mark.parametrize("left", [0, 1, 2, 3, 6, 11, 100])
+@pytest.mark.parametrize("left", [0, 1, 3, 11, 100])
 def test_a_process_that_is_killed_leaves_what_it_has_written(tmp_path, left):
     done = subprocess.run(
         [sys.executable, "-c", KILLED, str(tmp_path), str(left)], env=_ENVIRONMENT
@@ -630,7 +609,7 @@ def test_what_is_not_going_to_be_written_leaves_its_room(tmp_path, monkeypatch, 
 
     store, session = PrefixStore(tmp_path, TARGET), ReadSession(np.arange(100), (90,))
     monkeypatch.setattr(store, "_memory", MemoryBudget(1))
-    monkeypatch.setattr(store._writer, "try_add", refused)
+    monkeypatch.setattr(store.writer, "try_add", refused)
     with pytest.raises(KeyError) if error is KeyError else nullcontext():
         store.save(session, "a", 0, ends=True)
     assert all(reader.is_over for reader in session.readers)

@@ -49,7 +49,7 @@ token is sorted about eight times in all."""
 
 _CORPUS, _FLEET = "the documents of the history", "the fleet's history"
 
-_TERMINATOR = np.array([SharedHistory.TERMINATOR], "<u4").tobytes()
+_TERMINATOR = np.array([SharedHistory.TERMINATOR], np.uint32)
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -205,7 +205,7 @@ class History(NotCopied):
                 wrong = "a block of the history's index is damaged" if is_damaged else None
                 self._load(self._store, epoch, wrong)
             for request in self._store.read(self.namespace, after=self._seen):
-                self.shared.remember(_from_bytes(request.token_ids), request.number)
+                self.shared.remember(request.token_ids, request.number)
                 self._seen = request.number
 
     def _refresh_layer(self, what: str, layer: CorpusLayer | FleetLayer) -> None:
@@ -283,8 +283,7 @@ class History(NotCopied):
             return
         tokens, is_stored = np.concatenate([prompt, answer]), False
         if store is not None:
-            token_ids = tokens.astype("<u4").tobytes()
-            request = StoredRequest(self.namespace, time.time(), len(prompt), token_ids)
+            request = StoredRequest(self.namespace, time.time(), len(prompt), tokens)
             with self._going_on("written"):
                 evicted = store.add([request])
                 is_stored = True
@@ -313,7 +312,7 @@ class History(NotCopied):
             if self._lacks(_MERGE_AT_CLOSE):
                 with self._going_on("indexed"):
                     self._rebuild(self._store, self._epoch)
-            del self._layers[_CORPUS]
+            self._layers.pop(_CORPUS, None)
             self._store.close()
             self._store = None
 
@@ -421,7 +420,7 @@ class History(NotCopied):
         for request in store.read(self.namespace):
             parts += [request.token_ids, _TERMINATOR]
             covers = request.number
-        documents = _from_bytes(b"".join(parts))
+        documents = np.concatenate(parts) if parts else _TERMINATOR[:0]
         SharedHistory.write_index(path, documents, self.shared.vocab_size, covers, key)
         with self._lock:
             is_current = epoch == self._epoch
@@ -463,7 +462,3 @@ class History(NotCopied):
 def fingerprint_of(bundle: Bundle) -> str:
     """Identifies a tokenizer: the SHA-256 of its file."""
     return bundle.manifest.files[bundle.manifest.tokenizer].sha256
-
-
-def _from_bytes(blob: bytes) -> NDArray[np.uint32]:
-    return np.frombuffer(blob, "<u4").astype(np.uint32)

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.store.history.fleet import LIST_NAME
@@ -84,14 +87,14 @@ class StoredRequest:
         namespace: The namespace it belongs to.
         finished_at: Seconds since 1970.
         prompt_len: How many of the tokens are the prompt; the others are the answer.
-        token_ids: `uint32`, little-endian.
+        token_ids: `(tokens,) u32`.
         number: Its number in the order of storing; 0 if not stored yet.
     """
 
     namespace: str
     finished_at: float
     prompt_len: int
-    token_ids: bytes
+    token_ids: NDArray[np.uint32]
     number: int = 0
 
 
@@ -345,10 +348,9 @@ class HistoryStore(NotCopied):
         with self.connection:
             self.begin()
             for one in requests:
-                row = (self._namespace_id(one.namespace), one.finished_at, one.prompt_len)
-                self.connection.execute(
-                    _PUT_REQUEST, (*row, len(one.token_ids) // 4, one.token_ids)
-                )
+                namespace, blob = self._namespace_id(one.namespace), one.token_ids.astype("<u4")
+                row = (namespace, one.finished_at, one.prompt_len, len(blob), blob.tobytes())
+                self.connection.execute(_PUT_REQUEST, row)
             evicted = self._evict()
         with suppress(OSError):  # nobody opens them any more, and the next ones take their place
             remove_indexes(self.path.parent, evicted, others=False)
@@ -412,10 +414,11 @@ class HistoryStore(NotCopied):
         parameters = [after] if namespace is None else [after, namespace]
         query += "ORDER BY number" if namespace is None else "AND name = ? ORDER BY number"
         for row in self.connection.execute(query, parameters):
-            name, finished_at, prompt_len, token_ids, number = row
+            name, finished_at, prompt_len, blob, number = row
             is_whole = all(map(_is, row, (str, float, int, bytes, int)))
-            if not is_whole or len(token_ids) % 4 or prompt_len > len(token_ids) // 4:
+            if not is_whole or len(blob) % 4 or prompt_len > len(blob) // 4:
                 raise self._damaged(f"request {number} is not whole; clear the history")
+            token_ids = np.frombuffer(blob, "<u4").astype(np.uint32)
             yield StoredRequest(name, float(finished_at), prompt_len, token_ids, number)
 
     def namespaces(self) -> list[NamespaceSummary]:

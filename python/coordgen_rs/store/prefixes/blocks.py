@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.store.files import whole_file
-from coordgen_rs.store.prefixes.prefix import Pair, Snapshot, StoresPrefixes
+from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, Pair, Snapshot
 
 BLOCK_TOKENS = 32
 """Tokens of a block. The rest of a prompt is computed again, at most so many less one."""
@@ -210,7 +210,7 @@ class Layout:
     state_sizes: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, session: StoresPrefixes) -> "Layout":
+    def of(cls, session: KeepsPrefixes) -> "Layout":
         """That of a session."""
         every = chain(*session.prefix_in_place(0).layers)
         arrays = tuple((it.shape[1], it.shape[3], it.dtype) for it in every)

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.store.background import Lease
-from coordgen_rs.store.prefixes.prefix import (
-    KeepsPrefixes,
-    KeepsTokens,
-    SavedPrefix,
-    StoresPrefixes,
-)
+from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, SavedPrefix
 from coordgen_rs.store.prefixes.store import PrefixStore
 
 LEAST_TOKENS = 16
@@ -60,7 +55,7 @@ class PrefixPool(NotCopied):
             session: The one that is to read the prompt, of the thread that asks.
             prompt: Same as in `switch`.
         """
-        if not isinstance(session, StoresPrefixes):
+        if not isinstance(session, KeepsPrefixes):
             return 0
         held = session.reachable(common_len(session.reusable_ids, prompt))
         return max(held, *(kept.reachable(prompt) for kept in self._mine()), 0)
@@ -74,7 +69,7 @@ class PrefixPool(NotCopied):
             held: Same as `held` tells.
         """
         pool = self.of(self._namespace)
-        if isinstance(session, StoresPrefixes):
+        if isinstance(session, KeepsPrefixes):
             pool._looked_up = [self._found(session, prompt, held)]
         return pool
 
@@ -122,12 +117,12 @@ class PrefixPool(NotCopied):
     def wait_beside(self, request: Lease) -> None:
         """What is kept on disk is written when no request runs: wait until this one is over."""
         if self.store is not None:
-            self.store.wait_beside(request)
+            self.store.writer.wait_beside(request)
 
     def look_again(self) -> None:
         """A request is over."""
         if self.store is not None:
-            self.store.look_again()
+            self.store.writer.look_again()
 
     def store_up(self, session: object, since: int = 0, *, ends: bool = True) -> None:
         """Keep on disk what a session holds, if there is a store.
@@ -137,14 +132,14 @@ class PrefixPool(NotCopied):
             since: How many of its tokens were there when it was last kept.
             ends: Whether its request has ended.
         """
-        if self.store is not None and isinstance(session, StoresPrefixes):
+        if self.store is not None and isinstance(session, KeepsPrefixes):
             self.store.save(session, self._namespace, since, ends=ends)
 
-    def _found(self, session: object, prompt: NDArray[np.uint32], held: int) -> SavedPrefix | None:
+    def _found(
+        self, session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int
+    ) -> SavedPrefix | None:
         """What is kept on disk of a prompt, where it is more than a session holds."""
-        if self.store is None or not isinstance(session, StoresPrefixes):
-            return None
-        if len(prompt) - 1 - held < LEAST_TOKENS:
+        if self.store is None or len(prompt) - 1 - held < LEAST_TOKENS:
             return None
         return self.store.find(session, prompt, self._namespace, held)
 
@@ -217,11 +212,9 @@ def reused(
         prompt: `(tokens,) u32`, at least one.
         prefixes: Where more of them may be kept: then the session gets those.
     """
-    if not isinstance(session, KeepsTokens):
+    if not isinstance(session, KeepsPrefixes):
         return Reused(0, 0)
-    kept = 0
-    if prefixes is not None and isinstance(session, KeepsPrefixes):
-        kept = prefixes.switch(session, prompt)
+    kept = 0 if prefixes is None else prefixes.switch(session, prompt)
     held = common_len(session.reusable_ids, prompt)
     reachable = session.reachable(held)
     return Reused(reachable, max(kept, held) - reachable)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.store.background import Lease, NoThreadError, TaskQueue
+from coordgen_rs.store.background import NoThreadError, TaskQueue
 from coordgen_rs.store.prefixes import blocks
 from coordgen_rs.store.prefixes.blocks import (
     BLOCK_SUFFIX,
@@ -39,7 +39,7 @@ from coordgen_rs.store.prefixes.blocks import (
 )
 from coordgen_rs.store.prefixes.copy_on_write import CopyOnWriteBlocks, MemoryBudget
 from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES, StoreDirectory
-from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
+from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, SavedPrefix, Snapshot
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -111,6 +111,7 @@ class PrefixStore(NotCopied):
 
     Attributes:
         counts: What it has done.
+        writer: Writes between requests.
 
     Raises:
         OptionError: `most_bytes` is less than 1 or no integer, or everybody may write there.
@@ -123,7 +124,7 @@ class PrefixStore(NotCopied):
         most_bytes = arguments.count("prefix_store_size", most_bytes)
         self.counts = StoreCounts()
         self._directory, self._target = StoreDirectory(Path(path), most_bytes), target
-        self._writer, self._memory = TaskQueue(), MemoryBudget(_MOST_WAITING_BYTES)
+        self.writer, self._memory = TaskQueue(), MemoryBudget(_MOST_WAITING_BYTES)
         self._opened, self._told = OpenedHere(), set[str]()
 
     @property
@@ -132,7 +133,7 @@ class PrefixStore(NotCopied):
         return self._directory.path
 
     def find(
-        self, session: StoresPrefixes, prompt: NDArray[np.uint32], namespace: str, held: int
+        self, session: KeepsPrefixes, prompt: NDArray[np.uint32], namespace: str, held: int
     ) -> SavedPrefix | None:
         """What is there of a prompt, if reading it takes less than computing what it adds.
 
@@ -175,10 +176,10 @@ class PrefixStore(NotCopied):
                 self.counts.damaged += 1
                 continue
             with suppress(NoThreadError):  # the system gives no thread
-                self._writer.try_add(partial(_touch, lookup.used(length), time.time_ns()))
+                self.writer.try_add(partial(_touch, lookup.used(length), time.time_ns()))
             return found
 
-    def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+    def save(self, session: KeepsPrefixes, namespace: str, since: int, *, ends: bool) -> None:
         """Keep what a session holds; it is read later, while the session may go on.
 
         Args:
@@ -197,7 +198,7 @@ class PrefixStore(NotCopied):
         finally:
             self.counts.save_seconds += time.perf_counter() - begin
 
-    def _save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+    def _save(self, session: KeepsPrefixes, namespace: str, since: int, *, ends: bool) -> None:
         """Same as `save`.
 
         Raises:
@@ -226,7 +227,7 @@ class PrefixStore(NotCopied):
                 for snapshot in [*chosen]:
                     head = states_head(scope, names, ids, snapshot.length)
                     files += self._states(snapshot, head, held, layout, copied)
-            self._writer.try_add(partial(self._write, scope, namespace, files, copied))
+            self.writer.try_add(partial(self._write, scope, namespace, files, copied))
         except NoThreadError:
             self.counts.failures += 1
             copied.close()
@@ -271,7 +272,7 @@ class PrefixStore(NotCopied):
         try:
             folder = self._directory.make_folder(scope, about)
             for file in files:
-                self._writer.wait_for_quiet()
+                self.writer.wait_for_quiet()
                 self._write_file(folder, file, now_ns)
         except OSError as error:
             self.counts.failures += 1
@@ -308,21 +309,13 @@ class PrefixStore(NotCopied):
             self._told.add(message)
             warnings.warn(PrefixStoreWarning(f"{message}; answers go on without it"), stacklevel=2)
 
-    def wait_beside(self, request: Lease) -> None:
-        """Until a request is over, nothing is written, but for what has waited long."""
-        self._writer.wait_beside(request)
-
-    def look_again(self) -> None:
-        """Write, if no request runs any more."""
-        self._writer.look_again()
-
     def flush(self) -> None:
         """Wait until all is written; in a fork, for nothing."""
-        self._writer.flush()
+        self.writer.flush()
 
     def close(self) -> None:
         """Write what is to be written, and end; in a fork, do nothing."""
-        self._writer.join()
+        self.writer.join()
 
 
 class _File(NamedTuple):
