@@ -1,7 +1,7 @@
 """The documents of one namespace: added, listed and removed, while others draft from them.
 
 In: texts. Out: documents in the tables and segments of a history. What is stored stays, whatever
-happens next, and the next request drafts from it; `layer.py` opens it for them.
+happens next, and the next request drafts from it; `documents.py` opens it for them.
 """
 
 import os

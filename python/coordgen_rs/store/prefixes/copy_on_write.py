@@ -50,9 +50,6 @@ class MemoryBudget:
 class CopyOnWriteBlocks:
     """Whole blocks of a session's tokens.
 
-    Attributes:
-        token_ids: The `token_ids` argument.
-
     Args:
         token_ids: All tokens, `(tokens,) u32`; not to be written.
         layers: Per layer their keys and values, in place.
@@ -73,7 +70,7 @@ class CopyOnWriteBlocks:
         end: int,
         budget: MemoryBudget,
     ) -> None:
-        self.token_ids, self._layout, self._budget = token_ids, layout, budget
+        self._token_ids, self._layout, self._budget = token_ids, layout, budget
         self._layers: Sequence[Pair] | None = layers
         self._fresh, self._end = fresh, end
         self._copies: NDArray[np.uint8] | None = None  # of those from `_copied_from` on
@@ -97,7 +94,7 @@ class CopyOnWriteBlocks:
                 start = self._fresh * BLOCK_TOKENS
                 with suppress(MemoryError):  # dropped, as where there is no room
                     self._copies = self._layout.packed(
-                        self.token_ids, layers, start, BLOCK_TOKENS, num_blocks
+                        self._token_ids, layers, start, BLOCK_TOKENS, num_blocks
                     )
 
     def block(self, number: int) -> NDArray[np.uint8] | None:
@@ -110,7 +107,7 @@ class CopyOnWriteBlocks:
             self._fresh = max(self._fresh, number + 1)
             if self._layers is not None:
                 start = number * BLOCK_TOKENS
-                packed = self._layout.packed(self.token_ids, self._layers, start, BLOCK_TOKENS)
+                packed = self._layout.packed(self._token_ids, self._layers, start, BLOCK_TOKENS)
                 return packed.reshape(-1)
             if self._copies is None or number < self._copied_from:
                 return None
