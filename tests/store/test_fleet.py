@@ -168,14 +168,6 @@ def test_what_cannot_be_built_says_why(tmp_path, bundle):
         build(tmp_path / "own", [write_jsonl(tmp_path / "a.jsonl", records(1))], bundle)
 
 
-def test_a_fleet_is_not_written_over_by_a_history_of_ones_own(tmp_path, bundle):
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "a.jsonl", records(3))], bundle)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
-    with pytest.raises(HistoryError, match="holds a fleet's history"):
-        History.of(tmp_path / "fleet", bundle)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
-
-
 def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(
     tmp_path, bundle, monkeypatch
 ):
@@ -199,26 +191,16 @@ def test_an_index_of_another_build_is_not_merged(tmp_path, bundle):
 
 
 def test_a_fleet_drafts_beside_the_own_history_and_only_its_own_namespace(tmp_path, bundle):
-    found = records(12)
+    found, own = records(12), np.arange(500, 540)
     build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
-    mail = [record for record in found if record["namespace"] == "mail"]
-    notes = [record for record in found if record["namespace"] == "notes"]
-    own = np.arange(500, 540)
     options = {"fleet": tmp_path / "fleet", "fleet_namespace": "mail"}
-    with History.of(tmp_path / "own", bundle, namespace="mail/alice", **options) as history:
-        history.add(own[:10], own[10:])
-        assert knows(history, own)
-        assert all(knows(history, record["token_ids"]) for record in mail)
-        assert not any(knows(history, record["token_ids"]) for record in notes)
-
-
-def test_a_history_that_keeps_nothing_drafts_from_the_fleet_alone(tmp_path, bundle):
-    found = records(3)
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
-    with opened(tmp_path / "fleet", bundle) as history:
-        history.add(np.arange(500, 520), np.arange(520, 540))
-        assert not knows(history, np.arange(500, 540))
-        assert history.shared.num_recent_tokens == 0
+    for directory, keep in ((tmp_path / "own", True), (None, False)):
+        with History.of(directory, bundle, namespace="mail/alice", keep=keep, **options) as history:
+            history.add(own[:10], own[10:])
+            assert knows(history, own) == keep
+            assert history.shared.num_recent_tokens == len(own) * keep
+            for record in found:
+                assert knows(history, record["token_ids"]) == (record["namespace"] == "mail")
 
 
 def test_an_index_that_comes_later_or_is_damaged_is_said_once(tmp_path, bundle, recwarn):
@@ -259,12 +241,16 @@ def test_what_others_built_is_read_ahead(tmp_path, bundle):
             history.refresh()
 
 
-def test_a_fleet_of_another_tokenizer_is_refused(tmp_path, bundle):
+def test_a_fleet_of_another_tokenizer_or_as_a_history_of_ones_own_is_refused(tmp_path, bundle):
     build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", records(3))], bundle)
+    before = contents(tmp_path / "fleet")
     with pytest.raises(HistoryMismatchError, match="built for another tokenizer"):
         History(fleet=tmp_path / "fleet", fingerprint="another", vocab_size=50)
     with pytest.raises(HistoryError, match="not a directory"):
         History(fleet=tmp_path / "none", vocab_size=50)
+    with pytest.raises(HistoryError, match="holds a fleet's history"):
+        History.of(tmp_path / "fleet", bundle)
+    assert contents(tmp_path / "fleet") == before
 
 
 def test_a_killed_build_changes_nothing_and_the_next_one_cleans_up(tmp_path, bundle):
@@ -308,6 +294,7 @@ def test_a_device_drafts_right_while_its_index_is_replaced_a_hundred_times(tmp_p
             history.refresh()
             assert [knows(history, text) for text in texts] == [newer == 0, newer == 1]
             assert running.propose_chain(8).tolist() == texts[older][20:28]  # from the one before
+        assert "fleet" in running.per_source
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl.zst"])
@@ -358,13 +345,3 @@ def test_parquet_of_data_frames_is_read_and_text_that_is_none_spoils_its_own_row
     result = build(tmp_path / "text", [source], bundle)
     assert (result.num_requests, result.num_bad) == (2, 1)
     assert "frame.parquet:2: cannot be read" in result.bad[0]
-
-
-def test_a_drafter_for_another_engine_drafts_from_the_fleet_too(tmp_path, bundle):
-    record = records(1)[0]
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", [record])], bundle)
-    with opened(tmp_path / "fleet", bundle) as history:
-        drafter = HostDrafter(history.shared.vocab_size, history=history.shared)
-        drafter.begin(np.array(record["token_ids"][:20], np.uint32))
-        assert drafter.propose_chain(8).tolist() == record["token_ids"][20:28]
-        assert "fleet" in drafter.per_source

@@ -64,15 +64,22 @@ def test_the_name_of_the_directory_may_be_any_bytes(tmp_path):
     assert main(["history", "ls", str(directory)]) == 0
 
 
-def test_closing_builds_the_index_and_opening_uses_it(tmp_path):
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_closing_builds_the_index_and_opening_uses_it_or_builds_it_again(
+    tmp_path, recwarn, is_lost
+):
     path = fill(tmp_path)
     assert path.stat().st_size < 12 * 2 * LONG
+    if is_lost:
+        path.unlink()
     with open_history(tmp_path) as history:
+        assert path.exists()
         assert history.shared.num_indexed_tokens == 2 * (LONG + 1)
         assert history.shared.num_recent_tokens == 0
         assert knows(history, request(1, LONG))
         history.add(request(2, 100), [])
         assert knows(history, request(2, 100), at=50)
+    assert not recwarn.list
 
 
 def test_an_index_is_built_while_requests_go_on(tmp_path):
@@ -432,15 +439,6 @@ def test_a_single_damaged_bit_never_gives_a_wrong_draft(tmp_path):
             history.refresh()
             assert knows(history, text, at)
             history.close()
-
-
-def test_a_lost_index_is_built_again_without_a_word(tmp_path, recwarn):
-    path = fill(tmp_path)
-    path.unlink()
-    with open_history(tmp_path) as history:
-        assert path.exists()
-        assert knows(history, request(0, LONG))
-    assert not recwarn.list
 
 
 def test_a_database_that_cannot_be_written_is_told_once_and_drafted_from(tmp_path, monkeypatch):

@@ -1,7 +1,6 @@
 """Prefixes that are saved and put back: bit-equal, by the longest, the oldest out first."""
 
 from itertools import chain
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +9,7 @@ from hypothesis import strategies as st
 
 from checkpoints import ROOT
 from coordgen_rs import Model, Stats, Tokenizer, generate, plain
-from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.errors import OptionError, ShapeError
-from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
 from coordgen_rs.store.prefixes.pool import LEAST_TOKENS, PrefixPool, reused
 from stored_prefixes import TOKEN_BYTES, ReadSession, check
 
@@ -99,9 +96,8 @@ def test_never_less_is_reused_than_without_a_pool(asked, num_slots):
         assert pool.nbytes <= TOKEN_BYTES * num_slots
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int4"])
-def test_keys_and_values_come_back_bit_by_bit(session_of, weights):
-    session = session_of("embedded", weights)
+def test_keys_and_values_come_back_bit_by_bit(session_of):
+    session = session_of("embedded", "int4")
     tokenizer = Tokenizer.of(session.bundle)
     prompt, other = (tokenizer.encode(text) for text in TEXTS[:2])
     expected = [step.token_ids for step in plain(session, prompt, max_new_tokens=12)]
@@ -139,16 +135,3 @@ def test_dialogues_that_take_turns_are_read_once(bundle_of):
                 if turn:
                     assert answer.stats.reused_tokens > 0.8 * answer.stats.prompt_tokens
                 asked[text] += [answer.text, "\nAnd?\n"]
-
-
-def test_integers_come_back_too():
-    encoding = Encoding("uint8", 0.1, 128)
-    layer = SimpleNamespace(key=encoding, value=encoding, key_new=encoding, value_new=encoding)
-    cache = IntegerCache([layer], 2, 4, {1: 8})
-    cache.past(1)[0][0][:] = np.arange(64, dtype=np.uint8).reshape(1, 2, 8, 4)
-    cache.length = 5
-    copies, before = cache.copied(5), cache.past(1)[0][0].copy()
-    cache.past(1)[0][0][:] = 0
-    cache.put(copies, 3)
-    assert cache.length == 3
-    assert np.array_equal(cache.past(1)[0][0][:, :, :3], before[:, :, :3])
