@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["histories", "fault_workers"])
+processes.set_forkserver_preload(["histories", "fault_workers", "stored_prefixes"])
 """Starts processes fast, from a server that has imported everything."""
 
 

@@ -1,8 +1,14 @@
 """Sessions and stores of prefixes for tests: what a token's keys and values must be is known."""
 
+import os
+import signal
+from pathlib import Path
+
 import numpy as np
 
 from coordgen_rs.store.background import Lease, TaskQueue
+from coordgen_rs.store.prefixes import blocks
+from coordgen_rs.store.prefixes.directory import StoreDirectory, stored_files
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
@@ -120,3 +126,39 @@ def check(prefix, prompt):
 
 def files(path, pattern="*/*.kv"):
     return sorted(path.glob(pattern))
+
+
+def keep_and_die(path, left):
+    """Have tokens in a store, and be killed before one of the calls that change a file."""
+
+    def counted(call):
+        def done(*arguments, **options):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return done
+
+    Path.replace, os.utime = counted(Path.replace), counted(os.utime)
+    keep(PrefixStore(path, TARGET), np.arange(200))
+
+
+def write(directory, folder, number, num_bytes):
+    """Write a file of so many bytes, and check that all are within the limit meanwhile."""
+    content = np.zeros(num_bytes - blocks.HEAD_BYTES, np.uint8)
+    path = folder / f"{number:032x}.kv"
+    with directory.room_for(num_bytes):
+        there = sum(it.num_bytes for it in stored_files(directory.path))
+        assert there + num_bytes <= directory.most_bytes
+        blocks.write(path, blocks.Head(bytes(16), bytes(16), 0, 1), content, number)
+    return path
+
+
+def write_many(path, which):
+    """Write files beside others who write some."""
+    directory = StoreDirectory(path, 30_000)
+    folder = directory.make_folder(bytes(16), {})
+    for number in range(60):
+        write(directory, folder, number * 3 + which, 700 + 100 * (number % 7))

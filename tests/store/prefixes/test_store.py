@@ -3,15 +3,13 @@
 import errno
 import os
 import random
+import signal
 import stat
-import subprocess
-import sys
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import accumulate, chain
 from operator import and_, eq
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,12 +27,23 @@ from coordgen_rs.store.prefixes.copy_on_write import MemoryBudget
 from coordgen_rs.store.prefixes.directory import (
     StoreDirectory,
     clear,
-    stored_files,
     summaries,
 )
 from coordgen_rs.store.prefixes.store import Lookup, PrefixStore, TargetIdentity
-from killed import small_disk
-from stored_prefixes import TARGET, ReadSession, check, files, found, held_up, keep, stored
+from killed import processes, small_disk
+from stored_prefixes import (
+    TARGET,
+    ReadSession,
+    check,
+    files,
+    found,
+    held_up,
+    keep,
+    keep_and_die,
+    stored,
+    write,
+    write_many,
+)
 
 BLOCK_BYTES = block_files.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
 
@@ -311,48 +320,18 @@ def test_a_directory_that_is_only_read_is_told_once_and_read(tmp_path, monkeypat
     assert found(store, np.arange(65)) == 64
 
 
-KILLED = """
-import os, sys
-from pathlib import Path
-import numpy as np
-from killed import small_disk
-from stored_prefixes import ReadSession, TARGET
-from coordgen_rs.store.prefixes.store import PrefixStore
-
-left = int(sys.argv[2])
-replace, utime = Path.replace, os.utime
-
-def counted(call):
-    def done(*arguments, **options):
-        global left
-        left -= 1
-        if left < 0:
-            os.kill(os.getpid(), 9)
-        return call(*arguments, **options)
-    return done
-
-Path.replace, os.utime = counted(replace), counted(utime)
-store = PrefixStore(Path(sys.argv[1]), TARGET)
-store.save(ReadSession(np.arange(200)), "a", 0, ends=True)
-store.flush()
-"""
-
-
 @pytest.mark.parametrize("left", [0, 1, 3, 11, 100])
 def test_a_process_that_is_killed_leaves_what_it_has_written(tmp_path, left):
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path), str(left)], env=_ENVIRONMENT
-    )
-    assert done.returncode == (0 if left == 100 else -9)
+    child = processes.Process(target=keep_and_die, args=(tmp_path, left))
+    child.start()
+    child.join()
+    assert child.exitcode == (0 if left == 100 else -signal.SIGKILL)
     store = PrefixStore(tmp_path, TARGET)
     before = found(store, np.arange(201))
     assert before == len(files(tmp_path)) * BLOCK_TOKENS
     assert store.counts.damaged == 0
     keep(store, np.arange(200))
     assert found(store, np.arange(201)) == 192
-
-
-_ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def test_what_a_killed_process_left_is_removed_and_what_a_live_one_writes_is_not(tmp_path):
@@ -466,17 +445,6 @@ def test_lengths_are_tried_once_and_none_where_no_states_are(tmp_path, monkeypat
     assert len(tried) < 4000 + 10
 
 
-def write(directory, folder, number, num_bytes):
-    """Write a file of so many bytes, and check that all are within the limit meanwhile."""
-    content = np.zeros(num_bytes - block_files.HEAD_BYTES, np.uint8)
-    path = folder / f"{number:032x}.kv"
-    with directory.room_for(num_bytes):
-        there = sum(it.num_bytes for it in stored_files(directory.path))
-        assert there + num_bytes <= directory.most_bytes
-        block_files.write(path, block_files.Head(bytes(16), bytes(16), 0, 1), content, number)
-    return path
-
-
 def by_chance(num_writers):
     chosen = random.Random(3)
     return [chosen.randrange(num_writers) for _ in range(150)]
@@ -500,28 +468,13 @@ def test_no_more_than_the_limit_is_there_after_any_write(tmp_path, most, writers
         assert sum(it.stat().st_size for it in files(tmp_path)) <= most
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from test_store import StoreDirectory, write
-
-directory = StoreDirectory(Path(sys.argv[1]), 30_000)
-folder = directory.make_folder(bytes(16), {})
-for number in range(60):
-    write(directory, folder, number * 3 + int(sys.argv[2]), 700 + 100 * (number % 7))
-"""
-
-
 def test_processes_that_write_at_once_stay_within_the_limit_together(tmp_path):
-    here = str(Path(__file__).parent)
-    environment = _ENVIRONMENT | {
-        "PYTHONPATH": os.pathsep.join([here, _ENVIRONMENT.get("PYTHONPATH", "")])
-    }
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(it)], env=environment)
-        for it in range(3)
-    ]
-    assert [writer.wait() for writer in writers] == [0, 0, 0]
+    writers = [processes.Process(target=write_many, args=(tmp_path, it)) for it in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0, 0]
     assert 22_000 < sum(it.stat().st_size for it in files(tmp_path)) <= 30_000
 
 
