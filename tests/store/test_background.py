@@ -35,7 +35,7 @@ def test_of_many_who_bring_tasks_one_thread_works_at_a_time():
     tasks.join()
     assert left == []
     assert {*most} == {1}
-    assert not tasks.is_alive
+    assert not tasks._alive
 
 
 def test_what_is_brought_as_the_thread_ends_is_done():
@@ -78,7 +78,7 @@ def test_an_interrupt_anywhere_in_bringing_a_task_loses_none_and_leaves_no_threa
         bring(tasks, again := [])
         assert again == [1]
         assert done in ([], [1])
-        assert not tasks.is_alive
+        assert not tasks._alive
 
 
 def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):

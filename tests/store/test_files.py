@@ -15,7 +15,14 @@ import pytest
 
 from coordgen_rs._core import remove_abandoned
 from coordgen_rs.errors import LeftoverWarning
-from coordgen_rs.store.files import locked, replacing, sweep, unfinished_directory, whole_file
+from coordgen_rs.store.files import (
+    locked,
+    replacing,
+    sweep,
+    unfinished_directory,
+    whole_file,
+    write_file,
+)
 from killed import limited, names
 
 _HOLD = """
@@ -51,7 +58,14 @@ def test_what_a_live_process_writes_is_left_alone(holder, tmp_path):
     assert names(tmp_path) == sorted([*before, "out", "file"])
 
 
-def test_what_a_killed_process_left_is_removed_and_told(holder, tmp_path):
+@pytest.mark.parametrize("shift_s", [-10 * 365 * 86_400, 0, 10 * 365 * 86_400])
+def test_what_a_killed_process_left_is_removed_and_told_whatever_the_clock_says(
+    holder, tmp_path, shift_s
+):
+    moment = time.time() + shift_s
+    for path in tmp_path.iterdir():
+        os.utime(path, (moment, moment))
+    assert remove_abandoned(tmp_path / "out") == remove_abandoned(tmp_path / "file") == []
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert len(names(tmp_path)) == 2
@@ -64,50 +78,26 @@ def test_what_a_killed_process_left_is_removed_and_told(holder, tmp_path):
     assert (tmp_path / "file").read_bytes() == b"whole"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_files_of_other_names_links_and_pipes_stay(tmp_path):
+    for name in (
         ".out.0123456789ab.partial",
         ".out.0123456789.unfinished",
         ".out.0123456789AB.unfinished",
         "out.0123456789ab.unfinished",
         ".output.0123456789ab.unfinished",
         ".out..0123456789ab.unfinished",
-    ],
-)
-def test_files_of_other_names_stay(tmp_path, name):
-    (tmp_path / name).write_text("mine")
-    (tmp_path / ".out.0123456789ab.unfinished").write_text("left")
-    assert [num_bytes for _, num_bytes in remove_abandoned(tmp_path / "out")] == [4]
-    assert names(tmp_path) == [name]
-
-
-def test_links_pipes_and_what_they_point_to_stay(tmp_path):
+        ".a.0123456789ab.unfinished",  # a name is taken as it is written
+    ):
+        (tmp_path / name).write_text("mine")
     (tmp_path / "precious").mkdir()
-    (tmp_path / ".out.0123456789ab.unfinished").symlink_to(tmp_path / "precious")
-    os.mkfifo(tmp_path / ".out.0123456789ac.unfinished")
+    (tmp_path / ".out.0123456789ac.unfinished").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / ".out.0123456789ad.unfinished")
     before = names(tmp_path)
-    assert remove_abandoned(tmp_path / "out") == []
+    for name in ("out", "[ab]"):
+        (tmp_path / f".{name}.0123456789ae.unfinished").write_text("left")
+        assert [num_bytes for _, num_bytes in remove_abandoned(tmp_path / name)] == [4]
+    assert remove_abandoned(tmp_path / "?") == []
     assert names(tmp_path) == before
-
-
-def test_a_name_is_taken_as_it_is_written(tmp_path):
-    (tmp_path / ".a.0123456789ab.unfinished").write_text("of another file")
-    assert remove_abandoned(tmp_path / "[ab]") == remove_abandoned(tmp_path / "?") == []
-    (tmp_path / ".[ab].0123456789ab.unfinished").write_text("")
-    assert len(remove_abandoned(tmp_path / "[ab]")) == 1
-
-
-@pytest.mark.parametrize("shift_s", [-10 * 365 * 86_400, 10 * 365 * 86_400])
-def test_no_clock_decides_what_is_left_over(holder, tmp_path, shift_s):
-    moment = time.time() + shift_s
-    for path in tmp_path.iterdir():
-        os.utime(path, (moment, moment))
-    assert remove_abandoned(tmp_path / "out") == remove_abandoned(tmp_path / "file") == []
-    holder.kill()
-    holder.wait()
-    assert len(remove_abandoned(tmp_path / "out")) == 1
-    assert len(remove_abandoned(tmp_path / "file")) == 1
 
 
 def fail_while_writing(file, out):
@@ -167,16 +157,6 @@ def test_a_path_without_a_name_is_an_invalid_argument(path):
     assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
 
 
-def test_a_directory_is_locked_under_each_of_its_names(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("folder")
-    with locked(tmp_path / "link") as first, locked(tmp_path / "folder") as second:
-        assert (first, second) == (True, False)
-    with locked(tmp_path / "folder") as third:
-        assert third
-    assert names(tmp_path) == ["folder", "link"]
-
-
 def test_who_waits_for_a_lock_gets_it_or_is_told(tmp_path):
     path, asked = tmp_path / "table", []
     with locked(path) as first:
@@ -196,18 +176,21 @@ def test_who_waits_for_a_lock_gets_it_or_is_told(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_name_is_locked_by_one_at_a_time_whatever_happens_to_the_file(tmp_path):
-    path = tmp_path / "table"
-    (tmp_path / "link").symlink_to("table")
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_name_is_locked_by_one_at_a_time_whatever_happens_to_the_file(tmp_path, is_folder):
+    path, link = tmp_path / "table", tmp_path / "link"
+    link.symlink_to("table")
     (tmp_path / ".table.lock").touch()  # a killed run left it
+    if is_folder:
+        path.mkdir()
     with locked(path) as first:
-        with replacing(path) as stream:
-            stream.write(b"new")
-        with locked(tmp_path / "link") as second:
+        if not is_folder:
+            write_file(path, b"new")
+        with locked(link) as second:
             assert (first, second) == (True, False)
     assert names(tmp_path) == ["link", "table"]
-    with locked(path) as third:
-        assert third
+    with locked(link) as third, locked(path) as fourth:
+        assert (third, fourth) == (True, False)
 
 
 def test_what_killed_runs_left_of_some_names_is_swept(tmp_path):

@@ -149,11 +149,6 @@ class TaskQueue:
         self._alive = list[int]()
         self._opened = OpenedHere()  # a fork has the tasks, but not the thread
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether there is a thread."""
-        return bool(self._alive)
-
     def add(self, task: Callable[[], object]) -> None:
         """Have something be done; in this thread, where the system gives no other for it."""
         try:

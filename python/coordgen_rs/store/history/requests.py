@@ -31,8 +31,8 @@ from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.store.background import Lease, Task, TaskQueue
 from coordgen_rs.store.history.documents import CorpusLayer
-from coordgen_rs.store.history.fleet import FleetLayer
-from coordgen_rs.store.history.indexes import index_key, index_name, remove_unfinished
+from coordgen_rs.store.history.fleet import FleetLayer, index_path
+from coordgen_rs.store.history.indexes import index_key, remove_unfinished
 from coordgen_rs.store.history.store import (
     MOST_VOCABULARY,
     HistoryStore,
@@ -340,7 +340,7 @@ class History(NotCopied):
         """Reload from the index, or from the database if something is wrong with the index."""
         self.shared.clear()
         self._epoch, self._seen = epoch, 0
-        path = self._index_path(store)
+        path = index_path(store.path.parent, self.namespace)
         wrong = wrong or self._open_index(path, epoch)
         if wrong is None:
             self._background.add(self.shared.check_index)
@@ -414,7 +414,7 @@ class History(NotCopied):
         """
         if store.read_only or not epoch:
             return True
-        path, key = self._index_path(store), self._key(epoch)
+        path, key = index_path(store.path.parent, self.namespace), self._key(epoch)
         remove_unfinished(path.parent)
         parts, covers = [], 0
         for request in store.read(self.namespace):
@@ -435,9 +435,6 @@ class History(NotCopied):
             if merger is not None:
                 merger.is_over = True
         return True
-
-    def _index_path(self, store: HistoryStore) -> Path:
-        return store.path.parent / index_name(self.namespace)
 
     def _key(self, epoch: str) -> bytes:
         return index_key(self._fingerprint, self.shared.vocab_size, self.namespace, epoch)
