@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.store.background import Lease, TaskQueue
+from coordgen_rs.store.background import TaskQueue
 from coordgen_rs.store.prefixes import blocks
 from coordgen_rs.store.prefixes.directory import StoreDirectory, stored_files
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
@@ -83,11 +83,16 @@ class ReadSession:
         self.layers = computed(self.held)
 
 
-def held_up():
-    """A queue of tasks that are done no sooner than somebody waits for them."""
-    tasks = TaskQueue(most_wait_s=1e9)
-    tasks.wait_beside(Lease())
-    return tasks
+class LateQueue(TaskQueue):
+    """Tasks that are done when somebody waits for them, by who does."""
+
+    def try_add(self, task):
+        self._tasks.append(self._queued(task))
+
+    def flush(self):
+        self._run()
+
+    join = flush
 
 
 def keep(store, token_ids, namespace="a", since=0, turns=None):

@@ -33,11 +33,11 @@ from coordgen_rs.store.prefixes.store import Lookup, PrefixStore, TargetIdentity
 from killed import processes, small_disk
 from stored_prefixes import (
     TARGET,
+    LateQueue,
     ReadSession,
     check,
     files,
     found,
-    held_up,
     keep,
     keep_and_die,
     stored,
@@ -198,7 +198,7 @@ def test_the_last_block_of_a_dialogue_goes_before_those_that_it_needs(tmp_path):
 def late(path, room=1 << 20, **options):
     """A store that writes no sooner than it is waited for."""
     store = PrefixStore(path, TARGET, **options)
-    store.writer, store._memory = held_up(), MemoryBudget(room)
+    store.writer, store._memory = LateQueue(), MemoryBudget(room)
     return store
 
 
