@@ -98,7 +98,7 @@ families: build/.core ## logits of each family beside those of transformers (mak
 	PYTHONPATH=tests/support $(BIN)/python tests/support/families.py
 
 test-damage-full: build/.core ## 2,000 damaged bundles, histories and look-up tables (3 minutes)
-	$(BIN)/python -m pytest -q -rP -m damage_full tests/faults/test_damages.py
+	$(BIN)/python -m pytest -q -rP -m damage_full tests/faults/test_damages.py tests/store/prefixes
 
 test-interrupts-full: build/.core ## requests interrupted wherever Python looks for it, and by 2,000 signals (15 minutes)
 	$(BIN)/python -m pytest -q -m interrupts_full tests/model/test_interrupts.py

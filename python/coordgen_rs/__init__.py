@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     from coordgen_rs.store.history.corpus import Corpus
     from coordgen_rs.store.history.documents import Document
     from coordgen_rs.store.history.requests import History
-    from coordgen_rs.store.history.texts import Added
+    from coordgen_rs.store.history.texts import AddResult
     from coordgen_rs.store.prefixes.pool import PrefixPool
     from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -83,7 +83,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accepted",
-    "Added",
+    "AddResult",
     "Alternative",
     "Answer",
     "AsyncStream",
@@ -146,7 +146,7 @@ __all__ = [
 
 _MODULES = {
     "Accepted": "_core",
-    "Added": "store.history.texts",
+    "AddResult": "store.history.texts",
     "Alternative": "generation.logprobs",
     "Answer": "model.answer",
     "AsyncStream": "model.stream",
@@ -208,12 +208,22 @@ _MODULES = {
 }
 """Where each name comes from."""
 
+_RENAMED = {
+    "Added": "AddResult",
+}
+"""What names of earlier versions are called now; they go with the version after 0.3."""
+
 
 if not TYPE_CHECKING:  # which would take any name for one that is there
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
             return import_module(f"{__name__}.errors.version").package_version()
+        if name in _RENAMED:
+            new = _RENAMED[name]
+            message = f"{__name__}.{name} is now {__name__}.{new}"
+            import_module("warnings").warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(import_module(__name__), new)
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -29,7 +29,7 @@ def answers(tmp_path):
 
 def requests(directory, namespace=None):
     return [
-        (request.namespace, request.finished_at, request.prompt_len, request.token_ids)
+        (request.namespace, request.finished_at, request.prompt_len, request.token_ids.tobytes())
         for request in HistoryStore(directory).read(namespace)
     ]
 

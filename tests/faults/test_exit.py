@@ -33,7 +33,7 @@ def draft():
         drafter.begin(text)
         begun.set()
 
-for _ in range(4):
+for _ in range(2):
     threading.Thread(target=draft, daemon=True).start()
 begun.wait()
 print("over")
@@ -48,12 +48,12 @@ def end(code):
 @pytest.mark.parametrize("options", ["", "parallel=2", "draft='plain'"])
 def test_a_daemon_that_generates_ends_with_the_interpreter(bundle_of, options):
     code = GENERATES.format(bundle=str(bundle_of("embedded", "fp32")), options=options)
-    for _ in range(4):
+    for _ in range(2):
         end(code)
 
 
 def test_a_daemon_that_drafts_ends_with_the_interpreter():
-    for _ in range(4):
+    for _ in range(2):
         end(DRAFTS)
 
 

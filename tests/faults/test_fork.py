@@ -139,41 +139,6 @@ print("same")
     assert run(before, in_child, after) == "same\n"
 
 
-HELD_BY_A_THREAD = """
-has_it, go_on = threading.Event(), threading.Event()
-def hold():
-    has_it.set()
-    go_on.wait()
-thread = threading.Thread(target=take)
-thread.start()
-has_it.wait()
-"""
-
-
-def test_a_model_is_refused_in_a_fork_also_while_another_thread_has_it(bundle_of):
-    before = f"""
-from coordgen_rs import Model
-model = Model.open({str(bundle_of("embedded", "fp32"))!r}, threads=2)
-answer = model.generate("Once", max_new_tokens=3).text
-def take():
-    with model.stream("Once", max_new_tokens=3) as pieces:
-        next(pieces)
-        hold()
-{HELD_BY_A_THREAD}"""
-    in_child = """
-refused(lambda: model.generate("Once"), lambda: list(model.stream("Once")))
-model.close()
-os._exit(0)
-"""
-    after = """
-go_on.set()
-thread.join()
-assert model.generate("Once", max_new_tokens=3).text == answer
-print("same")
-"""
-    assert run(before, in_child, after) == "same\n"
-
-
 @pytest.mark.parametrize("parallel", [1, 4])
 def test_every_call_of_a_model_is_refused_in_a_fork_while_another_thread_makes_a_step(
     bundle_of, tmp_path, parallel
@@ -292,10 +257,15 @@ def test_a_history_is_refused_in_a_fork_also_while_another_thread_writes(tmp_pat
 from coordgen_rs import History
 history = History({str(tmp_path)!r}, fingerprint="f", vocab_size=50)
 history.add([1, 2], [3])
-def take():
+has_it, go_on = threading.Event(), threading.Event()
+def hold():
     with history._lock:
-        hold()
-{HELD_BY_A_THREAD}"""
+        has_it.set()
+        go_on.wait()
+thread = threading.Thread(target=hold)
+thread.start()
+has_it.wait()
+"""
     in_child = """
 refused(history.refresh, lambda: history.add([1], [2]))
 history.close()

@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from functools import partial
 from pathlib import Path
 
@@ -20,10 +19,8 @@ from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn import compile as qnn_compile
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.writer import Staging
-from coordgen_rs.errors import CheckpointError, ExportError, HistoryWarning, LookupTableError
-from coordgen_rs.store.history import requests
+from coordgen_rs.errors import CheckpointError, ExportError, LookupTableError
 from fault_workers import KEY, VOCAB_SIZE, stub_compiler, table
-from history_writer import open_history, request
 from killed import names, small_disk
 
 PAGE = 4096
@@ -114,33 +111,6 @@ def test_a_table_on_a_full_disk_stays_as_it_was(tmp_path, num_pages):
             assert message is None or "No space left on device" in message
             assert message is None or path.read_bytes() == before
             assert names(disk) == ["table"]
-
-
-@sizes([12, 40, 90], [130])
-def test_a_history_on_a_full_disk_loses_nothing_that_was_committed(
-    tmp_path, monkeypatch, num_pages
-):
-    monkeypatch.setattr(requests, "_MERGE_AT_CLOSE", 200)  # as in `index_all_the_time`
-    monkeypatch.setattr(requests, "_MERGE_WHILE_RUNNING", 400)
-    for pages in num_pages:
-        with (
-            small_disk(tmp_path / "disk", pages * PAGE) as disk,
-            warnings.catch_warnings(record=True) as caught,
-        ):
-            warnings.simplefilter("always")
-            with open_history(disk) as history:
-                for number in range(60):
-                    history.add(request(number, 1_000), [])
-            assert {warning.category for warning in caught} <= {HistoryWarning}
-            told = [str(warning.message) for warning in caught]
-            assert any("cannot be" in message for message in told) or pages > 60
-            subprocess.run(["mount", "-o", "remount,size=16M", str(disk)], check=True)
-            with open_history(disk) as history:
-                before = history.shared.num_recent_tokens + history.shared.num_indexed_tokens
-                history.add(request(60, 1_000), [])
-                after = history.shared.num_recent_tokens + history.shared.num_indexed_tokens
-            assert after >= before + 1_000
-            assert not [name for name in names(disk) if name.endswith(".unfinished")]
 
 
 # Reading

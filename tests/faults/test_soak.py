@@ -11,9 +11,9 @@ from soak import GROWTH, Memory, growth
 
 @pytest.mark.skipif(sys.platform != "linux", reason="handles are counted in /proc")
 def test_models_that_lived_leave_no_file_and_no_thread_behind(bundle_of, monkeypatch):
-    monkeypatch.setattr(soak, "WARM_UP", 60)
-    found = soak.soak(bundle_of("embedded", "fp32"), bundle_of("embedded-draft", "fp32"), 60)
-    assert sum(map(len, found.seconds.values())) == 60
+    monkeypatch.setattr(soak, "WARM_UP", 30)
+    found = soak.soak(bundle_of("embedded", "fp32"), bundle_of("embedded-draft", "fp32"), 30)
+    assert sum(map(len, found.seconds.values())) == 30
     assert len(found.seconds) == 30, "five kinds of requests to each of six models"
     assert len(found.memory) == 1
     assert found.left[0] == found.left[1], "open files and threads, before and after"

@@ -42,7 +42,7 @@ def written_by_another(path):
 def num_answered(path):
     """How many tokens the answers of a history have, in order of their length."""
     with closing(HistoryStore(path)) as stored:
-        return sorted(len(it.token_ids) // 4 - it.prompt_len for it in stored.read())
+        return sorted(len(it.token_ids) - it.prompt_len for it in stored.read())
 
 
 def go_on(streams, num_pieces=20):

@@ -12,7 +12,7 @@ from signals import expected_of, under_signals
 # What comes within a finalizer is told by Python, and raised by nobody.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-WAITING = ("threading.py", "/threads/", "/writer.py", "/lent.py")
+WAITING = ("threading.py", "/background.py", "/copy_on_write.py")
 NUM_OTHERS, NUM_SIGNALS = 8, 20
 
 

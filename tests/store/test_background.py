@@ -4,52 +4,49 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import pytest
 
 from coordgen_rs.errors import CallOrderError
-from coordgen_rs.store.threads import one_thread
-from coordgen_rs.store.threads.bell import Bell
-from coordgen_rs.store.threads.one_thread import NoThreadError, OneThread
-from coordgen_rs.store.threads.tasks import Task, Tasks
+from coordgen_rs.store import background
+from coordgen_rs.store.background import Lease, NoThreadError, Task, TaskQueue
 from interrupts import Tracer
 
 
-def test_of_many_who_begin_it_one_thread_works_at_a_time():
-    at_work, most, jobs = [], [], [*range(400)]
+def test_of_many_who_bring_tasks_one_thread_works_at_a_time():
+    at_work, most, left, tasks = [], [], [*range(400)], TaskQueue()
 
-    def work():
+    def task():
         at_work.append(1)
         most.append(len(at_work))
-        while jobs:
-            jobs.pop()
+        left.pop()
         at_work.pop()
 
-    thread = OneThread(work, lambda: bool(jobs), Bell())
-    begin = [threading.Thread(target=thread.begin) for _ in range(20)]
-    for it in begin:
+    def bring():
+        for _ in range(20):
+            tasks.add(task)
+
+    threads = [threading.Thread(target=bring) for _ in range(20)]
+    for it in threads:
         it.start()
-    for it in begin:
+    for it in threads:
         it.join()
-    thread.join()
-    assert jobs == []
+    tasks.join()
+    assert left == []
     assert {*most} == {1}
-    assert not thread.is_alive
+    assert not tasks._alive
 
 
 def test_what_is_brought_as_the_thread_ends_is_done():
-    done, left = [], ["first", "second"]
-    waiting = [left.pop(0)]
+    done, tasks = [], TaskQueue()
 
-    def work():
-        done.append(waiting.pop())
-        waiting.extend(left[:1])  # seen by nobody who begins: this thread is still at work
-        del left[:1]
+    def first():
+        done.append("first")
+        tasks.add(lambda: done.append("second"))  # no other begins: this thread is still at work
 
-    thread = OneThread(work, lambda: bool(waiting), Bell())
-    thread.begin()
-    thread.join()
+    tasks.add(first)
+    tasks.join()
     assert done == ["first", "second"]
 
 
@@ -57,24 +54,13 @@ def test_where_the_system_gives_no_thread_tasks_are_done_at_once(monkeypatch):
     def refused(*_):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(one_thread, "start_new_thread", refused)
+    monkeypatch.setattr(background, "start_new_thread", refused)
+    tasks, done = TaskQueue(), []
     with pytest.raises(NoThreadError):
-        OneThread(lambda: None, lambda: True, Bell()).begin()
-    tasks, done = Tasks(), []
+        tasks.try_add(lambda: done.append("never"))
     tasks.add(lambda: done.append(threading.get_ident()))
     tasks.join()
     assert done == [threading.get_ident()]
-
-
-def test_what_a_task_raises_is_raised_by_who_asks_for_its_result():
-    told, task = threading.Event(), Task(lambda: 1 // 0, lambda: None)
-    tasks = Tasks()
-    tasks.add(task.run)
-    tasks.add(told.set)
-    tasks.join()
-    assert told.is_set()
-    with pytest.raises(ZeroDivisionError):
-        task.result()
 
 
 def test_an_interrupt_anywhere_in_bringing_a_task_loses_none_and_leaves_no_thread():
@@ -83,16 +69,16 @@ def test_an_interrupt_anywhere_in_bringing_a_task_loses_none_and_leaves_no_threa
         tasks.join()
 
     with Tracer() as tracer:
-        bring(Tasks(), [])
+        bring(TaskQueue(), [])
     assert len(tracer.points) > 5
     for point in tracer.points:
-        tasks, done, tracer = Tasks(), [], Tracer(point)
+        tasks, done, tracer = TaskQueue(), [], Tracer(point)
         with suppress(KeyboardInterrupt), tracer:  # not every point is met again
             bring(tasks, done)
         bring(tasks, again := [])
         assert again == [1]
         assert done in ([], [1])
-        assert not tasks._thread.is_alive
+        assert not tasks._alive
 
 
 def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):
@@ -104,7 +90,7 @@ def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):
 
     told = []
     monkeypatch.setattr(threading, "excepthook", told.append)
-    tasks, task, done = Tasks(), Task(panics, lambda: None), []
+    tasks, task, done = TaskQueue(), Task(panics, lambda: None), []
     tasks.add(task.run)
     tasks.add(panics)
     tasks.add(lambda: done.append(True))
@@ -115,8 +101,8 @@ def test_a_panic_of_a_task_is_told_and_the_next_are_done(monkeypatch):
     assert [it.exc_type for it in told] == [Panic]
 
 
-def test_a_task_cannot_wait_for_the_thread_that_does_it():
-    tasks = Tasks()
+def test_a_task_cannot_wait_for_the_thread_that_does_it_and_who_asks_is_told():
+    tasks = TaskQueue()
     task = Task(tasks.join, lambda: None)
     tasks.add(task.run)
     tasks.join()
@@ -125,23 +111,88 @@ def test_a_task_cannot_wait_for_the_thread_that_does_it():
 
 
 def test_a_task_that_an_ending_thread_takes_is_done_once(monkeypatch):
-    done, tasks = [], Tasks()
+    done, tasks = [], TaskQueue()
 
     def refused(run, _):
         run()  # the thread that was there has looked again
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(one_thread, "start_new_thread", refused)
+    monkeypatch.setattr(background, "start_new_thread", refused)
     tasks.add(lambda: done.append("one"))
     tasks.add(lambda: done.append("other"))
     tasks.join()
     assert done == ["one", "other"]
 
 
+@contextmanager
+def request(tasks):
+    """While the block runs, a request does."""
+    lease = Lease()
+    tasks.wait_beside(lease)
+    yield
+    lease.is_over = True
+    tasks.look_again()
+
+
+def test_work_waits_until_no_request_runs():
+    tasks, done = TaskQueue(most_wait_s=1e9), threading.Event()
+    with request(tasks):
+        with request(tasks):
+            tasks.try_add(done.set)
+        assert not done.is_set()
+    assert done.wait(600)
+    tasks.join()
+
+
+def test_work_that_has_waited_long_is_done_beside_a_request():
+    now_s, done = [0.0], threading.Event()
+    tasks = TaskQueue(most_wait_s=10, clock=lambda: now_s[0])
+    with request(tasks):
+        tasks.try_add(done.set)
+        assert not done.is_set()
+        now_s[0] = 10.0
+        tasks.look_again()  # whatever changes has the time looked at again
+        assert done.wait(600)
+    tasks.join()
+
+
+def test_flush_and_join_do_not_wait_for_requests():
+    done = []
+    tasks = TaskQueue(most_wait_s=1e9)
+    with request(tasks):
+        tasks.try_add(lambda: done.append("flushed"))
+        tasks.flush()
+        assert done == ["flushed"]
+        tasks.try_add(lambda: done.append("joined"))
+        tasks.join()
+    assert done == ["flushed", "joined"]
+
+
+def test_work_with_parts_stops_between_them_for_a_request():
+    tasks, parts = TaskQueue(most_wait_s=1e9), []
+    first, request_runs = threading.Event(), threading.Event()
+
+    def work():
+        parts.append(1)
+        first.set()
+        request_runs.wait(600)
+        tasks.wait_for_quiet()
+        parts.append(2)
+
+    tasks.try_add(work)
+    assert first.wait(600)
+    with request(tasks):
+        request_runs.set()
+        assert parts == [1]
+    tasks.flush()
+    assert parts == [1, 2]
+    tasks.join()
+
+
 FORKS = """
 import os, sys, threading
-from coordgen_rs.store.threads.tasks import Tasks
-begun, may_end, tasks = threading.Event(), threading.Event(), Tasks()
+from coordgen_rs.store.background import Lease, NoThreadError, Task, TaskQueue
+begun, may_end, tasks = threading.Event(), threading.Event(), TaskQueue()
 tasks.add(lambda: (begun.set(), may_end.wait()))
 begun.wait()
 child = os.fork()

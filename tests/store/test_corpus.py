@@ -5,7 +5,6 @@ import os
 import pathlib
 import random
 import sqlite3
-import sys
 import threading
 import warnings
 
@@ -22,7 +21,7 @@ from coordgen_rs.errors import (
     OptionError,
 )
 from coordgen_rs.store.files import locked
-from coordgen_rs.store.history.corpus import Corpus
+from coordgen_rs.store.history.corpus import Corpus, _Stop
 from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.segments import MOST_TOKENS, to_merge
 from coordgen_rs.store.history.store import HistoryStore
@@ -35,7 +34,7 @@ from coordgen_rs.store.history.texts import (
     texts_of,
 )
 from corpora import add_forever, knows, make_small, source, write_sources
-from killed import kill_at_random, names, small_disk
+from killed import kill_at_random, limited, names, small_disk
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +65,6 @@ def draft_from_all(directory, bundle, written):
         for text in written.values():
             knows(history, bundle, text)
         history.refresh()
-
-
-def test_the_next_request_drafts_from_what_was_added_since_the_last(directory, bundle, tmp_path):
-    written = write_sources(tmp_path / "src", 9)
-    with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
-        assert not any(knows(history, bundle, text) for text in written.values())
-        added = corpus.add([tmp_path / "src"])
-        assert (added.num_added, added.num_unchanged) == (9, 0)
-        assert all(knows(history, bundle, text) for text in written.values())
-        assert [document.name for document in corpus.documents()] == sorted(written)
 
 
 def test_what_is_stored_is_drafted_from_while_more_is_added(directory, bundle, tmp_path):
@@ -121,7 +110,11 @@ def test_what_is_unchanged_is_left_and_what_changed_is_replaced(directory, bundl
     written = write_sources(tmp_path / "src", 6)
     changed = next(iter(written))
     with opened(directory, bundle) as history, Corpus(directory, bundle) as corpus:
-        corpus.add([tmp_path / "src"])
+        assert not any(knows(history, bundle, text) for text in written.values())
+        added = corpus.add([tmp_path / "src"])
+        assert (added.num_added, added.num_unchanged) == (6, 0)
+        assert all(knows(history, bundle, text) for text in written.values())
+        assert [document.name for document in corpus.documents()] == sorted(written)
         before = set(segments(directory))
         again = corpus.add([tmp_path / "src"])
         assert (again.num_added, again.num_unchanged, again.num_tokens) == (0, 6, 0)
@@ -181,19 +174,18 @@ def test_parts_join_to_the_text_and_end_with_lines_or_characters(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "why"),
-    [(b"MZ\0\1", "zero byte"), (b"caf\xe9 au lait", "UTF-8"), (b"abc\xc3", "UTF-8")],
+    ("make", "why"),
+    [
+        (lambda path: path.write_bytes(b"MZ\0\1"), "zero byte"),
+        (lambda path: path.write_bytes(b"caf\xe9 au lait"), "UTF-8"),
+        (lambda path: path.write_bytes(b"abc\xc3"), "UTF-8"),
+        (os.mkfifo, "not a regular file"),
+    ],
 )
-def test_what_is_no_text_is_named(tmp_path, content, why):
-    (tmp_path / "file").write_bytes(content)
+def test_what_is_no_text_is_named_and_not_waited_for(tmp_path, make, why):
+    make(tmp_path / "file")
     with pytest.raises(NotTextError, match=why):
         file_text(tmp_path / "file")
-
-
-def test_pipes_are_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotTextError, match="not a regular file"):
-        file_text(tmp_path / "pipe")
 
 
 def test_directories_are_read_without_hidden_files_and_links(tmp_path):
@@ -214,13 +206,18 @@ def test_a_name_that_is_not_utf_8_is_written_out(tmp_path):
     assert name.endswith("/caf\\udce9")
 
 
-@pytest.mark.parametrize("after", ["short", "\udcff" * 2_000])
+@pytest.mark.parametrize("after", ["short", "\udcff" * 2_000, None])
 def test_a_file_that_changes_while_it_is_read_is_told(tmp_path, after):
     path = tmp_path / "file"
     path.write_text(source(1, lines=50))
     text = file_text(path)
-    path.write_bytes(os.fsencode(after))
-    with pytest.raises(NotTextError, match="changed while it was read"):
+    path.unlink()
+    if after is None:
+        path.mkdir()
+    else:
+        path.write_bytes(os.fsencode(after))
+    why = "it is a directory" if after is None else "changed while it was read"
+    with pytest.raises(NotTextError, match=why):
         list(text.parts())
 
 
@@ -281,16 +278,18 @@ def test_a_damaged_segment_is_told_and_mended_by_adding_again(directory, bundle,
         assert all(knows(history, bundle, text) for text in written.values())
 
 
-def test_a_missing_segment_leaves_the_others_drafting(directory, bundle):
+def test_a_missing_segment_leaves_the_others_drafting_and_is_looked_for_again(directory, bundle):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
-        gone = segments(directory)[0]
+        [gone] = segments(directory)
         corpus.add_texts({"two": source(2)})
-    gone.unlink()
-    with pytest.warns(HistoryWarning, match="there is none"):
+    gone.rename(directory / "away")
+    with pytest.warns(HistoryWarning, match="cannot be used: .*there is none"):
         history = opened(directory, bundle)
     with history:
         assert knows(history, bundle, source(2))
+        (directory / "away").rename(gone)
+        assert knows(history, bundle, source(1))
 
 
 def test_one_at_a_time_changes_the_documents(directory, bundle):
@@ -468,24 +467,16 @@ def test_a_segment_that_cannot_be_read_now_loses_nothing(directory, bundle):
         assert knows(history, bundle, source(1))
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="open files are not limited so")
 def test_too_many_open_files_lose_no_document(directory, bundle):
-    resource = pytest.importorskip("resource")
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
         corpus.documents()
-        limits, files = resource.getrlimit(resource.RLIMIT_NOFILE), []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, limits[0]), limits[1]))
-        try:
+        with limited("NOFILE", 1024), contextlib.ExitStack() as files:
             with contextlib.suppress(OSError):
                 while True:
-                    files.append(os.open(os.devnull, os.O_RDONLY))
+                    files.enter_context(open(os.devnull))  # noqa: PTH123
             with pytest.raises((HistoryIndexError, HistoryError, OSError)):
                 corpus._segments.remove_damage()
-        finally:
-            for file in files:
-                os.close(file)
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
         assert [one.name for one in corpus.documents()] == ["one"]
         assert len(segments(directory)) == 1
 
@@ -552,18 +543,6 @@ def test_damaged_tables_of_documents_leave_requests_readable(directory, bundle):
         assert other.shared.num_recent_tokens == history.shared.num_recent_tokens > 0
 
 
-def test_a_segment_that_could_not_be_opened_is_tried_again(directory, bundle):
-    with Corpus(directory, bundle) as corpus:
-        corpus.add_texts({"one": source(1)})
-    [path] = segments(directory)
-    path.rename(directory / "away")
-    with pytest.warns(HistoryWarning, match="cannot be used"):
-        history = opened(directory, bundle)
-    with history:
-        (directory / "away").rename(path)
-        assert knows(history, bundle, source(1))
-
-
 def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle, tmp_path):
     with Corpus(directory, bundle) as corpus:
         corpus.add_texts({"one": source(1)})
@@ -576,32 +555,20 @@ def test_without_a_bundle_documents_are_removed_but_none_added(directory, bundle
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_file_that_becomes_a_directory_is_told(tmp_path):
-    path = tmp_path / "file"
-    path.write_text("text")
-    text = file_text(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(NotTextError, match="it is a directory"):
-        list(text.parts())
-
-
 def test_whoever_gives_up_waiting_stops_a_change(directory, bundle, tmp_path):
-    written, is_stopped = write_sources(tmp_path / "src", 2), threading.Event()
-    is_stopped.set()
-    with (
-        Corpus(directory, bundle) as corpus,
-        locked(directory / "corpus"),
-        pytest.raises(HistoryError, match="stopped"),
-        corpus._held(600, is_stopped),
-    ):
-        pass
-
     class StoppedError(Exception):
         pass
 
     def stop():
         raise StoppedError
 
+    stopped, written = _Stop(), write_sources(tmp_path / "src", 2)
+    stopped.set()
+    with (
+        Corpus(directory, bundle) as corpus,
+        locked(directory / "corpus"),
+        pytest.raises(HistoryError, match="stopped"),
+    ):
+        corpus._changed(pytest.fail, 600, stopped)
     with pytest.raises(StoppedError):
         next(texts_of(map(pathlib.Path, written), stop))

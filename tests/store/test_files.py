@@ -15,7 +15,15 @@ import pytest
 
 from coordgen_rs._core import remove_abandoned
 from coordgen_rs.errors import LeftoverWarning
-from coordgen_rs.store.files import locked, replacing, sweep, unfinished_directory, whole_file
+from coordgen_rs.store.files import (
+    locked,
+    replacing,
+    sweep,
+    unfinished_directory,
+    whole_file,
+    write_file,
+)
+from killed import limited, names
 
 _HOLD = """
 import sys
@@ -27,10 +35,6 @@ with unfinished_directory(Path(sys.argv[1])) as folder, replacing(Path(sys.argv[
     print("ready", flush=True)
     sys.stdin.read()
 """
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -54,7 +58,14 @@ def test_what_a_live_process_writes_is_left_alone(holder, tmp_path):
     assert names(tmp_path) == sorted([*before, "out", "file"])
 
 
-def test_what_a_killed_process_left_is_removed_and_told(holder, tmp_path):
+@pytest.mark.parametrize("shift_s", [-10 * 365 * 86_400, 0, 10 * 365 * 86_400])
+def test_what_a_killed_process_left_is_removed_and_told_whatever_the_clock_says(
+    holder, tmp_path, shift_s
+):
+    moment = time.time() + shift_s
+    for path in tmp_path.iterdir():
+        os.utime(path, (moment, moment))
+    assert remove_abandoned(tmp_path / "out") == remove_abandoned(tmp_path / "file") == []
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert len(names(tmp_path)) == 2
@@ -67,50 +78,26 @@ def test_what_a_killed_process_left_is_removed_and_told(holder, tmp_path):
     assert (tmp_path / "file").read_bytes() == b"whole"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_files_of_other_names_links_and_pipes_stay(tmp_path):
+    for name in (
         ".out.0123456789ab.partial",
         ".out.0123456789.unfinished",
         ".out.0123456789AB.unfinished",
         "out.0123456789ab.unfinished",
         ".output.0123456789ab.unfinished",
         ".out..0123456789ab.unfinished",
-    ],
-)
-def test_files_of_other_names_stay(tmp_path, name):
-    (tmp_path / name).write_text("mine")
-    (tmp_path / ".out.0123456789ab.unfinished").write_text("left")
-    assert [num_bytes for _, num_bytes in remove_abandoned(tmp_path / "out")] == [4]
-    assert names(tmp_path) == [name]
-
-
-def test_links_pipes_and_what_they_point_to_stay(tmp_path):
+        ".a.0123456789ab.unfinished",  # a name is taken as it is written
+    ):
+        (tmp_path / name).write_text("mine")
     (tmp_path / "precious").mkdir()
-    (tmp_path / ".out.0123456789ab.unfinished").symlink_to(tmp_path / "precious")
-    os.mkfifo(tmp_path / ".out.0123456789ac.unfinished")
+    (tmp_path / ".out.0123456789ac.unfinished").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / ".out.0123456789ad.unfinished")
     before = names(tmp_path)
-    assert remove_abandoned(tmp_path / "out") == []
+    for name in ("out", "[ab]"):
+        (tmp_path / f".{name}.0123456789ae.unfinished").write_text("left")
+        assert [num_bytes for _, num_bytes in remove_abandoned(tmp_path / name)] == [4]
+    assert remove_abandoned(tmp_path / "?") == []
     assert names(tmp_path) == before
-
-
-def test_a_name_is_taken_as_it_is_written(tmp_path):
-    (tmp_path / ".a.0123456789ab.unfinished").write_text("of another file")
-    assert remove_abandoned(tmp_path / "[ab]") == remove_abandoned(tmp_path / "?") == []
-    (tmp_path / ".[ab].0123456789ab.unfinished").write_text("")
-    assert len(remove_abandoned(tmp_path / "[ab]")) == 1
-
-
-@pytest.mark.parametrize("shift_s", [-10 * 365 * 86_400, 10 * 365 * 86_400])
-def test_no_clock_decides_what_is_left_over(holder, tmp_path, shift_s):
-    moment = time.time() + shift_s
-    for path in tmp_path.iterdir():
-        os.utime(path, (moment, moment))
-    assert remove_abandoned(tmp_path / "out") == remove_abandoned(tmp_path / "file") == []
-    holder.kill()
-    holder.wait()
-    assert len(remove_abandoned(tmp_path / "out")) == 1
-    assert len(remove_abandoned(tmp_path / "file")) == 1
 
 
 def fail_while_writing(file, out):
@@ -131,9 +118,10 @@ def test_an_exception_leaves_the_file_as_it_was(tmp_path):
 def test_links_are_followed_and_devices_written_to(tmp_path):
     (tmp_path / "link").symlink_to("file")
     for path in (tmp_path / "link", Path(os.devnull)):
-        with replacing(path) as stream:
+        with replacing(path, private=True) as stream:
             stream.write(b"whole")
     assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "file").read_bytes() == b"whole"
     assert Path(os.devnull).is_char_device()
     with pytest.raises(OSError, match="No space left"), replacing(Path("/dev/full")) as stream:
@@ -150,8 +138,12 @@ def test_links_in_a_circle_are_an_error_that_names_them(tmp_path):
 
 def test_errors_name_the_file_that_was_to_be(tmp_path):
     (tmp_path / "folder").mkdir()
-    for path in (tmp_path / "absent" / "file", tmp_path / "folder"):
-        with pytest.raises(OSError, match=r"[a-z]'$") as caught, replacing(path):
+    for path, error in (
+        (tmp_path / "absent" / "file", FileNotFoundError),
+        (tmp_path / "folder", IsADirectoryError),
+        (Path("/"), IsADirectoryError),
+    ):
+        with pytest.raises(error, match=r"[a-z/]'$") as caught, replacing(path):
             pass
         assert caught.value.filename == str(path)
     assert names(tmp_path) == ["folder"]
@@ -163,22 +155,6 @@ def test_a_path_without_a_name_is_an_invalid_argument(path):
         with unfinished_directory(path):
             pass
     assert (caught.value.errno, caught.value.filename) == (errno.EINVAL, str(path))
-
-
-def test_a_private_file_is_its_owners(tmp_path):
-    with replacing(tmp_path / "file", private=True):
-        pass
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o600
-
-
-def test_a_directory_is_locked_under_each_of_its_names(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("folder")
-    with locked(tmp_path / "link") as first, locked(tmp_path / "folder") as second:
-        assert (first, second) == (True, False)
-    with locked(tmp_path / "folder") as third:
-        assert third
-    assert names(tmp_path) == ["folder", "link"]
 
 
 def test_who_waits_for_a_lock_gets_it_or_is_told(tmp_path):
@@ -200,18 +176,21 @@ def test_who_waits_for_a_lock_gets_it_or_is_told(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_name_is_locked_by_one_at_a_time_whatever_happens_to_the_file(tmp_path):
-    path = tmp_path / "table"
-    (tmp_path / "link").symlink_to("table")
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_a_name_is_locked_by_one_at_a_time_whatever_happens_to_the_file(tmp_path, is_folder):
+    path, link = tmp_path / "table", tmp_path / "link"
+    link.symlink_to("table")
     (tmp_path / ".table.lock").touch()  # a killed run left it
+    if is_folder:
+        path.mkdir()
     with locked(path) as first:
-        with replacing(path) as stream:
-            stream.write(b"new")
-        with locked(tmp_path / "link") as second:
+        if not is_folder:
+            write_file(path, b"new")
+        with locked(link) as second:
             assert (first, second) == (True, False)
     assert names(tmp_path) == ["link", "table"]
-    with locked(path) as third:
-        assert third
+    with locked(link) as third, locked(path) as fourth:
+        assert (third, fourth) == (True, False)
 
 
 def test_what_killed_runs_left_of_some_names_is_swept(tmp_path):
@@ -238,27 +217,18 @@ def test_a_file_that_is_not_waited_for_is_whole_or_not_there_and_replaces_links(
     assert (tmp_path / "file").read_text() == "before"
 
 
-def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path):
-    resource = pytest.importorskip("resource", reason="needs limits of a process")
-    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+@pytest.mark.parametrize("writing", [replacing, unfinished_directory])
+def test_what_cannot_be_locked_is_an_error_and_leaves_nothing(tmp_path, writing):
     with open(os.devnull) as free:  # noqa: PTH123 (of which the number is asked)
         next_descriptor = free.fileno()
-    for writing in (replacing, unfinished_directory):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (next_descriptor, most))
-        try:
-            with pytest.raises(OSError, match="Too many open files") as failed:  # noqa: SIM117
-                with writing(tmp_path / "out"):
-                    pass
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
-        assert (failed.value.errno, failed.value.filename) == (errno.EMFILE, str(tmp_path / "out"))
-        assert names(tmp_path) == []
-
-
-def test_a_directory_is_not_replaced_by_a_file(tmp_path):
-    for path in (tmp_path, Path("/")):
-        with pytest.raises(IsADirectoryError, match=str(path)), replacing(path):
-            pass
+    with (
+        limited("NOFILE", next_descriptor),
+        pytest.raises(OSError, match="Too many open files") as failed,
+        writing(tmp_path / "out"),
+    ):
+        pass
+    assert (failed.value.errno, failed.value.filename) == (errno.EMFILE, str(tmp_path / "out"))
+    assert names(tmp_path) == []
 
 
 def full_of_zeros(stream):
@@ -267,19 +237,17 @@ def full_of_zeros(stream):
 
 @pytest.mark.parametrize("write", [lambda out: out.write(bytes(60_000)), full_of_zeros])
 def test_a_full_disk_is_said_with_the_file(tmp_path, write):
-    resource = pytest.importorskip("resource", reason="needs limits of a process")
     path = tmp_path / "found.npy"
     path.write_text("before")
-    usual, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, most))  # beyond it, writing fails
-    try:
-        with pytest.raises(OSError, match=r"found\.npy") as failed, replacing(path) as stream:
-            write(stream)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (usual, most))
+    with (
+        limited("FSIZE", 10_000),
+        pytest.raises(OSError, match=r"found\.npy") as failed,
+        replacing(path) as stream,
+    ):
+        write(stream)
     assert failed.value.filename == str(path)
     assert path.read_text() == "before"
-    assert list(tmp_path.iterdir()) == [path]
+    assert names(tmp_path) == ["found.npy"]
 
 
 def test_a_full_folder_is_not_sorted_for_each_file_in_it(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import multiprocessing
 import shutil
 import time
 
@@ -26,7 +25,6 @@ from coordgen_rs.store.history.fleet import index_path, read_list
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from drafts import drafted_after
-from fleet_device import draft_while_swapped
 from fleet_records import records, write_jsonl
 
 
@@ -170,14 +168,6 @@ def test_what_cannot_be_built_says_why(tmp_path, bundle):
         build(tmp_path / "own", [write_jsonl(tmp_path / "a.jsonl", records(1))], bundle)
 
 
-def test_a_fleet_is_not_written_over_by_a_history_of_ones_own(tmp_path, bundle):
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "a.jsonl", records(3))], bundle)
-    before = {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
-    with pytest.raises(HistoryError, match="holds a fleet's history"):
-        History.of(tmp_path / "fleet", bundle)
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "fleet").iterdir()}
-
-
 def test_a_relative_path_stays_where_it_was_when_the_process_goes_elsewhere(
     tmp_path, bundle, monkeypatch
 ):
@@ -201,26 +191,16 @@ def test_an_index_of_another_build_is_not_merged(tmp_path, bundle):
 
 
 def test_a_fleet_drafts_beside_the_own_history_and_only_its_own_namespace(tmp_path, bundle):
-    found = records(12)
+    found, own = records(12), np.arange(500, 540)
     build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
-    mail = [record for record in found if record["namespace"] == "mail"]
-    notes = [record for record in found if record["namespace"] == "notes"]
-    own = np.arange(500, 540)
     options = {"fleet": tmp_path / "fleet", "fleet_namespace": "mail"}
-    with History.of(tmp_path / "own", bundle, namespace="mail/alice", **options) as history:
-        history.add(own[:10], own[10:])
-        assert knows(history, own)
-        assert all(knows(history, record["token_ids"]) for record in mail)
-        assert not any(knows(history, record["token_ids"]) for record in notes)
-
-
-def test_a_history_that_keeps_nothing_drafts_from_the_fleet_alone(tmp_path, bundle):
-    found = records(3)
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", found)], bundle)
-    with opened(tmp_path / "fleet", bundle) as history:
-        history.add(np.arange(500, 520), np.arange(520, 540))
-        assert not knows(history, np.arange(500, 540))
-        assert history.shared.num_recent_tokens == 0
+    for directory, keep in ((tmp_path / "own", True), (None, False)):
+        with History.of(directory, bundle, namespace="mail/alice", keep=keep, **options) as history:
+            history.add(own[:10], own[10:])
+            assert knows(history, own) == keep
+            assert history.shared.num_recent_tokens == len(own) * keep
+            for record in found:
+                assert knows(history, record["token_ids"]) == (record["namespace"] == "mail")
 
 
 def test_an_index_that_comes_later_or_is_damaged_is_said_once(tmp_path, bundle, recwarn):
@@ -261,12 +241,16 @@ def test_what_others_built_is_read_ahead(tmp_path, bundle):
             history.refresh()
 
 
-def test_a_fleet_of_another_tokenizer_is_refused(tmp_path, bundle):
+def test_a_fleet_of_another_tokenizer_or_as_a_history_of_ones_own_is_refused(tmp_path, bundle):
     build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", records(3))], bundle)
+    before = contents(tmp_path / "fleet")
     with pytest.raises(HistoryMismatchError, match="built for another tokenizer"):
         History(fleet=tmp_path / "fleet", fingerprint="another", vocab_size=50)
     with pytest.raises(HistoryError, match="not a directory"):
         History(fleet=tmp_path / "none", vocab_size=50)
+    with pytest.raises(HistoryError, match="holds a fleet's history"):
+        History.of(tmp_path / "fleet", bundle)
+    assert contents(tmp_path / "fleet") == before
 
 
 def test_a_killed_build_changes_nothing_and_the_next_one_cleans_up(tmp_path, bundle):
@@ -295,32 +279,22 @@ def test_what_is_built_can_be_read_by_its_owner_alone(tmp_path, bundle):
 
 
 def test_a_device_drafts_right_while_its_index_is_replaced_a_hundred_times(tmp_path, bundle):
-    builds = []
     for number in range(2):
         source = write_jsonl(tmp_path / f"{number}.jsonl", records(40, seed=number))
-        builds.append(tmp_path / f"{number}")
-        build(builds[-1], [source], bundle)
-    fleet = tmp_path / "fleet"
-    shutil.copytree(builds[0], fleet)
-    processes = multiprocessing.get_context("forkserver")
-    told, telling = processes.Pipe(duplex=False)
-    done = processes.Event()
-    texts = [record["token_ids"] for seed in range(2) for record in records(1, seed=seed)]
-    device = processes.Process(
-        target=draft_while_swapped, args=(fleet, bundle.path, texts, telling, done)
-    )
-    device.start()
-    assert told.recv() == "ready"
-    name = index_path(fleet, "mail").name
-    for number in range(100):
-        newer = (number + 1) % 2
-        shutil.copy(builds[newer] / name, fleet / "next")
-        (fleet / "next").replace(fleet / name)
-        assert told.poll(600)
-        assert told.recv() == [("first", "second")[newer]]
-    done.set()
-    device.join(600)
-    assert device.exitcode == 0
+        build(tmp_path / f"{number}", [source], bundle)
+    index = index_path(shutil.copytree(tmp_path / "0", tmp_path / "fleet"), "mail")
+    texts = [records(1, seed=number)[0]["token_ids"] for number in range(2)]
+    with opened(tmp_path / "fleet", bundle) as history:
+        running = HostDrafter(history.shared.vocab_size, history=history.shared)
+        for number in range(100):
+            older, newer = number % 2, (number + 1) % 2
+            running.begin(np.array(texts[older][:20], np.uint32))
+            shutil.copy(tmp_path / str(newer) / index.name, tmp_path / "next")
+            (tmp_path / "next").replace(index)
+            history.refresh()
+            assert [knows(history, text) for text in texts] == [newer == 0, newer == 1]
+            assert running.propose_chain(8).tolist() == texts[older][20:28]  # from the one before
+        assert "fleet" in running.per_source
 
 
 @pytest.mark.parametrize("kind", ["parquet", "jsonl.zst"])
@@ -371,13 +345,3 @@ def test_parquet_of_data_frames_is_read_and_text_that_is_none_spoils_its_own_row
     result = build(tmp_path / "text", [source], bundle)
     assert (result.num_requests, result.num_bad) == (2, 1)
     assert "frame.parquet:2: cannot be read" in result.bad[0]
-
-
-def test_a_drafter_for_another_engine_drafts_from_the_fleet_too(tmp_path, bundle):
-    record = records(1)[0]
-    build(tmp_path / "fleet", [write_jsonl(tmp_path / "all.jsonl", [record])], bundle)
-    with opened(tmp_path / "fleet", bundle) as history:
-        drafter = HostDrafter(history.shared.vocab_size, history=history.shared)
-        drafter.begin(np.array(record["token_ids"][:20], np.uint32))
-        assert drafter.propose_chain(8).tolist() == record["token_ids"][20:28]
-        assert "fleet" in drafter.per_source

@@ -5,6 +5,7 @@ import sqlite3
 import sys
 import threading
 import warnings
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -25,37 +26,9 @@ from coordgen_rs.store.history.indexes import index_name
 from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore, StoredRequest
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from drafts import drafted_after
+from histories import LONG, VOCAB_SIZE, fill, knows, open_history, request, stored
 
-VOCAB_SIZE = 50
 DESCRIPTORS = Path("/proc/self/fd")
-LONG = 5_000  # tokens that make an index worth building
-
-
-def open_history(directory, namespace="default", **options):
-    options = {"fingerprint": "a tokenizer", "vocab_size": VOCAB_SIZE} | options
-    return History(directory, namespace=namespace, **options)
-
-
-def tokens(seed, length):
-    return np.random.default_rng(seed).integers(0, VOCAB_SIZE, length).astype(np.uint32)
-
-
-def fill(directory, seeds=(0, 1), length=LONG, **options):
-    """Store long requests; closing builds their index."""
-    with open_history(directory, **options) as history:
-        for seed in seeds:
-            history.add(tokens(seed, length), [1, 2])
-    return directory / index_name(options.get("namespace", "default"))
-
-
-def stored(directory, namespace=None):
-    store = HistoryStore(directory)
-    return [np.frombuffer(request.token_ids, "<u4") for request in store.read(namespace)]
-
-
-def knows(history, text, at=1_000, length=8):
-    """Whether the tokens of `text` behind `at` are drafted."""
-    return drafted_after(history, text[at - 20 : at], length) == text[at : at + length].tolist()
 
 
 def drafter_over(history):
@@ -70,15 +43,16 @@ def deleted_files():
     return [link for link in links if "(deleted)" in link and ".index" in link]
 
 
-def test_what_was_stored_is_drafted_at_once_and_after_opening_again(tmp_path):
-    text = tokens(0, 2_000)
-    with open_history(tmp_path) as history:
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_what_was_stored_is_drafted_at_once_and_after_opening_again(tmp_path, is_kept):
+    directory, text = tmp_path if is_kept else None, request(0, 2_000)
+    with open_history(directory) as history:
         assert not knows(history, text)
         history.add(text[:900], text[900:])
         assert knows(history, text)
         assert history.shared.num_recent_tokens == 2_000
-    with open_history(tmp_path) as again:
-        assert knows(again, text)
+    with open_history(directory) as again:
+        assert knows(again, text) == is_kept
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8 here")
@@ -86,42 +60,41 @@ def test_the_name_of_the_directory_may_be_any_bytes(tmp_path):
     directory = tmp_path / "50% of? #\udcff"
     fill(directory)
     with open_history(directory) as history:
-        assert knows(history, tokens(1, LONG))
+        assert knows(history, request(1, LONG))
     assert main(["history", "ls", str(directory)]) == 0
 
 
-def test_closing_builds_the_index_and_opening_uses_it(tmp_path):
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_closing_builds_the_index_and_opening_uses_it_or_builds_it_again(
+    tmp_path, recwarn, is_lost
+):
     path = fill(tmp_path)
     assert path.stat().st_size < 12 * 2 * LONG
+    if is_lost:
+        path.unlink()
     with open_history(tmp_path) as history:
-        assert history.shared.num_indexed_tokens == 2 * (LONG + 3)
+        assert path.exists()
+        assert history.shared.num_indexed_tokens == 2 * (LONG + 1)
         assert history.shared.num_recent_tokens == 0
-        assert knows(history, tokens(1, LONG))
-        history.add(tokens(2, 100), [])
-        assert knows(history, tokens(2, 100), at=50)
+        assert knows(history, request(1, LONG))
+        history.add(request(2, 100), [])
+        assert knows(history, request(2, 100), at=50)
+    assert not recwarn.list
 
 
 def test_an_index_is_built_while_requests_go_on(tmp_path):
     with open_history(tmp_path) as history:
-        history.add(tokens(0, 70_000), [])
-        history.add(tokens(1, 500), [])
+        history.add(request(0, 70_000), [])
+        history.add(request(1, 500), [])
         history.close()
         assert history.shared.num_indexed_tokens >= 70_000
-        assert knows(history, tokens(0, 70_000))
-        assert knows(history, tokens(1, 500), at=100)
-
-
-def test_a_history_in_memory_needs_no_directory():
-    history = open_history(None)
-    text = tokens(0, 2_000)
-    history.add(text, [])
-    assert knows(history, text)
-    history.close()
+        assert knows(history, request(0, 70_000))
+        assert knows(history, request(1, 500))
 
 
 def test_namespaces_do_not_draft_from_each_other(tmp_path):
     for length in (500, LONG):  # from memory, and from an index
-        text = tokens(length, length)
+        text = request(length, length)
         with open_history(tmp_path, f"mail/alice {length}") as alice:
             alice.add(text, [])
         with open_history(tmp_path, f"mail/alice {length}") as alice:
@@ -133,23 +106,8 @@ def test_namespaces_do_not_draft_from_each_other(tmp_path):
     (tmp_path / index_name(f"mail/alice {LONG}")).rename(index_of_another)
     bob = open_history(tmp_path, "mail/bob")
     with pytest.warns(HistoryWarning, match="belongs to another history"):
-        bob.add(tokens(9, 30), [])
+        bob.add(request(9, 30), [])
     assert drafted_after(bob, text[180:200], 8) == []
-
-
-def test_the_oldest_requests_are_evicted_beyond_the_cap(tmp_path):
-    with open_history(tmp_path, max_tokens=1_000) as history:
-        for seed in range(10):
-            history.add(tokens(seed, 300), [])
-        assert [len(text) for text in stored(tmp_path)] == [300, 300, 300]
-        np.testing.assert_array_equal(stored(tmp_path)[-1], tokens(9, 300))
-        history.add(tokens(10, 1_001), [])
-        assert stored(tmp_path) == []
-    with open_history(tmp_path, "other", max_tokens=1_000) as history:
-        history.add(tokens(0, 400), [])
-    store = HistoryStore(tmp_path)
-    assert store.num_tokens == 400
-    store.close()
 
 
 def held(history):
@@ -163,22 +121,25 @@ def held(history):
 def test_what_is_evicted_is_neither_drafted_nor_held_any_more(tmp_path):
     with open_history(tmp_path, max_tokens=1_000) as history:
         for seed in range(10):
-            history.add(tokens(seed, 300), [])
+            history.add(request(seed, 300), [])
             assert held(history) == min(300 * (seed + 1), 900)
-            assert knows(history, tokens(seed, 300), at=100)
-            assert seed < 3 or not knows(history, tokens(seed - 3, 300), at=100)
+            assert knows(history, request(seed, 300))
+            assert seed < 3 or not knows(history, request(seed - 3, 300))
+        np.testing.assert_array_equal(stored(tmp_path), [request(it, 300) for it in (7, 8, 9)])
+        history.add(request(10, 1_001), [])
+        assert stored(tmp_path) == []
 
 
 def test_an_index_is_built_again_without_what_was_evicted(tmp_path, recwarn):
     path = fill(tmp_path)
-    evicted, left = tokens(0, LONG), tokens(1, LONG)
+    evicted, left = request(0, LONG), request(1, LONG)
     assert evicted[1_000:1_100].tobytes() in path.read_bytes()
     with open_history(tmp_path, max_tokens=6_000) as history:
         assert knows(history, evicted)
-        history.add(tokens(2, 300), [])
+        history.add(request(2, 300), [])
         assert not knows(history, evicted)
         assert knows(history, left)
-        assert knows(history, tokens(2, 300), at=100)
+        assert knows(history, request(2, 300))
         assert history.shared.num_indexed_tokens > LONG
     assert evicted[1_000:1_100].tobytes() not in path.read_bytes()
     assert left[1_000:1_100].tobytes() in path.read_bytes()
@@ -190,46 +151,44 @@ def test_other_processes_drop_what_was_evicted_with_their_next_request(tmp_path,
     fill(tmp_path, length=length)
     one, other = open_history(tmp_path, max_tokens=length + 1_000), open_history(tmp_path)
     elsewhere = open_history(tmp_path, "another namespace")
-    assert knows(other, tokens(0, length), at=200)
-    elsewhere.add(tokens(7, 1_000), [])
+    assert knows(other, request(0, length), at=200)
+    elsewhere.add(request(7, 1_000), [])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for history in (one, other):
             history.refresh()
-            assert not knows(history, tokens(0, length), at=200)
+            assert not knows(history, request(0, length), at=200)
             assert held(history) == sum(map(len, stored(tmp_path, "default")))
-    one.add(tokens(3, 100), [])
+    one.add(request(3, 100), [])
     other.refresh()
-    assert knows(other, tokens(3, 100), at=50)
+    assert knows(other, request(3, 100), at=50)
     for history in (one, other, elsewhere):
         history.close()
 
 
 def test_of_a_large_limit_an_eighth_is_evicted_at_once(tmp_path):
+    sizes = []
     with open_history(tmp_path, max_tokens=8_192) as history:
-        sizes = []
         for seed in range(30):
-            history.add(tokens(seed, 500), [])
+            history.add(request(seed, 500), [])
             sizes.append(sum(map(len, stored(tmp_path))))
-            assert not knows(history, tokens(abs(seed - 16), 500), at=200) or seed < 16
-    assert sizes == [500 * number for number in range(1, 17)] + [7_000, 7_500, 8_000] * 4 + [
-        7_000,
-        7_500,
-    ]
+            assert not knows(history, request(abs(seed - 16), 500), at=200) or seed < 16
+    again = [7_000, 7_500, 8_000] * 4 + [7_000, 7_500]
+    assert sizes == [500 * number for number in range(1, 17)] + again
 
 
 def test_a_request_that_fits_alone_is_kept_also_where_an_eighth_is_evicted_at_once(tmp_path):
     with open_history(tmp_path, max_tokens=10_000) as history:
         for seed, length in enumerate((9_000, 10_000, 9_500)):
-            history.add(tokens(seed, length), [])
+            history.add(request(seed, length), [])
             assert list(map(len, stored(tmp_path))) == [length]
-            assert knows(history, tokens(seed, length))
-        history.add(tokens(3, 10_001), [])
+            assert knows(history, request(seed, length))
+        history.add(request(3, 10_001), [])
         assert stored(tmp_path) == []
 
 
 def test_a_large_history_is_drafted_from_while_its_index_is_built_again(tmp_path):
-    documents = [tokens(seed, 11_000) for seed in range(9)]
+    documents = [request(seed, 11_000) for seed in range(9)]
     with open_history(tmp_path, max_tokens=95_000) as history:
         for document in documents:
             history.add(document, [])
@@ -241,7 +200,7 @@ def test_a_large_history_is_drafted_from_while_its_index_is_built_again(tmp_path
 
 
 def test_what_is_evicted_as_an_index_is_just_built_has_it_built_again(tmp_path, monkeypatch):
-    documents = [tokens(seed, 11_000) for seed in range(9)]
+    documents = [request(seed, 11_000) for seed in range(9)]
     is_built, is_evicted, close = threading.Event(), threading.Event(), HistoryStore.close
 
     def close_late(store):
@@ -268,30 +227,30 @@ def test_an_index_whose_requests_another_process_evicts_as_it_is_opened_is_no_fa
     with open_history(tmp_path, max_tokens=6_000) as history:
         other = HistoryStore(tmp_path)
         for seed in (0, 1):
-            history.add(tokens(seed, 2_500), [])
+            history.add(request(seed, 2_500), [])
 
         def epoch_before_an_eviction(store, namespace):
             found = epoch(store, namespace)
             monkeypatch.setattr(HistoryStore, "epoch", epoch)
-            other.add([StoredRequest(name, 1.0, 1, tokens(2, 2_000).astype("<u4").tobytes())])
+            other.add([StoredRequest(name, 1.0, 1, request(2, 2_000))])
             return found
 
         monkeypatch.setattr(HistoryStore, "epoch", epoch_before_an_eviction)
     assert not recwarn.list
     with open_history(tmp_path) as history:
-        assert not knows(history, tokens(0, 2_500))
-        assert knows(history, tokens(2, 2_000))
+        assert not knows(history, request(0, 2_500))
+        assert knows(history, request(2, 2_000))
 
 
 def test_an_index_that_outlived_an_eviction_is_removed_where_none_is_built(tmp_path, recwarn):
     path = fill(tmp_path)
     whole = path.read_bytes()
     with open_history(tmp_path, max_tokens=1_000) as history:
-        history.add(tokens(2, 300), [])
+        history.add(request(2, 300), [])
     path.write_bytes(whole)  # as whoever evicts leaves it, killed before it is removed
     with open_history(tmp_path) as history:
-        assert not knows(history, tokens(0, LONG))
-        assert knows(history, tokens(2, 300), at=100)
+        assert not knows(history, request(0, LONG))
+        assert knows(history, request(2, 300))
     assert not path.exists()
     open_history(tmp_path).close()
     assert [str(warning.message).rpartition(": ")[2] for warning in recwarn] == ["it is removed"]
@@ -299,12 +258,10 @@ def test_an_index_that_outlived_an_eviction_is_removed_where_none_is_built(tmp_p
 
 def test_two_histories_of_one_directory_see_each_others_requests(tmp_path):
     one, other = open_history(tmp_path), open_history(tmp_path)
-    one.add(tokens(0, 300), [])
-    other.refresh()
-    assert knows(other, tokens(0, 300), at=100)
-    other.add(tokens(1, 300), [])
-    one.refresh()
-    assert knows(one, tokens(1, 300), at=100)
+    for seed, (writer, reader) in enumerate([(one, other), (other, one)]):
+        writer.add(request(seed, 300), [])
+        reader.refresh()
+        assert knows(reader, request(seed, 300))
     assert one.shared.num_recent_tokens == 600
 
 
@@ -316,18 +273,18 @@ def test_a_drafter_whose_request_is_over_holds_no_file_that_was_replaced(tmp_pat
     drafters = [drafter_over(history) for _ in range(5)]
     for seed in range(len(drafters)):
         drafter = drafters[seed]
-        drafter.begin(tokens(0, LONG)[:20], 1)
+        drafter.begin(request(0, LONG)[:20], 1)
         if gives_up:
             drafter.end()
         while not gives_up and drafter.finish_reason is None:
             drafter.propose(19)
-            drafter.accept_recorded(tokens(0, LONG)[20:30])
-        fill(tmp_path, seeds=(seed + 5,))
+            drafter.accept_recorded(request(0, LONG)[20:30])
+        fill(tmp_path, numbers=(seed + 5,))
         history.refresh()
         history._load(history._store, history._epoch, None)
     assert (
-        drafted_after(history, tokens(9, LONG)[980:1_000], 8)
-        == tokens(9, LONG)[1_000:1_008].tolist()
+        drafted_after(history, request(9, LONG)[980:1_000], 8)
+        == request(9, LONG)[1_000:1_008].tolist()
     )
     assert deleted_files() == []
     history.close()
@@ -336,44 +293,75 @@ def test_a_drafter_whose_request_is_over_holds_no_file_that_was_replaced(tmp_pat
 def test_what_was_cleared_is_not_drafted_any_more(tmp_path):
     fill(tmp_path)
     history = open_history(tmp_path)
-    assert knows(history, tokens(0, LONG))
+    assert knows(history, request(0, LONG))
     path = tmp_path / index_name("default")
     index = path.read_bytes()
     assert main(["history", "clear", str(tmp_path)]) == 0
     assert not path.exists()
     history.refresh()
-    assert not knows(history, tokens(0, LONG))
-    history.add(tokens(5, 300), [])
+    assert not knows(history, request(0, LONG))
+    history.add(request(5, 300), [])
     replace(path, index)
     with pytest.warns(HistoryWarning, match="belongs to another history"):
         again = open_history(tmp_path)
-    assert not knows(again, tokens(0, LONG))
-    assert knows(again, tokens(5, 300), at=100)
+    assert not knows(again, request(0, LONG))
+    assert knows(again, request(5, 300))
 
 
-def test_another_tokenizer_or_vocabulary_is_refused(tmp_path):
-    fill(tmp_path)
-    with pytest.raises(HistoryMismatchError, match="fingerprint is a tokenizer, not another"):
-        open_history(tmp_path, fingerprint="another")
-    with pytest.raises(HistoryMismatchError, match="vocabulary size is 50, not 51"):
-        open_history(tmp_path, vocab_size=VOCAB_SIZE + 1)
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"fingerprint": "another"}, HistoryMismatchError, "is a tokenizer, not another"),
+        ({"vocab_size": 51}, HistoryMismatchError, "vocabulary size is 50, not 51"),
+        ({"vocab_size": -1}, OptionError, "vocab_size"),
+        ({"vocab_size": 2**40}, OptionError, "vocab_size"),
+        ({"vocab_size": "a"}, OptionError, "vocab_size"),
+        ({"fingerprint": "\ud800"}, OptionError, "fingerprint"),
+    ],
+)
+def test_another_tokenizer_or_one_that_cannot_be_is_refused(tmp_path, options, error, message):
+    fill(tmp_path, length=10)
+    with pytest.raises(error, match=message):
+        open_history(tmp_path, **options)
     with open_history(tmp_path) as history, pytest.raises(TokenOutOfRangeError):
         history.add([VOCAB_SIZE], [])
     assert len(stored(tmp_path)) == 2
 
 
-def test_a_database_of_another_version_or_none_at_all_is_refused(tmp_path):
-    with pytest.raises(HistoryError, match="holds no history"):
-        HistoryStore(tmp_path)
-    fill(tmp_path)
-    connection = sqlite3.connect(tmp_path / DATABASE_NAME)
-    connection.execute("PRAGMA user_version = 2")
-    connection.close()
-    with pytest.raises(HistoryError, match="schema version 2"):
-        open_history(tmp_path)
-    (tmp_path / DATABASE_NAME).write_bytes(b"no database " * 1_000)
-    with pytest.raises(HistoryError, match="cannot be read"):
-        open_history(tmp_path)
+def in_place_of_the_database(kind):
+    """Puts something at a path."""
+    return {
+        "nothing": lambda path: None,
+        "a pipe": os.mkfifo,
+        "a directory": os.mkdir,
+        "no database": lambda path: path.write_bytes(b"no database " * 1_000),
+        "another version": lambda path: execute(path, "PRAGMA user_version = 2"),
+    }[kind]
+
+
+def execute(path, statement):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("nothing", "holds no history"),
+        ("a pipe", "not a regular file"),
+        ("a directory", "not a regular file"),
+        ("no database", "cannot be read"),
+        ("another version", "schema version 2"),
+    ],
+)
+def test_what_is_no_database_of_ours_is_refused_and_not_waited_for(tmp_path, kind, message):
+    in_place_of_the_database(kind)(tmp_path / DATABASE_NAME)
+    for options in ({}, {"read_only": True}):
+        with pytest.raises(HistoryError, match=message):
+            HistoryStore(tmp_path, **options)
+    if kind != "nothing":
+        with pytest.raises(HistoryError, match=message):
+            open_history(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -386,38 +374,11 @@ def test_a_database_of_another_version_or_none_at_all_is_refused(tmp_path):
 )
 def test_a_row_that_cannot_be_evicted_is_told_and_not_raised(tmp_path, damage):
     fill(tmp_path)
-    with sqlite3.connect(tmp_path / DATABASE_NAME) as connection:
-        connection.execute(damage)
-    connection.close()
+    execute(tmp_path / DATABASE_NAME, damage)
     with open_history(tmp_path, "other", max_tokens=100) as history:
         with pytest.warns(HistoryWarning, match="is damaged: request 1 is not whole"):
-            history.add(tokens(5, 300), [])
-        assert knows(history, tokens(5, 300), at=100)
-
-
-def test_a_file_in_place_of_the_directory_is_told_in_plain_words(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.warns(HistoryWarning, match="file cannot be written: it is not a directory;"):
-        open_history(tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [("vocab_size", -1), ("vocab_size", 2**40), ("vocab_size", "a"), ("fingerprint", "\ud800")],
-)
-def test_a_vocabulary_or_fingerprint_that_cannot_be_is_refused(tmp_path, option, value):
-    with pytest.raises(OptionError, match=option):
-        open_history(tmp_path, **{option: value})
-
-
-@pytest.mark.parametrize("kind", ["pipe", "directory"])
-def test_a_database_that_is_no_regular_file_is_refused_and_not_waited_for(tmp_path, kind):
-    make = os.mkfifo if kind == "pipe" else os.mkdir
-    make(tmp_path / DATABASE_NAME)
-    with pytest.raises(HistoryError, match="not a regular file"):
-        open_history(tmp_path)
-    with pytest.raises(HistoryError, match="not a regular file"):
-        HistoryStore(tmp_path, read_only=True)
+            history.add(request(5, 300), [])
+        assert knows(history, request(5, 300))
 
 
 def replace(path, content):
@@ -427,24 +388,19 @@ def replace(path, content):
     other.replace(path)
 
 
-def flip_bits(path, seed):
+def flip_bits(content, seed):
     """Change a bit in every block, so that whatever is read is damaged."""
-    content = bytearray(path.read_bytes())
     offsets = np.random.default_rng(seed).integers(0, 4_096, len(content) // 4_096)
     for block, offset in enumerate(offsets):
         content[4_096 * block + int(offset)] ^= 1 << seed % 8
-    replace(path, content)
 
 
-def cut_off(path, seed):
-    content = path.read_bytes()
-    replace(path, content[: int(np.random.default_rng(seed).integers(0, len(content)))])
+def cut_off(content, seed):
+    del content[int(np.random.default_rng(seed).integers(0, len(content))) :]
 
 
-def other_version(path, seed):
-    content = bytearray(path.read_bytes())
+def other_version(content, seed):
     content[8] += 1
-    replace(path, content)
 
 
 @pytest.mark.parametrize("damage", [flip_bits, cut_off, other_version])
@@ -452,22 +408,23 @@ def test_a_damaged_index_is_rebuilt_with_a_warning(tmp_path, damage):
     path = fill(tmp_path)
     whole = path.read_bytes()
     for seed in range(8):
-        damage(path, seed)
+        damage(content := bytearray(whole), seed)
+        replace(path, content)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             history = open_history(tmp_path)
-            drafted_after(history, tokens(0, LONG)[980:1_000], 8)
+            drafted_after(history, request(0, LONG)[980:1_000], 8)
             history.refresh()  # as the next request begins
         assert [warning.category for warning in caught] == [HistoryWarning]
         assert "rebuilt" in str(caught[0].message)
-        assert knows(history, tokens(0, LONG))
+        assert knows(history, request(0, LONG))
         assert path.read_bytes() == whole
         history.close()
 
 
 def test_a_single_damaged_bit_never_gives_a_wrong_draft(tmp_path):
-    path = fill(tmp_path, seeds=(0,))
-    whole, text = path.read_bytes(), tokens(0, LONG)
+    path = fill(tmp_path, numbers=(0,))
+    whole, text = path.read_bytes(), request(0, LONG)
     numbers = np.random.default_rng(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", HistoryWarning)
@@ -484,15 +441,6 @@ def test_a_single_damaged_bit_never_gives_a_wrong_draft(tmp_path):
             history.close()
 
 
-def test_a_lost_index_is_built_again_without_a_word(tmp_path, recwarn):
-    path = fill(tmp_path)
-    path.unlink()
-    with open_history(tmp_path) as history:
-        assert path.exists()
-        assert knows(history, tokens(0, LONG))
-    assert not recwarn.list
-
-
 def test_a_database_that_cannot_be_written_is_told_once_and_drafted_from(tmp_path, monkeypatch):
     fill(tmp_path)
 
@@ -500,40 +448,38 @@ def test_a_database_that_cannot_be_written_is_told_once_and_drafted_from(tmp_pat
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
     monkeypatch.setattr(HistoryStore, "_use_wal", refused)  # the tests may run as root
+    with pytest.warns(HistoryWarning), pytest.raises(HistoryMismatchError):
+        open_history(tmp_path, fingerprint="another")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         history = open_history(tmp_path)
         for seed in (7, 8):
-            history.add(tokens(seed, 300), [])
+            history.add(request(seed, 300), [])
         history.close()
     (warning,) = caught
     assert warning.category is HistoryWarning
     assert "cannot be written" in str(warning.message)
     assert "generation continues" in str(warning.message)
-    assert knows(history, tokens(0, LONG))
-    assert knows(history, tokens(7, 300), at=100)
+    assert knows(history, request(0, LONG))
+    assert knows(history, request(7, 300))
     monkeypatch.undo()
     assert len(stored(tmp_path)) == 2
 
 
-def test_a_history_that_can_only_be_read_is_still_refused_by_fingerprint(tmp_path, monkeypatch):
-    fill(tmp_path)
-
-    def refused(self, *_):
-        raise sqlite3.OperationalError("attempt to write a readonly database")
-
-    monkeypatch.setattr(HistoryStore, "_use_wal", refused)
-    with pytest.warns(HistoryWarning), pytest.raises(HistoryMismatchError):
-        open_history(tmp_path, fingerprint="another")
-
-
-def test_a_directory_that_cannot_be_made_leaves_a_history_in_memory(tmp_path):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("file", "file cannot be written: it is not a directory;"),
+        ("file/below", "cannot be written"),
+    ],
+)
+def test_a_directory_that_cannot_be_made_leaves_a_history_in_memory(tmp_path, name, message):
     (tmp_path / "file").write_text("")
-    with pytest.warns(HistoryWarning, match="cannot be written") as caught:
-        history = open_history(tmp_path / "file" / "answers")
-    history.add(tokens(0, 300), [])
+    with pytest.warns(HistoryWarning, match=message) as caught:
+        history = open_history(tmp_path / name)
+    history.add(request(0, 300), [])
     assert len(caught) == 1
-    assert knows(history, tokens(0, 300), at=100)
+    assert knows(history, request(0, 300))
 
 
 def near_misses(answer, numbers, vocab_size):
@@ -545,8 +491,7 @@ def near_misses(answer, numbers, vocab_size):
         yield changed
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
-@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(("weights", "indexed"), [("fp32", True), ("int4", False)])
 def test_a_history_full_of_near_misses_changes_no_token(session_of, tmp_path, weights, indexed):
     session = session_of("embedded", weights)
     tokenizer = Tokenizer.of(session.bundle)
@@ -598,11 +543,6 @@ def test_a_drafter_refuses_the_history_of_another_vocabulary(session_of):
     session = session_of("embedded", "fp32")
     with pytest.raises(OptionError, match="vocabulary of 50"):
         make_drafter(session, history=open_history(None))
-
-
-def test_the_directory_is_its_owners_alone(tmp_path):
-    fill(tmp_path / "deep" / "answers")
-    assert (tmp_path / "deep" / "answers").stat().st_mode & 0o077 == 0
 
 
 def test_an_interrupt_as_a_transaction_begins_leaves_none_open(tmp_path):

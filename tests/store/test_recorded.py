@@ -18,7 +18,7 @@ from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore
 from coordgen_rs.store.prefixes.directory import summaries
 from coordgen_rs.store.prefixes.store import PrefixStore
 from drafts import drafted_after
-from history_writer import VOCAB_SIZE, request
+from histories import VOCAB_SIZE, request
 from stored_prefixes import TARGET, ReadSession, found
 
 OF = {"fingerprint": "a tokenizer", "vocab_size": VOCAB_SIZE}

@@ -27,15 +27,15 @@ import numpy as np
 import pytest
 
 from checkpoints import write_checkpoint
-from coordgen_rs import Bundle, History, LookupTable, Tokenizer, open_session, plain
+from coordgen_rs import Bundle, LookupTable, Tokenizer, open_session, plain
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, CoordgenError, HistoryWarning, LookupTableError
 from coordgen_rs.loading import self_test
 from damages import damaged
 from drafts import drafted_after
+from histories import VOCAB_SIZE, open_history, request
 
-VOCAB_SIZE = 50
 KEY = bytes(range(32))
 PROMPT = "Once upon a time there was a fox."
 
@@ -46,23 +46,14 @@ def make_originals(directory: Path) -> None:
     export_checkpoint(checkpoint, directory / "bundle", blocks=2, prefill_rows=16, decode_rows=8)
     for namespace, length in (("a", 5_000), ("b", 30)):
         with open_history(directory / "history", namespace) as history:
-            history.add(text_of(namespace, length), [1, 2])
-            history.add(text_of(namespace, 20), [])
+            history.add(request(0, length), [1, 2])
+            history.add(request(0, 20), [])
     with (directory / "lines.jsonl").open("w") as lines, contextlib.redirect_stdout(lines):
         coordgen(["history", "export", str(directory / "history"), "--namespace", "b"])
     table, random = LookupTable(), np.random.default_rng(0)
     logits = random.standard_normal((400, VOCAB_SIZE), np.float32)
     table.learn(random.integers(0, VOCAB_SIZE, 400).astype(np.uint32), logits)
     table.save(directory / "it.lookup-table", VOCAB_SIZE, KEY)
-
-
-def open_history(directory: Path, namespace: str) -> History:
-    return History(directory, namespace=namespace, fingerprint="a", vocab_size=VOCAB_SIZE)
-
-
-def text_of(namespace: str, length: int) -> np.ndarray:
-    random = np.random.default_rng(list(namespace.encode()))
-    return random.integers(0, VOCAB_SIZE, length).astype(np.uint32)
 
 
 def damage_one_of(files: list[Path], random: Random) -> Path:
@@ -127,7 +118,7 @@ def drive_history(originals: Path, directory: Path, random: Random) -> str:
         damage_line(lines, random)
         return "refused" if run_coordgen("import", path, lines) else "harmless"
     file = damage_one_of([file for file in sorted(path.iterdir()) if file.stat().st_size], random)
-    text = text_of("a", 5_000)
+    text = request(0, 5_000)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", HistoryWarning)
         try:

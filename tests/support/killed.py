@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["history_writer", "fault_workers"])
+processes.set_forkserver_preload(["histories", "fault_workers", "stored_prefixes"])
 """Starts processes fast, from a server that has imported everything."""
 
 
@@ -61,3 +61,16 @@ def small_disk(folder: Path, num_bytes: int) -> Iterator[Path]:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+@contextmanager
+def limited(what: str, most: int) -> Iterator[None]:
+    """Within the block, this process has at most so much of what a limit is for, as `FSIZE`."""
+    resource = pytest.importorskip("resource", reason="needs limits of a process")
+    which = getattr(resource, f"RLIMIT_{what}")
+    usual, hard = resource.getrlimit(which)
+    resource.setrlimit(which, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(which, (usual, hard))

@@ -1,13 +1,19 @@
 """Sessions and stores of prefixes for tests: what a token's keys and values must be is known."""
 
-from collections import deque
+import os
+import signal
+from pathlib import Path
 
 import numpy as np
 
+from coordgen_rs.store.background import TaskQueue
+from coordgen_rs.store.prefixes import blocks
+from coordgen_rs.store.prefixes.directory import StoreDirectory, stored_files
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
 HEADS, SIZE = 2, 8
+TOKEN_BYTES = 2 * 2 * HEADS * SIZE * 4
 TARGET = TargetIdentity(b"a target", "bundle", "f32", "1.0")
 
 
@@ -50,7 +56,10 @@ class ReadSession:
         ]
         return SavedPrefix(self.held[:num_tokens], layers)
 
-    saved_prefix = None
+    def saved_prefix(self):
+        token_ids, layers, states = self.prefix_in_place(len(self.held))
+        copies = [(keys.copy(), values.copy()) for keys, values in layers]
+        return SavedPrefix(token_ids.copy(), copies, states)
 
     def restore_prefix(self, prefix, num_tokens):
         self.overwrite(prefix.token_ids[:num_tokens])
@@ -60,7 +69,7 @@ class ReadSession:
             return None
         return [Snapshot(it, [states_of(self.held[:it])], is_turn=True) for it in self.turns]
 
-    def lend(self, reader):
+    def add_reader(self, reader):
         self.readers.append(reader)
 
     def overwrite(self, token_ids):
@@ -74,30 +83,28 @@ class ReadSession:
         self.layers = computed(self.held)
 
 
-class LateWriter:
-    """Writes nothing until it is told to."""
+class LateQueue(TaskQueue):
+    """Tasks that are done when somebody waits for them, by who does."""
 
-    def __init__(self):
-        self.jobs = deque()
-
-    def add(self, job):
-        self.jobs.append(job)
-
-    def wait_for_quiet(self):
-        """It is told when to write."""
+    def try_add(self, task):
+        self._tasks.append(self._queued(task))
 
     def flush(self):
-        while self.jobs:
-            self.jobs.popleft()()
+        self._run()
 
-    close = flush
+    join = flush
 
 
-def stored(path, token_ids, namespace="a", **options):
+def keep(store, token_ids, namespace="a", since=0, turns=None):
+    """Have tokens in a store."""
+    store.save(ReadSession(token_ids, turns), namespace, since, ends=True)
+    store.flush()
+
+
+def stored(path, token_ids, namespace="a", turns=None, **options):
     """A store in which tokens are."""
     store = PrefixStore(path, TARGET, **options)
-    store.save(ReadSession(token_ids), namespace, 0, ends=True)
-    store.flush()
+    keep(store, token_ids, namespace, turns=turns)
     return store
 
 
@@ -124,3 +131,39 @@ def check(prefix, prompt):
 
 def files(path, pattern="*/*.kv"):
     return sorted(path.glob(pattern))
+
+
+def keep_and_die(path, left):
+    """Have tokens in a store, and be killed before one of the calls that change a file."""
+
+    def counted(call):
+        def done(*arguments, **options):
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return done
+
+    Path.replace, os.utime = counted(Path.replace), counted(os.utime)
+    keep(PrefixStore(path, TARGET), np.arange(200))
+
+
+def write(directory, folder, number, num_bytes):
+    """Write a file of so many bytes, and check that all are within the limit meanwhile."""
+    content = np.zeros(num_bytes - blocks.HEAD_BYTES, np.uint8)
+    path = folder / f"{number:032x}.kv"
+    with directory.room_for(num_bytes):
+        there = sum(it.num_bytes for it in stored_files(directory.path))
+        assert there + num_bytes <= directory.most_bytes
+        blocks.write(path, blocks.Head(bytes(16), bytes(16), 0, 1), content, number)
+    return path
+
+
+def write_many(path, which):
+    """Write files beside others who write some."""
+    directory = StoreDirectory(path, 30_000)
+    folder = directory.make_folder(bytes(16), {})
+    for number in range(60):
+        write(directory, folder, number * 3 + which, 700 + 100 * (number % 7))

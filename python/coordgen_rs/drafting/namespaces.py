@@ -17,7 +17,7 @@ from coordgen_rs.errors import arguments
 from coordgen_rs.loading.options import OpenOptions
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
-from coordgen_rs.store.threads.owner import Owner
+from coordgen_rs.store.background import Lease
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel
@@ -53,7 +53,7 @@ class Kept:
     drafters: dict[int, Drafting]
     history: "History | None"
     table: LookupTable | None
-    users: list[Owner]
+    users: list[Lease]
 
     @property
     def is_used(self) -> bool:
@@ -122,9 +122,9 @@ class Drafters:
             LookupTableError: The look-up table cannot be used.
             OptionError: Same as in `make_drafter`.
         """
-        return self.memory_of(self.used(namespace, Owner(is_over=True)), session)
+        return self.memory_of(self.used(namespace, Lease(is_over=True)), session)
 
-    def used(self, namespace: str, user: Owner) -> Kept:
+    def used(self, namespace: str, user: Lease) -> Kept:
         """What is kept for a namespace, while a request uses it: its history stays open until then.
 
         All that is read from disk is read here.

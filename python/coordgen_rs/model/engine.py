@@ -29,10 +29,8 @@ from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.request import Beside, ModelRequest
 from coordgen_rs.runtime import native
 from coordgen_rs.runtime.session import Session
+from coordgen_rs.store.background import Condition, Lease, Task, TaskQueue
 from coordgen_rs.store.prefixes.pool import PrefixPool
-from coordgen_rs.store.threads.bell import Bell
-from coordgen_rs.store.threads.owner import Owner
-from coordgen_rs.store.threads.tasks import Task, Tasks
 
 _Found = TypeVar("_Found")
 
@@ -41,7 +39,7 @@ class _CancelledError(Exception):
     """Nobody reads the answer any more: what is left of the prompt need not be read."""
 
 
-class _Entry(Owner):
+class _Entry(Lease):
     """A request in the engine.
 
     Args:
@@ -88,8 +86,8 @@ class Engine:
         self.tell: Callable[[object], None] = self._inbox.put
         self._waiting = deque[_Entry]()  # for a place, longest first
         self._active = list[_Entry]()  # have a place, or are being stored
-        self._disk = Tasks()
-        self._ended = Bell()
+        self._disk = TaskQueue()
+        self._ended = Condition()
         self._closers = list[int]()  # threads that close it
         self._ending = list[int]()  # the thread that ends Python, once it does
         self.is_closing = self._is_over = self._is_told = False
@@ -210,7 +208,7 @@ class Engine:
             self._refuse_rest()
             native.waited_for.discard(get_ident())
             atexit.unregister(self._stop)
-            self._ended.ring()
+            self._ended.notify_all()
 
     def _serve(self) -> None:
         """Make steps until the engine is closed and all requests have ended."""

@@ -13,8 +13,8 @@ from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.runtime.batch.batch import Batch
 from coordgen_rs.runtime.batch.sequence import Sequence as Shared
 from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.store.background import Lease
 from coordgen_rs.store.prefixes.pool import LEAST_TOKENS, PrefixPool, common_len
-from coordgen_rs.store.threads.owner import Owner
 
 _TIMES = count()
 
@@ -39,16 +39,16 @@ class Place:
     def __init__(self, session: Shared, namespace: str) -> None:
         self.session, self.namespace = session, namespace
         self.prompt: NDArray[np.uint32] | None = None
-        self._owner: Owner | None = None
+        self._owner: Lease | None = None
         self.is_beginning, self.is_gone_on_with = False, True
         self.used = next(_TIMES)
 
     @property
-    def owner(self) -> Owner | None:
+    def owner(self) -> Lease | None:
         """Who has it; None while nobody has."""
         return None if self._owner is None or self._owner.is_over else self._owner
 
-    def take(self, owner: Owner, prompt: NDArray[np.uint32], *, is_gone_on_with: bool) -> None:
+    def take(self, owner: Lease, prompt: NDArray[np.uint32], *, is_gone_on_with: bool) -> None:
         """Belong to a request, until it leaves or is over."""
         self.prompt, self.is_gone_on_with = prompt, is_gone_on_with
         self.is_beginning = True
@@ -91,7 +91,7 @@ class Places:
         """Whether none is free."""
         return all(place.owner is not None for place in self._all)
 
-    def taken(self, request: ModelRequest, owner: Owner) -> Shared:
+    def taken(self, request: ModelRequest, owner: Lease) -> Shared:
         """The session that answers a request; one is free.
 
         Args:
@@ -115,13 +115,13 @@ class Places:
         place.take(owner, prompt, is_gone_on_with=request.reuse_prefix)
         return place.session
 
-    def begins(self, owner: Owner) -> None:
+    def begins(self, owner: Lease) -> None:
         """Somebody begins to read the prompt."""
         for place in self._all:
             if place.owner is owner:
                 place.is_beginning = False
 
-    def leave(self, owner: Owner) -> None:
+    def leave(self, owner: Lease) -> None:
         """Free the place that somebody has, if there is one."""
         for place in self._all:
             if place.owner is owner:
@@ -165,7 +165,7 @@ class OnePlace:
 
     def __init__(self, session: OrtSession, prefixes: PrefixPool | None, namespace: str) -> None:
         self._session, self._prefixes, self._held_by = session, prefixes, namespace
-        self._owner: Owner | None = None
+        self._owner: Lease | None = None
 
     @property
     def is_full(self) -> bool:
@@ -176,7 +176,7 @@ class OnePlace:
         """False: a request waits for the other's end."""
         return False
 
-    def taken(self, request: ModelRequest, owner: Owner) -> OrtSession:
+    def taken(self, request: ModelRequest, owner: Lease) -> OrtSession:
         """The session, which nobody has; see `Places.taken`."""
         if request.namespace != self._held_by:
             if self._prefixes is not None:
@@ -186,10 +186,10 @@ class OnePlace:
         self._owner = owner
         return self._session
 
-    def begins(self, owner: Owner) -> None:
+    def begins(self, owner: Lease) -> None:
         """Nobody waits for that."""
 
-    def leave(self, owner: Owner) -> None:
+    def leave(self, owner: Lease) -> None:
         """Free the place, if somebody has it."""
         if self._owner is owner:
             self._owner = None

@@ -20,10 +20,9 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
 from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.runtime.session import Session
+from coordgen_rs.store.background import Lease, Task
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.prefix import KeepsPrefixes
-from coordgen_rs.store.threads.owner import Owner
-from coordgen_rs.store.threads.tasks import Task
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -128,7 +127,7 @@ class Beside:
     """
 
     def __init__(self, on_done: Callable[[], object]) -> None:
-        self.owner, self._on_done = Owner(), on_done
+        self.owner, self._on_done = Lease(), on_done
         self.kept: Kept | None = None
         self.storing: Task[None] | None = None
 

@@ -133,15 +133,10 @@ def converted_directory(cache: Path) -> Path:
     return cache / "converted"
 
 
-def sources_directory(cache: Path) -> Path:
-    """Where it is kept what checkpoints held."""
-    return cache / "sources"
-
-
 def source_record(cache: Path, path: Path) -> Path:
     """Where it is kept what a checkpoint held."""
     name = hashlib.sha256(os.fsencode(os.path.normpath(path.absolute()))).hexdigest()[:32]
-    return sources_directory(cache) / f"{name}.json"
+    return cache / "sources" / f"{name}.json"
 
 
 def made_of(cache: Path, path: Path, source: str) -> list[Conversion]:
@@ -183,7 +178,7 @@ def clear(cache: Path, chosen: list[Conversion] | None = None) -> list[Path]:
     """
     remove_leftovers(cache)
     if chosen is None:
-        shutil.rmtree(sources_directory(cache), ignore_errors=True)
+        shutil.rmtree(cache / "sources", ignore_errors=True)
         directories = list(_directories(cache))
     else:
         directories = [conversion.directory for conversion in chosen]
@@ -213,7 +208,10 @@ def remove(directory: Path, *, wait_s: float = 0) -> bool:
         lock = Lock(directory / SOURCE_NAME)
         try:
             if lock.is_held or not (directory / SOURCE_NAME).exists():
-                _remove_now(directory, lock)
+                if sys.platform == "win32":
+                    lock.release()  # a directory with an open file is not renamed there
+                with suppress(FileNotFoundError), unfinished_directory(directory) as unfinished:
+                    directory.rename(unfinished / directory.name)
                 return True
             if not lock.is_anothers or time.monotonic() >= until:
                 return False
@@ -221,13 +219,6 @@ def remove(directory: Path, *, wait_s: float = 0) -> bool:
             lock.release()
         time.sleep(_POLL_S)
     return True
-
-
-def _remove_now(directory: Path, lock: Lock) -> None:
-    if sys.platform == "win32":
-        lock.release()  # a directory with an open file is not renamed there, whoever opened it
-    with suppress(FileNotFoundError), unfinished_directory(directory) as unfinished:
-        directory.rename(unfinished / directory.name)
 
 
 def remove_leftovers(cache: Path) -> None:

@@ -18,7 +18,7 @@ from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.store.history.corpus import Corpus, is_below
 from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.history.texts import Added, checked_paths, name_of
+from coordgen_rs.store.history.texts import AddResult, checked_paths, name_of
 
 _MOST_NAMED = 20
 """Skipped files that are named one by one."""
@@ -79,7 +79,9 @@ def add(options: argparse.Namespace) -> int:
     return 0
 
 
-def _tell(options: argparse.Namespace, added: Added, num_documents: int, num_tokens: int) -> None:
+def _tell(
+    options: argparse.Namespace, added: AddResult, num_documents: int, num_tokens: int
+) -> None:
     for skipped in added.skipped[:_MOST_NAMED]:
         text.tell(f"coordgen: warning: {printable(skipped)}; skipped")
     if len(added.skipped) > _MOST_NAMED:

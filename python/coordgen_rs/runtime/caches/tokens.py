@@ -16,7 +16,7 @@ from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.runtime.caches.kv_cache import Cache
 from coordgen_rs.runtime.session import GapWork
-from coordgen_rs.store.prefixes.prefix import ReadsInPlace, SavedPrefix, Snapshot
+from coordgen_rs.store.prefixes.prefix import PrefixReader, SavedPrefix, Snapshot
 
 _ANSWER_BEGINS = 16
 """Most tokens at a prompt's end that may be the template's own, which begin the answer."""
@@ -61,7 +61,7 @@ class CachedSession(NotCopied, ABC):
         self.end_token_ids: Sequence[int] = manifest.end_token_ids
         self.is_exact_after_prefill, self.is_exact_on_branches = True, False
         self.is_exact_at_any_rows = False
-        self._lent_to: list[ReadsInPlace] = []
+        self._readers: list[PrefixReader] = []
 
     @abstractmethod
     def prefill(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
@@ -207,15 +207,15 @@ class CachedSession(NotCopied, ABC):
         """States of recurrent layers behind some of the tokens, ascending; None without such."""
         return None if self.cache.states is None else self.cache.states.known(self.length)
 
-    def lend(self, reader: ReadsInPlace) -> None:
+    def add_reader(self, reader: PrefixReader) -> None:
         """Tell a reader before tokens that are committed now are overwritten."""
-        self._lent_to = [it for it in self._lent_to if not it.is_over]
-        self._lent_to.append(reader)
+        self._readers = [it for it in self._readers if not it.is_over]
+        self._readers.append(reader)
 
     def _before_change(self, length: int) -> None:
         """Tell those who read tokens in place that only the first `length` stay."""
         if length < self.length:
-            for reader in self._lent_to:
+            for reader in self._readers:
                 reader.before_change(length)
 
     def saved_prefix(self) -> SavedPrefix:

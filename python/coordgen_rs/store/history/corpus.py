@@ -1,7 +1,7 @@
 """The documents of one namespace: added, listed and removed, while others draft from them.
 
 In: texts. Out: documents in the tables and segments of a history. What is stored stays, whatever
-happens next, and the next request drafts from it; `layer.py` opens it for them.
+happens next, and the next request drafts from it; `documents.py` opens it for them.
 """
 
 import os
@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
@@ -34,9 +33,9 @@ from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import HistoryStore
 from coordgen_rs.store.history.texts import (
-    Added,
-    Reading,
+    AddResult,
     Text,
+    TextReader,
     checked_paths,
     given_text,
     name_of,
@@ -102,7 +101,6 @@ class Corpus:
                 vocab_size=None if bundle is None else bundle.manifest.model.vocab_size,
             )
         self._segments = Segments(self._store, self.namespace)
-        self._tables = self._segments.tables
 
     def documents(self) -> list[Document]:
         """All documents, by name.
@@ -111,7 +109,7 @@ class Corpus:
             HistoryError: The history cannot be read.
         """
         with self._errors():
-            return self._tables.documents()
+            return self._segments.documents()
 
     def add(
         self,
@@ -119,8 +117,8 @@ class Corpus:
         *,
         threads: int = 1,
         wait_s: float = 0.0,
-        on_progress: Callable[[Added], None] = lambda added: None,
-    ) -> Added:
+        on_progress: Callable[[AddResult], None] = lambda added: None,
+    ) -> AddResult:
         """Add files, and the files of directories; those that are there unchanged stay as they are.
 
         A document is called as its file, by the absolute path. One of the same name with another
@@ -143,13 +141,11 @@ class Corpus:
             HistoryError: The database cannot be written. What was stored stays.
             BundleError: The tokenizer cannot do a text.
         """
-        found = checked_paths(paths)
+        found, stop = checked_paths(paths), _Stop()
         threads = arguments.count("threads", threads)
-        is_stopped = threading.Event()
-        texts = texts_of(found, lambda: _go_on(is_stopped))
-        return self._added(texts, threads, wait_s, on_progress, is_stopped)
+        return self._added(texts_of(found, stop.check), threads, wait_s, on_progress, stop)
 
-    def add_texts(self, texts: Mapping[str, str], *, wait_s: float = 0.0) -> Added:
+    def add_texts(self, texts: Mapping[str, str], *, wait_s: float = 0.0) -> AddResult:
         """Add texts by their names, as `add` does.
 
         Args:
@@ -170,7 +166,7 @@ class Corpus:
             )
             for name, text in texts.items()
         ]
-        return self._added(found, 1, wait_s, lambda added: None, threading.Event())
+        return self._added(found, 1, wait_s, lambda added: None, _Stop())
 
     def remove(self, names: Iterable[Path | str], *, wait_s: float = 0.0) -> list[str]:
         """Remove documents; the next request drafts from none of them.
@@ -189,47 +185,77 @@ class Corpus:
             HistoryIndexError, HistoryError: A segment cannot be written, or be read, or the
                 database cannot be written. Removing again goes on.
         """
-        wanted, is_stopped = _checked_names(names), threading.Event()
+        wanted = _checked_names(names)
 
-        def run() -> list[str]:
-            with self._held(wait_s, is_stopped):
-                self.lost = self._segments.remove_damage()
-                known = {document.name for document in self._tables.documents()} | {*self.lost}
-                found = sorted(name for name in known if is_below(name, wanted))
-                self._segments.remove(found)
-                # Of what was replaced or lost, pieces may lie in segments still.
-                self._segments.fill_holes()
+        def change() -> list[str]:
+            known = {document.name for document in self._segments.documents()} | {*self.lost}
+            found = sorted(name for name in known if is_below(name, wanted))
+            self._segments.remove(found)
             return found
 
-        return self._run(run, is_stopped)
+        return self._changed(change, wait_s, _Stop())
 
     def _added(
         self,
         texts: Iterable[Text | str],
         threads: int,
         wait_s: float,
-        on_progress: Callable[[Added], None],
-        is_stopped: threading.Event,
-    ) -> Added:
-        added = Added()
+        on_progress: Callable[[AddResult], None],
+        stop: "_Stop",
+    ) -> AddResult:
+        added = AddResult()
 
-        def run() -> Added:
-            with (
-                self._held(wait_s, is_stopped),
-                ThreadPoolExecutor(threads, initializer=_give_way) as pool,
-            ):
-                self.lost = self._segments.remove_damage()
-                added.lost += self.lost
-                reading = Reading(self._encoded, self._document, added, threads, pool)
-                for piece in reading.pieces(texts, is_stopped):
+        def change() -> AddResult:
+            added.lost += self.lost
+            with ThreadPoolExecutor(threads, initializer=_give_way) as pool:
+                reader = TextReader(self._encoded, self._document, added, pool, 2 * threads)
+                for piece in reader.pieces(texts, stop.check):
                     added.num_tokens += self._segments.add(piece)
                     on_progress(added)
                     self._segments.merge()
-                self._segments.forget(reading.broken)
-                self._segments.fill_holes()
+                self._segments.forget(reader.broken)
             return added
 
-        return self._run(run, is_stopped)
+        return self._changed(change, wait_s, stop)
+
+    def _changed(self, change: Callable[[], _T], wait_s: float, stop: "_Stop") -> _T:
+        """Make a change in a thread of low priority, wait for it, and tell what was lost.
+
+        Nobody else changes the documents of the history meanwhile.
+
+        Raises:
+            HistoryBusyError: Others do.
+            HistoryError: It was stopped, or failed.
+        """
+        self.lost = []
+
+        def run() -> _T:
+            name = self._store.path.parent / _LOCK_NAME
+            with locked(name, wait_s=wait_s, go_on=stop.check) as is_mine:
+                if not is_mine:
+                    raise HistoryBusyError(
+                        f"{self.directory}: others are adding or removing documents"
+                    )
+                self.lost = self._segments.remove_damage()
+                found = change()
+                # Of what was replaced or lost, pieces may lie in segments still.
+                self._segments.fill_holes()
+            return found
+
+        try:
+            with ThreadPoolExecutor(1, initializer=_give_way) as pool, self._errors():
+                try:  # an interrupt comes behind the call that begins, too
+                    return pool.submit(run).result()
+                except BaseException:
+                    stop.set()
+                    raise
+        finally:
+            if self.lost:
+                named = ", ".join(map(ascii, self.lost[:_MOST_NAMED]))
+                more = len(self.lost) - _MOST_NAMED
+                named += f" and {more} more" if more > 0 else ""
+                message = f"a damaged segment was removed; the documents that it held: {named}"
+                warnings.warn(HistoryWarning(message), stacklevel=4)
 
     def close(self) -> None:
         """Close the database."""
@@ -242,45 +268,13 @@ class Corpus:
         self.close()
 
     def _document(self, name: str) -> Document | None:
-        return next(iter(self._tables.documents(name)), None)
+        return next(iter(self._segments.documents(name)), None)
 
     def _encoded(self, part: str) -> NDArray[np.uint32]:
         if self._tokenizer is None:
             raise OptionError("documents can be added with a bundle only, for its tokenizer")
         tokens = self._tokenizer.encode(part, special_tokens=False)
         return tokens[tokens < self._store.vocab_size]  # what is beyond, no model says
-
-    @contextmanager
-    def _held(self, wait_s: float, is_stopped: threading.Event) -> Iterator[None]:
-        """Keep others from changing the documents of the history.
-
-        Raises:
-            HistoryBusyError: Others do.
-            HistoryError: It was stopped.
-        """
-        name = self._store.path.parent / _LOCK_NAME
-        with locked(name, wait_s=wait_s, go_on=partial(_go_on, is_stopped)) as is_mine:
-            if not is_mine:
-                raise HistoryBusyError(f"{self.directory}: others are adding or removing documents")
-            yield
-
-    def _run(self, function: Callable[[], _T], is_stopped: threading.Event) -> _T:
-        """Run a change in a thread of low priority, wait for it, and tell what was lost."""
-        self.lost = []
-        try:
-            with ThreadPoolExecutor(1, initializer=_give_way) as pool, self._errors():
-                try:  # an interrupt comes behind the call that begins, too
-                    return pool.submit(function).result()
-                except BaseException:
-                    is_stopped.set()
-                    raise
-        finally:
-            if self.lost:
-                named = ", ".join(map(ascii, self.lost[:_MOST_NAMED]))
-                more = len(self.lost) - _MOST_NAMED
-                named += f" and {more} more" if more > 0 else ""
-                message = f"a damaged segment was removed; the documents that it held: {named}"
-                warnings.warn(HistoryWarning(message), stacklevel=4)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -325,9 +319,17 @@ def _checked_names(names: Iterable[Path | str]) -> set[str]:
     }
 
 
-def _go_on(is_stopped: threading.Event) -> None:
-    if is_stopped.is_set():
-        raise HistoryError("changing documents was stopped")
+class _Stop(threading.Event):
+    """Set when somebody has given up waiting for a change."""
+
+    def check(self) -> None:
+        """Go on, unless it is set.
+
+        Raises:
+            HistoryError: It is.
+        """
+        if self.is_set():
+            raise HistoryError("changing documents was stopped")
 
 
 def _give_way() -> None:

@@ -78,5 +78,5 @@ def _request(value: Any, where: str, vocab_size: int) -> StoredRequest:
         raise HistoryError(f"{where} is not a request: prompt_len is {line.prompt_len}")
     if line.token_ids and not 0 <= min(line.token_ids) <= max(line.token_ids) < vocab_size:
         raise HistoryError(f"{where} is not a request: token ids outside the vocabulary")
-    token_ids = np.asarray(line.token_ids, "<u4").tobytes()
+    token_ids = np.asarray(line.token_ids, np.uint32)
     return StoredRequest(line.namespace, line.finished_at, line.prompt_len, token_ids)

@@ -1,18 +1,21 @@
 """What a fleet's build leaves: an index for each namespace, and a list of them.
 
-In: a directory. Out: what is in it, or an error that says why it is no build. Who drafts needs the
-index alone, and finds it by its name; the list is for merging it into another build, and so are the
-tables of documents beside it (`lab/fleet/tables.py`).
+In: a directory. Out: what is in it, or an error that says why it is no build; and an index, opened
+below a history's own requests. Who drafts needs the index alone, and finds it by its name; the list
+is for merging it into another build, and so are the tables of documents beside it
+(`lab/fleet/tables.py`).
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.json_text import JsonTextError, read_json
 from coordgen_rs.bundle.typed_json import FieldError, parse
-from coordgen_rs.errors import HistoryError, HistoryMismatchError
-from coordgen_rs.store.history.indexes import index_name
+from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
+from coordgen_rs.store.history.indexes import index_key, index_name
 
 LIST_NAME: Final = "fleet.json"
 FORMAT: Final = "coordgen-fleet-1"
@@ -97,3 +100,54 @@ def read_list(directory: Path) -> BuildList:
         raise NotBuiltError(f"{directory} is not a built history: no {LIST_NAME}") from error
     except (JsonTextError, FieldError, OSError) as error:
         raise HistoryError(f"{path} cannot be used: {error}") from error
+
+
+class FleetLayer:
+    """The fleet's index of one namespace.
+
+    Args:
+        directory: Holds the indexes; none need be there yet.
+        namespace: The namespace whose index is read.
+        fingerprint: Identifies the tokenizer.
+        shared: The history below which the index is opened.
+
+    Raises:
+        HistoryError: There is no such directory.
+        HistoryMismatchError: The indexes were built for another tokenizer or vocabulary.
+    """
+
+    def __init__(
+        self, directory: Path, namespace: str, fingerprint: str, shared: SharedHistory
+    ) -> None:
+        if not directory.is_dir():
+            raise HistoryError(f"{directory} holds no fleet's history: it is not a directory")
+        with suppress(NotBuiltError):  # a device needs the indexes alone
+            read_list(directory).check_tokenizer(directory, fingerprint, shared.vocab_size)
+        self._namespace, self._shared = namespace, shared
+        self._key = index_key(fingerprint, shared.vocab_size, namespace, "fleet")
+        # It is looked at again with each request, from wherever the process is.
+        self._path = index_path(directory.absolute(), namespace)
+        self._seen: tuple[int, ...] | None = ()
+        self._wrong: str | None = None
+
+    def refresh(self) -> str | None:
+        """Open the index if another one took its place. Costs a look at the file's status.
+
+        Returns:
+            What is wrong with the index; then the one before is used on.
+        """
+        try:
+            status = self._path.stat()
+        except OSError:
+            self._seen = None
+            return f"{self._path.parent} has no index for the namespace {self._namespace!r}"
+        found = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        if found != self._seen:
+            self._seen, self._wrong = found, None
+            try:
+                self._shared.open_fleet_index(self._path, self._key)
+            except HistoryIndexError as error:
+                self._wrong = f"{self._path}: {error}; it is not used"
+        elif self._wrong is None and self._shared.is_fleet_damaged:
+            return f"{self._path}: a block is damaged; it is not used until it is replaced"
+        return self._wrong

@@ -10,10 +10,10 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +29,10 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.store.history.indexes import index_key, index_name, remove_unfinished
-from coordgen_rs.store.history.layers import CorpusLayer, FleetLayer
+from coordgen_rs.store.background import Lease, Task, TaskQueue
+from coordgen_rs.store.history.documents import CorpusLayer
+from coordgen_rs.store.history.fleet import FleetLayer, index_path
+from coordgen_rs.store.history.indexes import index_key, remove_unfinished
 from coordgen_rs.store.history.store import (
     MOST_VOCABULARY,
     HistoryStore,
@@ -38,8 +40,6 @@ from coordgen_rs.store.history.store import (
     StoredRequest,
     told_evictions,
 )
-from coordgen_rs.store.threads.owner import Owner
-from coordgen_rs.store.threads.tasks import Task, Tasks
 
 _MERGE_AT_CLOSE = 4_096
 _MERGE_WHILE_RUNNING = 65_536
@@ -47,7 +47,19 @@ _GROWTH = 8
 """An index is built again when it lacks that many tokens, and an eighth of what it has, so that a
 token is sorted about eight times in all."""
 
-_TERMINATOR = np.array([SharedHistory.TERMINATOR], "<u4").tobytes()
+_CORPUS, _FLEET = "the documents of the history", "the fleet's history"
+
+_TERMINATOR = np.array([SharedHistory.TERMINATOR], np.uint32)
+
+
+class HistoryOptions(TypedDict, total=False):
+    """What may be said of a history besides its directory and tokenizer; see `History`."""
+
+    namespace: str
+    max_tokens: int | None
+    fleet: str | Path | None
+    fleet_namespace: str | None
+    keep: bool
 
 
 class History(NotCopied):
@@ -114,67 +126,49 @@ class History(NotCopied):
         self._fingerprint = arguments.text("fingerprint", fingerprint) or "unknown"
         self._opened = OpenedHere()
         self._lock = threading.RLock()
-        self._background = Tasks()
-        self._storing, self._to_write = Tasks(), list[HistoryStore]()
-        self._merger = Owner(is_over=True)  # until it has looked for the last time
+        self._background = TaskQueue()
+        self._storing, self._to_write = TaskQueue(), list[HistoryStore]()
+        self._merger = Lease(is_over=True)  # until it has looked for the last time
         self._has_warned = self._is_warming = self._is_closing = False
         self._epoch, self._seen = "", 0
+        self._layers = dict[str, CorpusLayer | FleetLayer]()
+        self._wrong = dict[str, str | None]()  # of each layer, as it was told
         if max_tokens is not None:
             max_tokens = arguments.count("max_tokens", max_tokens)
-        self._fleet = None
         if fleet is not None:
             layer = arguments.text("fleet_namespace", fleet_namespace or self.namespace)
             place = arguments.path("fleet", fleet)
-            self._fleet = FleetLayer(place, layer, self._fingerprint, self.shared)
+            self._layers[_FLEET] = FleetLayer(place, layer, self._fingerprint, self.shared)
         path = None if directory is None else arguments.path("directory", directory)
         self._store = None if path is None else self._open_store(path)
-        self._corpus_failed: str | None = None
-        self._corpus = None
         if self._store is not None:
-            self._corpus = CorpusLayer(self._store, self.namespace, self._fingerprint, self.shared)
-        if self._store is not None and max_tokens is not None and not self._store.read_only:
-            with self._going_on("written"):
-                self._store.max_tokens = max_tokens
+            self._layers[_CORPUS] = CorpusLayer(
+                self._store, self.namespace, self._fingerprint, self.shared
+            )
+            if max_tokens is not None and not self._store.read_only:
+                with self._going_on("written"):
+                    self._store.max_tokens = max_tokens
         self.refresh()
 
     @classmethod
     def of(
-        cls,
-        directory: str | Path | None,
-        bundle: Bundle,
-        *,
-        namespace: str = DEFAULT_NAMESPACE,
-        max_tokens: int | None = None,
-        fleet: str | Path | None = None,
-        fleet_namespace: str | None = None,
-        keep: bool = True,
+        cls, directory: str | Path | None, bundle: Bundle, **options: Unpack[HistoryOptions]
     ) -> Self:
         """Open a history for a bundle's tokenizer.
 
         Args:
             directory: Same as in the class.
             bundle: Its tokenizer and vocabulary are those of the history.
-            namespace: Same as in the class.
-            max_tokens: Same as in the class.
-            fleet: Same as in the class.
-            fleet_namespace: Same as in the class.
-            keep: Same as in the class.
+            options: Those of the class: `namespace`, `max_tokens`, `fleet`, `fleet_namespace` and
+                `keep`.
 
         Raises:
             HistoryMismatchError: Same as in the class.
             HistoryError: Same as in the class.
             OptionError: Same as in the class.
         """
-        return cls(
-            directory,
-            namespace=namespace,
-            fingerprint=fingerprint_of(bundle),
-            vocab_size=bundle.manifest.model.vocab_size,
-            max_tokens=max_tokens,
-            fleet=fleet,
-            fleet_namespace=fleet_namespace,
-            keep=keep,
-        )
+        vocab_size = bundle.manifest.model.vocab_size
+        return cls(directory, fingerprint=fingerprint_of(bundle), vocab_size=vocab_size, **options)
 
     def refresh(self) -> None:
         """Load what other processes stored, and rebuild the index if it is damaged.
@@ -188,7 +182,8 @@ class History(NotCopied):
         self._opened.check("history")
         with self._lock:
             self._refresh_requests()
-            self._refresh_corpus()
+            for what, layer in self._layers.items():
+                self._refresh_layer(what, layer)
             if self.shared.is_shared_cold and not self._is_warming:
                 self._is_warming = True
                 self._background.add(self._warm)
@@ -202,30 +197,26 @@ class History(NotCopied):
             self._is_warming = False
 
     def _refresh_requests(self) -> None:
+        if self._store is None:
+            return
         with self._going_on("read"):
-            if self._fleet is not None and (wrong := self._fleet.refresh()) is not None:
-                self._warn(f"the fleet's history: {wrong}")
-            if self._store is None:
-                return
             epoch, is_damaged = self._store.epoch(self.namespace), self.shared.is_damaged
             if is_damaged or epoch != self._epoch:
                 wrong = "a block of the history's index is damaged" if is_damaged else None
                 self._load(self._store, epoch, wrong)
             for request in self._store.read(self.namespace, after=self._seen):
-                self.shared.remember(_from_bytes(request.token_ids), request.number)
+                self.shared.remember(request.token_ids, request.number)
                 self._seen = request.number
 
-    def _refresh_corpus(self) -> None:
-        """Take up documents; where that fails, requests are drafted from all the same."""
-        if self._store is None or self._corpus is None:
-            return
+    def _refresh_layer(self, what: str, layer: CorpusLayer | FleetLayer) -> None:
+        """Take up what others wrote; where that fails, requests are drafted from all the same."""
         try:
-            wrong, failed = self._corpus.refresh(), None
+            wrong = layer.refresh()
         except (sqlite3.Error, OSError, CoordgenError) as error:
-            wrong = failed = f"they cannot be read: {error}"
-        if wrong is not None and wrong != self._corpus_failed:
-            self._warn(f"the documents of the history: {wrong}")
-        self._corpus_failed = failed
+            wrong = f"they cannot be read: {error}"
+        if wrong is not None and wrong != self._wrong.get(what):
+            self._warn(f"{what}: {wrong}")
+        self._wrong[what] = wrong
 
     def add(self, prompt_ids: ArrayLike, answer_ids: ArrayLike) -> None:
         """Store a finished request, if requests are kept; `generate` calls it.
@@ -241,10 +232,8 @@ class History(NotCopied):
             ForkedError: This process is a fork of the one that opened the history.
         """
         prompt, answer = self._checked(prompt_ids, answer_ids)
-        if self._keeps:
-            with self._lock:
-                self._add(self._store, prompt, answer)
-            self._merge_in_background()
+        with self._lock:
+            self._add(self._store, prompt, answer)
 
     def add_later(
         self, prompt_ids: ArrayLike, answer_ids: ArrayLike, on_done: Callable[[], object]
@@ -275,25 +264,26 @@ class History(NotCopied):
     def _add_beside(self, prompt: NDArray[np.uint32], answer: NDArray[np.uint32]) -> None:
         """Add a request over a connection of its own, for which no other reader waits."""
         store = self._store
-        if not self._keeps:
-            return
-        if store is not None and not self._to_write:
+        if store is not None and self._keeps and not self._to_write:
             with self._going_on("written"):
-                directory, print_of = store.path.parent, self._fingerprint
-                read_only = store.read_only
                 self._to_write.append(
-                    HistoryStore(directory, fingerprint=print_of, read_only=read_only)
+                    HistoryStore(
+                        store.path.parent,
+                        fingerprint=self._fingerprint,
+                        read_only=store.read_only,
+                    )
                 )
         self._add(self._to_write[0] if self._to_write else None, prompt, answer)
-        self._merge_in_background()
 
     def _add(
         self, store: HistoryStore | None, prompt: NDArray[np.uint32], answer: NDArray[np.uint32]
     ) -> None:
         """Add a request to the database, or to memory where it cannot be written."""
+        if not self._keeps:
+            return
         tokens, is_stored = np.concatenate([prompt, answer]), False
         if store is not None:
-            request = StoredRequest(self.namespace, time.time(), len(prompt), _to_bytes(tokens))
+            request = StoredRequest(self.namespace, time.time(), len(prompt), tokens)
             with self._going_on("written"):
                 evicted = store.add([request])
                 is_stored = True
@@ -304,6 +294,7 @@ class History(NotCopied):
             self.refresh()
         else:
             self.shared.remember(tokens)
+        self._start_merging(_MERGE_WHILE_RUNNING)
 
     def close(self) -> None:
         """Update the index if that pays, and close the database; in a fork, nothing."""
@@ -321,6 +312,7 @@ class History(NotCopied):
             if self._lacks(_MERGE_AT_CLOSE):
                 with self._going_on("indexed"):
                     self._rebuild(self._store, self._epoch)
+            self._layers.pop(_CORPUS, None)
             self._store.close()
             self._store = None
 
@@ -348,7 +340,7 @@ class History(NotCopied):
         """Reload from the index, or from the database if something is wrong with the index."""
         self.shared.clear()
         self._epoch, self._seen = epoch, 0
-        path = self._index_path(store)
+        path = index_path(store.path.parent, self.namespace)
         wrong = wrong or self._open_index(path, epoch)
         if wrong is None:
             self._background.add(self.shared.check_index)
@@ -362,7 +354,7 @@ class History(NotCopied):
         if is_rebuilt and num_tokens >= _MERGE_WHILE_RUNNING:
             # Until it is built, the newest requests are drafted from.
             self._seen = store.newest(self.namespace, _MERGE_WHILE_RUNNING)
-            self._start_merging(store)
+            self._start_merging()
             return
         with self._going_on("indexed"):
             if is_rebuilt:
@@ -384,30 +376,29 @@ class History(NotCopied):
         grown = self.shared.num_indexed_tokens // _GROWTH
         return self.shared.num_recent_tokens >= max(at_least, grown)
 
-    def _merge_in_background(self) -> None:
-        if self._store is not None and self._lacks(_MERGE_WHILE_RUNNING):
-            self._start_merging(self._store)
-
-    def _start_merging(self, store: HistoryStore) -> None:
+    def _start_merging(self, at_least: int = 0) -> None:
+        """Build the index again in the background, if that pays and nobody is at it."""
         with self._lock:
-            if self._merger.is_over and not store.read_only:
-                merger = Owner()
+            store = self._store
+            if store is None or store.read_only:
+                return
+            if self._merger.is_over and self._lacks(at_least):
+                merger = Lease()
                 self._background.add(partial(self._merge, store.path.parent, merger))
                 self._merger = merger
 
-    def _merge(self, directory: Path, merger: Owner) -> None:
+    def _merge(self, directory: Path, merger: Lease) -> None:
         try:
-            with self._going_on("indexed"):
-                store = HistoryStore(directory, fingerprint=self._fingerprint)
-                try:
-                    while not self._rebuild(store, store.epoch(self.namespace), merger):
-                        pass
-                finally:
-                    store.close()
+            with (
+                self._going_on("indexed"),
+                closing(HistoryStore(directory, fingerprint=self._fingerprint)) as store,
+            ):
+                while not self._rebuild(store, store.epoch(self.namespace), merger):
+                    pass
         finally:
             merger.is_over = True
 
-    def _rebuild(self, store: HistoryStore, epoch: str, merger: Owner | None = None) -> bool:
+    def _rebuild(self, store: HistoryStore, epoch: str, merger: Lease | None = None) -> bool:
         """Build an index of the whole database, and draft from it.
 
         Args:
@@ -423,13 +414,13 @@ class History(NotCopied):
         """
         if store.read_only or not epoch:
             return True
-        path, key = self._index_path(store), self._key(epoch)
+        path, key = index_path(store.path.parent, self.namespace), self._key(epoch)
         remove_unfinished(path.parent)
         parts, covers = [], 0
         for request in store.read(self.namespace):
             parts += [request.token_ids, _TERMINATOR]
             covers = request.number
-        documents = _from_bytes(b"".join(parts))
+        documents = np.concatenate(parts) if parts else _TERMINATOR[:0]
         SharedHistory.write_index(path, documents, self.shared.vocab_size, covers, key)
         with self._lock:
             is_current = epoch == self._epoch
@@ -444,9 +435,6 @@ class History(NotCopied):
             if merger is not None:
                 merger.is_over = True
         return True
-
-    def _index_path(self, store: HistoryStore) -> Path:
-        return store.path.parent / index_name(self.namespace)
 
     def _key(self, epoch: str) -> bytes:
         return index_key(self._fingerprint, self.shared.vocab_size, self.namespace, epoch)
@@ -471,11 +459,3 @@ class History(NotCopied):
 def fingerprint_of(bundle: Bundle) -> str:
     """Identifies a tokenizer: the SHA-256 of its file."""
     return bundle.manifest.files[bundle.manifest.tokenizer].sha256
-
-
-def _to_bytes(tokens: NDArray[np.uint32]) -> bytes:
-    return tokens.astype("<u4").tobytes()
-
-
-def _from_bytes(blob: bytes) -> NDArray[np.uint32]:
-    return np.frombuffer(blob, "<u4").astype(np.uint32)

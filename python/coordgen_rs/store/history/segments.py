@@ -1,23 +1,26 @@
 """Segments of documents, as they are written, merged, and written anew without what was removed.
 
-In: pieces with fresh tokens, and the names of documents. Out: files beside the database, and tables
+In: pieces with new tokens, and the names of documents. Out: files beside the database, and tables
 that name them. Each is an index over some documents, written once, under a random name, and never
 changed. It is whole before a table names it, and removed after none does, so that a kill leaves a
 stray file at most, which the next change removes.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryIndexError
-from coordgen_rs.store.history.documents import Piece, Tables
+from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.indexes import index_key, new_segment_name, remove_strays
 from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.history.texts import Fresh
+from coordgen_rs.store.history.texts import NewTokens
 
 MOST_TOKENS = 20_000_000
 """Most tokens of a segment: sorting takes about 21 bytes of memory each."""
@@ -30,9 +33,47 @@ _AT_A_TIME = 4
 
 _BLOCK_BYTES = 1 << 20
 
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS documents ("
+    "id INTEGER PRIMARY KEY AUTOINCREMENT, namespace TEXT NOT NULL, name TEXT NOT NULL, "
+    "sha256 TEXT NOT NULL, num_bytes INTEGER NOT NULL, read_bytes INTEGER NOT NULL, "
+    "added_at REAL NOT NULL, UNIQUE (namespace, name))",
+    "CREATE TABLE IF NOT EXISTS segments ("
+    "number INTEGER PRIMARY KEY AUTOINCREMENT, file TEXT NOT NULL UNIQUE, "
+    "namespace TEXT NOT NULL, num_tokens INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS pieces ("
+    "number INTEGER PRIMARY KEY AUTOINCREMENT, document INTEGER NOT NULL, "
+    "segment TEXT NOT NULL, start INTEGER NOT NULL, num_tokens INTEGER NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS pieces_by_document ON pieces (document)",
+    "CREATE INDEX IF NOT EXISTS pieces_by_segment ON pieces (segment)",
+)
+
+_PUT_DOCUMENT = (
+    "INSERT INTO documents (namespace, name, sha256, num_bytes, read_bytes, added_at) "
+    "VALUES (?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (namespace, name) DO UPDATE SET read_bytes = excluded.read_bytes"
+)
+_PUT_PIECE = "INSERT INTO pieces (document, segment, start, num_tokens) VALUES (?, ?, ?, ?)"
+
 _DAMAGE = ("there is none", "it is no index", "it is cut off", "its header is damaged")
 """Reasons of the core (`index.rs`, `format.rs`) for which a segment will never be usable again. For
 any other, such as too many open files, it may be whole."""
+
+
+class Piece(NamedTuple):
+    """A part of a document, as it lies in a segment.
+
+    Attributes:
+        number: In the order of adding.
+        segment: The segment's file name.
+        start: Byte of the file at which its tokens begin.
+        num_tokens: Their number, without the terminator behind them.
+    """
+
+    number: int
+    segment: str
+    start: int
+    num_tokens: int
 
 
 def to_merge(sizes: Mapping[str, int]) -> list[str]:
@@ -48,33 +89,28 @@ def to_merge(sizes: Mapping[str, int]) -> list[str]:
     for _, names in sorted(tiers.items()):
         if len(names) < _AT_A_TIME:
             continue
-        chosen: list[str] = []
-        for name in names:
-            if sum(sizes[other] for other in chosen) + sizes[name] <= MOST_TOKENS:
-                chosen.append(name)
+        totals = accumulate(sizes[name] for name in names)
+        chosen = [name for name, total in zip(names, totals, strict=True) if total <= MOST_TOKENS]
         if len(chosen) > 1:
             return chosen
     return []
 
 
-class Segments:
-    """Changes the segments of one namespace; nobody else may meanwhile.
+class Segments(Tables):
+    """The documents of one namespace, to be changed; nobody else may meanwhile.
 
     Args:
         store: The database.
         namespace: The namespace.
-
-    Attributes:
-        tables: The tables of its documents.
     """
 
     def __init__(self, store: HistoryStore, namespace: str) -> None:
-        self._store, self.tables = store, Tables(store, namespace)
+        super().__init__(store, namespace)
         self._folder, self._vocab_size = store.path.parent, store.vocab_size
         self._key = index_key(store.fingerprint, store.vocab_size, namespace, "corpus")
 
-    def add(self, piece: Sequence[Fresh]) -> int:
-        """Write a segment of fresh tokens; return their number, without terminators.
+    def add(self, piece: Sequence[NewTokens]) -> int:
+        """Write a segment of new tokens; return their number, without terminators.
 
         Raises:
             HistoryIndexError: It cannot be written; then nothing is changed.
@@ -82,9 +118,8 @@ class Segments:
         """
         end = np.array([SharedHistory.TERMINATOR], np.uint32)
         parts = [part for one in piece if one.num_tokens for part in (*one.tokens, end)]
-        file = new_segment_name()
+        file, start = new_segment_name(), 0
         with self._removing_if_failed(file):
-            start = 0
             if parts:
                 start = SharedHistory.write_index(
                     self._folder / file, np.concatenate(parts), self._vocab_size, 0, self._key
@@ -92,16 +127,31 @@ class Segments:
             with self._store.connection:
                 self._store.begin()
                 for one in piece:
-                    text = one.text
-                    document = self.tables.put(
-                        text.name, text.sha256, text.num_bytes, one.read_bytes
-                    )
+                    document = self._put(one)
                     if one.num_tokens:
-                        self.tables.put_piece(document, file, start, one.num_tokens)
+                        self._do(_PUT_PIECE, (document, file, start, one.num_tokens))
                         start += 4 * (one.num_tokens + 1)
                 if parts:
-                    self.tables.put_segment(file, sum(map(len, parts)))
+                    self._put_segment(file, sum(map(len, parts)))
         return sum(one.num_tokens for one in piece)
+
+    def _put(self, new: NewTokens) -> int:
+        """Note how much of a document has been added; return its id.
+
+        One with the same name and other text is replaced, its pieces forgotten.
+        """
+        text, namespace = new.text, self._namespace
+        if any(known.sha256 != text.sha256 for known in self.documents(text.name)):
+            self._forget([text.name])
+        row = (namespace, text.name, text.sha256, text.num_bytes, new.read_bytes, time.time())
+        self._do(_PUT_DOCUMENT, row)
+        query = "SELECT id FROM documents WHERE namespace = ? AND name = ?"
+        ((number,),) = self._store.rows(query, namespace, text.name, of=(int,))
+        return int(number)
+
+    def _put_segment(self, file: str, num_tokens: int) -> None:
+        query = "INSERT INTO segments (file, namespace, num_tokens) VALUES (?, ?, ?)"
+        self._do(query, (file, self._namespace, num_tokens))
 
     def merge(self) -> None:
         """Merge segments, until there are few of each length.
@@ -110,15 +160,24 @@ class Segments:
             HistoryIndexError: One cannot be written; those that were merged before stay so.
             sqlite3.Error: The same.
         """
-        while chosen := to_merge({file: used for file, (_, used) in self.tables.sizes().items()}):
+        while chosen := to_merge({file: used for file, (_, used) in self._sizes().items()}):
             self._rewrite([chosen])
 
     def fill_holes(self) -> None:
         """Write segments anew that hold what was replaced. Raises as `merge`."""
-        for file, (whole, used) in self.tables.sizes().items():
+        for file, (whole, used) in self._sizes().items():
             if used < whole:
                 self._rewrite([[file]])
         self.merge()
+
+    def _sizes(self) -> dict[str, tuple[int, int]]:
+        """Of each segment all tokens, and those of documents that are still there."""
+        query = (
+            "SELECT file, segments.num_tokens, TOTAL(pieces.num_tokens + 1) FROM segments "
+            "LEFT JOIN pieces ON segment = file WHERE namespace = ? GROUP BY file"
+        )
+        rows = self._store.rows(query, self._namespace, of=(str, int, float))
+        return {file: (whole, int(used)) for file, whole, used in rows}
 
     def remove(self, names: Collection[str]) -> None:
         """Remove documents.
@@ -127,7 +186,12 @@ class Segments:
             HistoryIndexError: A segment cannot be written; then nothing is removed.
             sqlite3.Error: The same.
         """
-        self._rewrite([[file] for file in self.tables.segments_of(names)], without=set(names))
+        query = (
+            "SELECT segment FROM pieces JOIN documents ON id = document "
+            "WHERE namespace = ? AND name = ?"
+        )
+        files = {file for name in names for file in self._texts(query, self._namespace, name)}
+        self._rewrite([[file] for file in files], without=set(names))
 
     def forget(self, names: Collection[str]) -> None:
         """Forget documents; `fill_holes` then erases their text.
@@ -137,7 +201,15 @@ class Segments:
         """
         with self._store.connection:
             self._store.begin()
-            self.tables.forget(names)
+            self._forget(names)
+
+    def _forget(self, names: Collection[str], files: Iterable[str] = ()) -> None:
+        """Forget documents, and segments, within a change; the tokens are in the files still."""
+        which = [(self._namespace, name) for name in names]
+        identity = "(SELECT id FROM documents WHERE namespace = ? AND name = ?)"
+        self._do(f"DELETE FROM pieces WHERE document = {identity}", *which)
+        self._do("DELETE FROM documents WHERE namespace = ? AND name = ?", *which)
+        self._do("DELETE FROM segments WHERE file = ?", *((file,) for file in files))
 
     def remove_damage(self) -> list[str]:
         """Forget what lies in damaged segments, and remove what killed runs left.
@@ -154,16 +226,20 @@ class Segments:
             sqlite3.Error: The database cannot be written.
         """
         lost: list[str] = []
-        self.tables.create()
-        damaged = [file for file in self.tables.files() if self._is_damaged(self._folder / file)]
-        for file in damaged:
-            names = self.tables.documents_in(file)
+        if not self.exist():
             with self._store.connection:
                 self._store.begin()
-                self.tables.forget(names)
-                self.tables.forget_segments([file])
+                for statement in _SCHEMA:
+                    self._store.connection.execute(statement)
+        query = "SELECT DISTINCT name FROM pieces JOIN documents ON id = document WHERE segment = ?"
+        damaged = [file for file in self.files() if self._is_damaged(self._folder / file)]
+        for file in damaged:
+            names = self._texts(query, file)
+            with self._store.connection:
+                self._store.begin()
+                self._forget(names, [file])
             lost += names
-        remove_strays(self._folder, self.tables.all_files())
+        remove_strays(self._folder, {*self._texts("SELECT file FROM segments")})
         return lost
 
     def _is_damaged(self, path: Path) -> bool:
@@ -194,17 +270,27 @@ class Segments:
         written: list[tuple[str, list[Piece]]] = []
         with self._removing_if_failed(*(new_segment_name() for _ in groups)) as names:
             for file, group in zip(names, groups, strict=True):
-                if pieces := self.tables.pieces(group, without):
+                if pieces := self._pieces(group, without):
                     written.append((file, self._gathered(file, group, pieces)))
             replaced = [file for group in groups for file in group]
             with self._store.connection:
                 self._store.begin()
-                self.tables.forget(without)
-                self.tables.forget_segments(replaced)
+                self._forget(without, replaced)
                 for file, pieces in written:
-                    self.tables.move(pieces)
-                    self.tables.put_segment(file, sum(one.num_tokens + 1 for one in pieces))
+                    query = "UPDATE pieces SET segment = ?, start = ? WHERE number = ?"
+                    self._do(query, *((it.segment, it.start, it.number) for it in pieces))
+                    self._put_segment(file, sum(it.num_tokens + 1 for it in pieces))
         self._unlink(replaced)
+
+    def _pieces(self, segments: Collection[str], without: Collection[str]) -> list[Piece]:
+        """The pieces in some segments, those of a document together, some documents left out."""
+        query = (
+            "SELECT name, pieces.number, segment, start, num_tokens FROM pieces "
+            "JOIN documents ON id = document WHERE segment = ? ORDER BY document, pieces.number"
+        )
+        of = (str, int, str, int, int)
+        rows = [row for segment in segments for row in self._store.rows(query, segment, of=of)]
+        return [Piece(*place) for name, *place in rows if name not in without]
 
     def _gathered(self, file: str, sources: Sequence[str], pieces: Sequence[Piece]) -> list[Piece]:
         """Write a segment of pieces that lie in others; return where they lie in it."""
@@ -235,3 +321,7 @@ class Segments:
         for file in files:
             with suppress(OSError):  # on Windows it may be open: a stray, which goes later
                 Path(self._folder, file).unlink(missing_ok=True)
+
+    def _do(self, statement: str, *rows: tuple[object, ...]) -> None:
+        """Change the tables, once for each row of parameters."""
+        self._store.connection.executemany(statement, rows)

@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.store.history.fleet import LIST_NAME
@@ -70,6 +73,12 @@ PRAGMA user_version = {SCHEMA_VERSION};
 """
 
 
+_PUT_REQUEST = (
+    "INSERT INTO requests (namespace, finished_at, prompt_len, num_tokens, token_ids) "
+    "VALUES (?, ?, ?, ?, ?)"
+)
+
+
 @dataclass(frozen=True)
 class StoredRequest:
     """A finished request.
@@ -78,14 +87,14 @@ class StoredRequest:
         namespace: The namespace it belongs to.
         finished_at: Seconds since 1970.
         prompt_len: How many of the tokens are the prompt; the others are the answer.
-        token_ids: `uint32`, little-endian.
+        token_ids: `(tokens,) u32`.
         number: Its number in the order of storing; 0 if not stored yet.
     """
 
     namespace: str
     finished_at: float
     prompt_len: int
-    token_ids: bytes
+    token_ids: NDArray[np.uint32]
     number: int = 0
 
 
@@ -196,7 +205,7 @@ class HistoryStore(NotCopied):
         properties = dict(self.connection.execute("SELECT name, value FROM properties"))
         found, size = properties.get("fingerprint"), _number(properties.get("vocab_size"), 10)
         if not isinstance(found, str) or not 1 <= size <= MOST_VOCABULARY:
-            raise HistoryError(f"{self.path} is damaged: it does not say of which vocabulary it is")
+            raise self._damaged("it does not say of which vocabulary it is")
         self.fingerprint, self.vocab_size = found, size
         for what, expected, found in (
             ("tokenizer fingerprint", fingerprint, self.fingerprint),
@@ -267,19 +276,16 @@ class HistoryStore(NotCopied):
             for value, kind in zip(row, of, strict=True):
                 if not _is(value, kind):
                     what = {str: "a text", int: "a count", float: "a number"}[kind]
-                    raise HistoryError(
-                        f"{self.path} is damaged: {value!r:.60} where {what} should be"
-                    )
+                    raise self._damaged(f"{value!r:.60} where {what} should be")
         return found
 
     def _value(self, query: str, *parameters: object) -> int:
         (value,) = self.connection.execute(query, parameters).fetchone() or (None,)
         if not isinstance(value, int | None):
-            raise HistoryError(f"{self.path} is damaged: {value!r:.60} where a number should be")
+            raise self._damaged(f"{value!r:.60} where a number should be")
         return value or 0
 
-    def _not_whole(self, number: int) -> HistoryError:
-        what = f"request {number} is not whole; clear the history"
+    def _damaged(self, what: str) -> HistoryError:
         return HistoryError(f"{self.path} is damaged: {what}")
 
     @property
@@ -300,9 +306,7 @@ class HistoryStore(NotCopied):
             return DEFAULT_MAX_TOKENS
         limit = _number(row[0], _DIGITS)
         if limit < 1:  # it would evict everything
-            raise HistoryError(
-                f"{self.path} is damaged: its max_tokens is {row[0]!r:.60}; set it again"
-            )
+            raise self._damaged(f"its max_tokens is {row[0]!r:.60}; set it again")
         return limit
 
     @max_tokens.setter
@@ -341,18 +345,12 @@ class HistoryStore(NotCopied):
             HistoryError: Its limit, or a request that is to be evicted, is damaged.
             sqlite3.Error: The database cannot be written.
         """
-        insert = (
-            "INSERT INTO requests (namespace, finished_at, prompt_len, num_tokens, token_ids) "
-            "VALUES (?, ?, ?, ?, ?)"
-        )
         with self.connection:
             self.begin()
-            for request in requests:
-                namespace = self._namespace_id(request.namespace)
-                row = (namespace, request.finished_at, request.prompt_len)
-                self.connection.execute(
-                    insert, (*row, len(request.token_ids) // 4, request.token_ids)
-                )
+            for one in requests:
+                namespace, blob = self._namespace_id(one.namespace), one.token_ids.astype("<u4")
+                row = (namespace, one.finished_at, one.prompt_len, len(blob), blob.tobytes())
+                self.connection.execute(_PUT_REQUEST, row)
             evicted = self._evict()
         with suppress(OSError):  # nobody opens them any more, and the next ones take their place
             remove_indexes(self.path.parent, evicted, others=False)
@@ -379,10 +377,8 @@ class HistoryStore(NotCopied):
             names[name] += 1
             surplus -= num_tokens
         self.connection.executemany("DELETE FROM requests WHERE number = ?", evicted)
-        self.connection.executemany(
-            "UPDATE namespaces SET epoch = ? WHERE name = ?",
-            [(secrets.token_hex(8), name) for name in names],
-        )
+        query = "UPDATE namespaces SET epoch = ? WHERE name = ?"
+        self.connection.executemany(query, [(secrets.token_hex(8), name) for name in names])
         return dict(names)
 
     def newest(self, namespace: str, num_tokens: int) -> int:
@@ -405,8 +401,8 @@ class HistoryStore(NotCopied):
         """
         query = "SELECT number, num_tokens, name FROM requests JOIN namespaces ON id = namespace "
         for number, num_tokens, name in self.connection.execute(query + which, parameters):
-            if not isinstance(num_tokens, int) or not isinstance(name, str):
-                raise self._not_whole(number)
+            if not _is(num_tokens, int) or not _is(name, str):
+                raise self._damaged(f"request {number} is not whole; clear the history")
             yield number, num_tokens, name
 
     def read(self, namespace: str | None = None, after: int = 0) -> Iterator[StoredRequest]:
@@ -415,21 +411,14 @@ class HistoryStore(NotCopied):
             "SELECT name, finished_at, prompt_len, token_ids, number "
             "FROM requests JOIN namespaces ON id = namespace WHERE number > ? "
         )
-        parameters: tuple[object, ...] = (after,)
-        if namespace is not None:
-            query, parameters = query + "AND name = ? ", (after, namespace)
-        for row in self.connection.execute(query + "ORDER BY number", parameters):
-            name, finished_at, prompt_len, token_ids, number = row
-            is_whole = (
-                isinstance(name, str)
-                and _is(finished_at, float)
-                and isinstance(prompt_len, int)
-                and isinstance(token_ids, bytes)
-                and len(token_ids) % 4 == 0
-                and 0 <= prompt_len <= len(token_ids) // 4
-            )
-            if not is_whole:
-                raise self._not_whole(number)
+        parameters = [after] if namespace is None else [after, namespace]
+        query += "ORDER BY number" if namespace is None else "AND name = ? ORDER BY number"
+        for row in self.connection.execute(query, parameters):
+            name, finished_at, prompt_len, blob, number = row
+            is_whole = all(map(_is, row, (str, float, int, bytes, int)))
+            if not is_whole or len(blob) % 4 or prompt_len > len(blob) // 4:
+                raise self._damaged(f"request {number} is not whole; clear the history")
+            token_ids = np.frombuffer(blob, "<u4").astype(np.uint32)
             yield StoredRequest(name, float(finished_at), prompt_len, token_ids, number)
 
     def namespaces(self) -> list[NamespaceSummary]:
@@ -448,18 +437,14 @@ class HistoryStore(NotCopied):
 
     def clear(self, namespace: str | None = None) -> int:
         """Erase the requests of a namespace, or of all; return how many there were."""
+        names, of_names, of_requests = tuple[str, ...](), "", ""
+        if namespace is not None:
+            names, of_names = (namespace,), " WHERE name = ?"
+            of_requests = f" WHERE namespace = (SELECT id FROM namespaces{of_names})"
         with self.connection:
             self.begin()
-            before = self._value("SELECT COUNT(*) FROM requests")
-            if namespace is None:
-                self.connection.execute("DELETE FROM requests")
-                self.connection.execute("DELETE FROM namespaces")
-            else:
-                identity = "(SELECT id FROM namespaces WHERE name = ?)"
-                query = f"DELETE FROM requests WHERE namespace = {identity}"
-                self.connection.execute(query, (namespace,))
-                self.connection.execute("DELETE FROM namespaces WHERE name = ?", (namespace,))
-            cleared = before - self._value("SELECT COUNT(*) FROM requests")
+            cleared = self.connection.execute(f"DELETE FROM requests{of_requests}", names).rowcount
+            self.connection.execute(f"DELETE FROM namespaces{of_names}", names)
         self.connection.execute("VACUUM")
         self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return cleared

@@ -8,9 +8,8 @@ or of many short ones; or why something is no text.
 import hashlib
 import io
 import os
-import threading
 from codecs import getincrementaldecoder
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.json_text import JsonTextError, open_regular
-from coordgen_rs.errors import HistoryError, OptionError, arguments
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.store.history.documents import Document
 
 _PIECE_TOKENS = 1 << 20
@@ -196,7 +195,7 @@ def _end_of_part(block: bytes) -> int:
 
 
 @dataclass
-class Added:
+class AddResult:
     """What adding did.
 
     Attributes:
@@ -215,7 +214,7 @@ class Added:
 
 
 @dataclass
-class Fresh:
+class NewTokens:
     """Tokens of a document that are not stored yet.
 
     Attributes:
@@ -234,57 +233,46 @@ class Fresh:
         return sum(map(len, self.tokens))
 
 
-class Reading:
+@dataclass
+class TextReader:
     """Reads texts once.
 
-    Args:
+    Attributes:
         encode: Tokenizes a part; called in threads.
         find: The document of a name, if there is one.
         added: Counts what is read.
-        threads: How many tokenize.
-        pool: Has so many.
-
-    Attributes:
+        pool: The threads.
+        ahead: How many parts are tokenized before they are asked for.
         broken: Documents of which pieces were given before the rest could not be read: what was
             stored of them is to be forgotten.
     """
 
-    def __init__(
-        self,
-        encode: Callable[[str], NDArray[np.uint32]],
-        find: Callable[[str], Document | None],
-        added: Added,
-        threads: int,
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        self._encode, self._find, self._added = encode, find, added
-        self._threads, self._pool = threads, pool
-        self._names: set[str] = set()
-        self._failed: set[str] = set()
-        self._given: dict[str, int] = {}
-        self.broken: list[str] = []
+    encode: Callable[[str], NDArray[np.uint32]]
+    find: Callable[[str], Document | None]
+    added: AddResult
+    pool: ThreadPoolExecutor
+    ahead: int
+    broken: list[str] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+    _failed: set[str] = field(default_factory=set)
+    _given: Counter[str] = field(default_factory=Counter)
 
     def pieces(
-        self, texts: Iterable[Text | str], is_stopped: threading.Event
-    ) -> Iterator[list[Fresh]]:
+        self, texts: Iterable[Text | str], go_on: Callable[[], None]
+    ) -> Iterator[list[NewTokens]]:
         """What there is to store, as much at a time as one segment is to have at first.
 
         Args:
             texts: The documents; a string is why one cannot be had.
-            is_stopped: Set when somebody has given up waiting.
-
-        Raises:
-            HistoryError: It was stopped.
+            go_on: Called for each part; may raise, to stop.
         """
-        piece: list[Fresh] = []
-        num_tokens = 0
+        piece, num_tokens = list[NewTokens](), 0
         for text, end, tokens in self._tokenized(texts):
-            if is_stopped.is_set():
-                raise HistoryError("adding was stopped")
+            go_on()
             if text.name in self._failed:
                 continue
             if not piece or piece[-1].text is not text:
-                piece.append(Fresh(text, end, []))
+                piece.append(NewTokens(text, end, []))
             piece[-1].tokens.append(tokens)
             piece[-1].read_bytes = end
             num_tokens += len(tokens)
@@ -294,11 +282,11 @@ class Reading:
         if piece := self._whole(piece):
             yield piece
 
-    def _whole(self, piece: list[Fresh]) -> list[Fresh]:
+    def _whole(self, piece: list[NewTokens]) -> list[NewTokens]:
         """A piece without texts that could not be read to their ends."""
         found = [one for one in piece if one.text.name not in self._failed]
         for one in found:
-            self._given[one.text.name] = self._given.get(one.text.name, 0) + one.num_tokens
+            self._given[one.text.name] += one.num_tokens
         return found
 
     def _tokenized(
@@ -307,8 +295,8 @@ class Reading:
         """The tokens of all parts in order, a few of which are made ahead."""
         ahead: deque[tuple[Text, int, Future[NDArray[np.uint32]]]] = deque()
         for text, part, end in self._parts(texts):
-            ahead.append((text, end, self._pool.submit(self._encode, part)))
-            if len(ahead) > 2 * self._threads:
+            ahead.append((text, end, self.pool.submit(self.encode, part)))
+            if len(ahead) > self.ahead:
                 text, end, tokens = ahead.popleft()
                 yield text, end, tokens.result()
         for text, end, tokens in ahead:
@@ -318,11 +306,11 @@ class Reading:
         """The parts of texts that are to be added, with their ends."""
         for text in texts:
             if isinstance(text, str):
-                self._added.skipped.append(text)
+                self.added.skipped.append(text)
                 continue
             start = self._start(text)
             if start is None:
-                self._added.num_unchanged += 1
+                self.added.num_unchanged += 1
                 continue
             try:
                 for part, end in text.parts(start):
@@ -334,23 +322,23 @@ class Reading:
             except OSError as error:
                 self._fail(text, f"it cannot be read: {error.strerror or error}")
             else:
-                self._added.num_added += 1
+                self.added.num_added += 1
 
     def _fail(self, text: Text, why: str) -> None:
         """Leave out a text whose end cannot be read."""
         self._failed.add(text.name)
         if text.name in self._given:
             self.broken.append(text.name)
-            self._added.num_tokens -= self._given[text.name]
+            self.added.num_tokens -= self._given[text.name]
             why += "; what had been stored of it, and any earlier version, was removed"
-        self._added.skipped.append(f"{text.name}: {why}")
+        self.added.skipped.append(f"{text.name}: {why}")
 
     def _start(self, text: Text) -> int | None:
         """Where adding a text begins; None if nothing of it is to be added."""
         if text.name in self._names:
             return None
         self._names.add(text.name)
-        known = self._find(text.name)
+        known = self.find(text.name)
         if known is None or known.sha256 != text.sha256:
             return 0
         return None if known.is_whole else known.read_bytes

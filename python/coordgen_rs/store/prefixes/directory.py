@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from coordgen_rs.bundle.json_text import read_object
 from coordgen_rs.errors import OptionError
 from coordgen_rs.store.files import locked, sweep, write_file
-from coordgen_rs.store.prefixes.block_file import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
+from coordgen_rs.store.prefixes.blocks import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
 
 DEFAULT_BYTES = 4_000_000_000
 """Most bytes of a store for which nothing else is said."""
@@ -35,7 +35,7 @@ _ABOUT, _TOTAL = "about.json", ".total"
 _MOST_ABOUT_BYTES = 1 << 20
 _SCOPE = re.compile(r"[0-9a-f]{32}")
 _FILE = re.compile(rf"[0-9a-f]{{32}}({'|'.join(map(re.escape, SUFFIXES))})")
-_UNFINISHED = re.compile(rf"\.{_FILE.pattern}\.[0-9a-f]{{12}}\.unfinished")
+_FILE_OR_UNFINISHED = re.compile(rf"{_FILE.pattern}|\.{_FILE.pattern}\.[0-9a-f]{{12}}\.unfinished")
 _SPARED = 8
 """An eighth of the limit is freed at once."""
 _MOST_WAIT_S, _LOOKS_AGAIN_S = 10.0, 0.002
@@ -118,17 +118,13 @@ class StoreDirectory:
         self.evicted_bytes = 0
         self._has_swept = False
 
-    def folder(self, scope: bytes) -> Path:
-        """Where a scope's files are."""
-        return self.path / scope.hex()
-
     def own_folder(self, scope: bytes) -> Path:
-        """The same, where it is this user's, and no other may write in it.
+        """Where a scope's files are, if that is this user's, and no other may write in it.
 
         Raises:
             OSError: It is not, or there is none.
         """
-        folder = self.folder(scope)
+        folder = self.path / scope.hex()
         found = folder.lstat()
         is_own = os.name != "posix" or (
             found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
@@ -147,7 +143,7 @@ class StoreDirectory:
         Raises:
             OSError: It cannot be made, or is not this user's own.
         """
-        self.folder(scope).mkdir(mode=0o700, exist_ok=True)
+        (self.path / scope.hex()).mkdir(mode=0o700, exist_ok=True)
         folder = self.own_folder(scope)
         if not (folder / _ABOUT).exists():
             write_file(folder / _ABOUT, json.dumps(about).encode(), private=True)
@@ -184,12 +180,8 @@ class StoreDirectory:
         return None
 
     def _write_total(self, total: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-        opened = os.open(self.path / _TOTAL, flags, 0o600)
-        try:
-            os.write(opened, b"%d" % total)
-        finally:
-            os.close(opened)
+        with open(self.path / _TOTAL, "wb", opener=_not_followed) as stream:
+            stream.write(b"%d" % total)
 
     def _sweep(self, num_bytes: int) -> int:
         """Remove what was not used for longest, until there is room; the bytes of what stays.
@@ -216,6 +208,10 @@ class StoreDirectory:
             raise OSError(errno.ENOSPC, why, str(self.path))
         self._has_swept = True
         return total
+
+
+def _not_followed(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o600)
 
 
 def stored_files(path: Path) -> Iterator[StoredFile]:
@@ -264,46 +260,40 @@ def clear(found: ScopeSummary, unused_since: float | None = None) -> int:
 
 
 def _folders(path: Path) -> Iterator[Path]:
-    for entry in _entries(path):
-        if _SCOPE.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+    for entry in _entries(path, _SCOPE):
+        if entry.is_dir(follow_symlinks=False):
             yield Path(entry.path)
 
 
 def _files_of(folder: Path) -> Iterator[StoredFile]:
-    for entry in _entries(folder):
-        if _FILE.fullmatch(entry.name) or _UNFINISHED.fullmatch(entry.name):
-            with suppress(OSError):  # gone meanwhile
-                found = entry.stat(follow_symlinks=False)
-                if not stat.S_ISDIR(found.st_mode):
-                    yield StoredFile(Path(entry.path), found.st_size, found.st_mtime_ns)
+    for entry in _entries(folder, _FILE_OR_UNFINISHED):
+        with suppress(OSError):  # gone meanwhile
+            found = entry.stat(follow_symlinks=False)
+            if not stat.S_ISDIR(found.st_mode):
+                yield StoredFile(Path(entry.path), found.st_size, found.st_mtime_ns)
 
 
-def _entries(folder: Path) -> list["os.DirEntry[str]"]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:  # gone, or not to be read
-        return []
+def _entries(folder: Path, names: re.Pattern[str]) -> list["os.DirEntry[str]"]:
+    with suppress(OSError), os.scandir(folder) as entries:  # gone, or not to be read
+        return [entry for entry in entries if names.fullmatch(entry.name)]
+    return []
 
 
 def _summary(folder: Path) -> ScopeSummary:
-    files = list(_files_of(folder))
-    blocks = [it.path for it in files if it.path.suffix == BLOCK_SUFFIX]
-    about: dict[str, Any] = {}
+    files, about = list(_files_of(folder)), dict[str, Any]()
     with suppress(OSError, ValueError):
         about = read_object(folder / _ABOUT, most_bytes=_MOST_ABOUT_BYTES)
-    namespace = about.get("namespace")
+    bundle, namespace, kv_cache, made_by = (
+        it if isinstance(it := about.get(name), str) else None
+        for name in ("bundle", "namespace", "kv_cache", "made_by")
+    )
     return ScopeSummary(
         folder,
-        _text(about.get("bundle")),
-        namespace if isinstance(namespace, str) else None,
-        _text(about.get("kv_cache")),
-        _text(about.get("made_by")),
-        sum(map(num_tokens_of, blocks)),
+        bundle or "",
+        namespace,
+        kv_cache or "",
+        made_by or "",
+        sum(num_tokens_of(it.path) for it in files if it.path.suffix == BLOCK_SUFFIX),
         sum(it.num_bytes for it in files),
         max(it.used_ns for it in files) / 1e9 if files else None,
     )
-
-
-def _text(given: object) -> str:
-    return given if isinstance(given, str) else ""

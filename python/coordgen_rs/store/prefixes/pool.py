@@ -11,14 +11,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.errors.process import NotCopied
-from coordgen_rs.store.prefixes.prefix import (
-    KeepsPrefixes,
-    KeepsTokens,
-    SavedPrefix,
-    StoresPrefixes,
-)
+from coordgen_rs.store.background import Lease
+from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, SavedPrefix
 from coordgen_rs.store.prefixes.store import PrefixStore
-from coordgen_rs.store.threads.owner import Owner
 
 LEAST_TOKENS = 16
 """Fewer tokens are computed again sooner than kept."""
@@ -43,8 +38,7 @@ class PrefixPool(NotCopied):
         self, most_bytes: int, namespace: str = "", store: PrefixStore | None = None
     ) -> None:
         self._most_bytes = arguments.count("most_bytes", most_bytes, least=0)
-        self.store = store
-        self._namespace = namespace
+        self.store, self._namespace = store, namespace
         self._kept: list[_Kept] = []  # the latest last; of all namespaces, which share it
         self._looked_up: list[SavedPrefix | None] = []  # one, if that was done before
 
@@ -61,11 +55,10 @@ class PrefixPool(NotCopied):
             session: The one that is to read the prompt, of the thread that asks.
             prompt: Same as in `switch`.
         """
-        if not isinstance(session, StoresPrefixes):
+        if not isinstance(session, KeepsPrefixes):
             return 0
         held = session.reachable(common_len(session.reusable_ids, prompt))
-        mine = (kept for kept in self._kept if kept.namespace == self._namespace)
-        return max(held, max((kept.reachable(prompt) for kept in mine), default=0))
+        return max(held, *(kept.reachable(prompt) for kept in self._mine()), 0)
 
     def looked_up(self, session: object, prompt: NDArray[np.uint32], held: int) -> "PrefixPool":
         """The same pool, which has read what is on disk of a prompt: `switch` reads nothing.
@@ -76,7 +69,7 @@ class PrefixPool(NotCopied):
             held: Same as `held` tells.
         """
         pool = self.of(self._namespace)
-        if isinstance(session, StoresPrefixes):
+        if isinstance(session, KeepsPrefixes):
             pool._looked_up = [self._found(session, prompt, held)]
         return pool
 
@@ -106,8 +99,7 @@ class PrefixPool(NotCopied):
             put them back.
         """
         held = session.reachable(common_len(session.reusable_ids, prompt))
-        mine = (kept for kept in self._kept if kept.namespace == self._namespace)
-        best = max(mine, key=lambda kept: kept.reachable(prompt), default=None)
+        best = max(self._mine(), key=lambda kept: kept.reachable(prompt), default=None)
         if len(session.reusable_ids) - held >= LEAST_TOKENS:
             self._keep(session)
         num_known = 0
@@ -122,15 +114,15 @@ class PrefixPool(NotCopied):
             session.restore_prefix(found, len(found.token_ids))
         return num_known
 
-    def wait_beside(self, request: Owner) -> None:
+    def wait_beside(self, request: Lease) -> None:
         """What is kept on disk is written when no request runs: wait until this one is over."""
         if self.store is not None:
-            self.store.wait_beside(request)
+            self.store.writer.wait_beside(request)
 
     def look_again(self) -> None:
         """A request is over."""
         if self.store is not None:
-            self.store.look_again()
+            self.store.writer.look_again()
 
     def store_up(self, session: object, since: int = 0, *, ends: bool = True) -> None:
         """Keep on disk what a session holds, if there is a store.
@@ -140,16 +132,19 @@ class PrefixPool(NotCopied):
             since: How many of its tokens were there when it was last kept.
             ends: Whether its request has ended.
         """
-        if self.store is not None and isinstance(session, StoresPrefixes):
+        if self.store is not None and isinstance(session, KeepsPrefixes):
             self.store.save(session, self._namespace, since, ends=ends)
 
-    def _found(self, session: object, prompt: NDArray[np.uint32], held: int) -> SavedPrefix | None:
+    def _found(
+        self, session: KeepsPrefixes, prompt: NDArray[np.uint32], held: int
+    ) -> SavedPrefix | None:
         """What is kept on disk of a prompt, where it is more than a session holds."""
-        if self.store is None or not isinstance(session, StoresPrefixes):
-            return None
-        if len(prompt) - 1 - held < LEAST_TOKENS:
+        if self.store is None or len(prompt) - 1 - held < LEAST_TOKENS:
             return None
         return self.store.find(session, prompt, self._namespace, held)
+
+    def _mine(self) -> list["_Kept"]:
+        return [kept for kept in self._kept if kept.namespace == self._namespace]
 
     def _use(self, latest: "_Kept") -> None:
         """Make a prefix the last to go; the order of others stays."""
@@ -160,7 +155,7 @@ class PrefixPool(NotCopied):
         if not self._most_bytes:
             return
         ids = session.reusable_ids
-        mine = [kept for kept in self._kept if kept.namespace == self._namespace]
+        mine = self._mine()
         same = next((kept for kept in mine if _begins_with(kept.token_ids, ids)), None)
         if same is not None:
             self._use(same)
@@ -217,11 +212,9 @@ def reused(
         prompt: `(tokens,) u32`, at least one.
         prefixes: Where more of them may be kept: then the session gets those.
     """
-    if not isinstance(session, KeepsTokens):
+    if not isinstance(session, KeepsPrefixes):
         return Reused(0, 0)
-    kept = 0
-    if prefixes is not None and isinstance(session, KeepsPrefixes):
-        kept = prefixes.switch(session, prompt)
+    kept = 0 if prefixes is None else prefixes.switch(session, prompt)
     held = common_len(session.reusable_ids, prompt)
     reachable = session.reachable(held)
     return Reused(reachable, max(kept, held) - reachable)

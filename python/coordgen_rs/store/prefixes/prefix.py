@@ -1,4 +1,4 @@
-"""What sessions lend to whoever keeps prefixes, and take back: tokens, keys, values and states.
+"""What sessions give to whoever keeps prefixes, and take back: tokens, keys, values and states.
 
 In: a session that knows its tokens. Out: a prefix of them, copied or in place, which it or another
 session of the same target takes back. Where they are kept is `pool.py`'s and `store.py`'s matter.
@@ -72,37 +72,7 @@ class SavedPrefix(NamedTuple):
         return max((it.length for it in self.states if it.length <= length), default=0)
 
 
-@runtime_checkable
-class KeepsTokens(Protocol):
-    """A session that knows which tokens it holds, so that the next request may reuse them."""
-
-    @property
-    def reusable_ids(self) -> NDArray[np.uint32]:
-        """The committed tokens, from the first, that need not be computed again, `(tokens,) u32`.
-
-        Keys and values of each are bit-equal to what a prefill of the same tokens would give.
-        """
-
-    def reachable(self, length: int) -> int:
-        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
-
-
-@runtime_checkable
-class KeepsPrefixes(KeepsTokens, Protocol):
-    """A session whose committed tokens can be saved, and put back after other requests."""
-
-    def saved_prefix(self) -> SavedPrefix:
-        """A copy of `reusable_ids` with their keys and values."""
-
-    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
-        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
-
-        Keys and values are bit-equal to those that were saved; behind what `reachable` tells,
-        tokens are read again. If it fails, nothing else is committed.
-        """
-
-
-class ReadsInPlace(Protocol):
+class PrefixReader(Protocol):
     """Reads a session's tokens in place, beside its runs, which only add to them."""
 
     @property
@@ -114,12 +84,35 @@ class ReadsInPlace(Protocol):
 
 
 @runtime_checkable
-class StoresPrefixes(KeepsPrefixes, Protocol):
-    """A session whose committed tokens may outlast the process (`prefix_store`)."""
+class KeepsPrefixes(Protocol):
+    """A session that knows which tokens it holds, so that later requests may reuse them.
+
+    They can be saved, put back after other requests, and outlast the process (`prefix_store`).
+    """
+
+    @property
+    def reusable_ids(self) -> NDArray[np.uint32]:
+        """The committed tokens, from the first, that need not be computed again, `(tokens,) u32`.
+
+        Keys and values of each are bit-equal to what a prefill of the same tokens would give.
+        """
 
     @property
     def state_sizes(self) -> Sequence[int]:
         """Bytes of the states of each operator of recurrent layers; empty where there are none."""
+
+    def reachable(self, length: int) -> int:
+        """Most tokens, at most `length`, that `rewind` leaves without reading any again."""
+
+    def saved_prefix(self) -> SavedPrefix:
+        """A copy of `reusable_ids` with their keys and values."""
+
+    def restore_prefix(self, prefix: SavedPrefix, num_tokens: int) -> None:
+        """Commit the first `num_tokens` tokens of a saved prefix, in place of all that is there.
+
+        Keys and values are bit-equal to those that were saved; behind what `reachable` tells,
+        tokens are read again. If it fails, nothing else is committed.
+        """
 
     def prefix_in_place(self, num_tokens: int) -> SavedPrefix:
         """The first tokens of `reusable_ids`, with their keys and values, not copied."""
@@ -127,5 +120,5 @@ class StoresPrefixes(KeepsPrefixes, Protocol):
     def snapshots(self) -> Sequence[Snapshot] | None:
         """States of recurrent layers behind some of the tokens, ascending; None without such."""
 
-    def lend(self, reader: ReadsInPlace) -> None:
+    def add_reader(self, reader: PrefixReader) -> None:
         """Tell a reader before tokens that are committed now are overwritten."""

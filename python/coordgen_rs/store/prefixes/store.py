@@ -7,6 +7,7 @@ once. States of recurrent layers stand behind some of the tokens, and are kept f
 A file that is missing or damaged costs computing.
 """
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,26 +22,24 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import PrefixStoreWarning, arguments
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.store.prefixes import block_file
-from coordgen_rs.store.prefixes.block_file import (
+from coordgen_rs.store.background import NoThreadError, TaskQueue
+from coordgen_rs.store.prefixes import blocks
+from coordgen_rs.store.prefixes.blocks import (
     BLOCK_SUFFIX,
     BLOCK_TOKENS,
     HEAD_BYTES,
     STATES_SUFFIX,
+    TOKEN_BYTES,
     DamagedFileError,
     Head,
+    Layout,
     block_names,
     scope_of,
     states_head,
 )
+from coordgen_rs.store.prefixes.copy_on_write import CopyOnWriteBlocks, MemoryBudget
 from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES, StoreDirectory
-from coordgen_rs.store.prefixes.layout import Layout
-from coordgen_rs.store.prefixes.lent import LentBlocks, Room
-from coordgen_rs.store.prefixes.lookup import LookedFor
-from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot, StoresPrefixes
-from coordgen_rs.store.prefixes.writer import Writer
-from coordgen_rs.store.threads.one_thread import NoThreadError
-from coordgen_rs.store.threads.owner import Owner
+from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, SavedPrefix, Snapshot
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -112,6 +111,7 @@ class PrefixStore(NotCopied):
 
     Attributes:
         counts: What it has done.
+        writer: Writes between requests.
 
     Raises:
         OptionError: `most_bytes` is less than 1 or no integer, or everybody may write there.
@@ -124,8 +124,8 @@ class PrefixStore(NotCopied):
         most_bytes = arguments.count("prefix_store_size", most_bytes)
         self.counts = StoreCounts()
         self._directory, self._target = StoreDirectory(Path(path), most_bytes), target
-        self._writer, self._room, self._opened = Writer(), Room(_MOST_WAITING_BYTES), OpenedHere()
-        self._told = set[str]()
+        self.writer, self._memory = TaskQueue(), MemoryBudget(_MOST_WAITING_BYTES)
+        self._opened, self._told = OpenedHere(), set[str]()
 
     @property
     def path(self) -> Path:
@@ -133,7 +133,7 @@ class PrefixStore(NotCopied):
         return self._directory.path
 
     def find(
-        self, session: StoresPrefixes, prompt: NDArray[np.uint32], namespace: str, held: int
+        self, session: KeepsPrefixes, prompt: NDArray[np.uint32], namespace: str, held: int
     ) -> SavedPrefix | None:
         """What is there of a prompt, if reading it takes less than computing what it adds.
 
@@ -147,9 +147,9 @@ class PrefixStore(NotCopied):
         scope, layout = scope_of(self._target.digest, namespace), Layout.of(session)
         self.counts.lookups += 1
         try:
-            with suppress(OSError):  # there is no folder of this user's own
-                folder = self._directory.own_folder(scope)
-                found = self._found(LookedFor(folder, scope, prompt[:-1], layout), held)
+            with suppress(OSError, MemoryError):  # no folder of this user's own; or computing it
+                folder = self._directory.own_folder(scope)  # takes none
+                found = self._found(Lookup(folder, scope, prompt[:-1], layout), held)
         finally:
             self.counts.read_seconds += time.perf_counter() - begin
         if found is not None:
@@ -158,25 +158,28 @@ class PrefixStore(NotCopied):
             self.counts.read_bytes += found.nbytes
         return found
 
-    def _found(self, looked_for: LookedFor, held: int) -> SavedPrefix | None:
+    def _found(self, lookup: "Lookup", held: int) -> SavedPrefix | None:
+        """What is there of a prompt.
+
+        Raises:
+            MemoryError: There is none for it.
+        """
         while True:
-            length = looked_for.length()
+            length = lookup.length()
             if (length - held) * _READING_COSTS < max(length, BLOCK_TOKENS):
                 return None
             try:
-                found = looked_for.read(length)
+                found = lookup.read(length)
             except FileNotFoundError:  # then there is less
                 continue
             except DamagedFileError:
                 self.counts.damaged += 1
                 continue
-            except MemoryError:  # computing it takes none
-                return None
             with suppress(NoThreadError):  # the system gives no thread
-                self._writer.add(partial(_touch, looked_for.used(length), time.time_ns()))
+                self.writer.try_add(partial(_touch, lookup.used(length), time.time_ns()))
             return found
 
-    def save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+    def save(self, session: KeepsPrefixes, namespace: str, since: int, *, ends: bool) -> None:
         """Keep what a session holds; it is read later, while the session may go on.
 
         Args:
@@ -195,7 +198,7 @@ class PrefixStore(NotCopied):
         finally:
             self.counts.save_seconds += time.perf_counter() - begin
 
-    def _save(self, session: StoresPrefixes, namespace: str, since: int, *, ends: bool) -> None:
+    def _save(self, session: KeepsPrefixes, namespace: str, since: int, *, ends: bool) -> None:
         """Same as `save`.
 
         Raises:
@@ -210,105 +213,95 @@ class PrefixStore(NotCopied):
         end = min(end, self._directory.most_bytes // size)  # it would go for its own end
         fresh = min(fresh, end)
         held = session.prefix_in_place(len(token_ids))
-        lent = LentBlocks(held.token_ids.copy(), held.layers, layout, fresh, end, self._room)
-        numbers, states = range(0 if ends else fresh, end), list[_StatesFile]()
+        ids = held.token_ids.copy()
+        names = block_names(scope, ids)
+        copied = CopyOnWriteBlocks(ids, held.layers, layout, fresh, end, self._memory)
         try:
-            session.lend(lent)
+            session.add_reader(copied)
+            files = [
+                _File(_block_head(scope, names, it), BLOCK_SUFFIX, partial(copied.block, it))
+                for it in range(0 if ends else fresh, end)
+            ]
             if ends:
-                snapshots = [*_chosen(session.snapshots() or (), len(token_ids), layout)]
-                states += self._states(snapshots, held, scope, layout, lent)
-            self._writer.add(partial(self._write, scope, namespace, lent, numbers, states))
-        except NoThreadError:  # the system gives no thread
+                chosen = _chosen(session.snapshots() or (), len(ids), layout)
+                for snapshot in [*chosen]:
+                    head = states_head(scope, names, ids, snapshot.length)
+                    files += self._states(snapshot, head, held, layout, copied)
+            self.writer.try_add(partial(self._write, scope, namespace, files, copied))
+        except NoThreadError:
             self.counts.failures += 1
-            lent.close()
+            copied.close()
         except BaseException:
-            lent.close()
+            copied.close()
             raise
 
     def _states(
         self,
-        snapshots: Sequence[Snapshot],
+        snapshot: Snapshot,
+        head: Head,
         held: SavedPrefix,
-        scope: bytes,
         layout: Layout,
-        lent: LentBlocks,
-    ) -> Iterator["_StatesFile"]:
-        """Files of states, with room taken; what there is no memory for is left out."""
-        names = block_names(scope, held.token_ids) if snapshots else []
-        for snapshot in snapshots:
-            head = states_head(scope, names, held.token_ids, snapshot.length)
-            size = HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
-            if size > self._directory.most_bytes:
-                continue
-            try:
-                rest = layout.packed(held.token_ids, held.layers, head.start, head.num_tokens)[0]
-            except MemoryError:
-                self.counts.failures += 1
-                continue
-            if self._room.take(lent, snapshot.nbytes):
-                yield _StatesFile(head, [rest, *snapshot.states])
+        copied: CopyOnWriteBlocks,
+    ) -> Iterator["_File"]:
+        """The file of some states, with memory taken; none where there is none for it."""
+        size = HEAD_BYTES + layout.block_bytes(head.num_tokens) + snapshot.nbytes
+        if size > self._directory.most_bytes:
+            return
+        try:
+            rest = layout.packed(held.token_ids, held.layers, head.start, head.num_tokens)[0]
+        except MemoryError:
+            self.counts.failures += 1
+            return
+        if self._memory.take(copied, snapshot.nbytes):
+            yield _File(head, STATES_SUFFIX, partial(np.concatenate, [rest, *snapshot.states]))
 
     def _write(
-        self,
-        scope: bytes,
-        namespace: str,
-        lent: LentBlocks,
-        numbers: range,
-        states: "Sequence[_StatesFile]",
+        self, scope: bytes, namespace: str, files: "Sequence[_File]", copied: CopyOnWriteBlocks
     ) -> None:
         """Write what a request has left, in the writer's thread.
 
         Args:
             scope: Whose.
             namespace: Its name, for lists.
-            lent: Gives the content of blocks.
-            numbers: The blocks that are to be there.
-            states: Files of states that are to be there.
+            files: Those that are to be there.
+            copied: The content of blocks; closed at the end.
         """
-        now_ns, target = time.time_ns(), self._target
-        about = {**target._asdict(), "namespace": namespace}
+        now_ns = time.time_ns()
+        about = {**self._target._asdict(), "namespace": namespace}
         del about["digest"]
         try:
-            names = block_names(scope, lent.token_ids)
             folder = self._directory.make_folder(scope, about)
-            for number in numbers:
-                self._writer.wait_for_quiet()
-                head = Head(scope, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
-                path = folder / f"{head.name.hex()}{BLOCK_SUFFIX}"
-                if self._write_file(path, head, partial(lent.block, number), now_ns):
-                    self.counts.stored_tokens += BLOCK_TOKENS
-            for head, parts in states:
-                path = folder / f"{head.name.hex()}{STATES_SUFFIX}"
-                self._write_file(path, head, partial(np.concatenate, parts), now_ns)
+            for file in files:
+                self.writer.wait_for_quiet()
+                self._write_file(folder, file, now_ns)
         except OSError as error:
             self.counts.failures += 1
             self._tell(f"{self.path} cannot be written: {error.strerror or error}")
         except MemoryError:
             self.counts.failures += 1
         finally:
-            lent.close()
+            copied.close()
             self.counts.evicted_bytes = self._directory.evicted_bytes
 
-    def _write_file(
-        self, path: Path, head: Head, made: Callable[[], NDArray[np.uint8] | None], now_ns: int
-    ) -> bool:
-        """Write a file, or say that it is used; whether it was written.
+    def _write_file(self, folder: Path, file: "_File", now_ns: int) -> None:
+        """Write a file, or say that it is used.
 
         Raises:
             OSError, MemoryError: It cannot be written.
         """
-        used_ns = _used_ns(now_ns, head.end)
-        if block_file.touch(path, used_ns):
-            return False
-        content = made()
+        path, used_ns = file.head.path(folder, file.suffix), _used_ns(now_ns, file.head.end)
+        if blocks.touch(path, used_ns):
+            return
+        content = file.made()
         if content is None:
             self.counts.skipped += 1
-            return False
+            return
         num_bytes = HEAD_BYTES + content.nbytes
         with self._directory.room_for(num_bytes):
-            block_file.write(path, head, content, used_ns)
+            blocks.write(path, file.head, content, used_ns)
         self.counts.stored_bytes += num_bytes
-        return True
+        if file.suffix == BLOCK_SUFFIX:
+            self.counts.stored_tokens += BLOCK_TOKENS
 
     def _tell(self, message: str) -> None:
         """Warn, once of each kind."""
@@ -316,31 +309,25 @@ class PrefixStore(NotCopied):
             self._told.add(message)
             warnings.warn(PrefixStoreWarning(f"{message}; answers go on without it"), stacklevel=2)
 
-    def wait_beside(self, request: Owner) -> None:
-        """Until a request is over, nothing is written, but for what has waited long."""
-        if not self._opened.is_forked:
-            self._writer.wait_beside(request)
-
-    def look_again(self) -> None:
-        """Write, if no request runs any more."""
-        self._writer.look_again()
-
     def flush(self) -> None:
-        """Wait until all is written."""
-        if not self._opened.is_forked:
-            self._writer.flush()
+        """Wait until all is written; in a fork, for nothing."""
+        self.writer.flush()
 
     def close(self) -> None:
-        """Write what is to be written, and end."""
-        if not self._opened.is_forked:
-            self._writer.close()
+        """Write what is to be written, and end; in a fork, do nothing."""
+        self.writer.join()
 
 
-class _StatesFile(NamedTuple):
-    """A file of states that is to be written, and its content in parts."""
+class _File(NamedTuple):
+    """A file that is to be there, and what makes its content; None where that was dropped."""
 
     head: Head
-    parts: Sequence[NDArray[np.uint8]]
+    suffix: str
+    made: Callable[[], NDArray[np.uint8] | None]
+
+
+def _block_head(scope: bytes, names: Sequence[bytes], number: int) -> Head:
+    return Head(scope, names[number], number * BLOCK_TOKENS, BLOCK_TOKENS)
 
 
 def _chosen(snapshots: Sequence[Snapshot], num_tokens: int, layout: Layout) -> Iterator[Snapshot]:
@@ -363,6 +350,87 @@ def _chosen(snapshots: Sequence[Snapshot], num_tokens: int, layout: Layout) -> I
             last = snapshot.length
 
 
+class Lookup:
+    """The files that a prompt's beginning has.
+
+    Args:
+        folder: The scope's.
+        scope: Whose they are.
+        token_ids: What is looked for, `(tokens,) u32`.
+        layout: How they lie in a block.
+    """
+
+    def __init__(
+        self, folder: Path, scope: bytes, token_ids: NDArray[np.uint32], layout: Layout
+    ) -> None:
+        self._folder, self._scope, self._layout = folder, scope, layout
+        self._token_ids, self._names = token_ids, block_names(scope, token_ids)
+        self._most = len(token_ids)  # behind it, files are gone or of no use
+        self._listed = set[str]()
+        if layout.state_sizes:
+            with suppress(OSError):
+                self._listed = {it for it in os.listdir(folder) if it.endswith(STATES_SUFFIX)}  # noqa: PTH208 (names alone)
+
+    def length(self) -> int:
+        """How many tokens there are files for."""
+        num_blocks, most_blocks = 0, self._most // BLOCK_TOKENS
+        while num_blocks < most_blocks and os.path.lexists(self._block(num_blocks)[0]):
+            num_blocks += 1
+        if not self._layout.state_sizes:
+            return num_blocks * BLOCK_TOKENS
+        lengths = range(min(self._most, (num_blocks + 1) * BLOCK_TOKENS - 1), 0, -1)
+        there = (it for it in lengths if self._states(it)[0].name in self._listed)
+        self._most = next(there, 0) if self._listed else 0
+        return self._most
+
+    def used(self, length: int) -> list[Path]:
+        """The files of so many tokens, in order."""
+        paths = [self._block(number)[0] for number in range(length // BLOCK_TOKENS)]
+        return [*paths, self._states(length)[0]] if self._layout.state_sizes else paths
+
+    def read(self, length: int) -> SavedPrefix:
+        """What the files of so many tokens hold.
+
+        Raises:
+            FileNotFoundError, DamagedFileError: One is gone, or not what it should be, and removed;
+                `length` is less from now on.
+        """
+        layout, states = self._layout, None
+        layers, block = layout.room(length), np.empty(layout.block_bytes(BLOCK_TOKENS), np.uint8)
+        for number in range(length // BLOCK_TOKENS):
+            self._read(*self._block(number), block)
+            layout.unpack(block, layers, number * BLOCK_TOKENS, BLOCK_TOKENS)
+        if layout.state_sizes:
+            path, head = self._states(length)
+            rest_bytes = layout.block_bytes(head.num_tokens)
+            content = np.empty(rest_bytes + layout.states_bytes, np.uint8)
+            self._read(path, head, content)
+            layout.unpack(content[:rest_bytes], layers, head.start, head.num_tokens)
+            states = [layout.snapshot(content[rest_bytes:], length)]
+        return SavedPrefix(self._token_ids[:length].copy(), layers, states)
+
+    def _read(self, path: Path, head: Head, content: NDArray[np.uint8]) -> None:
+        try:
+            blocks.read(path, head, content)
+            tokens = content[: TOKEN_BYTES * head.num_tokens].view("<u4")
+            if not np.array_equal(tokens, self._token_ids[head.start : head.end]):
+                raise DamagedFileError(f"{path} holds other tokens")
+        except (FileNotFoundError, DamagedFileError) as error:
+            self._most = head.end - 1
+            if isinstance(error, DamagedFileError):
+                with suppress(OSError):  # it is written anew
+                    path.unlink()
+            raise
+
+    def _block(self, number: int) -> tuple[Path, Head]:
+        head = _block_head(self._scope, self._names, number)
+        return head.path(self._folder, BLOCK_SUFFIX), head
+
+    def _states(self, length: int) -> tuple[Path, Head]:
+        head = states_head(self._scope, self._names, self._token_ids, length)
+        return head.path(self._folder, STATES_SUFFIX), head
+
+
 def _used_ns(now_ns: int, end: int) -> int:
     """When a file was used, if it is now: what others need before theirs goes later."""
     return now_ns - end
@@ -371,4 +439,4 @@ def _used_ns(now_ns: int, end: int) -> int:
 def _touch(paths: Sequence[Path], now_ns: int) -> None:
     """Say that the files of blocks are used now."""
     for number, path in enumerate(paths):
-        block_file.touch(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))
+        blocks.touch(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))

@@ -12,12 +12,11 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.store.prefixes.block_file import BLOCK_TOKENS
-from coordgen_rs.store.prefixes.layout import Layout
+from coordgen_rs.store.prefixes.blocks import BLOCK_TOKENS, Layout
 from coordgen_rs.store.prefixes.prefix import Pair
 
 
-class Room:
+class MemoryBudget:
     """How much memory what waits to be written may take.
 
     Args:
@@ -26,7 +25,7 @@ class Room:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes, self._taken = most_bytes, dict[object, int]()
-        self._right = Lock()
+        self._lock = Lock()
 
     def take(self, owner: object, num_bytes: int) -> bool:
         """Take so many bytes more, if there is room.
@@ -35,24 +34,21 @@ class Room:
             owner: Gives back all that was taken in its name.
             num_bytes: How many.
         """
-        with self._right:
+        with self._lock:
             taken = sum(self._taken.values())
-            has_room = taken == 0 or taken + num_bytes <= self._most_bytes
-            if has_room:
-                self._taken[owner] = self._taken.get(owner, 0) + num_bytes
-            return has_room
+            if taken and taken + num_bytes > self._most_bytes:
+                return False
+            self._taken[owner] = self._taken.get(owner, 0) + num_bytes
+            return True
 
     def give_back(self, owner: object) -> None:
         """Give back what was taken, if anything was."""
-        with self._right:
+        with self._lock:
             self._taken.pop(owner, None)
 
 
-class LentBlocks:
+class CopyOnWriteBlocks:
     """Whole blocks of a session's tokens.
-
-    Attributes:
-        token_ids: The `token_ids` argument.
 
     Args:
         token_ids: All tokens, `(tokens,) u32`; not to be written.
@@ -61,7 +57,7 @@ class LentBlocks:
         fresh: The number of the first block that may be copied: of those before it, what is not
             written until they are overwritten is dropped.
         end: That behind the last.
-        room: Where copies find room; where there is none, what is left is dropped. All that is
+        budget: Where copies find room; where there is none, what is left is dropped. All that is
             taken in this name is given back with `close`.
     """
 
@@ -72,14 +68,14 @@ class LentBlocks:
         layout: Layout,
         fresh: int,
         end: int,
-        room: Room,
+        budget: MemoryBudget,
     ) -> None:
-        self.token_ids, self._layout, self._room = token_ids, layout, room
+        self._token_ids, self._layout, self._budget = token_ids, layout, budget
         self._layers: Sequence[Pair] | None = layers
         self._fresh, self._end = fresh, end
         self._copies: NDArray[np.uint8] | None = None  # of those from `_copied_from` on
         self._copied_from = end
-        self._right = Lock()
+        self._lock = Lock()
 
     @property
     def is_over(self) -> bool:
@@ -88,17 +84,17 @@ class LentBlocks:
 
     def before_change(self, length: int) -> None:
         """Copy what is left, if tokens behind the first `length` are about to be overwritten."""
-        with self._right:
+        with self._lock:
             if self._layers is None or length >= self._end * BLOCK_TOKENS:
                 return
             layers, self._layers = self._layers, None
             self._copied_from, num_blocks = self._fresh, self._end - self._fresh
             num_bytes = num_blocks * self._layout.block_bytes(BLOCK_TOKENS)
-            if num_blocks and self._room.take(self, num_bytes):
+            if num_blocks and self._budget.take(self, num_bytes):
                 start = self._fresh * BLOCK_TOKENS
                 with suppress(MemoryError):  # dropped, as where there is no room
                     self._copies = self._layout.packed(
-                        self.token_ids, layers, start, BLOCK_TOKENS, num_blocks
+                        self._token_ids, layers, start, BLOCK_TOKENS, num_blocks
                     )
 
     def block(self, number: int) -> NDArray[np.uint8] | None:
@@ -107,11 +103,11 @@ class LentBlocks:
         Args:
             number: Which; ascending from call to call.
         """
-        with self._right:
+        with self._lock:
             self._fresh = max(self._fresh, number + 1)
             if self._layers is not None:
                 start = number * BLOCK_TOKENS
-                packed = self._layout.packed(self.token_ids, self._layers, start, BLOCK_TOKENS)
+                packed = self._layout.packed(self._token_ids, self._layers, start, BLOCK_TOKENS)
                 return packed.reshape(-1)
             if self._copies is None or number < self._copied_from:
                 return None
@@ -120,6 +116,6 @@ class LentBlocks:
 
     def close(self) -> None:
         """Read nothing any more."""
-        with self._right:
+        with self._lock:
             self._layers = self._copies = None
-            self._room.give_back(self)
+            self._budget.give_back(self)
