@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     )
     from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-    from coordgen_rs.drafting.drafter import Drafting, make_drafter
+    from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
     from coordgen_rs.errors import CoordgenError
-    from coordgen_rs.generation.logprobs import Alternative, TokenLogprob
+    from coordgen_rs.generation.logprobs import TokenLogprob, TopLogprob
     from coordgen_rs.generation.loop import generate, plain
     from coordgen_rs.generation.stats import Stats
     from coordgen_rs.generation.step import Step
@@ -64,11 +64,11 @@ if TYPE_CHECKING:
     from coordgen_rs.loading.profile import Profile
     from coordgen_rs.loading.session import open_session
     from coordgen_rs.model import Model
-    from coordgen_rs.model.answer import Answer, Gain, Piece, Span
+    from coordgen_rs.model.answer import Answer, Span, StepDelta, TextDelta
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import ChatOptions, RequestOptions
     from coordgen_rs.model.stream import AsyncStream, Stream
-    from coordgen_rs.runtime.batch.sharing import RunCounts
+    from coordgen_rs.runtime.batch.sharing import BatchStats
     from coordgen_rs.runtime.cpu.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.runtime.session import Session
@@ -84,9 +84,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Accepted",
     "Added",
-    "Alternative",
     "Answer",
     "AsyncStream",
+    "BatchStats",
     "Bundle",
     "ChatOptions",
     "CoordgenError",
@@ -96,12 +96,11 @@ __all__ = [
     "Document",
     "DraftMethod",
     "DraftModel",
+    "DraftProposer",
     "DraftSource",
     "Drafter",
-    "Drafting",
     "DynamicTree",
     "EnergyMeter",
-    "Gain",
     "Gbnf",
     "History",
     "HostDrafter",
@@ -113,13 +112,11 @@ __all__ = [
     "ModelDrafter",
     "OpenOptions",
     "OrtSession",
-    "Piece",
     "PrefixPool",
     "Profile",
     "PromptLookup",
     "Regex",
     "RequestOptions",
-    "RunCounts",
     "Sampling",
     "SeenTokens",
     "Session",
@@ -128,11 +125,14 @@ __all__ = [
     "Span",
     "Stats",
     "Step",
+    "StepDelta",
     "StepInputs",
     "Stream",
     "SuffixAutomaton",
+    "TextDelta",
     "TokenLogprob",
     "Tokenizer",
+    "TopLogprob",
     "Vocabulary",
     "draft_methods",
     "draft_sources",
@@ -147,9 +147,9 @@ __all__ = [
 _MODULES = {
     "Accepted": "_core",
     "Added": "store.history.texts",
-    "Alternative": "generation.logprobs",
     "Answer": "model.answer",
     "AsyncStream": "model.stream",
+    "BatchStats": "runtime.batch.sharing",
     "Bundle": "bundle.directory",
     "ChatOptions": "model.options",
     "CoordgenError": "errors",
@@ -159,12 +159,11 @@ _MODULES = {
     "Document": "store.history.documents",
     "DraftMethod": "_core",
     "DraftModel": "drafting.draft_model",
+    "DraftProposer": "drafting.drafter",
     "DraftSource": "_core",
     "Drafter": "_core",
-    "Drafting": "drafting.drafter",
     "DynamicTree": "_core",
     "EnergyMeter": "lab.energy.meter",
-    "Gain": "model.answer",
     "Gbnf": "grammar.kinds",
     "History": "store.history.requests",
     "HostDrafter": "_core",
@@ -176,13 +175,11 @@ _MODULES = {
     "ModelDrafter": "drafting.draft_model",
     "OpenOptions": "loading.options",
     "OrtSession": "runtime.ort_session",
-    "Piece": "model.answer",
     "PrefixPool": "store.prefixes.pool",
     "Profile": "loading.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
-    "RunCounts": "runtime.batch.sharing",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "runtime.session",
@@ -191,11 +188,14 @@ _MODULES = {
     "Span": "model.answer",
     "Stats": "generation.stats",
     "Step": "generation.step",
+    "StepDelta": "model.answer",
     "StepInputs": "_core",
     "Stream": "model.stream",
     "SuffixAutomaton": "_core",
+    "TextDelta": "model.answer",
     "TokenLogprob": "generation.logprobs",
     "Tokenizer": "text.tokenizer",
+    "TopLogprob": "generation.logprobs",
     "Vocabulary": "grammar.vocabulary",
     "draft_methods": "_core",
     "draft_sources": "_core",
@@ -208,12 +208,26 @@ _MODULES = {
 }
 """Where each name comes from."""
 
+_RENAMED = {
+    "Alternative": "TopLogprob",
+    "Drafting": "DraftProposer",
+    "Gain": "StepDelta",
+    "Piece": "TextDelta",
+    "RunCounts": "BatchStats",
+}
+"""What names of earlier versions are called now; they go with the version after 0.3."""
+
 
 if not TYPE_CHECKING:  # which would take any name for one that is there
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
             return import_module(f"{__name__}.errors.version").package_version()
+        if name in _RENAMED:
+            new = _RENAMED[name]
+            message = f"{__name__}.{name} is now {__name__}.{new}"
+            import_module("warnings").warn(message, DeprecationWarning, stacklevel=2)
+            return getattr(import_module(__name__), new)
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

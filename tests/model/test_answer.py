@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import CHECKPOINTS
-from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
+from coordgen_rs import Span, Stats, Step, TextDelta, Tokenizer
 from coordgen_rs.errors import OptionError
 from coordgen_rs.model.stream import Stream, whole
 from pulled import Pulled, stream_of_steps
@@ -69,12 +69,12 @@ def test_spans_cover_the_text_and_pieces_join_to_it(tokens, stop):
 
 
 def test_a_piece_is_text_that_knows_its_source():
-    piece = Piece("ab", "automaton")
+    piece = TextDelta("ab", "automaton")
     assert (piece, piece.text, piece.source, f"{piece:>3}") == ("ab", "ab", "automaton", " ab")
     assert type(piece.text) is str
     assert json.dumps(piece) == '"ab"'
     for again in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece))):
-        assert (type(again), again, again.source) == (Piece, "ab", "automaton")
+        assert (type(again), again, again.source) == (TextDelta, "ab", "automaton")
 
 
 def test_an_answer_is_shown_by_how_it_begins():
@@ -116,9 +116,9 @@ def test_a_character_that_the_limit_cuts_is_left_out():
 
 def test_what_may_begin_a_stop_string_is_held_back_and_keeps_its_sources():
     stream = stream_of([(1, "a"), (1, "b"), (0, "c"), (0, "d")], stop=["bbb"])
-    assert repr(next(stream)) == "Piece('b', 'a')"
+    assert repr(next(stream)) == "TextDelta('b', 'a')"
     assert stream.answer.token_ids == (1, 1, 0)
-    assert repr(list(stream)) == "[Piece('b', 'b'), Piece('Ä', 'c'), Piece('Ä', 'd')]"
+    assert repr(list(stream)) == "[TextDelta('b', 'b'), TextDelta('Ä', 'c'), TextDelta('Ä', 'd')]"
     assert stream.answer.spans[1] == Span(1, 2, "b")
 
 

@@ -1,4 +1,4 @@
-"""What drafts for a target: the `Drafting` protocol, and `make_drafter`, from the core's registry.
+"""What drafts for a target: `DraftProposer`, a protocol, and `make_drafter`, by names of the core.
 
 In: a session, and the name of a method or of sources. Out: a drafter for `generate`. Which sources
 a method has, and when, is decided in the core (`src/draft/methods`).
@@ -37,7 +37,7 @@ _OF_TOKENIZER = ("common-phrases", "respelling")
 """The sources that draw on a table which is made from the tokenizer."""
 
 
-class Drafting(Protocol):
+class DraftProposer(Protocol):
     """What the loop needs from a drafter; `Drafter` implements it."""
 
     def begin(

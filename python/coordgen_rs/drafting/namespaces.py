@@ -12,7 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, NamedTuple
 
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method, draft_methods
-from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
+from coordgen_rs.drafting.drafter import DraftProposer, chosen_commit, make_drafter
 from coordgen_rs.errors import arguments
 from coordgen_rs.loading.options import OpenOptions
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -35,7 +35,7 @@ class Memory(NamedTuple):
         history: Where its requests are kept on disk; None if they are not.
     """
 
-    drafter: Drafting
+    drafter: DraftProposer
     history: "History | None"
 
 
@@ -50,7 +50,7 @@ class Kept:
         users: Requests that draft from it; who is over does no longer.
     """
 
-    drafters: dict[int, Drafting]
+    drafters: dict[int, DraftProposer]
     history: "History | None"
     table: LookupTable | None
     users: list[Owner]
@@ -216,7 +216,7 @@ class Drafters:
             )
         return Kept({}, history, table, [])
 
-    def _drafter(self, kept: Kept, session: Session) -> Drafting:
+    def _drafter(self, kept: Kept, session: Session) -> DraftProposer:
         options = self._options
         with ExitStack() as opened:  # closes what was opened, should something fail
             if not kept.drafters:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
-from coordgen_rs.drafting.drafter import Drafting, make_drafter
+from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob, checked, records
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
@@ -30,7 +30,7 @@ def generate(
     prompt_ids: ArrayLike,
     *,
     max_new_tokens: int = 256,
-    drafter: Drafting | None = None,
+    drafter: DraftProposer | None = None,
     sampling: Sampling | None = None,
     ignore_eos: bool = False,
     reuse_prefix: bool = False,

@@ -6,7 +6,7 @@ In: a drafter that has just proposed. Out: plain lists. Nothing is drafted or ve
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordgen_rs.drafting.drafter import Drafting
+from coordgen_rs.drafting.drafter import DraftProposer
 
 
 class StepTree(NamedTuple):
@@ -38,7 +38,7 @@ class StepTree(NamedTuple):
         return found
 
 
-def tree_of(drafter: Drafting) -> StepTree:
+def tree_of(drafter: DraftProposer) -> StepTree:
     """The tree that a drafter has proposed and not yet verified."""
     token_ids, parents = drafter.draft
     return StepTree(token_ids.tolist(), parents.tolist(), drafter.node_sources)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
-from coordgen_rs.drafting.drafter import Drafting, make_drafter
+from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
 from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import generate, plain
@@ -126,7 +126,7 @@ def check(
         )
         side = SideBranchDrafter(verifying, np.append(prompt[-1], answer), session.vocab_size)
         same = []
-        used: Drafting
+        used: DraftProposer
         for name, used in (("lookups", drafter), ("side branches", side)):
             got = _tokens(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=used))
             same.append(np.array_equal(got, answer))

@@ -35,7 +35,7 @@ from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool
@@ -119,7 +119,7 @@ class Model(NotCopied):
             arguments.count("parallel", parallel)
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
         self.parallel = 1 if self.why_alone else parallel or most_together(session)
-        self.runs: RunCounts | None = None
+        self.runs: BatchStats | None = None
         places: OnePlace | Places = OnePlace(session, prefixes, namespace)
         if self.parallel > 1:
             batch = Batch(session, self.parallel)

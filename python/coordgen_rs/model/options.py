@@ -151,7 +151,7 @@ class RequestOptions(TypedDict, total=False):
     drafts: Annotated[bool, Option(default=True)]
     """False decodes without drafts, for comparison: the same answer, but later."""
     trees: Annotated[bool, Option(default=False)]
-    """Whether each step of a stream also has its draft tree, see `Gain.step`."""
+    """Whether each step of a stream also has its draft tree, see `StepDelta.step`."""
     on_read: Annotated[Callable[[int], None] | None, Option(check=arguments.function)]
     """Called behind each chunk of the prompt with how many tokens of it were computed, by who reads
     the answer. It may end the request by an exception, and may ask the model for other answers."""

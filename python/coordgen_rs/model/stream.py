@@ -16,11 +16,11 @@ from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
-from coordgen_rs.model.answer import Answer, Gain, Piece, Read, spans
+from coordgen_rs.model.answer import Answer, Read, StepDelta, TextDelta, spans
 from coordgen_rs.model.events import Events, Progress
 
 
-class Stream(NotCopied, Iterator[Piece]):
+class Stream(NotCopied, Iterator[TextDelta]):
     """The pieces of an answer; `Model.stream` makes it.
 
     Any thread may ask for the next piece, one after the other. Close the stream, leave its `with`
@@ -50,7 +50,7 @@ class Stream(NotCopied, Iterator[Piece]):
         self._reading, self._opened = RLock(), OpenedHere()
         self._stats, self._on_read, self._model = stats, on_read, model
         self._is_whole = False
-        self._pieces: list[tuple[Piece, int]] = []  # and how many tokens belong to it
+        self._pieces: list[tuple[TextDelta, int]] = []  # and how many tokens belong to it
         self._tokens: list[tuple[int, str]] = []
         self._logprobs: list[TokenLogprob] | None = [] if tells_logprobs else None
         # How many of the pieces and tokens are here, and were given. Ctrl-C comes between no two of
@@ -104,7 +104,7 @@ class Stream(NotCopied, Iterator[Piece]):
                     return True
             return has()
 
-    def step(self) -> Gain | None:
+    def step(self) -> StepDelta | None:
         """What the next step adds; None at the end.
 
         For readers that act once a step, such as a server; what else they read of the stream is
@@ -121,7 +121,7 @@ class Stream(NotCopied, Iterator[Piece]):
             begun, first = self._num_given, self._num_pieces_given
             end, last = self._num_tokens, self._num_pieces
             tokens = self._tokens[begun:end]
-            gain = Gain(
+            gain = StepDelta(
                 tuple(piece for piece, _ in self._pieces[first:last]),
                 tuple(token for token, _ in tokens),
                 tuple(source for _, source in tokens),
@@ -131,7 +131,7 @@ class Stream(NotCopied, Iterator[Piece]):
             self._num_pieces_given, self._num_given = last, end
             return gain
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> TextDelta:
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self.events.ask()
@@ -216,7 +216,7 @@ def whole(stream: Stream) -> Answer:
         return stream.answer
 
 
-class AsyncStream(NotCopied, AsyncIterator[Piece]):
+class AsyncStream(NotCopied, AsyncIterator[TextDelta]):
     """The pieces of an answer for `async for`; `Model.astream` makes it.
 
     Cancelling the task that awaits a piece abandons the answer, and so does `aclose`, leaving its
@@ -245,7 +245,7 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
         """End the request within a step."""
         self._stream.close()
 
-    async def __anext__(self) -> Piece:
+    async def __anext__(self) -> TextDelta:
         loop = asyncio.get_running_loop()
         if self._is_awaited or (self._loop or loop) is not loop:
             raise CallOrderError("the stream is read by another task, or in another event loop")

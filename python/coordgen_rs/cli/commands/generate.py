@@ -23,7 +23,7 @@ from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Piece
+from coordgen_rs.model.answer import Answer, TextDelta
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream, whole
 
@@ -196,7 +196,7 @@ def _show(stream: Stream) -> Answer:
     colours = SourceColours() if wants_colours(sys.stdout) else None
     with stream:
         for piece in stream:
-            shown = Piece(answer_text(piece.text, sys.stdout), piece.source)
+            shown = TextDelta(answer_text(piece.text, sys.stdout), piece.source)
             print(shown.text if colours is None else colours.painted(shown), end="", flush=True)
     print(flush=True)
     answer = stream.answer
