@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     )
     from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-    from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
+    from coordgen_rs.drafting.drafter import make_drafter
+    from coordgen_rs.drafting.proposer import DraftProposer
     from coordgen_rs.errors import CoordgenError
     from coordgen_rs.generation.logprobs import TokenLogprob, TopLogprob
     from coordgen_rs.generation.loop import generate, plain
@@ -159,7 +160,7 @@ _MODULES = {
     "Document": "store.history.documents",
     "DraftMethod": "_core",
     "DraftModel": "drafting.draft_model",
-    "DraftProposer": "drafting.drafter",
+    "DraftProposer": "drafting.proposer",
     "DraftSource": "_core",
     "Drafter": "_core",
     "DynamicTree": "_core",

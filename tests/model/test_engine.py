@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 import pytest
@@ -16,6 +15,7 @@ from coordgen_rs.model.answer import read
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import MOST_AHEAD, Events
 from coordgen_rs.model.options import RequestOptions, asked
+from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.stream import Stream, whole
 from coordgen_rs.text.stop import StopStrings
 
@@ -26,7 +26,7 @@ LIMIT = 24
 class Scripted:
     """Streams of one engine whose steps say the letters of a text.
 
-    It is also the places where they are answered: one.
+    It is also the slots where they are answered: one.
 
     Attributes:
         made: Which text made a step in which thread, in order.
@@ -40,28 +40,28 @@ class Scripted:
         self.engine.begin(self)
         self.made, self.running, self.ended = [], [], []
         self.before_step = lambda text, number: None
-        self._owner = None
+        self._request = None
 
     def _release(self):
         self.released = True
 
     @property
     def is_full(self):
-        return self._owner is not None
+        return self._request is not None
 
     def is_being_read(self, request):
         return False
 
-    def taken(self, request, owner):
-        self._owner = owner
+    def taken(self, request):
+        self._request = request
         return self
 
-    def begins(self, owner):
-        assert owner is self._owner
+    def begins(self, request):
+        assert request is self._request
 
-    def leave(self, owner):
-        if owner is self._owner:
-            self._owner = None
+    def leave(self, request):
+        if request is self._request:
+            self._request = None
 
     def run(self):
         return False
@@ -81,28 +81,29 @@ class Scripted:
             self.ended.append(text)
 
     def stream(self, text, stop=(), on_read=None):
-        request = Said(self, text, Stats(), asked("stream", RequestOptions, {"on_read": on_read}))
-        said = partial(read, stats=request.stats, decode=chr, stop=StopStrings(stop))
-        submit = partial(self.engine.submit, request, said)
+        stats = Stats()
+        request = Said(
+            asked=asked("stream", RequestOptions, {"on_read": on_read}),
+            prompt_ids=text,
+            namespace="default",
+            drafters=None,
+            sampling=None,
+            grammar=None,
+            prediction=None,
+            reuse_prefix=True,
+            stats=stats,
+            read=partial(read, stats=stats, decode=chr, stop=StopStrings(stop)),
+        )
+        submit = partial(self.engine.submit, request)
         events = Events(submit, self.engine.tell, self.engine.check)
-        return Stream(events, request.stats, on_read=on_read)
+        return Stream(events, stats, on_read=on_read)
 
 
-@dataclass
-class Said:
-    """A request whose answer is a text."""
+class Said(ModelRequest):
+    """A request whose answer is its prompt, a text."""
 
-    scripted: Scripted
-    text: str
-    stats: Stats
-    asked: RequestOptions
-    namespace: str = "default"
-    drafters: None = None
-    prefixes: None = None
-    reuse_prefix: bool = True
-
-    def steps(self, session, beside):
-        return session.steps(self.text, self.stats, self.asked["on_read"])
+    def steps(self, session):
+        return session.steps(self.prompt_ids, self.stats, self.on_read)
 
 
 class Gate:

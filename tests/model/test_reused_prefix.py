@@ -5,7 +5,7 @@ import pytest
 
 from answers import tokens_of
 from coordgen_rs import Sampling, Stats, Tokenizer, generate, make_drafter, plain
-from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
@@ -149,7 +149,7 @@ def test_a_drafter_is_told_that_its_prompt_was_given_up(session_of):
     class Told(WrappedDrafter):
         def end(self):
             told.append("end")
-            super().end()
+            self.drafter.end()
 
     def give_up(num_tokens):
         raise KeyboardInterrupt

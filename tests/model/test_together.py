@@ -21,7 +21,7 @@ from coordgen_rs.errors import (
     SessionClosedError,
 )
 from coordgen_rs.model.events import Events, Progress
-from coordgen_rs.model.places import Places
+from coordgen_rs.model.slots import Slots
 from coordgen_rs.runtime.batch import batch as batch_module
 from coordgen_rs.runtime.batch.batch import Batch
 from coordgen_rs.runtime.batch.sequence import Sequence
@@ -141,7 +141,7 @@ def test_dropped_and_closed_streams_leave_their_places(model, answers):
         with model.stream(PROMPTS[2], **OPTIONS) as closed:
             next(closed)
     assert _said(model.generate(PROMPTS[4], **OPTIONS)) == answers[PROMPTS[4]]
-    assert all(place.owner is None for place in model._engine._places._all)
+    assert all(slot.is_free for slot in model._engine._slots._all)
 
 
 def test_sampled_and_plain_requests_beside_each_other(model, bundle):
@@ -406,7 +406,7 @@ def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
 
 
 def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
-    of, left = type(model._drafters).memory_of, [1] * 4
+    of, left = type(model._drafters).drafter_of, [1] * 4
 
     def failing(self, *arguments):
         if left:
@@ -414,7 +414,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
             raise OptionError("no drafter")
         return of(self, *arguments)
 
-    monkeypatch.setattr(type(model._drafters), "memory_of", failing)
+    monkeypatch.setattr(type(model._drafters), "drafter_of", failing)
     for _ in range(4):
         with pytest.raises(OptionError, match="no drafter"):
             model.generate(PROMPTS[0], **OPTIONS)
@@ -422,7 +422,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
 
 
 def test_what_was_decoded_alone_is_no_gain_of_shared_steps(model, monkeypatch):
-    told, batch = [], model._engine._places.run.__self__
+    told, batch = [], model._engine._slots.run.__self__
 
     class Told:
         def __init__(self, batcher):
@@ -466,13 +466,13 @@ def test_a_stream_that_is_dropped_before_its_rows_are_filled(model, answers, mon
 
 
 def test_nobody_waits_behind_one_who_waits_for_a_prompt(model, monkeypatch):
-    began, begins = [], Places.begins
+    began, begins = [], Slots.begins
 
-    def noted(self, owner):
-        began.append(owner.request.stats)
-        begins(self, owner)
+    def noted(self, request):
+        began.append(request.stats)
+        begins(self, request)
 
-    monkeypatch.setattr(Places, "begins", noted)
+    monkeypatch.setattr(Slots, "begins", noted)
     first, second = (model.stream(f"{LONG * 3}{name}", **OPTIONS) for name in ("one", "two"))
     other = model.stream("Hello there", max_new_tokens=1, ignore_eos=True, namespace="other")
     for stream in (first, second, other):
@@ -501,7 +501,7 @@ def test_a_model_that_is_always_asked_can_be_closed(bundle):
 
 
 def _num_taken(model):
-    return sum(place.owner is not None for place in model._engine._places._all)
+    return sum(not slot.is_free for slot in model._engine._slots._all)
 
 
 def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
@@ -642,7 +642,7 @@ def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch
         for number in range(6):
             model.generate("Hello", max_new_tokens=1, namespace=f"other {number}")
         assert "".join(stream)
-        kept = model._drafters.of("long").history
+        kept = model._drafters.used("long").history
         assert kept._store.count_tokens("long") >= LIMIT
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
-from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob, checked, records
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted

@@ -6,7 +6,7 @@ In: a drafter that has just proposed. Out: plain lists. Nothing is drafted or ve
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from coordgen_rs.drafting.drafter import DraftProposer
+from coordgen_rs.drafting.proposer import DraftProposer
 
 
 class StepTree(NamedTuple):

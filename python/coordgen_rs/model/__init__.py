@@ -30,9 +30,9 @@ from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.many import answered
 from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen_seed, sampling
-from coordgen_rs.model.places import OnePlace, Places
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.runtime.batch.sharing import BatchStats
@@ -58,7 +58,7 @@ class Model(NotCopied):
     Requests run one at a time, in the order in which they begin, or, with `parallel`, so many at a
     time: a thread of the model's own makes their steps, until it is closed or dropped. A stream
     ends when it is exhausted, closed or dropped, and any thread may read it on. Its request runs
-    ahead of who reads it, and to its end where another waits for its place; the pieces wait until
+    ahead of who reads it, and to its end where another waits for its slot; the pieces wait until
     they are read. So a reader who is slow, or reads streams within each other, keeps nobody
     waiting for longer than its answer takes.
     What the drafter learned stays for the next request, and so does the text of earlier ones, to
@@ -120,13 +120,13 @@ class Model(NotCopied):
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
         self.parallel = 1 if self.why_alone else parallel or most_together(session)
         self.runs: BatchStats | None = None
-        places: OnePlace | Places = OnePlace(session, prefixes, namespace)
+        slots: OneSlot | Slots = OneSlot(session, prefixes, namespace)
         if self.parallel > 1:
             batch = Batch(session, self.parallel)
             self.runs = batch.counts
-            places = Places(batch, prefixes, namespace)
+            slots = Slots(batch, prefixes, namespace)
         self._opened = OpenedHere()
-        self._engine = Engine(places, prefixes, partial(_close, closing))
+        self._engine = Engine(slots, prefixes, partial(_close, closing))
         self._engine.begin(self)
 
     @classmethod
@@ -164,7 +164,9 @@ class Model(NotCopied):
             if chosen["draft"] != PLAIN:
                 drafters = Drafters(session, chosen)
                 opened.callback(drafters.close)
-                drafters.of(namespace)  # what is wrong with a file is said now
+                drafters.drafter_of(
+                    drafters.used(namespace)
+                )  # what is wrong with a file is said now
             model = cls(
                 session,
                 drafters,
@@ -545,13 +547,16 @@ class Model(NotCopied):
         """
         self._opened.check("model")  # its engine is not in the fork
         seed, grammar, prediction = chosen_seed(asked), asked["grammar"], asked["prediction"]
-        drafters = self._drafters if asked["drafts"] else None
+        drafters, stats = self._drafters if asked["drafts"] else None, Stats(seed=seed)
         stop_strings = StopStrings(() if asked["stop"] is None else asked["stop"])
+        decode = self._tokenizer.stream(shown=asked["special_tokens"])
+        for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
+            decode(token)
         request = ModelRequest(
-            asked,
-            prompt_ids,
+            asked=asked,
+            prompt_ids=prompt_ids,
             namespace=asked["namespace"] or self._namespace,
-            stats=Stats(seed=seed),
+            stats=stats,
             sampling=sampling(asked, seed or 0),
             reuse_prefix=asked["reuse_prefix"] and self._remember,
             grammar=None if grammar is None else self._vocabulary.matcher(grammar),
@@ -559,15 +564,12 @@ class Model(NotCopied):
             prediction=None
             if drafters is None or prediction is None
             else self._tokenizer.encode(prediction, special_tokens=False),
+            read=partial(read, stats=stats, decode=decode, stop=stop_strings),
         )
-        decode = self._tokenizer.stream(shown=asked["special_tokens"])
-        for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
-            decode(token)
-        read_steps = partial(read, stats=request.stats, decode=decode, stop=stop_strings)
-        submit = partial(self._engine.submit, request, read_steps)
+        submit = partial(self._engine.submit, request)
         return Stream(
             Events(submit, self._engine.tell, self._engine.check),
-            request.stats,
+            stats,
             on_read=asked["on_read"],
             tells_logprobs=asked["logprobs"] is not None,
             model=self,

@@ -11,8 +11,7 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import make_drafter
 from coordgen_rs._core import Drafter, PhraseTable
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.drafting.common_phrases import phrase_table, phrase_table_at
-from coordgen_rs.drafting.spellings import spellings
+from coordgen_rs.drafting.common_phrases import phrase_table, phrase_table_at, spellings
 from coordgen_rs.errors import BundleError, OptionError, ShapeError
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from coordgen_rs._core import Drafter, PhraseTable
-from coordgen_rs.drafting.spellings import spellings
+from coordgen_rs.drafting.common_phrases import spellings
 from core_subjects import step_inputs
 
 MERGED = ["go", "Ġgo", "Go", "ĠGo", ">", ">ĊĊ", "Ġ>Ċ", "ĠĊ", "Ċ", "Ġ", "ĠÉt", "Ét", "GO"]

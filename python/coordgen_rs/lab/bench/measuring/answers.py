@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.drafting.drafter import DraftProposer
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method
 from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.drafting.warm_up import open_table
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.measuring.answers import Answered, answer, check_same

@@ -7,7 +7,8 @@ takes no part.
 from collections import defaultdict
 
 from coordgen_rs._core import PLAIN, draft_method, draft_sources
-from coordgen_rs.drafting.drafter import DraftProposer, make_drafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.lab.bench.measuring.repeats import summarize
 from coordgen_rs.lab.bench.measuring.workbench import Workbench
 from coordgen_rs.lab.bench.reporting.section import Across, Cell, Chart, Column, Section
