@@ -28,12 +28,11 @@ from coordgen_rs.loading.session import session_opened
 from coordgen_rs.model.answer import Answer, read
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
-from coordgen_rs.model.many import answered
 from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen_seed, sampling
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
-from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
+from coordgen_rs.model.stream import AsyncStream, Stream, answers, awaited, whole
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -287,7 +286,7 @@ class Model(NotCopied):
         arguments.flag("keep_errors", keep_errors)
         arguments.function("on_progress", on_progress)
         begin = [partial(self.stream, text, **options) for text in every]
-        return answered(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
+        return answers(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
 
     def astream(self, text: str, **options: Unpack[RequestOptions]) -> AsyncStream:
         """Answer a prompt piece by piece, for `async for`; errors are those of `stream`.

@@ -134,13 +134,25 @@ class Read(NamedTuple):
     """What a step has made certain, before anybody has taken it.
 
     Attributes:
-        gain: The step's pieces and tokens.
+        delta: The step's pieces and tokens.
         ends: For each piece, how many of the step's tokens had been read when it became certain.
     """
 
-    gain: StepDelta
+    delta: StepDelta
     ends: tuple[int, ...]
 
+    def split(self, num_pieces: int) -> tuple[StepDelta, StepDelta]:
+        """Its first pieces with the tokens that had been read by then, and what is left."""
+        if num_pieces == 0:
+            return _NOTHING, self.delta
+        (pieces, ids, sources, step, told), end = self.delta, self.ends[num_pieces - 1]
+        return (
+            StepDelta(pieces[:num_pieces], ids[:end], sources[:end], step, told[:end]),
+            StepDelta(pieces[num_pieces:], ids[end:], sources[end:], step, told[end:]),
+        )
+
+
+_NOTHING = StepDelta((), (), (), None)
 
 NOTHING_YET = Read(StepDelta((), (), (), WAITS), ())
 """In place of a read where the request waits for the next run of its batch."""
@@ -164,7 +176,7 @@ def read(
                 yield NOTHING_YET
                 continue
             made = _read_step(step, waiting, decode, stop)
-            num_read += len(made.gain.token_ids)
+            num_read += len(made.delta.token_ids)
             if stop.cut_at is not None:
                 # So that closed steps count as finished, and a history keeps no more than that.
                 _tell_stop(stats, stop, num_read)

@@ -188,8 +188,6 @@ class Engine:
         while not self._is_done():
             self._take_in(waits=is_idle)
             self.is_closing = self.is_closing or bool(self._ending) or self._model() is None
-            if self.is_closing:
-                self._check_all()
             self._end_unwanted()
             self._admit()
             # Where each has said what it could, they wait for the next run of all.
@@ -221,17 +219,11 @@ class Engine:
             elif events.reader in self._closers:
                 events.cancel()
 
-    def _check_all(self) -> None:
+    def _end_unwanted(self) -> None:
         """End what nobody is to read any more: all, as Python ends."""
         for request in [*self._active, *self._waiting]:
-            if self._ending:
-                self._end(request, None)
-            else:
-                self.check(request.events)
-
-    def _end_unwanted(self) -> None:
-        for request in [*self._active, *self._waiting]:
-            if not request.events.is_wanted:
+            self.check(request.events)
+            if self._ending or not request.events.is_wanted:
                 self._end(request, None)
 
     def _admit(self) -> None:
@@ -272,7 +264,7 @@ class Engine:
             with closing(request.steps(session)) as steps:
                 yield from steps
         finally:
-            request.is_over = True
+            request.owner.is_over = True
             self._slots.leave(request)
 
     def _resume(self, request: ModelRequest) -> bool:
@@ -305,7 +297,7 @@ class Engine:
                 request.reads.close()
             except BaseException as failure:
                 error = error or failure
-        request.is_over = True
+        request.owner.is_over = True
         for held in (self._waiting, self._active):
             with suppress(ValueError):
                 held.remove(request)

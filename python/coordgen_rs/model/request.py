@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
 
 
-@dataclass(eq=False, kw_only=True)
-class ModelRequest(Owner):
+@dataclass(eq=False)
+class ModelRequest:
     """One request; fields that `generate` has, too, are the same there.
 
     It is the history of its own loop: what is drafted from is read before it begins, and what it
@@ -45,6 +45,8 @@ class ModelRequest(Owner):
         read: What is told of its steps.
         prefixes: What is kept of earlier requests; None for nothing, and until it has read.
         drafts: What drafts for its namespace; None until it has read.
+        owner: Whose is what it uses until it is over. What others hold of a request is this alone:
+            the request refers to its events, and so to who reads them.
         reads: What is made of its steps; None until it has a slot.
         storing: The storing of the finished request; None where there is none.
         events: Where the reads go.
@@ -64,6 +66,7 @@ class ModelRequest(Owner):
     read: Callable[[Generator[Step]], Generator[Read]]
     prefixes: PrefixPool | None = None
     drafts: DraftState | None = None
+    owner: Owner = field(default_factory=Owner)
     reads: Generator[Read] | None = None
     storing: Task[None] | None = None
     events: Events = field(init=False)
@@ -82,7 +85,7 @@ class ModelRequest(Owner):
             HistoryError, HistoryMismatchError, LookupTableError: Same as in `Drafters.used`.
         """
         if self.drafters is not None:
-            self.drafts = self.drafters.used(self.namespace, self)
+            self.drafts = self.drafters.used(self.namespace, self.owner)
             if self.drafts.history is not None:
                 self.drafts.history.refresh()
         if prefixes is not None and self.reuse_prefix:
@@ -110,7 +113,7 @@ class ModelRequest(Owner):
 
         try:
             if prefixes is not None:
-                prefixes.wait_beside(self)
+                prefixes.wait_beside(self.owner)
             with ExitStack() as used:
                 used.callback(keep)
                 grammar = None if self.grammar is None else used.enter_context(self.grammar.lent())
@@ -128,7 +131,7 @@ class ModelRequest(Owner):
                     stats=self.stats,
                 )
         finally:  # it is over before anything is called: an interrupt comes between no two of these
-            self.is_over = True
+            self.owner.is_over = True
             if self.prefixes is not None:
                 self.prefixes.look_again()
 

@@ -43,7 +43,7 @@ class _Slot:
     @property
     def is_free(self) -> bool:
         """Whether no request has it any more."""
-        return self.request is None or self.request.is_over
+        return self.request is None or self.request.owner.is_over
 
     def holds(self, prompt: NDArray[np.uint32]) -> int:
         """How many of a prompt's first tokens need not be read here."""
@@ -153,7 +153,7 @@ class OneSlot:
     @property
     def is_full(self) -> bool:
         """Whether a request has it."""
-        return self._request is not None and not self._request.is_over
+        return self._request is not None and not self._request.owner.is_over
 
     def is_being_read(self, request: ModelRequest) -> bool:
         """False: a request waits for the other's end."""
