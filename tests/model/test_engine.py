@@ -319,20 +319,6 @@ def test_a_stream_that_waits_for_its_turn_can_be_closed(scripted):
     assert scripted.ended == ["running"]
 
 
-def test_tasks_of_the_main_thread_do_not_stop_each_other(scripted):
-    async def read(text):
-        found = ""
-        for piece in scripted.stream(text):
-            found += piece
-            await asyncio.sleep(0)
-        return found
-
-    async def read_all():
-        return await asyncio.gather(*map(read, ("one", "two", "three")))
-
-    assert asyncio.run(read_all()) == ["one", "two", "three"]
-
-
 def test_streams_are_read_within_each_other(scripted):
     read = ""
     for outer in scripted.stream("ab"):
@@ -433,12 +419,3 @@ def test_requests_that_wait_begin_in_the_order_in_which_they_came(scripted):
     gate.open()
     assert [whole(stream).text for stream in streams] == words
     assert scripted.ended == words
-
-
-def test_a_thread_that_ends_leaves_its_stream_to_others(scripted):
-    stream, texts = scripted.stream("first"), []
-    thread = threading.Thread(target=lambda: texts.append(next(stream)))
-    thread.start()
-    thread.join()
-    assert texts == ["f"]
-    assert "".join(stream) == "irst"

@@ -60,24 +60,12 @@ class TestLlamaCppPython:
         assert text[: len(prompt) + 60] == plain(prompt, 60)
         assert num_steps < 30
 
-    def test_another_prompt_begins_anew_and_drafts_from_what_was_said(self):
-        model = CoordgenDraftModel(VOCAB_SIZE)
-        first = self.answer(model, plain([1], 12), 60)[1]
-        second = self.answer(model, plain([1], 12), 60)[1]
-        assert second < first
-
     def test_a_prompt_that_begins_with_the_last_answer_goes_on(self):
         model = CoordgenDraftModel(VOCAB_SIZE)
         text, _ = self.answer(model, plain([1], 12), 20)
         again, num_steps = self.answer(model, text, 40)
         assert again[: len(text) + 40] == plain([1], len(text) + 39)
         assert num_steps < 20
-
-    def test_an_answer_that_stopped_early_leaves_nothing_behind(self):
-        model, prompt = CoordgenDraftModel(VOCAB_SIZE), plain([1], 12)
-        model(np.array([*prompt, says(prompt)], np.intc))  # a stop string ends it here
-        text, _ = self.answer(model, prompt, 40)
-        assert text[: len(prompt) + 40] == plain(prompt, 40)
 
     def test_tokens_of_another_model_and_no_tokens_are_refused_by_name(self):
         model = CoordgenDraftModel(VOCAB_SIZE)
@@ -88,10 +76,6 @@ class TestLlamaCppPython:
             CoordgenDraftModel(VOCAB_SIZE, num_pred_tokens=-1)
         with pytest.raises(OptionError, match="vocabulary"):
             CoordgenDraftModel(VOCAB_SIZE, history=SharedHistory(VOCAB_SIZE + 1))
-
-    def test_no_tokens_are_drafted_where_none_pay(self):
-        model = CoordgenDraftModel(VOCAB_SIZE, num_pred_tokens=3, costs=[1, 9, 18, 27])
-        assert len(model(np.array(plain([1], 20), np.intc))) == 0
 
     def llama(self, *, logits_all: bool) -> SimpleNamespace:
         """As a `Llama`: `eval` appends behind `n_tokens`, whoever sets that."""
@@ -239,14 +223,6 @@ class TestVllm:
         chain = self.call(proposer, [(text, said)])[0]
         assert chain
         assert taken(text + said, chain)[:1] == [says(text + said)]
-
-    def test_a_history_of_another_vocabulary_is_refused(self):
-        model = SimpleNamespace(get_vocab_size=lambda: VOCAB_SIZE, max_model_len=9)
-        speculative = SimpleNamespace(num_speculative_tokens=2)
-        config = SimpleNamespace(model_config=model, speculative_config=speculative)
-        proposer = Proposer(config, SharedHistory(VOCAB_SIZE + 1))
-        with pytest.raises(OptionError, match="vocabulary"):
-            self.call(proposer, [([1], [2])])
 
     def test_the_work_for_a_row_does_not_grow_with_the_batch(self, monkeypatch):
         texts_read = []

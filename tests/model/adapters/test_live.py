@@ -90,21 +90,6 @@ class TestTransformers:
 
         check(TransformersHost(model, takes_trees=takes_trees))
 
-    @pytest.mark.parametrize("trees", [True, False])
-    def test_generate_takes_the_loop(self, model, trees):
-        import torch
-
-        from coordgen_rs.adapters.transformers import Drafted
-
-        drafted = Drafted(trees=trees, costs=None)
-        for prompt in PROMPTS:
-            ids = torch.from_numpy(prompt.astype(np.int64))[None]
-            asked = {"do_sample": False, "max_new_tokens": NUM_NEW, "repetition_penalty": 1.1}
-            plain = model.generate(ids, **asked)
-            ours = model.generate(ids, custom_generate=drafted, **asked)
-            assert ours.tolist() == plain.tolist()
-            assert drafted.num_steps <= NUM_NEW
-
     def test_an_answer_that_a_criterion_ends_is_remembered_up_to_there(self, model):
         import torch
 
@@ -128,15 +113,6 @@ class TestTransformers:
         drafter = HostDrafter(64, history=history)
         drafter.begin(answer[0, -5:-2].numpy().astype(np.uint32))
         assert drafter.propose_chain(2).tolist() == answer[0, -2:].tolist()
-
-    def test_two_sequences_are_refused(self, model):
-        import torch
-
-        from coordgen_rs.adapters.transformers import Drafted
-
-        ids = torch.tensor([[1, 2], [3, 4]])
-        with pytest.raises(OptionError, match="2 sequences"):
-            model.generate(ids, custom_generate=Drafted(costs=None), max_new_tokens=4)
 
 
 class TestMlx:

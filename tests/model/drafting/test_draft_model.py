@@ -17,7 +17,7 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs._core import Drafter, ModelDraft, draft_methods, least_that_pays
+from coordgen_rs._core import Drafter, ModelDraft, least_that_pays
 from coordgen_rs.cli.main import main
 from coordgen_rs.drafting.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
@@ -45,30 +45,18 @@ def small_model(bundle_of):
     return DraftModel(open_session(bundle_of("embedded-draft", "int4")))
 
 
-PARTS = [it.name for it in draft_methods() if it.needs_draft_model and not it.takes_mtp]
-
-
-@pytest.mark.parametrize("draft", [*PARTS, "auto"])
-def test_no_part_of_a_draft_models_method_changes_a_token(session_of, model, draft):
-    session = session_of("embedded", "fp32")
-    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[320]).prompt)
-    drafter = make_drafter(session, draft, draft_model=model)
-    expected = tokens_of(plain(session, prompt, max_new_tokens=24))
-    assert tokens_of(generate(session, prompt, max_new_tokens=24, drafter=drafter)) == expected
-
-
-@pytest.mark.parametrize("draft", ["edgellm", "blend", EVERYTHING])
+@pytest.mark.parametrize("draft", ["edgellm", EVERYTHING])
+@pytest.mark.parametrize("sampling", [None, Sampling(1.2, seed=2)])
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
-def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
+def test_a_draft_model_changes_no_token(session_of, model, draft, sampling, commit):
     session = session_of("embedded", "fp32")
     tokenizer = Tokenizer.of(session.bundle)
     drafter = make_drafter(session, draft, commit, draft_model=model)
-    for index, task in enumerate(TASKS):
-        made = example(task, HELD_OUT_SEEDS[300 + index])
-        prompt = tokenizer.encode(made.prompt)
-        expected = tokens_of(plain(session, prompt, max_new_tokens=60))
-        got = tokens_of(generate(session, prompt, max_new_tokens=60, drafter=drafter))
-        assert got == expected, task
+    asked = {"max_new_tokens": 40, "sampling": sampling}
+    for index, task in enumerate(TASKS[:2]):
+        prompt = tokenizer.encode(example(task, HELD_OUT_SEEDS[300 + index]).prompt)
+        expected = tokens_of(plain(session, prompt, **asked))
+        assert tokens_of(generate(session, prompt, drafter=drafter, **asked)) == expected, task
 
 
 def test_a_wrong_draft_model_changes_no_token_either(session_of, small_model):
@@ -130,16 +118,6 @@ def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     drafter.begin(prompt, 20)  # another request, in the middle of nothing
     drafting.draft(12)
     assert model.session.length >= len(prompt)
-
-
-def test_sampled_tokens_are_the_same_with_a_draft_model(session_of, model):
-    session = session_of("embedded", "fp32")
-    prompt = Tokenizer.of(session.bundle).encode(example("reply", HELD_OUT_SEEDS[312]).prompt)
-    drafter = make_drafter(session, EVERYTHING, draft_model=model)
-    for seed in range(3):
-        request = {"max_new_tokens": 40, "sampling": Sampling(1.2, seed=seed)}
-        expected = tokens_of(plain(session, prompt, **request))
-        assert tokens_of(generate(session, prompt, drafter=drafter, **request)) == expected
 
 
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):
@@ -229,15 +207,6 @@ def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, mo
 def test_edgellm_without_a_model_is_an_error(session_of):
     with pytest.raises(OptionError, match="draft model"):
         make_drafter(session_of("embedded", "fp32"), "edgellm")
-
-
-def test_generate_takes_a_draft_model_on_the_command_line(bundle_of, capsys):
-    arguments = ["generate", "--model", str(bundle_of("embedded", "fp32")), "--json", "--compare"]
-    arguments += ["--prompt-file", "models/prompts/rag.txt", "--draft", "edgellm"]
-    assert main([*arguments, "--draft-model", str(bundle_of("embedded-draft", "fp32"))]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["identical"]
-    assert report["per_source"]["draft-model"]["accepted"] > 0
 
 
 def test_a_model_that_would_read_too_much_is_not_opened_for_an_answer(session_of, model):
