@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Span, Stats, Step, TextDelta, Tokenizer
 from coordgen_rs.errors import OptionError
-from coordgen_rs.model.answer import read
-from coordgen_rs.model.stream import Stream, whole
+from coordgen_rs.model.answer import detokenized
+from coordgen_rs.model.stream import Stream, collect
 from coordgen_rs.text.stop import StopStrings
 
 
@@ -56,7 +56,7 @@ class Pulled:
 
 def stream_of_steps(steps, stats, decode=chr, stop=(), **options):
     """A stream; the arguments are those of `read`, `options` those of `Stream`."""
-    return Stream(Pulled(read(steps, stats, decode, StopStrings(stop))), stats, **options)
+    return Stream(Pulled(detokenized(steps, stats, decode, StopStrings(stop))), stats, **options)
 
 
 TEXTS = ["Ä", "b", "", "cd", "日本"]
@@ -124,8 +124,8 @@ def test_a_piece_is_text_that_knows_its_source():
 def test_an_answer_is_shown_by_how_it_begins():
     stream = stream_of([(1, "target")] * 100)
     text = "b" * 57
-    assert repr(whole(stream)) == f"<Answer '{text}...', 100 tokens, finish_reason='length'>"
-    assert repr(whole(stream_of([(1, "target")]))).startswith("<Answer 'b', 1 tokens, ")
+    assert repr(collect(stream)) == f"<Answer '{text}...', 100 tokens, finish_reason='length'>"
+    assert repr(collect(stream_of([(1, "target")]))).startswith("<Answer 'b', 1 tokens, ")
 
 
 def test_a_stream_is_not_copied():

@@ -11,12 +11,12 @@ import pytest
 
 from coordgen_rs import Model, Stats, Step
 from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
-from coordgen_rs.model.answer import read
+from coordgen_rs.model.answer import detokenized
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import MOST_AHEAD, Events
-from coordgen_rs.model.options import RequestOptions, asked
+from coordgen_rs.model.options import RequestOptions, request_options
 from coordgen_rs.model.request import ModelRequest
-from coordgen_rs.model.stream import Stream, whole
+from coordgen_rs.model.stream import Stream, collect
 from coordgen_rs.text.stop import StopStrings
 
 PROMPTS = [f"Hello {number}" for number in range(8)]
@@ -83,7 +83,7 @@ class Scripted:
     def stream(self, text, stop=(), on_read=None):
         stats = Stats()
         request = Said(
-            asked=asked("stream", RequestOptions, {"on_read": on_read}),
+            options=request_options("stream", RequestOptions, {"on_read": on_read}),
             prompt_ids=text,
             namespace="default",
             drafters=None,
@@ -92,7 +92,7 @@ class Scripted:
             prediction=None,
             reuse_prefix=True,
             stats=stats,
-            read=partial(read, stats=stats, decode=chr, stop=StopStrings(stop)),
+            detokenize=partial(detokenized, stats=stats, decode=chr, stop=StopStrings(stop)),
         )
         submit = partial(self.engine.submit, request)
         events = Events(submit, self.engine.tell, self.engine.check)
@@ -204,7 +204,7 @@ def test_many_threads_and_streams_give_every_stream_its_own_text(scripted):
 def test_a_stream_that_is_not_read_keeps_nobody_waiting(scripted):
     stream = scripted.stream("first" * MOST_AHEAD)
     assert next(stream) == "f"
-    assert whole(scripted.stream("second")).text == "second"
+    assert collect(scripted.stream("second")).text == "second"
     assert {name for _, name in scripted.made} == {"coordgen-engine"}
     assert stream.answer.text == "f"
     assert (stream.answer.token_ids, stream.answer.finish_reason) == ((ord("f"),), None)
@@ -227,7 +227,7 @@ def test_a_request_is_no_further_ahead_of_its_reader_than_told(scripted):
 def test_steps_that_are_made_ahead_end_at_a_stop_string(scripted):
     stream = scripted.stream("one. two", stop=". ")
     assert next(stream) == "o"
-    whole(scripted.stream("x"))
+    collect(scripted.stream("x"))
     assert sum(text == "one. two" for text, _ in scripted.made) == len("one. ")
     assert "".join(stream) == "ne"
     assert (stream.answer.text, stream.answer.finish_reason) == ("one", "stop")
@@ -243,7 +243,7 @@ def test_what_goes_wrong_ahead_is_told_to_the_reader_alone(scripted, error):
     scripted.before_step = before_step
     stream = scripted.stream("wrong")
     assert next(stream) == "w"
-    assert whole(scripted.stream("right")).text == "right"
+    assert collect(scripted.stream("right")).text == "right"
     assert next(stream) == "r"
     for _ in range(2):
         with pytest.raises(type(error), match=str(error)):
@@ -259,7 +259,7 @@ def test_a_callback_that_fails_ends_its_own_request(scripted, error):
 
     stream, gate = scripted.stream("mine", on_read=on_read), Gate(scripted, "mine", 0)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(whole, scripted.stream("other"))
+        other = pool.submit(collect, scripted.stream("other"))
         with pytest.raises(type(error)):
             next(stream)
         gate.open()
@@ -278,7 +278,7 @@ def test_a_callback_that_finds_nothing_is_no_end(scripted):
 
 def test_a_callback_may_ask_the_model(scripted):
     said = []
-    stream = scripted.stream("outer", on_read=lambda _: said.append(whole(inner).text))
+    stream = scripted.stream("outer", on_read=lambda _: said.append(collect(inner).text))
     inner = scripted.stream("inner")
     assert "".join(stream) == "outer"
     assert said == ["inner"]
@@ -297,7 +297,7 @@ def test_a_stream_that_is_given_up_lets_others_begin(scripted, how):
     del stream
     gc.collect()
     with ThreadPoolExecutor(1) as pool:
-        second = pool.submit(whole, scripted.stream("second"))
+        second = pool.submit(collect, scripted.stream("second"))
         gate.open()
         assert second.result(600).text == "second"
     assert [text for text, _ in scripted.made].count("first") == 2
@@ -323,7 +323,7 @@ def test_streams_are_read_within_each_other(scripted):
     read = ""
     for outer in scripted.stream("ab"):
         for middle in scripted.stream("cd"):
-            read += outer + middle + whole(scripted.stream("e")).text
+            read += outer + middle + collect(scripted.stream("e")).text
     assert read == "aceadebcebde"
 
 
@@ -337,7 +337,7 @@ def test_a_step_cannot_wait_for_its_own_engine(scripted, what):
     with pytest.raises(CallOrderError, match="within a step"):
         list(scripted.stream("first"))
     assert not scripted.released
-    assert whole(scripted.stream("second")).text == "second"
+    assert collect(scripted.stream("second")).text == "second"
 
 
 def test_closing_ends_the_own_stream_and_makes_that_of_another_thread_to_its_end(scripted):
@@ -417,5 +417,5 @@ def test_requests_that_wait_begin_in_the_order_in_which_they_came(scripted):
         stream.events.ask()
     assert gate.is_reached.wait(600)
     gate.open()
-    assert [whole(stream).text for stream in streams] == words
+    assert [collect(stream).text for stream in streams] == words
     assert scripted.ended == words

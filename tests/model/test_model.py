@@ -32,7 +32,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.loading import session as opening
 from coordgen_rs.loading.self_test import run_self_test
-from coordgen_rs.model.stream import whole
+from coordgen_rs.model.stream import collect
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.store.history.store import HistoryStore
 
@@ -121,15 +121,15 @@ def test_the_same_seed_draws_the_same_answer_and_another_seed_another(model):
 
 def test_a_prompt_of_token_ids_is_read_as_it_is(model, answer):
     ids = model.tokenizer.encode(TEXT)
-    assert whole(model.stream_tokens(ids)).token_ids == answer.token_ids
+    assert collect(model.stream_tokens(ids)).token_ids == answer.token_ids
     assert (
-        whole(model.stream_tokens(ids.tolist(), max_new_tokens=3)).token_ids
+        collect(model.stream_tokens(ids.tolist(), max_new_tokens=3)).token_ids
         == (answer.token_ids[:3])
     )
     with pytest.raises(TokenOutOfRangeError):
         model.stream_tokens([model.vocab_size])
     with pytest.raises(PromptTooLongError):
-        whole(model.stream_tokens([1] * (model.context + 1)))
+        collect(model.stream_tokens([1] * (model.context + 1)))
 
 
 def test_an_answer_ends_before_a_stop_string(model, bundle, answer):

@@ -534,7 +534,7 @@ def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch
         for number in range(6):
             model.generate("Hello", max_new_tokens=1, namespace=f"other {number}")
         assert "".join(stream)
-        kept = model._drafters.used("long").history
+        kept = model._drafters.acquire("long").history
         assert kept._store.count_tokens("long") >= LIMIT
 
 

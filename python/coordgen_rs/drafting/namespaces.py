@@ -98,7 +98,7 @@ class Drafters:
         """Whether a draft model, or the target's own head for further tokens, drafts, too."""
         return self._model is not None
 
-    def used(self, namespace: str, user: Owner | None = None) -> DraftState:
+    def acquire(self, namespace: str, user: Owner | None = None) -> DraftState:
         """What drafts for a namespace, while a request uses it: its history stays open until then.
 
         All that is read from disk is read here.
@@ -157,7 +157,7 @@ class Drafters:
 
     @property
     def reads_files(self) -> bool:
-        """Whether `used` may read from disk."""
+        """Whether `acquire` may read from disk."""
         options = self._options
         files = (options["history"], options["fleet_history"], options["lookup_table"])
         return any(it is not None for it in files)

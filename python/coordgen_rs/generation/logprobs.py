@@ -12,7 +12,7 @@ from coordgen_rs.errors import arguments
 MAX_ALTERNATIVES = 20
 """The most alternatives that are told of a token."""
 
-Told = tuple[float, list[tuple[int, float]]]
+CoreLogprob = tuple[float, list[tuple[int, float]]]
 """What the core tells of a token."""
 
 
@@ -54,7 +54,7 @@ def checked(logprobs: object) -> int | None:
     return arguments.count("logprobs", logprobs, least=0, most=MAX_ALTERNATIVES)
 
 
-def records(token_ids: Sequence[int], told: Iterable[Told]) -> tuple[TokenLogprob, ...]:
+def records(token_ids: Sequence[int], told: Iterable[CoreLogprob]) -> tuple[TokenLogprob, ...]:
     """The records of tokens, by what is told of each."""
     return tuple(
         TokenLogprob(token, logprob, tuple(TopLogprob(*one) for one in top))

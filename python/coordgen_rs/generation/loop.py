@@ -16,7 +16,7 @@ from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob, checked, records
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, read, tree_of
+from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, prefill, tree_of
 from coordgen_rs.runtime.session import OnRead, Session, check_session
 from coordgen_rs.store.prefixes.pool import PrefixPool, Reused, reused
 
@@ -127,7 +127,7 @@ def generate(
             session.rewind(kept)
             # The last prompt token is the root of the first draft.
             on_logits = drafter.prefilled if drafter.reads_prefill else None
-            stats.switching = yield from read(
+            stats.switching = yield from prefill(
                 session, request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
             )
         # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
@@ -201,7 +201,7 @@ def plain(
     kept = held.num_tokens
     with stats.prefill(request.prompt, *held):
         session.rewind(kept)
-        stats.switching = yield from read(session, request.prompt[kept:-1], on_read=on_read)
+        stats.switching = yield from prefill(session, request.prompt[kept:-1], on_read=on_read)
     end_token_ids = () if ignore_eos else session.end_token_ids
     root, first_row = request.prompt[-1:].copy(), np.zeros(1, np.uint32)
     while stats.finish_reason is None:

@@ -76,7 +76,7 @@ WAITS = Step([], 0)
 """Yielded where a request waits for the next run of its batch."""
 
 
-def read(
+def prefill(
     session: Session,
     token_ids: NDArray[np.uint32],
     *,

@@ -25,14 +25,20 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, opening
 from coordgen_rs.loading.prefix_store import store_opened
 from coordgen_rs.loading.session import session_opened
-from coordgen_rs.model.answer import Answer, read
+from coordgen_rs.model.answer import Answer, detokenized
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
-from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen_seed, sampling
+from coordgen_rs.model.options import (
+    ChatOptions,
+    RequestOptions,
+    chosen_seed,
+    request_options,
+    sampling,
+)
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
-from coordgen_rs.model.stream import AsyncStream, Stream, answers, awaited, whole
+from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, collect
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
 from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -164,7 +170,7 @@ class Model(NotCopied):
                 drafters = Drafters(session, chosen)
                 opened.callback(drafters.close)
                 drafters.drafter_of(
-                    drafters.used(namespace)
+                    drafters.acquire(namespace)
                 )  # what is wrong with a file is said now
             model = cls(
                 session,
@@ -198,7 +204,7 @@ class Model(NotCopied):
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        return whole(self._stream("Model.generate", text, options))
+        return collect(self._stream("Model.generate", text, options))
 
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
@@ -230,7 +236,7 @@ class Model(NotCopied):
             ShapeError: They have more than one dimension.
             TokenOutOfRangeError: One is not in the vocabulary.
         """
-        request = asked("Model.stream_tokens", RequestOptions, options)
+        request = request_options("Model.stream_tokens", RequestOptions, options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
         num_said = arguments.count("num_said", num_said, least=0, most=len(checked))
         return self._answered(checked, request, num_said)
@@ -279,7 +285,8 @@ class Model(NotCopied):
             OptionError: Same as in `generate`; or `texts` are no texts.
             Others are those of `generate`.
         """
-        asked("Model.generate_many", RequestOptions, options)  # what is wrong is wrong for all
+        # What is wrong is wrong for all.
+        request_options("Model.generate_many", RequestOptions, options)
         if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
             raise OptionError(f"texts must be a list of texts, but is {arguments.shown(texts)}")
         every = [arguments.text(f"texts[{number}]", text) for number, text in enumerate(texts)]
@@ -302,7 +309,7 @@ class Model(NotCopied):
 
         Cancelling the task ends the request within a step.
         """
-        return await awaited(AsyncStream(self._stream("Model.agenerate", text, options)))
+        return await acollect(AsyncStream(self._stream("Model.agenerate", text, options)))
 
     def astream_chat(
         self, messages: Sequence[Message], **options: Unpack[ChatOptions]
@@ -320,7 +327,7 @@ class Model(NotCopied):
 
         Cancelling the task ends the request within a step.
         """
-        return await awaited(AsyncStream(self._stream_chat("Model.achat", messages, options)))
+        return await acollect(AsyncStream(self._stream_chat("Model.achat", messages, options)))
 
     def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Answer:
         """Answer the last message of a dialogue, by the model's chat template.
@@ -342,7 +349,7 @@ class Model(NotCopied):
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        return whole(self._stream_chat("Model.chat", messages, options))
+        return collect(self._stream_chat("Model.chat", messages, options))
 
     def stream_chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Stream:
         """Answer the last message of a dialogue piece by piece.
@@ -517,7 +524,7 @@ class Model(NotCopied):
         Raises:
             EmptyPromptError: The prompt has no token; other errors are those of `_answered`.
         """
-        request = asked(function, RequestOptions, options)
+        request = request_options(function, RequestOptions, options)
         prompt_ids = self._tokenizer.encode(arguments.text("the prompt", text))
         if len(prompt_ids) == 0:
             raise EmptyPromptError(
@@ -530,12 +537,12 @@ class Model(NotCopied):
         self, function: str, messages: Sequence[Message], options: ChatOptions
     ) -> Stream:
         """The answer to a dialogue; `function` was called."""
-        request = asked(function, ChatOptions, options)
+        request = request_options(function, ChatOptions, options)
         text = self._prompts.render(messages, request["tools"], request["template_variables"])
         return self._answered(self._tokenizer.encode(text, special_tokens=False), request)
 
     def _answered(
-        self, prompt_ids: NDArray[np.uint32], asked: RequestOptions, num_said: int = 0
+        self, prompt_ids: NDArray[np.uint32], options: RequestOptions, num_said: int = 0
     ) -> Stream:
         """The answer to a prompt, `(tokens,) u32`, of which the last are the answer's own.
 
@@ -545,32 +552,32 @@ class Model(NotCopied):
             ForkedError: This process is a fork of the one that opened the model.
         """
         self._opened.check("model")  # its engine is not in the fork
-        seed, grammar, prediction = chosen_seed(asked), asked["grammar"], asked["prediction"]
-        drafters, stats = self._drafters if asked["drafts"] else None, Stats(seed=seed)
-        stop_strings = StopStrings(() if asked["stop"] is None else asked["stop"])
-        decode = self._tokenizer.stream(shown=asked["special_tokens"])
+        seed, grammar, prediction = chosen_seed(options), options["grammar"], options["prediction"]
+        drafters, stats = self._drafters if options["drafts"] else None, Stats(seed=seed)
+        stop_strings = StopStrings(() if options["stop"] is None else options["stop"])
+        decode = self._tokenizer.stream(shown=options["special_tokens"])
         for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
             decode(token)
         request = ModelRequest(
-            asked=asked,
+            options=options,
             prompt_ids=prompt_ids,
-            namespace=asked["namespace"] or self._namespace,
+            namespace=options["namespace"] or self._namespace,
             stats=stats,
-            sampling=sampling(asked, seed or 0),
-            reuse_prefix=asked["reuse_prefix"] and self._remember,
+            sampling=sampling(options, seed or 0),
+            reuse_prefix=options["reuse_prefix"] and self._remember,
             grammar=None if grammar is None else self._vocabulary.matcher(grammar),
             drafters=drafters,
             prediction=None
             if drafters is None or prediction is None
             else self._tokenizer.encode(prediction, special_tokens=False),
-            read=partial(read, stats=stats, decode=decode, stop=stop_strings),
+            detokenize=partial(detokenized, stats=stats, decode=decode, stop=stop_strings),
         )
         submit = partial(self._engine.submit, request)
         return Stream(
             Events(submit, self._engine.tell, self._engine.check),
             stats,
-            on_read=asked["on_read"],
-            tells_logprobs=asked["logprobs"] is not None,
+            on_read=options["on_read"],
+            tells_logprobs=options["logprobs"] is not None,
             model=self,
         )
 

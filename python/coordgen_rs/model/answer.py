@@ -130,7 +130,7 @@ class Answer:
         return f"<Answer {told}>"
 
 
-class Read(NamedTuple):
+class Detokenized(NamedTuple):
     """What a step has made certain, before anybody has taken it.
 
     Attributes:
@@ -154,13 +154,13 @@ class Read(NamedTuple):
 
 _NOTHING = StepDelta((), (), (), None)
 
-NOTHING_YET = Read(StepDelta((), (), (), WAITS), ())
+NOTHING_YET = Detokenized(StepDelta((), (), (), WAITS), ())
 """In place of a read where the request waits for the next run of its batch."""
 
 
-def read(
+def detokenized(
     steps: Generator[Step], stats: Stats, decode: Callable[[int], str], stop: StopStrings
-) -> Generator[Read]:
+) -> Generator[Detokenized]:
     """What each step makes certain; behind the last, what had been held back until then.
 
     Args:
@@ -175,7 +175,7 @@ def read(
             if step is WAITS:
                 yield NOTHING_YET
                 continue
-            made = _read_step(step, waiting, decode, stop)
+            made = _detokenize(step, waiting, decode, stop)
             num_read += len(made.delta.token_ids)
             if stop.cut_at is not None:
                 # So that closed steps count as finished, and a history keeps no more than that.
@@ -188,16 +188,16 @@ def read(
     if stop.cut_at is not None:  # by one behind the beginning of another, which the end left open
         _tell_stop(stats, stop, num_read)
     if pieces:
-        yield Read(StepDelta(pieces, (), (), None), (0,) * len(pieces))
+        yield Detokenized(StepDelta(pieces, (), (), None), (0,) * len(pieces))
 
 
 def _tell_stop(stats: Stats, stop: StopStrings, num_tokens: int) -> None:
     stats.finish_reason, stats.cut_at, stats.stop_string = "stop", num_tokens, stop.found
 
 
-def _read_step(
+def _detokenize(
     step: Step, waiting: deque[TextDelta], decode: Callable[[int], str], stop: StopStrings
-) -> Read:
+) -> Detokenized:
     """What a step makes certain; `waiting` holds what is not yet."""
     pieces, ends, num_read = list[TextDelta](), list[int](), 0
     for token, source in zip(step.token_ids, step.sources, strict=True):
@@ -210,7 +210,9 @@ def _read_step(
             break
     ids, sources = step.token_ids[:num_read], step.sources[:num_read]
     told = tuple(step.logprobs[:num_read])
-    return Read(StepDelta(tuple(pieces), tuple(ids), tuple(sources), step, told), tuple(ends))
+    return Detokenized(
+        StepDelta(tuple(pieces), tuple(ids), tuple(sources), step, told), tuple(ends)
+    )
 
 
 def _taken(waiting: deque[TextDelta], num_chars: int) -> Iterator[TextDelta]:

@@ -113,7 +113,7 @@ class Engine:
         self.check(request.events)
         if self._ending or not request.events.is_wanted:
             raise _CancelledError(f"given up after {num_read} tokens of the prompt")
-        if request.asked["on_read"] is not None:
+        if request.options["on_read"] is not None:
             request.events.put(Progress(num_read))
 
     def look(self) -> None:
@@ -243,7 +243,7 @@ class Engine:
                 continue
             self._waiting.remove(request)
             self._active.append(request)
-            request.reads = request.read(self._steps(request, session))
+            request.running = request.detokenize(self._steps(request, session))
 
     def _steps(self, request: ModelRequest, session: Session) -> Generator[Step]:
         """The steps of a request that has a slot; `WAITS` where it waits for a disk or a run."""
@@ -269,12 +269,12 @@ class Engine:
 
     def _resume(self, request: ModelRequest) -> bool:
         """Let a request make an event; whether it did, or ended."""
-        reads, events = request.reads, request.events
+        running, events = request.running, request.events
         is_wanted = self._waiting or self.is_closing
-        if reads is None or (not is_wanted and events.is_far_ahead()):
+        if running is None or (not is_wanted and events.is_far_ahead()):
             return False
         try:
-            event = next(reads)
+            event = next(running)
         except StopIteration:
             storing = request.storing
             if storing is not None and not storing.is_done:
@@ -292,9 +292,9 @@ class Engine:
 
     def _end(self, request: ModelRequest, error: BaseException | None) -> None:
         """End a request, and free its slot."""
-        if request.reads is not None:
+        if request.running is not None:
             try:
-                request.reads.close()
+                request.running.close()
             except BaseException as failure:
                 error = error or failure
         request.owner.is_over = True

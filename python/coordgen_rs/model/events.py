@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import NamedTuple
 from weakref import ref
 
-from coordgen_rs.model.answer import Read
+from coordgen_rs.model.answer import Detokenized
 
 MOST_AHEAD = 256
 """Events that wait to be read, where nobody else waits for the request's slot."""
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     num_read: int
 
 
-Event = Read | Progress
+Event = Detokenized | Progress
 
 
 class Events:

@@ -18,7 +18,7 @@ from coordgen_rs.drafting.namespaces import Drafters, DraftState
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
-from coordgen_rs.model.answer import Read
+from coordgen_rs.model.answer import Detokenized
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.options import RequestOptions
 from coordgen_rs.runtime.session import Session
@@ -39,22 +39,22 @@ class ModelRequest:
     has said is stored while others take steps.
 
     Attributes:
-        asked: What it asks for.
+        options: What it asks for.
         namespace: Whose request it is.
         drafters: None decodes plainly.
-        read: What is told of its steps.
+        detokenize: What makes text of its steps.
         prefixes: What is kept of earlier requests; None for nothing, and until it has read.
         drafts: What drafts for its namespace; None until it has read.
         owner: Whose is what it uses until it is over. What others hold of a request is this alone:
             the request refers to its events, and so to who reads them.
-        reads: What is made of its steps; None until it has a slot.
+        running: What is made of its steps; None until it has a slot.
         storing: The storing of the finished request; None where there is none.
         events: Where the reads go.
         on_read: Called behind each chunk of the prompt with how many tokens were computed.
         on_stored: Called, by the thread that writes, when the request is stored.
     """
 
-    asked: RequestOptions
+    options: RequestOptions
     prompt_ids: NDArray[np.uint32]
     namespace: str
     drafters: Drafters | None
@@ -63,11 +63,11 @@ class ModelRequest:
     prediction: NDArray[np.uint32] | None
     reuse_prefix: bool
     stats: Stats
-    read: Callable[[Generator[Step]], Generator[Read]]
+    detokenize: Callable[[Generator[Step]], Generator[Detokenized]]
     prefixes: PrefixPool | None = None
     drafts: DraftState | None = None
     owner: Owner = field(default_factory=Owner)
-    reads: Generator[Read] | None = None
+    running: Generator[Detokenized] | None = None
     storing: Task[None] | None = None
     events: Events = field(init=False)
     on_read: Callable[[int], object] = field(init=False)
@@ -82,10 +82,10 @@ class ModelRequest:
             held: Same as in `PrefixPool.looked_up`.
 
         Raises:
-            HistoryError, HistoryMismatchError, LookupTableError: Same as in `Drafters.used`.
+            HistoryError, HistoryMismatchError, LookupTableError: Same as in `Drafters.acquire`.
         """
         if self.drafters is not None:
-            self.drafts = self.drafters.used(self.namespace, self.owner)
+            self.drafts = self.drafters.acquire(self.namespace, self.owner)
             if self.drafts.history is not None:
                 self.drafts.history.refresh()
         if prefixes is not None and self.reuse_prefix:
@@ -120,13 +120,13 @@ class ModelRequest:
                 yield from self._loop(session)(
                     session,
                     self.prompt_ids,
-                    max_new_tokens=self.asked["max_new_tokens"],
+                    max_new_tokens=self.options["max_new_tokens"],
                     sampling=self.sampling,
-                    ignore_eos=self.asked["ignore_eos"],
+                    ignore_eos=self.options["ignore_eos"],
                     reuse_prefix=self.reuse_prefix,
                     prefixes=self.prefixes,
                     grammar=grammar,
-                    logprobs=self.asked["logprobs"],
+                    logprobs=self.options["logprobs"],
                     on_read=has_read,
                     stats=self.stats,
                 )
@@ -144,7 +144,7 @@ class ModelRequest:
             drafter=self.drafters.drafter_of(self.drafts, session),
             history=None if self.drafts.history is None else self,  # type: ignore[arg-type]
             prediction=self.prediction,
-            trees=self.asked["trees"],
+            trees=self.options["trees"],
         )
 
     def refresh(self) -> None:

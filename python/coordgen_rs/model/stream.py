@@ -17,7 +17,7 @@ from typing import Self
 from coordgen_rs.errors import CallOrderError, CoordgenError
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.model.answer import Answer, Read, StepDelta, TextDelta, spans
+from coordgen_rs.model.answer import Answer, Detokenized, StepDelta, TextDelta, spans
 from coordgen_rs.model.events import LONGEST_SLEEP_S, Events, Progress
 
 
@@ -51,7 +51,7 @@ class Stream(NotCopied, Iterator[TextDelta]):
         self._reading, self._opened = RLock(), OpenedHere()
         self._stats, self._on_read, self._model = stats, on_read, model
         self._tells_logprobs, self._is_whole = tells_logprobs, False
-        self._reads: list[Read] = []
+        self._steps: list[Detokenized] = []
         # How many of them were given, and how many pieces of the one behind. Ctrl-C comes between
         # no two of them, so a reader who goes on after it misses nothing in `answer`, and gets no
         # item twice.
@@ -62,9 +62,9 @@ class Stream(NotCopied, Iterator[TextDelta]):
     @property
     def answer(self) -> Answer:
         """The answer as far as it has been given."""
-        num_reads, num_pieces = self._given
-        begun = [it.split(num_pieces)[0] for it in self._reads[num_reads : num_reads + 1]]
-        deltas = [*(it.delta for it in self._reads[:num_reads]), *begun]
+        num_steps, num_pieces = self._given
+        begun = [it.split(num_pieces)[0] for it in self._steps[num_steps : num_steps + 1]]
+        deltas = [*(it.delta for it in self._steps[:num_steps]), *begun]
         pieces = [piece for delta in deltas for piece in delta.pieces]
         logprobs = tuple(one for delta in deltas for one in delta.logprobs)
         return Answer(
@@ -106,8 +106,8 @@ class Stream(NotCopied, Iterator[TextDelta]):
 
     def _left(self) -> Iterator[StepDelta]:
         """What is here, and was not given."""
-        num_reads, num_pieces = self._given
-        for it in self._reads[num_reads:]:
+        num_steps, num_pieces = self._given
+        for it in self._steps[num_steps:]:
             yield it.split(num_pieces)[1]
             num_pieces = 0
 
@@ -121,15 +121,15 @@ class Stream(NotCopied, Iterator[TextDelta]):
         with self._reading:
             self.events.ask()
             while True:
-                num_reads, num_pieces = self._given
-                if num_reads == len(self._reads) or self.events.is_cancelled:
+                num_steps, num_pieces = self._given
+                if num_steps == len(self._steps) or self.events.is_cancelled:
                     try:
                         self._take()
                     except StopIteration:
                         return None
                     continue
-                _, delta = self._reads[num_reads].split(num_pieces)
-                self._given = num_reads + 1, 0
+                _, delta = self._steps[num_steps].split(num_pieces)
+                self._given = num_steps + 1, 0
                 if delta.pieces or delta.token_ids:
                     return delta
 
@@ -138,14 +138,14 @@ class Stream(NotCopied, Iterator[TextDelta]):
         with self._reading:
             self.events.ask()
             while True:
-                num_reads, num_pieces = self._given
-                if num_reads == len(self._reads) or self.events.is_cancelled:
+                num_steps, num_pieces = self._given
+                if num_steps == len(self._steps) or self.events.is_cancelled:
                     self._take()
-                elif num_pieces < len(pieces := self._reads[num_reads].delta.pieces):
-                    self._given = num_reads, num_pieces + 1
+                elif num_pieces < len(pieces := self._steps[num_steps].delta.pieces):
+                    self._given = num_steps, num_pieces + 1
                     return pieces[num_pieces]
                 else:
-                    self._given = num_reads + 1, 0
+                    self._given = num_steps + 1, 0
 
     def _take(self) -> None:
         """Take what the next step adds.
@@ -162,8 +162,8 @@ class Stream(NotCopied, Iterator[TextDelta]):
             self.events.drop()
             self._tell_read(event.num_read)
             return
-        if not self._reads or event is not self._reads[-1]:  # as after an interrupted call
-            self._reads.append(event)
+        if not self._steps or event is not self._steps[-1]:  # as after an interrupted call
+            self._steps.append(event)
         self.events.drop()
 
     def _tell_read(self, num_read: int) -> None:
@@ -189,7 +189,7 @@ class Stream(NotCopied, Iterator[TextDelta]):
         self.close()
 
 
-def whole(stream: Stream) -> Answer:
+def collect(stream: Stream) -> Answer:
     """The answer of a stream, which is read to its end and closed; raises what the stream does."""
     stream.events.is_whole = True
     with stream:
@@ -331,7 +331,7 @@ def wake(stream: Stream, news: asyncio.Event) -> None:
     stream.events.is_awaited, stream.events.wake = True, tell
 
 
-async def awaited(stream: AsyncStream) -> Answer:
+async def acollect(stream: AsyncStream) -> Answer:
     """The answer of a stream, which is read to its end; raises what the stream does."""
     stream.wants_whole()
     async with stream:

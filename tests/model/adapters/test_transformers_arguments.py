@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 from coordgen_rs.adapters.transformers import Drafted
-from coordgen_rs.adapters.transformers.asked import ARGUMENTS, DONE, IDLE
+from coordgen_rs.adapters.transformers.arguments import ARGUMENTS, DONE, IDLE
 from coordgen_rs.errors import OptionError
 from tiny_transformers import (
     CACHE,
