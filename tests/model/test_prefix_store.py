@@ -39,8 +39,7 @@ def answered(bundle, path, texts=TEXTS, **options):
         return answers, model.prefix_store.counts
 
 
-@pytest.mark.parametrize("parallel", [1, 3])
-@pytest.mark.parametrize("kv_cache", ["f32", "f16", "q8"])
+@pytest.mark.parametrize(("parallel", "kv_cache"), [(1, "f32"), (3, "f16"), (3, "q8")])
 def test_after_a_restart_prompts_are_read_from_disk(bundle, tmp_path, parallel, kv_cache):
     options = {"parallel": parallel, "kv_cache": kv_cache}
     first, counts = answered(bundle, tmp_path, **options)

@@ -23,7 +23,7 @@ def turns(session, index):
     return first, more
 
 
-@pytest.mark.parametrize("weights", ["fp32", "int8", "int4"])
+@pytest.mark.parametrize("weights", ["fp32", "int4"])
 @pytest.mark.parametrize("sampling", [None, Sampling(0.8, repetition_penalty=1.2, seed=3)])
 def test_every_turn_gives_the_tokens_of_a_computation_from_nothing(session_of, weights, sampling):
     session = session_of("embedded", weights)

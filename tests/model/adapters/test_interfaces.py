@@ -160,42 +160,44 @@ class TestVllm:
         assert self.call(proposer, [([5, 40, 41], [42])])[0][:4] == [43, 44, 45, 46]
 
     @pytest.fixture
-    def begun(self, monkeypatch) -> list[int]:
-        """Lengths of the prompts that drafters began with."""
-        lens = []
+    def watched(self, monkeypatch) -> SimpleNamespace:
+        """Lengths of the prompts that drafters began with, and drafters whose text was read."""
+        watched = SimpleNamespace(begun=[], texts_read=[])
 
-        class Counting:
+        class Watched:
             def __init__(self, *arguments, **options):
                 self._core = HostDrafter(*arguments, **options)
 
             def begin(self, prompt):
-                lens.append(len(prompt))
+                watched.begun.append(len(prompt))
                 self._core.begin(prompt)
 
             def __getattr__(self, name):
+                if name == "token_ids":
+                    watched.texts_read.append(self)
                 return getattr(self._core, name)
 
-        monkeypatch.setattr("coordgen_rs.adapters.vllm.HostDrafter", Counting)
-        return lens
+        monkeypatch.setattr("coordgen_rs.adapters.vllm.HostDrafter", Watched)
+        return watched
 
-    def test_a_prompt_that_is_read_in_parts_ends_no_paused_request(self, begun):
+    def test_a_prompt_that_is_read_in_parts_ends_no_paused_request(self, watched):
         proposer = self.proposer()
         paused, new = [40, 41, 42], [5, 6, 7, 8]
         self.call(proposer, [(paused, [43])])
         assert self.call(proposer, [(new, [])]) == [[]]
         self.call(proposer, [(new, []), ([*paused, 43], [44])])
-        assert begun == [3]
+        assert watched.begun == [3]
         self.call(proposer, [(new, [9]), ([*paused, 43, 44], [45])])
-        assert begun == [3, 4]
+        assert watched.begun == [3, 4]
 
-    def test_a_prompt_that_continues_a_running_text_begins_a_drafter_of_its_own(self, begun):
+    def test_a_prompt_that_continues_a_running_text_begins_a_drafter_of_its_own(self, watched):
         proposer = self.proposer()
         running = [40, 41, 42]
         self.call(proposer, [(running, [43])])
         self.call(proposer, [([*running, 43, 50, 51], [52]), ([*running, 43], [44])])
-        assert begun == [3, 6]
+        assert watched.begun == [3, 6]
 
-    def test_a_paused_request_goes_on_and_has_not_ended(self, begun):
+    def test_a_paused_request_goes_on_and_has_not_ended(self, watched):
         proposer = self.proposer()
         secret, other = [40, 41, 42, 43, 44, 45, 46], [5, 6]
         self.call(proposer, [(secret, [47]), (other, [40])])
@@ -205,7 +207,7 @@ class TestVllm:
         rows = [([*other, 40, 41], [42]), (secret, [])]  # it is read again, in parts
         assert self.call(proposer, rows)[1] == []
         self.call(proposer, [([*other, 40, 41, 42], [43]), (secret, [48])])
-        assert begun == [7, 2]
+        assert watched.begun == [7, 2]
         begins = [
             ([*other, 40, 41, 42, 43], [9]),
             ([1, 2, 45], [46]),
@@ -224,25 +226,13 @@ class TestVllm:
         assert chain
         assert taken(text + said, chain)[:1] == [says(text + said)]
 
-    def test_the_work_for_a_row_does_not_grow_with_the_batch(self, monkeypatch):
-        texts_read = []
-
-        class Counting:
-            def __init__(self, *arguments, **options):
-                self._core = HostDrafter(*arguments, **options)
-
-            def __getattr__(self, name):
-                if name == "token_ids":
-                    texts_read.append(self)
-                return getattr(self._core, name)
-
-        monkeypatch.setattr("coordgen_rs.adapters.vllm.HostDrafter", Counting)
+    def test_the_work_for_a_row_does_not_grow_with_the_batch(self, watched):
         proposer = self.proposer()
         rows = [([start, *plain([1], 12)], [3]) for start in range(30, 60)]
         self.call(proposer, rows)
         self.call(proposer, [([*text, *said], [4]) for text, said in rows[::-1]])
-        assert len(set(map(id, texts_read))) == len(rows)  # they were taken up again
-        assert len(texts_read) <= 3 * 2 * len(rows)
+        assert len(set(map(id, watched.texts_read))) == len(rows)  # they were taken up again
+        assert len(watched.texts_read) <= 3 * 2 * len(rows)
 
 
 class TestSglang:
