@@ -109,28 +109,34 @@ def test_dropped_and_closed_streams_leave_their_places(model, answers):
     assert all(slot.is_free for slot in model._engine._slots._all)
 
 
+def _check_beside(model, bundle, prompts, asked):
+    """That requests say beside each other what each says alone; gives their texts."""
+    with Model.open(bundle) as alone:
+        each = [*zip(prompts, asked, strict=False)]
+        expected = [_said(alone.generate(prompt, **options)) for prompt, options in each]
+    for _ in range(2):  # the second time with what the first has left
+        with ThreadPoolExecutor(len(each)) as pool:
+            waiting = [pool.submit(model.generate, prompt, **options) for prompt, options in each]
+            assert [_said(it.result()) for it in waiting] == expected
+    return {text for text, *_ in expected}
+
+
 def test_sampled_and_plain_requests_beside_each_other(model, bundle):
-    asked = [
+    kinds = [
         {"temperature": 0.9, "top_p": 0.9, "seed": 4},
         {"drafts": False},
         {"repetition_penalty": 1.2, "stop": "."},
         {"temperature": 1.2, "seed": 9, "min_p": 0.05},
-    ] * 3
-    with Model.open(bundle) as alone:
-        expected = [
-            _said(
-                alone.generate(PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options)
-            )
-            for number, options in enumerate(asked)
-        ]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        waiting = [
-            pool.submit(
-                model.generate, PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options
-            )
-            for number, options in enumerate(asked)
-        ]
-        assert [_said(it.result()) for it in waiting] == expected
+    ]
+    asked = [{"max_new_tokens": 40, "ignore_eos": True} | kind for kind in kinds * 2]
+    _check_beside(model, bundle, PROMPTS[:5] + PROMPTS[:3], asked)
+
+
+def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
+    asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
+    assert len(_check_beside(model, bundle, PROMPTS[:1] * 6, asked)) > 1
 
 
 def test_equal_prompts_are_read_once(model, shared):
@@ -313,19 +319,6 @@ def test_a_model_that_cannot_says_why(bundle, bundle_of):
     for wrong in (0, -1, "4", True, 65, 10**30):
         with pytest.raises(OptionError, match="parallel"):
             Model.open(bundle, parallel=wrong)
-
-
-def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
-    pytest.importorskip("llguidance", reason="grammars need llguidance")
-    options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
-    asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
-    with Model.open(bundle) as alone:
-        expected = [_said(alone.generate(PROMPTS[0], **one)) for one in asked]
-    for _ in range(2):  # the second time with matchers that have followed answers
-        with ThreadPoolExecutor(6) as pool:
-            waiting = [pool.submit(model.generate, PROMPTS[0], **one) for one in asked]
-            assert [_said(it.result()) for it in waiting] == expected
-    assert len({text for text, *_ in expected}) > 1
 
 
 def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):

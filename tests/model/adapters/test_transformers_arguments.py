@@ -154,24 +154,6 @@ class TestArguments:
                     **prompt,
                 )
 
-    def test_types_of_tokens_are_refused_by_name(self):
-        with pytest.raises(OptionError, match="`token_type_ids`"):
-            gpt2().generate(
-                PROMPT,
-                token_type_ids=torch.zeros_like(PROMPT),
-                custom_generate=Drafted(costs=None),
-                max_new_tokens=4,
-            )
-
-    def test_a_second_model_is_refused_by_name(self, llama):
-        with pytest.raises(OptionError, match="`assistant_model`"):
-            llama.generate(
-                PROMPT,
-                assistant_model=model_of("Llama", num_hidden_layers=1),
-                custom_generate=Drafted(costs=None),
-                max_new_tokens=4,
-            )
-
     def test_the_usual_is_taken_through_generate(self, llama):
         asked = {
             "attention_mask": torch.ones_like(PROMPT),
