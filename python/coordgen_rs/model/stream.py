@@ -85,12 +85,12 @@ class Stream(NotCopied, Iterator[TextDelta]):
     @property
     def is_ready(self) -> bool:
         """Whether the next piece is here, or none will come: `next` waits for nothing."""
-        return self._is_here(lambda: any(delta.pieces for delta in self._left()))
+        return self._is_here(self._has_pieces)
 
     @property
     def is_step_ready(self) -> bool:
         """Whether the next step is here, or none will come: `step` waits for nothing."""
-        return self._is_here(lambda: any(it.pieces or it.token_ids for it in self._left()))
+        return self._is_here(self._has_step)
 
     def _is_here(self, has: Callable[[], bool]) -> bool:
         """Whether there is something now, or will be no more."""
@@ -104,12 +104,21 @@ class Stream(NotCopied, Iterator[TextDelta]):
                     return True
             return has()
 
-    def _left(self) -> Iterator[StepDelta]:
-        """What is here, and was not given."""
+    def _has_pieces(self) -> bool:
+        """Whether there are pieces that were not given."""
         num_steps, num_pieces = self._given
-        for it in self._steps[num_steps:]:
-            yield it.split(num_pieces)[1]
-            num_pieces = 0
+        left = self._steps[num_steps:]
+        return bool(left) and (
+            num_pieces < len(left[0].delta.pieces) or any(it.delta.pieces for it in left[1:])
+        )
+
+    def _has_step(self) -> bool:
+        """Whether there are pieces or tokens that were not given."""
+        num_steps, num_pieces = self._given
+        left = self._steps[num_steps:]
+        return bool(left) and (
+            len(left) > 1 or bool(left[0].split(num_pieces)[1].token_ids) or self._has_pieces()
+        )
 
     def step(self) -> StepDelta | None:
         """What the next step adds; None at the end.
