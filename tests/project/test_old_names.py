@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,12 @@ ROOT = Path(__file__).parents[2]
 PAGE, EMBEDDED = ROOT / "docs/renamed.md", ROOT / "models/embedded"
 RENAMED = coordgen_rs._RENAMED
 
+ADAPTERS_OF_0_2 = """
+    host.Follower host.Host host.HostStep host.generate host.make_drafter host.measured_costs
+    llama_cpp.LlamaHost llama_cpp.open_host llama_cpp_python.DraftModel mlx_lm.MlxHost
+    onnxruntime_genai.GenaiHost sglang.Corpus transformers.Drafted transformers.TransformersHost
+    vllm.Proposer
+"""
 ADAPTER = """
 from coordgen_rs import HostDrafter
 from coordgen_rs.adapters.host import generate, make_drafter, measured_costs
@@ -91,6 +98,15 @@ assert drafted == [t for step in plain(session, prompt, max_new_tokens=8) for t 
 def test_every_public_name_of_0_2_is_there():
     for name in NAMES_OF_0_2.split():
         assert getattr(coordgen_rs, name) is getattr(coordgen_rs, RENAMED.get(name, name))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_adapter_of_0_2_is_there():
+    for name in ADAPTERS_OF_0_2.split():
+        module, _, name = name.partition(".")
+        assert hasattr(import_module(f"coordgen_rs.adapters.{module}"), name)
+    with pytest.warns(DeprecationWarning, match=r"is now .*\.CoordgenDraftModel$"):
+        _ = import_module("coordgen_rs.adapters.llama_cpp_python").DraftModel
 
 
 def test_an_old_name_names_the_new_one_where_it_is_used():
