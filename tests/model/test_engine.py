@@ -137,7 +137,7 @@ def scripted():
 
 @pytest.fixture(scope="module")
 def model(bundle_of):
-    with Model.open(bundle_of("embedded", "fp32"), threads=1) as model:
+    with Model.open(bundle_of("embedded", "fp32")) as model:
         yield model
 
 
