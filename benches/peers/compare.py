@@ -24,7 +24,7 @@ import genai
 import ours
 from coordgen_rs import open_session
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.drafting.common_phrases import phrase_table_of
+from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.lab.replay.run import replay
 from coordgen_rs.lab.replay.templates import TokenizedRecord
@@ -102,7 +102,7 @@ def _replayed(session, prompts, held, budget, versions):
         TokenizedRecord(task, prompt, np.array(answer.tokens, np.uint32))
         for prompt, (task, answer) in zip(flat, held.recorded(), strict=True)
     ]
-    phrases = phrase_table_of(session.bundle)
+    phrases = phrase_table_at(session.bundle.file(session.bundle.manifest.tokenizer))
     ours = replay(records, budget=budget, vocab_size=session.vocab_size, phrases=phrases)
     results = {"auto": ours}
     for peer in RULES:

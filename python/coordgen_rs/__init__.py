@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     )
     from coordgen_rs.bundle.directory import Bundle
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-    from coordgen_rs.drafting.drafter import Drafting, make_drafter
+    from coordgen_rs.drafting.drafter import make_drafter
+    from coordgen_rs.drafting.proposer import DraftProposer
     from coordgen_rs.errors import CoordgenError
-    from coordgen_rs.generation.logprobs import Alternative, TokenLogprob
+    from coordgen_rs.generation.logprobs import TokenLogprob, TopLogprob
     from coordgen_rs.generation.loop import generate, plain
     from coordgen_rs.generation.stats import Stats
     from coordgen_rs.generation.step import Step
@@ -64,11 +65,11 @@ if TYPE_CHECKING:
     from coordgen_rs.loading.profile import Profile
     from coordgen_rs.loading.session import open_session
     from coordgen_rs.model import Model
-    from coordgen_rs.model.answer import Answer, Gain, Piece, Span
+    from coordgen_rs.model.answer import Answer, Span, StepDelta, TextDelta
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import ChatOptions, RequestOptions
     from coordgen_rs.model.stream import AsyncStream, Stream
-    from coordgen_rs.runtime.batch.sharing import RunCounts
+    from coordgen_rs.runtime.batch.sharing import BatchStats
     from coordgen_rs.runtime.cpu.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.runtime.session import Session
@@ -84,9 +85,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Accepted",
     "AddResult",
-    "Alternative",
     "Answer",
     "AsyncStream",
+    "BatchStats",
     "Bundle",
     "ChatOptions",
     "CoordgenError",
@@ -96,12 +97,11 @@ __all__ = [
     "Document",
     "DraftMethod",
     "DraftModel",
+    "DraftProposer",
     "DraftSource",
     "Drafter",
-    "Drafting",
     "DynamicTree",
     "EnergyMeter",
-    "Gain",
     "Gbnf",
     "History",
     "HostDrafter",
@@ -113,13 +113,11 @@ __all__ = [
     "ModelDrafter",
     "OpenOptions",
     "OrtSession",
-    "Piece",
     "PrefixPool",
     "Profile",
     "PromptLookup",
     "Regex",
     "RequestOptions",
-    "RunCounts",
     "Sampling",
     "SeenTokens",
     "Session",
@@ -128,11 +126,14 @@ __all__ = [
     "Span",
     "Stats",
     "Step",
+    "StepDelta",
     "StepInputs",
     "Stream",
     "SuffixAutomaton",
+    "TextDelta",
     "TokenLogprob",
     "Tokenizer",
+    "TopLogprob",
     "Vocabulary",
     "draft_methods",
     "draft_sources",
@@ -147,9 +148,9 @@ __all__ = [
 _MODULES = {
     "Accepted": "_core",
     "AddResult": "store.history.texts",
-    "Alternative": "generation.logprobs",
     "Answer": "model.answer",
     "AsyncStream": "model.stream",
+    "BatchStats": "runtime.batch.sharing",
     "Bundle": "bundle.directory",
     "ChatOptions": "model.options",
     "CoordgenError": "errors",
@@ -159,12 +160,11 @@ _MODULES = {
     "Document": "store.history.documents",
     "DraftMethod": "_core",
     "DraftModel": "drafting.draft_model",
+    "DraftProposer": "drafting.proposer",
     "DraftSource": "_core",
     "Drafter": "_core",
-    "Drafting": "drafting.drafter",
     "DynamicTree": "_core",
     "EnergyMeter": "lab.energy.meter",
-    "Gain": "model.answer",
     "Gbnf": "grammar.kinds",
     "History": "store.history.requests",
     "HostDrafter": "_core",
@@ -176,13 +176,11 @@ _MODULES = {
     "ModelDrafter": "drafting.draft_model",
     "OpenOptions": "loading.options",
     "OrtSession": "runtime.ort_session",
-    "Piece": "model.answer",
     "PrefixPool": "store.prefixes.pool",
     "Profile": "loading.profile",
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
-    "RunCounts": "runtime.batch.sharing",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "runtime.session",
@@ -191,11 +189,14 @@ _MODULES = {
     "Span": "model.answer",
     "Stats": "generation.stats",
     "Step": "generation.step",
+    "StepDelta": "model.answer",
     "StepInputs": "_core",
     "Stream": "model.stream",
     "SuffixAutomaton": "_core",
+    "TextDelta": "model.answer",
     "TokenLogprob": "generation.logprobs",
     "Tokenizer": "text.tokenizer",
+    "TopLogprob": "generation.logprobs",
     "Vocabulary": "grammar.vocabulary",
     "draft_methods": "_core",
     "draft_sources": "_core",
@@ -210,6 +211,11 @@ _MODULES = {
 
 _RENAMED = {
     "Added": "AddResult",
+    "Alternative": "TopLogprob",
+    "Drafting": "DraftProposer",
+    "Gain": "StepDelta",
+    "Piece": "TextDelta",
+    "RunCounts": "BatchStats",
 }
 """What names of earlier versions are called now; they go with the version after 0.3."""
 

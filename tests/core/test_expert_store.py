@@ -1,7 +1,5 @@
 """Experts in mapped files: held within a budget, and named where they cannot be read."""
 
-import re
-import signal
 import subprocess
 import sys
 import textwrap
@@ -26,36 +24,6 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "block_0.experts"
     np.repeat(np.arange(LAYERS * EXPERTS, dtype=np.uint8), STRIDE).tofile(path)
     return path
-
-
-def resident_bytes(file: Path) -> int:
-    """What the process holds of the file's mapping."""
-    found, is_file = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-            is_file = line.endswith(str(file))
-        elif is_file and line.startswith("Rss:"):
-            found += 1024 * int(line.split()[1])
-    return found
-
-
-def test_what_is_resident_stays_within_the_budget(file: Path) -> None:
-    store = ExpertStore([file], REGIONS, budget=BUDGET)
-    random, most = np.random.default_rng(0), 0
-    for step in range(60):
-        for layer in range(LAYERS):
-            size = EXPERTS if step % 40 == 0 else 4
-            store.bring(layer, random.permutation(EXPERTS)[:size].tolist(), size)
-            most = max(most, resident_bytes(file))
-    report = store.report()
-    assert 0.5 * BUDGET < most <= 1.03 * BUDGET
-    assert report["held_bytes"] <= BUDGET
-    assert report["asked"] == LAYERS * (58 * 4 + 2 * EXPERTS)
-    assert 0 < report["misses"] < report["asked"]
-    assert report["read_bytes"] > BUDGET
-    for layer in range(LAYERS):
-        found = store.array(layer).reshape(EXPERTS, STRIDE)[:, ::4096]
-        assert (found == layer * EXPERTS + np.arange(EXPERTS)[:, np.newaxis]).all()
 
 
 def test_an_array_is_the_files_memory_and_outlives_its_store(file: Path) -> None:
@@ -133,28 +101,6 @@ def test_the_command_names_a_file_that_is_cut_short_under_its_hands(file: Path) 
     assert done.stderr == (
         f"coordgen: error: {file} was cut short while it was in use, or its disk failed\n"
     )
-
-
-def test_a_process_that_is_killed_while_it_reads_leaves_the_file_as_it_was(file: Path) -> None:
-    before = file.read_bytes()
-    done = run(
-        f"""
-        import os, signal, sys, threading
-        from coordgen_rs._core import ExpertStore
-        store = ExpertStore([sys.argv[1]], {REGIONS}, budget={BUDGET})
-        def read():
-            while True:
-                for layer in range({LAYERS}):
-                    store.bring(layer, list(range({EXPERTS})), 4)
-        threading.Thread(target=read, daemon=True).start()
-        while store.report()["misses"] < 100:
-            pass
-        os.kill(os.getpid(), signal.SIGKILL)
-        """,
-        file,
-    )
-    assert done.returncode == -signal.SIGKILL
-    assert file.read_bytes() == before
 
 
 def test_a_fork_reads_without_the_threads_that_it_does_not_have(file: Path) -> None:

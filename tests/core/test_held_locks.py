@@ -3,9 +3,9 @@
 Where a method did, the test would stand still for ever: so would the process.
 """
 
-import sys
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -19,6 +19,7 @@ from core_subjects import (
     OfSharedHistory,
     OfSwitcher,
     Store,
+    counting,
     logits,
     step_inputs,
     text,
@@ -66,51 +67,38 @@ ATTRIBUTES = sorted(
 @pytest.fixture
 def waits_while_held():
     """Whether a call waits for what is held; meanwhile other threads count on."""
-    ended, counted = threading.Event(), [0]
+    with counting() as counted:
+        yield partial(_waits, counted)
 
-    def count():
-        while not ended.is_set():
-            counted[0] += 1
-            time.sleep(0)  # the only place where this thread lets go of the interpreter
 
-    def waits(holder, call):
-        entered, is_over = threading.Event(), threading.Event()
-        failed = []
+def _waits(counted, holder, call):
+    entered, is_over, failed = threading.Event(), threading.Event(), []
 
-        def run():
-            entered.set()
-            try:
-                call()
-            except CoordgenError:
-                pass
-            except Exception as error:
-                failed.append(error)
-            finally:
-                is_over.set()
+    def run():
+        entered.set()
+        try:
+            call()
+        except CoordgenError:
+            pass
+        except Exception as error:
+            failed.append(error)
+        finally:
+            is_over.set()
 
-        def waits_now():
-            thread.start()
-            entered.wait()
-            before = counted[0]
-            while counted[0] < before + 3 and not is_over.is_set():
-                time.sleep(0)
-            return not is_over.is_set()
+    def waits_now():
+        thread.start()
+        entered.wait()
+        before = counted[0]
+        while counted[0] < before + 3 and not is_over.is_set():
+            time.sleep(0)
+        return not is_over.is_set()
 
-        thread = threading.Thread(target=run)
-        waited = _core._while_held(holder, waits_now)
-        thread.join()
-        if failed:
-            raise failed[0]  # a call that this table has wrong waits for nothing
-        return waited
-
-    interval = sys.getswitchinterval()
-    counting = threading.Thread(target=count)
-    sys.setswitchinterval(3600)  # no thread has to give the interpreter up
-    counting.start()
-    yield waits
-    sys.setswitchinterval(interval)
-    ended.set()
-    counting.join()
+    thread = threading.Thread(target=run)
+    waited = _core._while_held(holder, waits_now)
+    thread.join()
+    if failed:
+        raise failed[0]  # a call that this table has wrong waits for nothing
+    return waited
 
 
 @pytest.mark.parametrize(("of", "name"), ATTRIBUTES)

@@ -1,9 +1,5 @@
 """Long calls let go of the interpreter: other threads go on meanwhile."""
 
-import sys
-import threading
-import time
-
 import numpy as np
 import pytest
 
@@ -20,6 +16,7 @@ from coordgen_rs._core import (
     plan,
     top_k,
 )
+from core_subjects import counting
 
 KEY = bytes(32)
 ROWS, VOCAB_SIZE = 16, 100_000
@@ -31,37 +28,16 @@ def logits():
 
 
 @pytest.fixture
-def goes_on():
-    """Whether another thread, which counts, ran during a call.
-
-    No thread has to give the interpreter up: another one runs only where a call lets go of it.
-    """
-    ended, counted = threading.Event(), [0]
-
-    def count():
-        while not ended.is_set():
-            counted[0] += 1
-            time.sleep(0)  # the only place where this thread lets go
-
-    def goes_on(call):
-        before = counted[0]
-        call()
-        return counted[0] > before
-
-    interval = sys.getswitchinterval()
-    thread = threading.Thread(target=count)
-    sys.setswitchinterval(3600)
-    thread.start()
-    yield goes_on
-    sys.setswitchinterval(interval)
-    ended.set()
-    thread.join()
-
-
-@pytest.fixture
-def others_go_on_during(goes_on):
+def others_go_on_during():
     """Whether another thread ran during one of some calls."""
-    return lambda call: any(goes_on(call) for _ in range(200))
+    with counting() as counted:
+
+        def goes_on(call):
+            before = counted[0]
+            call()
+            return counted[0] > before
+
+        yield lambda call: any(goes_on(call) for _ in range(200))
 
 
 def test_what_is_short_keeps_the_interpreter(others_go_on_during):

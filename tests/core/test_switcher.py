@@ -1,4 +1,4 @@
-"""The switcher through the binding: stores in Python, signals, exceptions, and real sessions."""
+"""The switcher through the binding: stores in Python, signals and exceptions."""
 
 import gc
 import signal
@@ -7,16 +7,12 @@ import sys
 import threading
 import weakref
 
-import numpy as np
 import pytest
 
 from coordgen_rs._core import BlockCost, Switcher
-from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import BlockLoadError, CallOrderError, MemoryBudgetError, OptionError
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.errors import BlockLoadError, CallOrderError, OptionError
 from coordgen_rs.runtime.forward import one_pass as passing
 from coordgen_rs.runtime.forward import reading, running
-from coordgen_rs.runtime.onnx_runtime import set_threads
 
 PREFILL_ROWS, DECODE_ROWS = 8, 4
 COST = BlockCost(
@@ -97,36 +93,6 @@ def test_a_prompt_is_read_by_its_plan_and_reported_on():
     assert store.held == {(0, "prefill"), (1, "prefill")}
 
 
-def test_costs_are_learned_from_what_a_prompt_took():
-    switcher = on_g1(TellingStore(), 1, strategy="sync")
-    unfit = COST.with_load_delay(10**9)
-    slow = Switcher(TellingStore(), [unfit], PREFILL_ROWS, DECODE_ROWS, strategy="sync")
-    for each in (switcher, slow):
-        each.only("prefill")
-        each.begin(PREFILL_ROWS)
-        one_pass(each, 1)
-        each.finish()
-    assert switcher.costs[0].decode_bytes == COST.decode_bytes
-    assert slow.costs[0].decode_load_us < 0.6 * unfit.decode_load_us
-
-
-def test_what_does_not_fit_is_streamed_by_auto_alone():
-    store = TellingStore()
-    switcher = over(store, 3, memory_budget=3)
-    assert (switcher.memory_budget, switcher.keeps_both) == (3, False)
-    switcher.begin(PREFILL_ROWS)
-    assert one_pass(switcher, 3) == ["decode"] * 3
-    report = switcher.finish()
-    assert (report.strategy, report.planned, report.peak_bytes) == ("streaming", None, 3)
-    assert switcher.is_streaming
-    switcher.settle("sync", 3)
-    with pytest.raises(MemoryBudgetError, match="the least"):
-        switcher.begin(PREFILL_ROWS)
-    switcher.settle()
-    switcher.ensure("decode")
-    assert not switcher.is_streaming
-
-
 def test_what_the_store_raises_is_the_cause_and_the_block_goes_on():
     def no_room(block, graph):
         if (block, graph) == (1, "decode"):
@@ -176,17 +142,6 @@ def test_releases_that_raise_go_to_the_unraisable_hook(monkeypatch):
     switcher.only("decode")
     assert seen == [KeyError]
     assert switcher.resident() == [(False, True)]
-
-
-def test_compute_goes_on_while_a_load_is_stuck():
-    stuck = threading.Event()
-    store = TellingStore(lambda block, graph: graph == "prefill" or stuck.wait())
-    switcher = on_g1(store, 2, strategy="resident")
-    switcher.begin(2 * PREFILL_ROWS)
-    assert [one_pass(switcher, 2) for _ in range(2)] == [["prefill"] * 2] * 2
-    stuck.set()
-    assert switcher.finish().failures == []
-    assert switcher.resident() == [(True, True)] * 2
 
 
 WAITS = {
@@ -336,21 +291,11 @@ def test_dropping_it_while_the_store_wants_the_interpreter_does_not_deadlock():
     assert len(store.held) == 1
 
 
-def test_a_store_that_holds_its_switcher_is_collected():
-    store = TellingStore()
-    store.switcher = on_g1(store, 1)
-    gone = weakref.ref(store)
-    del store
-    gc.collect()
-    assert gone() is None
-
-
-def no_room(block, graph):
-    raise MemoryError("no room")
-
-
 @pytest.mark.parametrize("keeps_report", [False, True])
 def test_a_store_that_holds_its_switcher_is_collected_after_a_failed_load(keeps_report):
+    def no_room(block, graph):
+        raise MemoryError("no room")
+
     store = TellingStore(no_room)
     store.switcher = over(store, 1, strategy="single")
     store.switcher.begin(1)
@@ -427,62 +372,6 @@ def test_wrong_calls_are_named():
     switcher.close()
     with pytest.raises(BlockLoadError, match="cancelled"):
         switcher.begin(1)
-
-
-@pytest.fixture(scope="module")
-def real_blocks(bundle_of):
-    set_threads(None)
-    bundle = Bundle.open(bundle_of("embedded", "fp32"))
-    device = CpuDevice(bundle, share_graphs=False)
-    return device, device.buffers(bundle.manifest.decode_rows)
-
-
-def test_real_sessions_are_switched_again_and_again_between_their_runs(real_blocks):
-    blocks, buffers = real_blocks
-    switcher = over(blocks, blocks.num_blocks)
-    expected = None
-    for _ in range(10):
-        for graph in ("prefill", "decode"):
-            switcher.only(graph)
-        buffers.hidden[0][:] = 1
-        buffers.inputs.fill_chain(np.ones(4, np.uint32), 0)
-        for block in range(blocks.num_blocks):
-            blocks.run(block, switcher.step_graph(block), buffers)
-        hidden = blocks.hidden_out(buffers).copy()
-        expected = hidden if expected is None else expected
-        assert np.array_equal(hidden, expected)
-    assert not any(blocks.is_loaded(block, "prefill") for block in range(blocks.num_blocks))
-    for block in range(blocks.num_blocks):
-        blocks.release(block, "decode")
-
-
-def test_a_session_is_created_without_the_interpreter(real_blocks):
-    blocks, _ = real_blocks
-
-    def is_seen_meanwhile():
-        loading = threading.Event()
-
-        def load(block, graph):
-            loading.set()
-            blocks.load(block, graph)
-
-        switcher = over(TellingStore(load), 1, strategy="single")
-        switcher.begin(1)
-        loading.wait()
-        was_over = blocks.is_loaded(0, "decode")
-        assert switcher.enter(0) == "decode"
-        switcher.leave()
-        assert not switcher.finish().failures
-        blocks.release(0, "decode")
-        return not was_over
-
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(3600)  # a thread keeps the interpreter until it lets go of it itself
-    try:
-        # A session may be there before this thread is woken: then nothing is learned.
-        assert any(is_seen_meanwhile() for _ in range(200))
-    finally:
-        sys.setswitchinterval(interval)
 
 
 def test_a_load_that_dropped_its_own_switcher_ends_before_the_interpreter_does():

@@ -1,9 +1,7 @@
-"""Step inputs through the binding: the mask is the ancestors, whatever was filled before."""
+"""Step inputs through the binding: whose arrays are filled, with what, and what is refused."""
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from coordgen_rs._core import InvalidDraftError, OptionError, ShapeError, StepInputs
 
@@ -16,54 +14,6 @@ def make_inputs(rows=ROWS, attended=ATTENDED):
     return StepInputs(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64), mask)
 
 
-@st.composite
-def trees(draw, max_nodes=ROWS):
-    token_ids = draw(st.lists(st.integers(0, 2), min_size=1, max_size=max_nodes))
-    parents = [draw(st.integers(0, max(node - 1, 0))) for node in range(len(token_ids))]
-    return np.array(token_ids, np.uint32), np.array(parents, np.uint32)
-
-
-def ancestors(parents, node):
-    return {0} if node == 0 else {node} | ancestors(parents, int(parents[node]))
-
-
-def naive_inputs(token_ids, parents, past_len):
-    input_ids, position_ids = np.zeros(ROWS, np.int64), np.zeros(ROWS, np.int64)
-    mask = np.full((ROWS, ATTENDED), MASKED, np.float32)
-    for row in range(ROWS):
-        seen = ancestors(parents, row) if row < len(token_ids) else {row}
-        mask[row, :past_len] = 0
-        mask[row, [past_len + slot for slot in seen]] = 0
-        if row < len(token_ids):
-            input_ids[row] = token_ids[row]
-            position_ids[row] = past_len + len(seen) - 1
-    return input_ids, position_ids, mask[None, None]
-
-
-@given(st.lists(st.tuples(trees(), st.integers(0, ATTENDED - ROWS)), min_size=1, max_size=6))
-def test_refilled_inputs_equal_a_naive_fill(steps):
-    inputs = make_inputs()
-    for (token_ids, parents), past_len in steps:
-        inputs.fill(token_ids, parents, past_len)
-        expected = naive_inputs(token_ids, parents, past_len)
-        np.testing.assert_array_equal(inputs.input_ids, expected[0])
-        np.testing.assert_array_equal(inputs.position_ids, expected[1])
-        np.testing.assert_array_equal(inputs.mask, expected[2])
-        assert inputs.num_nodes == len(token_ids)
-
-
-@given(st.lists(st.integers(0, 2), min_size=1, max_size=ROWS), st.integers(0, ATTENDED - ROWS))
-def test_a_chain_is_the_tree_of_one_path(token_ids, past_len):
-    chain, tree = make_inputs(), make_inputs()
-    token_ids = np.array(token_ids, np.uint32)
-    parents = np.maximum(np.arange(len(token_ids)) - 1, 0).astype(np.uint32)
-    chain.fill_chain(token_ids, past_len)
-    tree.fill(token_ids, parents, past_len)
-    np.testing.assert_array_equal(chain.input_ids, tree.input_ids)
-    np.testing.assert_array_equal(chain.position_ids, tree.position_ids)
-    np.testing.assert_array_equal(chain.mask, tree.mask)
-
-
 def test_the_callers_own_arrays_are_filled():
     input_ids, position_ids = np.zeros(2, np.int64), np.zeros(2, np.int64)
     mask = np.zeros((2, 4), np.float32)
@@ -74,6 +24,9 @@ def test_the_callers_own_arrays_are_filled():
     assert input_ids.tolist() == [7, 8]
     assert position_ids.tolist() == [1, 2]
     assert mask.tolist() == [[0, 0, MASKED, MASKED], [0, 0, 0, MASKED]]
+    inputs.fill(np.array([7, 8], np.uint32), np.zeros(2, np.uint32), 2)
+    assert (input_ids.tolist(), position_ids.tolist(), inputs.num_nodes) == ([7, 8], [2, 3], 2)
+    assert mask.tolist() == [[0, 0, 0, MASKED], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(

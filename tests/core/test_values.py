@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -90,6 +90,22 @@ def found_by_all(text):
 def test_integers_of_any_type_and_order_are_taken(text):
     expected = TEXT if not isinstance(text, range) else list(text)
     assert found_by_all(text) == found_by_all(np.array(expected, np.uint32))
+
+
+def test_sources_answer_about_any_part_of_their_text():
+    automaton, lookup = SuffixAutomaton(), PromptLookup()
+    automaton.extend(TEXT)
+    assert (automaton.contains([2, 3]), automaton.contains([2, 1])) == (True, False)
+    assert (automaton.last_end([1, 2]), automaton.last_end([2, 1])) == (6, None)
+    assert (len(automaton), automaton.match_len, automaton.num_states > 6) == (6, 2, True)
+    lookup.extend(TEXT)
+    assert lookup.propose().tolist() == [3, 4, 1, 2]
+    lookup.clear()
+    assert lookup.propose().size == 0
+    for source in (automaton, lookup):
+        for wrong in (["a"], np.zeros(3), np.zeros((2, 2), np.uint32)):
+            with pytest.raises(ShapeError):
+                source.extend(wrong)
 
 
 def test_tensors_are_taken():
@@ -227,48 +243,37 @@ def test_a_value_is_shown_as_it_is_made():
         assert eval(repr(value), {**globals(), "inf": float("inf")}) == value
 
 
+def _use_in_threads(num_threads, use):
+    with ThreadPoolExecutor(num_threads) as pool:
+        for used in [pool.submit(use) for _ in range(num_threads)]:
+            used.result()
+
+
 def test_threads_may_share_a_drafter_for_an_engine():
-    drafter, failed = HostDrafter(50), []
-    text = np.arange(2_000) % 50
+    drafter, text = HostDrafter(50), np.arange(2_000) % 50
 
     def use():
-        try:
-            for _ in range(100):
-                drafter.begin(text)
-                drafter.observe([3, 4])
-                drafter.propose_chain(4)
-                drafter.propose_tree()
-                drafter.follow(text)
-                assert drafter.prompt_len == len(text)
-                assert drafter.per_source.keys()
-                assert drafter.memory_bytes()
-        except Exception as error:
-            failed.append(error)
+        for _ in range(100):
+            drafter.begin(text)
+            drafter.observe([3, 4])
+            drafter.propose_chain(4)
+            drafter.propose_tree()
+            drafter.follow(text)
+            assert drafter.prompt_len == len(text)
+            assert drafter.per_source.keys()
+            assert drafter.memory_bytes()
 
-    threads = [threading.Thread(target=use) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
+    _use_in_threads(8, use)
 
 
 @pytest.mark.parametrize("source", [SuffixAutomaton(), PromptLookup()], ids=lambda it: type(it))
 def test_threads_may_share_a_source(source):
-    failed, text = [], np.arange(20_000) % 50
+    text = np.arange(20_000) % 50
 
     def use():
-        try:
-            for _ in range(30):
-                source.extend(text)
-                source.memory_bytes()
-                source.clear()
-        except Exception as error:
-            failed.append(error)
+        for _ in range(30):
+            source.extend(text)
+            source.memory_bytes()
+            source.clear()
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed, failed[0]
+    _use_in_threads(4, use)

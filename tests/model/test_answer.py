@@ -10,10 +10,54 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkpoints import CHECKPOINTS
-from coordgen_rs import Piece, Span, Stats, Step, Tokenizer
+from coordgen_rs import Span, Stats, Step, TextDelta, Tokenizer
 from coordgen_rs.errors import OptionError
-from coordgen_rs.model.stream import Stream, whole
-from pulled import Pulled, stream_of_steps
+from coordgen_rs.model.answer import detokenized
+from coordgen_rs.model.stream import Stream, collect
+from coordgen_rs.text.stop import StopStrings
+
+
+class Pulled:
+    """What `Stream` asks of `Events`; dropped, it closes the steps.
+
+    Args:
+        reads: What the steps make certain.
+    """
+
+    is_ready, is_whole = True, False
+
+    def __init__(self, reads):
+        self._reads, self._first, self._error = reads, None, None
+        self.is_cancelled = False
+
+    def belong_to(self, stream):
+        """The stream holds this: with it, the steps are dropped."""
+
+    def ask(self):
+        """Nothing has to begin."""
+
+    def peek(self):
+        if self._error is not None:
+            raise self._error
+        try:
+            self._first = next(self._reads) if self._first is None else self._first
+        except Exception as error:
+            self._error = error
+            raise
+        return self._first
+
+    def drop(self):
+        self._first = None
+
+    def cancel(self, error=None):
+        self.is_cancelled, self._first, self._error = True, None, self._error or error
+        self._reads.close()
+
+
+def stream_of_steps(steps, stats, decode=chr, stop=(), **options):
+    """A stream; the arguments are those of `read`, `options` those of `Stream`."""
+    return Stream(Pulled(detokenized(steps, stats, decode, StopStrings(stop))), stats, **options)
+
 
 TEXTS = ["Ä", "b", "", "cd", "日本"]
 """Token `i` stands for text `i`."""
@@ -69,19 +113,19 @@ def test_spans_cover_the_text_and_pieces_join_to_it(tokens, stop):
 
 
 def test_a_piece_is_text_that_knows_its_source():
-    piece = Piece("ab", "automaton")
+    piece = TextDelta("ab", "automaton")
     assert (piece, piece.text, piece.source, f"{piece:>3}") == ("ab", "ab", "automaton", " ab")
     assert type(piece.text) is str
     assert json.dumps(piece) == '"ab"'
     for again in (copy.copy(piece), copy.deepcopy(piece), pickle.loads(pickle.dumps(piece))):
-        assert (type(again), again, again.source) == (Piece, "ab", "automaton")
+        assert (type(again), again, again.source) == (TextDelta, "ab", "automaton")
 
 
 def test_an_answer_is_shown_by_how_it_begins():
     stream = stream_of([(1, "target")] * 100)
     text = "b" * 57
-    assert repr(whole(stream)) == f"<Answer '{text}...', 100 tokens, finish_reason='length'>"
-    assert repr(whole(stream_of([(1, "target")]))).startswith("<Answer 'b', 1 tokens, ")
+    assert repr(collect(stream)) == f"<Answer '{text}...', 100 tokens, finish_reason='length'>"
+    assert repr(collect(stream_of([(1, "target")]))).startswith("<Answer 'b', 1 tokens, ")
 
 
 def test_a_stream_is_not_copied():
@@ -116,9 +160,9 @@ def test_a_character_that_the_limit_cuts_is_left_out():
 
 def test_what_may_begin_a_stop_string_is_held_back_and_keeps_its_sources():
     stream = stream_of([(1, "a"), (1, "b"), (0, "c"), (0, "d")], stop=["bbb"])
-    assert repr(next(stream)) == "Piece('b', 'a')"
+    assert repr(next(stream)) == "TextDelta('b', 'a')"
     assert stream.answer.token_ids == (1, 1, 0)
-    assert repr(list(stream)) == "[Piece('b', 'b'), Piece('Ä', 'c'), Piece('Ä', 'd')]"
+    assert repr(list(stream)) == "[TextDelta('b', 'b'), TextDelta('Ä', 'c'), TextDelta('Ä', 'd')]"
     assert stream.answer.spans[1] == Span(1, 2, "b")
 
 
@@ -202,31 +246,20 @@ def test_steps_of_a_stream_add_up_to_its_answer(tokens, stop):
 
 
 @pytest.mark.parametrize("by_step", [False, True], ids=["pieces", "steps"])
-@pytest.mark.parametrize("where", ["stored", "dropped", "half-stored"])
-def test_a_reader_that_goes_on_after_an_interrupt_misses_nothing(monkeypatch, where, by_step):
+@pytest.mark.parametrize("is_dropped", [False, True], ids=["kept", "dropped"])
+def test_a_reader_that_goes_on_after_an_interrupt_misses_nothing(monkeypatch, is_dropped, by_step):
     tokens = [(number % len(TEXTS), "target") for number in range(12)]
-    left, drop, store = [1, 1], Pulled.drop, Stream._store
-
-    def interrupt():
-        if left and left.pop() and not left:
-            raise KeyboardInterrupt
+    left, drop = [1, 1], Pulled.drop
 
     def dropped(self):
-        drop(self)
-        interrupt()
+        if is_dropped:
+            drop(self)
+        if left and left.pop() and not left:
+            raise KeyboardInterrupt
+        if not is_dropped:
+            drop(self)
 
-    def stored(self, read):
-        if where == "half-stored":
-            self._tokens += [(0, "nothing")]
-            interrupt()
-        store(self, read)
-        if where == "stored":
-            interrupt()
-
-    if where == "dropped":
-        monkeypatch.setattr(Pulled, "drop", dropped)
-    else:
-        monkeypatch.setattr(Stream, "_store", stored)
+    monkeypatch.setattr(Pulled, "drop", dropped)
     stream, hits, got = stream_of(tokens), 0, []
     while True:
         try:

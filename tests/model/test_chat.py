@@ -190,24 +190,6 @@ def test_end_tokens_can_be_ignored(model):
     assert plain.token_ids == going_on.token_ids
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"min_p": 2}, "min_p"),
-        ({"repetition_penalty": 0}, "repetition_penalty"),
-        ({"stop": ""}, "stop string"),
-    ],
-)
-def test_options_out_of_range_are_named(model, options, named):
-    with pytest.raises(OptionError, match=named):
-        model.chat([user("x")], **options)
-
-
-def test_an_unknown_option_is_named(model):
-    with pytest.raises(OptionError, match="unknown_option"):
-        model.generate("x", unknown_option=1)
-
-
 def test_a_bundle_without_a_template_says_what_to_do(bundle_of):
     with Model.open(bundle_of("embedded", "fp32"), draft="plain") as model:
         with pytest.raises(ChatTemplateError, match="chat_template of Model"):

@@ -158,11 +158,3 @@ def test_what_cannot_be_stored_is_told_by_the_call_that_asked(
             model.generate("Hello", **SHORT)
         model.generate("Hello", **SHORT)
     assert num_answered(tmp_path / "b") == [2]
-
-
-def test_the_next_request_drafts_from_one_that_has_just_ended(bundle, tmp_path):
-    with Model.open(bundle, parallel=3, history=tmp_path) as model:
-        first = model.generate(BEGINNING, max_new_tokens=40, ignore_eos=True)
-        again = model.generate(BEGINNING, max_new_tokens=40, ignore_eos=True)
-    assert again.token_ids == first.token_ids
-    assert again.stats.steps < first.stats.steps

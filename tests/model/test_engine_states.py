@@ -60,7 +60,7 @@ class Requests(RuleBasedStateMachine):
         self.open_model(parallel)
 
     def open_model(self, parallel):
-        self.model = Model.open(self.bundle, threads=1, parallel=parallel)
+        self.model = Model.open(self.bundle, parallel=parallel)
         self.streams = []
 
     def check(self, number, stream, *, is_whole):
@@ -235,7 +235,7 @@ class Requests(RuleBasedStateMachine):
 def requests(bundle_of):
     pytest.importorskip("llguidance", reason="grammars need llguidance")
     Requests.bundle = bundle_of("embedded", "fp32")
-    with Model.open(Requests.bundle, threads=1, draft="plain") as model:
+    with Model.open(Requests.bundle, draft="plain") as model:
         Requests.expected = [said(model.generate(text, **options)) for text, options in ASKED]
         Requests.short = [model.generate(text, max_new_tokens=5).token_ids for text, _ in ASKED]
     return Requests

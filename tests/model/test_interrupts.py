@@ -1,13 +1,137 @@
 """Ctrl-C wherever Python looks for it, and real signals: the next answers are as ever."""
 
+import faulthandler
+import os
+import random
 import signal
+import sqlite3
+import tempfile
 import threading
-from contextlib import suppress
+import time
+from contextlib import closing, suppress
+from pathlib import Path
 
 import pytest
 
-from interrupts import ASKED, Tracer, asked, num_idle, open_model, threads_end, together
-from signals import expected_of, under_signals
+from coordgen_rs import Model
+from coordgen_rs.store.history.store import DATABASE_NAME
+from interrupts import ASKED, OPTIONS, Tracer, asked, num_idle, open_model, threads_end, together
+
+_LONGEST_S = 100
+"""A request that takes longer hangs: the process ends with the stacks of all threads."""
+
+
+class AlarmError(RuntimeError):
+    """What the handler of SIGALRM raises."""
+
+
+_COME = []
+"""The signals that have come."""
+
+
+def _raises(kind, _):
+    _COME.append(kind)
+    raise KeyboardInterrupt if kind == signal.SIGINT else AlarmError
+
+
+def expected_of(bundle):
+    """What plain decoding says to each request: its tokens."""
+    with Model.open(bundle, draft="plain") as model:
+        return [model.generate(text, **OPTIONS, **options).token_ids for text, options in ASKED]
+
+
+def _is_of_signal(error):
+    """Whether a handler has raised it; what an `Exception` hits may tell it in its own words."""
+    while error is not None and not isinstance(error, KeyboardInterrupt | AlarmError):
+        error = error.__cause__ or error.__context__
+    return error is not None
+
+
+def _stored(path):
+    with closing(sqlite3.connect(path / "history" / DATABASE_NAME)) as connection:
+        return connection.execute("SELECT COUNT(*) FROM requests").fetchone()[0]
+
+
+def under_signals(bundle, expected, parallel, num_signals, seed):
+    """Send signals to requests of one model, which is closed every hundred.
+
+    Returns:
+        What went wrong, in words; empty where nothing did.
+    """
+    for kind in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(kind, _raises)
+    draw, wrong = random.Random(seed), []
+    while num_signals > 0:
+        with tempfile.TemporaryDirectory() as folder:
+            some = min(num_signals, 100)
+            wrong += _of_one_model(Path(folder), bundle, expected, parallel, some, draw)
+            num_signals -= some
+    return wrong
+
+
+def _of_one_model(path, bundle, expected, parallel, num_signals, draw):
+    wrong, num_finished = [], 0
+    faulthandler.dump_traceback_later(_LONGEST_S, exit=True)  # by a thread, which counts
+    model = open_model(bundle, path, parallel)
+    # How long one of each takes: moments are drawn from that.
+    begun = time.perf_counter()
+    for number in range(len(ASKED)):
+        num_finished += _ask(model, number, expected, wrong)
+    whole_s, num_before = time.perf_counter() - begun, num_idle()
+    for _ in range(num_signals):
+        faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
+        number, kind = draw.randrange(len(ASKED)), draw.choice([signal.SIGINT, signal.SIGALRM])
+        in_streams = draw.random() < 0.4
+        at_s = draw.uniform(1e-5, whole_s / (1 if in_streams else len(ASKED)))
+        _COME.clear()
+        try:
+            _send(kind, at_s)
+            num_finished += _ask(model, number, expected, wrong, in_streams=in_streams)
+            while not _COME:  # it comes behind the request
+                time.sleep(0.001)
+        except BaseException as error:
+            if not _is_of_signal(error):
+                raise
+        for later in (number, draw.randrange(len(ASKED))):
+            num_finished += _ask(model, later, expected, wrong)
+        if not threads_end(num_before):
+            wrong.append("a thread is left")
+    model.close()
+    if not threads_end(num_before):
+        wrong.append("a thread is left behind close")
+    faulthandler.cancel_dump_traceback_later()
+    if model.prefix_store is not None and model.prefix_store.counts.failures:
+        wrong.append(f"the store failed: {model.prefix_store.counts}")
+    if (num_stored := _stored(path)) < num_finished:
+        wrong.append(f"{num_stored} of {num_finished} finished requests are stored")
+    return wrong
+
+
+def _send(kind, at_s):
+    """Have a signal come at a time."""
+    if kind == signal.SIGALRM:
+        signal.setitimer(signal.ITIMER_REAL, at_s)
+    else:
+        threading.Thread(target=_interrupt, args=[at_s], name="sends").start()
+
+
+def _interrupt(at_s):
+    time.sleep(at_s)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def _ask(model, number, expected, wrong, *, in_streams=False):
+    """Ask one request, or all in streams; how many have finished, which are all to be stored."""
+    numbers, said = [number], [] if in_streams else [asked(model, number)]
+    if in_streams:
+        numbers, said = range(len(ASKED)), together(model)
+    wrong += [
+        f"request {it} said {tokens}, not {expected[it]}"
+        for it, tokens in zip(numbers, said, strict=True)
+        if tokens != expected[it]
+    ]
+    return len(numbers)
+
 
 # What comes within a finalizer is told by Python, and raised by nobody.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -9,7 +9,7 @@ from coordgen_rs import Model, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
 from coordgen_rs.loading.options import OPENING, opening
-from coordgen_rs.model.options import REQUEST, ChatOptions, RequestOptions, asked
+from coordgen_rs.model.options import REQUEST, ChatOptions, RequestOptions, request_options
 
 PAGES = {
     "openai": "docs/server.md",
@@ -20,9 +20,11 @@ PAGES = {
 
 
 def test_a_record_has_every_option_with_its_default():
-    assert asked("generate", RequestOptions, {}).keys() == REQUEST.keys()
+    assert request_options("generate", RequestOptions, {}).keys() == REQUEST.keys()
     assert opening("open", {}).keys() == OPENING.keys()
-    for name, value in (asked("generate", RequestOptions, {}) | opening("open", {})).items():
+    for name, value in (
+        request_options("generate", RequestOptions, {}) | opening("open", {})
+    ).items():
         assert value == {**OPENING, **REQUEST}[name].default
 
 
@@ -45,7 +47,7 @@ def test_a_record_has_every_option_with_its_default():
 )
 def test_a_wrong_value_is_told_with_the_range(given, message):
     with pytest.raises(OptionError) as refused:
-        asked("chat", ChatOptions, given)
+        request_options("chat", ChatOptions, given)
     assert str(refused.value) == message
 
 

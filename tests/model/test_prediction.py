@@ -1,11 +1,9 @@
 """The user's own prediction as a source: right, edited or wrong, it changes no token."""
 
-import numpy as np
 import pytest
 
 from answers import tokens_of
-from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
-from coordgen_rs._core import Drafter
+from coordgen_rs import Tokenizer, generate, make_drafter, plain
 from coordgen_rs.errors import TokenOutOfRangeError
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
@@ -49,33 +47,7 @@ def test_a_prediction_changes_no_token(session, request_of, predict, commit):
         assert tokens_of(steps) == answer
 
 
-def test_a_right_prediction_saves_steps(session, request_of):
-    prompt, answer = request_of
-    steps = {}
-    for name, prediction in {"none": None, "right": answer, "edited": edited(answer)}.items():
-        stats = Stats()
-        drafter = Drafter(  # rows are free: no costs
-            session.step_inputs,
-            session.vocab_size,
-            sources=(),
-            end_token_ids=session.end_token_ids,
-        )
-        options = {"drafter": drafter, "prediction": prediction, "stats": stats}
-        assert tokens_of(generate(session, prompt, max_new_tokens=40, **options)) == answer
-        steps[name] = stats.steps
-        assert list(stats.per_source) == ([] if prediction is None else ["prediction"])
-    assert steps["right"] <= 1 + len(answer) // 8
-    assert steps["right"] < steps["edited"] < steps["none"]
-
-
 @pytest.mark.parametrize("unknown", [-1, 10**6])
 def test_unknown_ids_are_refused_by_name(session, request_of, unknown):
     with pytest.raises(TokenOutOfRangeError, match="prediction"):
         next(generate(session, request_of[0], prediction=[1, unknown]))
-
-
-def test_the_drafter_refuses_unknown_ids(session):
-    drafter = make_drafter(session)
-    unknown = np.array([session.vocab_size], np.uint32)
-    with pytest.raises(TokenOutOfRangeError):
-        drafter.begin(np.zeros(1, np.uint32), 5, None, unknown)

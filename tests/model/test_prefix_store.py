@@ -1,11 +1,6 @@
 """Models with a store of prefixes: after a restart the same answers, not computed again."""
 
-import shutil
-import signal
-import subprocess
-import sys
 import threading
-from random import Random
 
 import pytest
 
@@ -15,7 +10,6 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
 from coordgen_rs.loading import prefix_store as opening
 from coordgen_rs.store.prefixes.directory import summaries
-from damages import damaged
 from genai_folders import write_folder
 from hybrids import CONFIGS, write_hybrid
 from lossless import Bundles
@@ -45,8 +39,7 @@ def answered(bundle, path, texts=TEXTS, **options):
         return answers, model.prefix_store.counts
 
 
-@pytest.mark.parametrize("parallel", [1, 3])
-@pytest.mark.parametrize("kv_cache", ["f32", "f16", "q8"])
+@pytest.mark.parametrize(("parallel", "kv_cache"), [(1, "f32"), (3, "f16"), (3, "q8")])
 def test_after_a_restart_prompts_are_read_from_disk(bundle, tmp_path, parallel, kv_cache):
     options = {"parallel": parallel, "kv_cache": kv_cache}
     first, counts = answered(bundle, tmp_path, **options)
@@ -69,23 +62,6 @@ def test_requests_together_store_and_find_what_each_has(bundle, expected, tmp_pa
             assert [it.token_ids for it in answers] == expected * 3
     assert model.prefix_store.counts.hits >= len(TEXTS)
     assert all(it.stats.prompt_tokens - it.stats.reused_tokens <= 32 for it in answers)
-
-
-def test_dialogues_that_take_turns_are_found_though_memory_keeps_none(bundle, tmp_path):
-    asked = {text: text for text in TEXTS}
-    for _ in range(3):
-        with (
-            Model.open(bundle, prefix_store=tmp_path) as model,
-            Model.open(bundle, prefix_store=tmp_path) as beside,
-            Model.open(bundle) as alone,
-        ):
-            for text in TEXTS:
-                answer = model.generate(asked[text], max_new_tokens=10)
-                model.prefix_store.flush()
-                assert answer.token_ids == beside.generate(asked[text], max_new_tokens=10).token_ids
-                assert answer.token_ids == alone.generate(asked[text], max_new_tokens=10).token_ids
-                asked[text] += answer.text + "\nAnd?\n"
-            assert beside.prefix_store.counts.hits == len(TEXTS)
 
 
 def test_no_namespace_finds_what_another_has_stored(bundle, expected, tmp_path):
@@ -117,35 +93,6 @@ def test_what_a_given_up_request_has_read_is_stored(bundle, tmp_path):
     answers, counts = answered(bundle, tmp_path, TEXTS[:1])
     assert counts.hits == 1
     assert answers[0].stats.prompt_tokens - answers[0].stats.reused_tokens <= 32
-
-
-KILLED = """
-import os, sys
-from coordgen_rs import Model
-with Model.open(sys.argv[1], prefix_store=sys.argv[2], threads=1) as model:
-    model.generate(sys.argv[3], max_new_tokens=12)
-    model.prefix_store.flush()
-    os.kill(os.getpid(), 9)
-"""
-
-
-def test_a_dialogue_goes_on_after_its_process_was_killed(bundle, expected, tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, bundle, tmp_path, TEXTS[0]])
-    assert done.returncode == -signal.SIGKILL
-    answers, counts = answered(bundle, tmp_path, TEXTS[:1])
-    assert counts.hits == 1
-    assert answers[0].token_ids == expected[0]
-
-
-def test_damaged_files_change_no_answer(bundle, expected, tmp_path):
-    answered(bundle, tmp_path / "whole")
-    for number in range(30):
-        random, path = Random(number), tmp_path / str(number)
-        shutil.copytree(tmp_path / "whole", path)
-        for victim in random.sample(files(path), 3):
-            victim.write_bytes(damaged(victim.read_bytes(), random))
-        answers, _ = answered(bundle, path)
-        assert [it.token_ids for it in answers] == expected
 
 
 def test_other_kernels_find_nothing(bundle, tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from coordgen_rs.errors import (
     SessionClosedError,
 )
 from coordgen_rs.model.events import Events, Progress
-from coordgen_rs.model.places import Places
+from coordgen_rs.model.slots import Slots
 from coordgen_rs.runtime.batch import batch as batch_module
 from coordgen_rs.runtime.batch.batch import Batch
 from coordgen_rs.runtime.batch.sequence import Sequence
@@ -97,41 +97,6 @@ def test_threads_run_together(model, answers, shared):
     assert runs.prompt_tokens_beside > 0
 
 
-def test_streams_of_one_thread_take_turns_with_pieces(model, answers, shared, monkeypatch):
-    compute, are_asked = Batch._compute, threading.Event()
-
-    def held(self, parts):
-        assert are_asked.wait(600)
-        compute(self, parts)
-
-    monkeypatch.setattr(Batch, "_compute", held)
-    streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS[:3]]
-    for stream in streams:
-        stream.events.ask()
-    are_asked.set()
-    is_open = [*streams]
-    while is_open:
-        is_open = [stream for stream in is_open if stream.step() is not None]
-    assert [_said(it.answer) for it in streams] == [answers[prompt] for prompt in PROMPTS[:3]]
-    assert max(shared) == 3
-    assert len(shared) < sum(len(it.answer.token_ids) for it in streams)
-
-
-def test_more_streams_than_places_are_all_answered(model, answers):
-    streams = [model.stream(prompt, **OPTIONS) for prompt in PROMPTS]
-    first = [next(stream) for stream in streams]  # the last of them have waited for the first
-    texts = ["".join([piece, *stream]) for piece, stream in zip(first, streams, strict=True)]
-    assert texts == [answers[prompt][0] for prompt in PROMPTS]
-
-
-def test_nobody_waits_for_a_stream_that_nobody_reads(model, answers):
-    slow = model.stream(PROMPTS[0], **OPTIONS)
-    begun = next(slow)
-    for prompt in PROMPTS[1:]:
-        assert _said(model.generate(prompt, **OPTIONS)) == answers[prompt]
-    assert "".join([begun, *slow]) == answers[PROMPTS[0]][0]
-
-
 def test_dropped_and_closed_streams_leave_their_places(model, answers):
     for _ in range(5):
         dropped = model.stream(PROMPTS[1], **OPTIONS)
@@ -141,31 +106,37 @@ def test_dropped_and_closed_streams_leave_their_places(model, answers):
         with model.stream(PROMPTS[2], **OPTIONS) as closed:
             next(closed)
     assert _said(model.generate(PROMPTS[4], **OPTIONS)) == answers[PROMPTS[4]]
-    assert all(place.owner is None for place in model._engine._places._all)
+    assert all(slot.is_free for slot in model._engine._slots._all)
+
+
+def _check_beside(model, bundle, prompts, asked):
+    """That requests say beside each other what each says alone; gives their texts."""
+    with Model.open(bundle) as alone:
+        each = [*zip(prompts, asked, strict=False)]
+        expected = [_said(alone.generate(prompt, **options)) for prompt, options in each]
+    for _ in range(2):  # the second time with what the first has left
+        with ThreadPoolExecutor(len(each)) as pool:
+            waiting = [pool.submit(model.generate, prompt, **options) for prompt, options in each]
+            assert [_said(it.result()) for it in waiting] == expected
+    return {text for text, *_ in expected}
 
 
 def test_sampled_and_plain_requests_beside_each_other(model, bundle):
-    asked = [
+    kinds = [
         {"temperature": 0.9, "top_p": 0.9, "seed": 4},
         {"drafts": False},
         {"repetition_penalty": 1.2, "stop": "."},
         {"temperature": 1.2, "seed": 9, "min_p": 0.05},
-    ] * 3
-    with Model.open(bundle) as alone:
-        expected = [
-            _said(
-                alone.generate(PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options)
-            )
-            for number, options in enumerate(asked)
-        ]
-    with ThreadPoolExecutor(len(asked)) as pool:
-        waiting = [
-            pool.submit(
-                model.generate, PROMPTS[number % 5], max_new_tokens=40, ignore_eos=True, **options
-            )
-            for number, options in enumerate(asked)
-        ]
-        assert [_said(it.result()) for it in waiting] == expected
+    ]
+    asked = [{"max_new_tokens": 40, "ignore_eos": True} | kind for kind in kinds * 2]
+    _check_beside(model, bundle, PROMPTS[:5] + PROMPTS[:3], asked)
+
+
+def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
+    pytest.importorskip("llguidance", reason="grammars need llguidance")
+    options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
+    asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
+    assert len(_check_beside(model, bundle, PROMPTS[:1] * 6, asked)) > 1
 
 
 def test_equal_prompts_are_read_once(model, shared):
@@ -261,28 +232,6 @@ def test_closing_reads_no_more_of_ones_own_prompt(bundle, parallel, reading):
     assert reading.num_chunks == 1
 
 
-def test_closing_ends_ones_own_streams_and_answers_those_of_others(bundle, answers):
-    model = Model.open(bundle, parallel=3)
-    own = model.stream(PROMPTS[0], **OPTIONS)
-    next(own)
-    begun, got = threading.Event(), []
-
-    def read():
-        stream = model.stream(PROMPTS[1], **OPTIONS)
-        pieces = [next(stream)]
-        begun.set()
-        got.append("".join([*pieces, *stream]))
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    assert begun.wait(600)
-    model.close()
-    thread.join()
-    assert got == [answers[PROMPTS[1]][0]]
-    with pytest.raises(SessionClosedError):
-        model.generate(PROMPTS[2])
-
-
 def test_many_prompts_in_order(model, answers, shared):
     told = []
     got = model.generate_many(PROMPTS, **OPTIONS, on_progress=lambda *numbers: told.append(numbers))
@@ -350,26 +299,6 @@ def test_pieces_are_awaited(model, answers):
     assert asyncio.run(read_all()) == [answers[prompt][0] for prompt in PROMPTS[:5]]
 
 
-def test_a_cancelled_task_leaves_its_place(model, answers):
-    async def cancel_one():
-        begun = asyncio.Event()
-        task = asyncio.create_task(
-            model.agenerate(
-                PROMPTS[1], on_read=lambda _: begun.set(), max_new_tokens=100_000, ignore_eos=True
-            )
-        )
-        others = [asyncio.create_task(model.agenerate(it, **OPTIONS)) for it in PROMPTS]
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        return await asyncio.gather(*others)
-
-    got = asyncio.run(cancel_one())
-    assert [_said(answer) for answer in got] == list(answers.values())
-    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
-
-
 def test_errors_are_awaited(model):
     async def ask():
         return await model.agenerate("word " * 3000)
@@ -392,21 +321,8 @@ def test_a_model_that_cannot_says_why(bundle, bundle_of):
             Model.open(bundle, parallel=wrong)
 
 
-def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
-    pytest.importorskip("llguidance", reason="grammars need llguidance")
-    options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
-    asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
-    with Model.open(bundle) as alone:
-        expected = [_said(alone.generate(PROMPTS[0], **one)) for one in asked]
-    for _ in range(2):  # the second time with matchers that have followed answers
-        with ThreadPoolExecutor(6) as pool:
-            waiting = [pool.submit(model.generate, PROMPTS[0], **one) for one in asked]
-            assert [_said(it.result()) for it in waiting] == expected
-    assert len({text for text, *_ in expected}) > 1
-
-
 def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
-    of, left = type(model._drafters).memory_of, [1] * 4
+    of, left = type(model._drafters).drafter_of, [1] * 4
 
     def failing(self, *arguments):
         if left:
@@ -414,7 +330,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
             raise OptionError("no drafter")
         return of(self, *arguments)
 
-    monkeypatch.setattr(type(model._drafters), "memory_of", failing)
+    monkeypatch.setattr(type(model._drafters), "drafter_of", failing)
     for _ in range(4):
         with pytest.raises(OptionError, match="no drafter"):
             model.generate(PROMPTS[0], **OPTIONS)
@@ -422,7 +338,7 @@ def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
 
 
 def test_what_was_decoded_alone_is_no_gain_of_shared_steps(model, monkeypatch):
-    told, batch = [], model._engine._places.run.__self__
+    told, batch = [], model._engine._slots.run.__self__
 
     class Told:
         def __init__(self, batcher):
@@ -466,13 +382,13 @@ def test_a_stream_that_is_dropped_before_its_rows_are_filled(model, answers, mon
 
 
 def test_nobody_waits_behind_one_who_waits_for_a_prompt(model, monkeypatch):
-    began, begins = [], Places.begins
+    began, begins = [], Slots.begins
 
-    def noted(self, owner):
-        began.append(owner.request.stats)
-        begins(self, owner)
+    def noted(self, request):
+        began.append(request.stats)
+        begins(self, request)
 
-    monkeypatch.setattr(Places, "begins", noted)
+    monkeypatch.setattr(Slots, "begins", noted)
     first, second = (model.stream(f"{LONG * 3}{name}", **OPTIONS) for name in ("one", "two"))
     other = model.stream("Hello there", max_new_tokens=1, ignore_eos=True, namespace="other")
     for stream in (first, second, other):
@@ -501,43 +417,26 @@ def test_a_model_that_is_always_asked_can_be_closed(bundle):
 
 
 def _num_taken(model):
-    return sum(place.owner is not None for place in model._engine._places._all)
+    return sum(not slot.is_free for slot in model._engine._slots._all)
 
 
+@pytest.mark.parametrize("by", ["the collector", "another thread"])
 def test_a_stream_that_the_collector_drops_within_a_round_ends_with_the_next(
-    model, answers, monkeypatch
+    model, answers, monkeypatch, by
 ):
-    stream = model.stream(PROMPTS[0], **UNENDING)
-    next(stream)
-    cycle = [stream]
-    cycle.append(cycle)
+    cycle = [model.stream(PROMPTS[0], **UNENDING)]
+    next(cycle[0])
+    if by == "the collector":
+        cycle.append(cycle)
     held, seen, compute = [cycle], [], Batch._compute
-    del stream, cycle
-
-    def collected(self, parts):
-        if held and _num_taken(model) == 2:
-            held.clear()
-            gc.collect()
-            seen.append(_num_taken(model))
-        compute(self, parts)
-
-    monkeypatch.setattr(Batch, "_compute", collected)
-    assert _said(model.generate(PROMPTS[3], **OPTIONS)) == answers[PROMPTS[3]]
-    assert seen == [2]
-    assert _num_taken(model) == 0
-
-
-def test_a_stream_of_another_thread_that_is_dropped_within_a_round_ends_with_the_next(
-    model, answers, monkeypatch
-):
-    held, seen, compute = [model.stream(PROMPTS[0], **UNENDING)], [], Batch._compute
-    next(held[0])
+    del cycle
 
     def dropped(self, parts):
         if held and _num_taken(model) == 2:
             thread = threading.Thread(target=held.clear)
             thread.start()
             thread.join()
+            gc.collect()
             seen.append(_num_taken(model))
         compute(self, parts)
 
@@ -588,20 +487,6 @@ def test_a_short_question_is_answered_while_a_long_prompt_is_read(model, shared,
     assert asyncio.run(ask())
 
 
-def test_a_callback_that_fails_ends_its_own_task_alone(model, answers):
-    def leave(_):
-        raise ZeroDivisionError
-
-    async def ask():
-        other = asyncio.create_task(model.agenerate(PROMPTS[0], **OPTIONS))
-        with pytest.raises(ZeroDivisionError):
-            await model.agenerate(PROMPTS[3], on_read=leave)
-        return [await other, await model.agenerate(PROMPTS[6], **OPTIONS)]
-
-    got = asyncio.run(ask())
-    assert [_said(answer) for answer in got] == [answers[it] for it in (PROMPTS[0], PROMPTS[6])]
-
-
 def test_nobody_awaits_what_a_closed_loop_has_begun(model, answers):
     async def begin():
         stream = model.astream(PROMPTS[0], max_new_tokens=500, ignore_eos=True)
@@ -642,7 +527,7 @@ def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch
         for number in range(6):
             model.generate("Hello", max_new_tokens=1, namespace=f"other {number}")
         assert "".join(stream)
-        kept = model._drafters.of("long").history
+        kept = model._drafters.acquire("long").history
         assert kept._store.count_tokens("long") >= LIMIT
 
 
@@ -679,31 +564,6 @@ def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
             await asyncio.wait_for(stream.__anext__(), 1e-6)
         with pytest.raises(CallOrderError, match="given up"):
             await stream.__anext__()
-
-    asyncio.run(ask())
-
-
-@pytest.mark.parametrize("parallel", [1, 3])
-def test_a_task_is_told_that_the_model_was_closed_while_its_prompt_was_read(
-    bundle, parallel, reading
-):
-    def go_on(model):
-        while not model._engine.is_closing:
-            time.sleep(0)
-        reading.set()
-
-    async def ask():
-        with Model.open(bundle, parallel=parallel) as model:
-            began = asyncio.Event()
-            task = asyncio.create_task(
-                model.agenerate(LONG * 3, on_read=lambda _: began.set(), **OPTIONS)
-            )
-            await began.wait()
-            thread = threading.Thread(target=go_on, args=(model,))
-            thread.start()
-        thread.join()
-        with pytest.raises(SessionClosedError):
-            await task
 
     asyncio.run(ask())
 

@@ -13,7 +13,7 @@ import coordgen_rs
 
 RIGHT = """
 from coordgen_rs import (
-    CoordgenError, Model, OpenOptions, Piece, RequestOptions, Stats, generate, open_session
+    CoordgenError, Model, OpenOptions, TextDelta, RequestOptions, Stats, generate, open_session
 )
 
 def answer(prompt: str) -> str:
@@ -22,7 +22,7 @@ def answer(prompt: str) -> str:
             text: str = model.generate(prompt, temperature=0.5, seed=None, stop=None).text
         except CoordgenError:
             return ""
-        piece: Piece
+        piece: TextDelta
         for piece in model.stream(prompt, max_new_tokens=3, on_read=print):
             print(piece.upper(), piece.source)
         return "".join(model.stream(prompt, drafts=False)) + text

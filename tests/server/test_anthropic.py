@@ -11,7 +11,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import anthropic
 
 from coordgen_rs import JsonSchema
-from coordgen_rs.model.answer import Gain
+from coordgen_rs.model.answer import StepDelta
 from coordgen_rs.server.answers.anthropic import MESSAGES
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.reader import Delta
@@ -111,7 +111,7 @@ def test_thoughts_and_the_parts_of_a_call_are_blocks():
         Call(0, "f", '{"x"'),
         Call(0, None, ":1}"),
     ]
-    events = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=True))
+    events = writing.send(Delta(said, (), StepDelta((), (), (), None), is_call_open=True))
     deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     assert deltas == [
         {"type": "thinking_delta", "thinking": "I "},

@@ -15,7 +15,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models import Offered, offered
@@ -318,7 +318,7 @@ def test_counts_of_a_model_that_is_put_away_and_opened_again_never_fall(tmp_path
     with several.client(with_metrics=True) as client:
         for num_opened in (1, 2):
             said(client, "a")
-            several.made["a"].runs = RunCounts(runs=3, rows=40)
+            several.made["a"].runs = BatchStats(runs=3, rows=40)
             several.made["a"].prefix_store = SimpleNamespace(
                 counts=StoreCounts(hits=2, read_seconds=0.5)
             )

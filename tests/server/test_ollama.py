@@ -14,7 +14,7 @@ import ollama
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.model.answer import Gain
+from coordgen_rs.model.answer import StepDelta
 from coordgen_rs.server.answers.dialect import Answered
 from coordgen_rs.server.answers.ollama import CHAT
 from coordgen_rs.server.answers.reader import Delta
@@ -133,7 +133,7 @@ def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
     writing = CHAT.stream([Answered(request, "fake", chr)])
     assert next(writing) == []
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
-    lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))
+    lines = writing.send(Delta(said, (), StepDelta((), (), (), None), is_call_open=False))
     thought, text, called = (line["message"] for line in lines)
     [call] = called["tool_calls"]
     assert (thought["thinking"], text["content"]) == ("hm", "So")

@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.server.clients import Client
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.refusal import RefusalError, UnavailableError
@@ -217,7 +217,7 @@ def test_figures_that_many_threads_count_lose_nothing():
 
 
 def test_figures_tell_of_the_runs_that_requests_shared():
-    counts = RunCounts()
+    counts = BatchStats()
     counts.add([3, 1], [])
     counts.add([2], [10, 4])
     counts.add([], [64])

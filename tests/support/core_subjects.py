@@ -4,7 +4,12 @@ In: a seed. Out: the object after some calls that succeed, and what is seen of i
 where it goes on as if nothing had happened.
 """
 
+import sys
 import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +33,30 @@ def text(seed, length):
 
 def logits(rows, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, VOCAB_SIZE)).astype(np.float32)
+
+
+@contextmanager
+def counting() -> Iterator[list[int]]:
+    """How far another thread has counted, where no thread has to give the interpreter up.
+
+    So it counts on only where a call lets go of the interpreter.
+    """
+    ended, counted, interval = threading.Event(), [0], sys.getswitchinterval()
+
+    def count():
+        while not ended.is_set():
+            counted[0] += 1
+            time.sleep(0)  # the only place where this thread lets go
+
+    thread = threading.Thread(target=count)
+    sys.setswitchinterval(3600)
+    thread.start()
+    try:
+        yield counted
+    finally:
+        sys.setswitchinterval(interval)
+        ended.set()
+        thread.join()
 
 
 def told(call, *arguments):

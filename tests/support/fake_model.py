@@ -13,8 +13,8 @@ import numpy as np
 from coordgen_rs import Stats, Step
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.generation.logprobs import records
-from coordgen_rs.generation.step_tree import StepTree
-from coordgen_rs.model.answer import read
+from coordgen_rs.generation.step import StepTree
+from coordgen_rs.model.answer import detokenized
 from coordgen_rs.model.events import Events
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.model.stream import Stream
@@ -147,7 +147,7 @@ class FakeModel:
         def run(events):
             steps = self._steps(prompt, stats, spoken, options["trees"], asked, events)
             error = None
-            with self._places, closing(read(steps, stats, chr, stop)) as reads:
+            with self._places, closing(detokenized(steps, stats, chr, stop)) as reads:
                 try:
                     for made in reads:
                         events.put(made)

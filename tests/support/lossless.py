@@ -1,8 +1,8 @@
 """What must hold of every model whose drafts are verified: they change nothing.
 
 In: sessions of random models, drafts of all kinds. Out: a failed assertion where an answer is not
-that of plain decoding. `tests/exact/test_lossless.py` has the models without peculiarities; each family
-that has some is held to the same in a file of its own.
+that of plain decoding. `tests/exact/test_lossless.py` has the models without peculiarities; each
+family that has some is held to the same in a file of its own.
 """
 
 from collections.abc import Callable, Sequence

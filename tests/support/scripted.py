@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs import Accepted, Drafter, StepInputs
-from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.drafting.proposer import WrappedDrafter
 
 Tree = tuple[list[int], list[int]]
 """Draft nodes below the root: tokens, and parents by node (0 is the root, 1 the first of them)."""
@@ -23,7 +23,7 @@ class ScriptedDrafter(WrappedDrafter):
 
     def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         self._root, self._given = int(prompt_ids[-1]), 0
-        super().begin(prompt_ids, *limits, **options)
+        self.drafter.begin(prompt_ids, *limits, **options)
 
     def propose(self, past_len: int) -> StepInputs:
         tokens, parents = self._script(self._given)
@@ -31,7 +31,7 @@ class ScriptedDrafter(WrappedDrafter):
         return self.drafter.propose(past_len, draft)
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        accepted = super().accept(logits)
+        accepted = self.drafter.accept(logits)
         self._given += len(accepted.token_ids)
         self._root = int(accepted.token_ids[-1])
         return accepted

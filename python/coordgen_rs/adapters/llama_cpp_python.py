@@ -9,6 +9,7 @@ keeps the logits of `n_batch` rows, and fails with "could not broadcast" where p
 longer; with `logits_all=True` it keeps those of `n_ctx` rows, `n_ctx * vocab_size * 4` bytes.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,6 +62,19 @@ class CoordgenDraftModel:
         """
         token_ids = np.ascontiguousarray(input_ids, np.uint32)
         return self.follower.chain(token_ids, self._most).astype(np.intc)
+
+
+def __getattr__(name: str) -> Any:
+    """What `CoordgenDraftModel` was called in 0.2.
+
+    Raises:
+        AttributeError: It is another name.
+    """
+    if name == "DraftModel":
+        message = f"{__name__}.DraftModel is now {__name__}.CoordgenDraftModel"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return CoordgenDraftModel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def measured_costs(llama: Any, num_pred_tokens: int = NUM_PRED_TOKENS) -> list[float]:

@@ -2,27 +2,32 @@
 
 In: a tokenizer. Out: the table that the sources "common-phrases" and "respelling" draw on. The
 words stand in `common_phrases.json`; `models/common_phrases/` tells how they were counted, and in
-what.
+what. For "respelling", pairs of tokens that stand for nearly the same text: the ends of lines with
+and without the break, words with and without the space before them, and in another case. Only words
+that begin with a letter of English are put into another case.
 """
 
 import json
+import re
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import resources
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coordgen_rs._core import PhraseTable
-from coordgen_rs.drafting.spellings import Spellings, spellings
 from coordgen_rs.errors import BundleError
 from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from coordgen_rs.bundle.directory import Bundle
+    pass
 
 _ANCHORS = ("x", "\n")
 """What words are tokenized behind, as the beginning of a text is often treated otherwise: behind a
@@ -30,6 +35,11 @@ letter, or those that begin with one behind a line break."""
 _UNKNOWN = "\U000e0fff"
 """A character that no word has."""
 _NO_TOKEN = 2**32 - 1
+_SPACES = "Ġ▁"
+"""What vocabularies write for a space before a word."""
+_CAPITALS = frozenset(ascii_uppercase)
+_BREAK = re.compile("[Ċ\n]")
+"""What they write for a line break."""
 
 _Context = tuple[int, int]
 """The last two tokens; the first may be `_NO_TOKEN`."""
@@ -37,9 +47,18 @@ _Context = tuple[int, int]
 _lock = threading.Lock()
 
 
-def phrase_table_of(bundle: "Bundle") -> PhraseTable:
-    """The table of a bundle's tokenizer; see `phrase_table_at`."""
-    return phrase_table_at(bundle.file(bundle.manifest.tokenizer))
+class Spellings(NamedTuple):
+    """Pairs of tokens for nearly the same text, each `(n, 2) u32`.
+
+    Attributes:
+        line_ends: A token with a line break in it, and what stands before the break.
+        spaced: A word behind a space, and without it; each pair both ways.
+        cased: A word, and itself in another case; with the same space before it, then with another.
+    """
+
+    line_ends: NDArray[np.uint32]
+    spaced: NDArray[np.uint32]
+    cased: NDArray[np.uint32]
 
 
 def phrase_table_at(file: Path) -> PhraseTable:
@@ -105,9 +124,7 @@ def _table(lines: list[Any], tokens: dict[str, list[int]], written: Spellings) -
         last_ids,
         next_ids,
         np.minimum(chances, 1).astype(np.float32),
-        line_ends=written.line_ends,
-        spaced=written.spaced,
-        cased=written.cased,
+        **written._asdict(),
     )
 
 
@@ -125,3 +142,43 @@ def _tokens(tokenizer: Tokenizer, words: list[str]) -> dict[str, list[int]]:
         if begin and behind and ids[: len(begin)] == begin and never.isdisjoint(behind):
             found[word] = behind
     return found
+
+
+def spellings(vocabulary: Mapping[str, int]) -> Spellings:
+    """The pairs of a vocabulary, whose tokens are written as in a `tokenizer.json`."""
+    known = vocabulary.get
+    firsts = Counter(text[:1] for text in vocabulary)
+    space = max(_SPACES, key=firsts.__getitem__)
+    ends = [text for text in vocabulary if _BREAK.search(text, 1)]
+    line_ends = [(vocabulary[text], known(_before_break(text))) for text in ends]
+    behind_space = [text for text in vocabulary if text[:1] == space]
+    spaced = [(vocabulary[text], known(text[1:])) for text in behind_space]
+    capitals = [text for text in vocabulary if text[:1] in _CAPITALS]
+    capitals_behind = [text for text in behind_space if text[1:2] in _CAPITALS]
+    cased = [
+        *((vocabulary[text], known(_small(text))) for text in capitals),
+        *((vocabulary[text], known(space + _small(text[1:]))) for text in capitals_behind),
+        *((vocabulary[text], known(space + _small(text))) for text in capitals),
+        *((vocabulary[text], known(_small(text[1:]))) for text in capitals_behind),
+    ]
+    return Spellings(_pairs(line_ends), _both_ways(_pairs(spaced)), _both_ways(_pairs(cased)))
+
+
+def _small(word: str) -> str:
+    return word[0].lower() + word[1:]
+
+
+def _before_break(text: str) -> str:
+    """What stands before the first line break of a token; "" if that is nothing but spaces."""
+    line = _BREAK.split(text, 1)[0]
+    return line if line.strip(_SPACES + " ") else ""
+
+
+def _pairs(pairs: list[tuple[int, int | None]]) -> NDArray[np.uint32]:
+    """The pairs that have both tokens, `(n, 2) u32`."""
+    return np.array([pair for pair in pairs if pair[1] is not None], np.uint32).reshape(-1, 2)
+
+
+def _both_ways(pairs: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Each pair, and beside it itself turned round."""
+    return np.stack([pairs, pairs[:, ::-1]], axis=1).reshape(-1, 2)

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
-from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.loading.session import open_session
@@ -137,12 +137,6 @@ class DraftModel(NotCopied):
         return DraftModel(
             self.session, least_that_pays=least, growth=method.growth, stop=method.stop
         )
-
-    def drafter(
-        self, drafter: Drafter, max_tokens: int, *, in_gaps: bool = True, weighs: bool = True
-    ) -> "ModelDrafter":
-        """A `ModelDrafter` of this model; arguments are the same as in `ModelDrafter`."""
-        return ModelDrafter(drafter, self, max_tokens, in_gaps=in_gaps, weighs=weighs)
 
     def draft(self, max_tokens: int) -> None:
         """Grow the tree until it is good enough, or holds `max_tokens` tokens."""

@@ -1,24 +1,18 @@
-"""What drafts for a target: the `Drafting` protocol, and `make_drafter`, from the core's registry.
+"""What drafts for a target: `make_drafter`, by the names of the core's registry.
 
 In: a session, and the name of a method or of sources. Out: a drafter for `generate`. Which sources
 a method has, and when, is decided in the core (`src/draft/methods`).
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from coordgen_rs._core import (
-    Accepted,
     Drafter,
     DraftMethod,
     DynamicTree,
     LookupTable,
     PhraseTable,
-    Sampling,
-    StepInputs,
     draft_method,
     draft_methods,
 )
@@ -27,7 +21,6 @@ from coordgen_rs.runtime.session import COMMITS, Session, check_session
 
 if TYPE_CHECKING:
     from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.store.history.requests import History
 
 
@@ -35,119 +28,6 @@ _METHODS = [method.name for method in draft_methods()]
 
 _OF_TOKENIZER = ("common-phrases", "respelling")
 """The sources that draw on a table which is made from the tokenizer."""
-
-
-class Drafting(Protocol):
-    """What the loop needs from a drafter; `Drafter` implements it."""
-
-    def begin(
-        self,
-        prompt_ids: NDArray[np.uint32],
-        max_new_tokens: int,
-        sampling: Sampling | None = None,
-        prediction: NDArray[np.uint32] | None = None,
-        *,
-        ignore_eos: bool = False,
-        num_reused: int = 0,
-        grammar: "Matcher | None" = None,
-        logprobs: int | None = None,
-    ) -> None:
-        """Start a request.
-
-        Args:
-            prompt_ids: `(tokens,) u32`. The last one is the root of the first tree.
-            max_new_tokens: Most new tokens.
-            sampling: How the target's tokens are chosen from its logits; None takes the likeliest.
-            prediction: `(tokens,) u32`, the answer as the caller expects it.
-            ignore_eos: End tokens do not end the answer.
-            num_reused: Tokens, from the prompt's first, that the session has kept.
-            grammar: What the target may say; given only where there is one.
-            logprobs: How many alternatives are told of each token; given only where any are asked.
-
-        Raises:
-            CoordgenError: The request cannot be followed.
-        """
-
-    @property
-    def reads_prefill(self) -> bool:
-        """Whether it asks for the logits of the prompt."""
-
-    def prefilled(self, logits: NDArray[np.float32]) -> None:
-        """Learn what the target expects after the prompt's next tokens.
-
-        Args:
-            logits: `(rows, vocab_size) f32`, row after row from the prompt's first token on.
-
-        Raises:
-            CallOrderError: No request is running.
-        """
-
-    def propose(self, past_len: int) -> StepInputs:
-        """Draft a tree, and fill the inputs of the step that will verify it.
-
-        Args:
-            past_len: Committed tokens before the root.
-
-        Raises:
-            CallOrderError: No request is running.
-            ShapeError: No step fits after `past_len` tokens.
-        """
-
-    def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
-        """Draft candidates for a step that several requests share; see `Drafter`.
-
-        Args:
-            past_len: Committed tokens before the root.
-
-        Raises:
-            CallOrderError: No request is running.
-            ShapeError: No step fits after `past_len` tokens.
-        """
-
-    def take(self, num_nodes: int, cost: float | None = None) -> StepInputs:
-        """Fill the inputs with the worthiest of them: that is the tree which will be verified.
-
-        Args:
-            num_nodes: How many.
-            cost: What they cost of the step that is shared; None where costs are not known.
-
-        Raises:
-            CallOrderError: Nothing was offered.
-        """
-
-    def accept(self, logits: NDArray[np.float32]) -> Accepted:
-        """Verify the tree against the step's logits.
-
-        Args:
-            logits: `(rows, vocab_size) f32`, of the step that was proposed or taken.
-
-        Raises:
-            CallOrderError: No tree waits for it.
-            ShapeError: The logits have another dtype or shape.
-            NonFiniteLogitsError: A row has no usable maximum.
-        """
-
-    def draft_on(self) -> bool:
-        """Draft a little more while the target waits; False if there is nothing to do."""
-
-    def end(self) -> None:
-        """Give the request up, if it has not ended, and what it holds that others share."""
-
-    @property
-    def draft(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:
-        """Token ids and parents of the last proposed tree, `(nodes,) u32` each."""
-
-    @property
-    def node_sources(self) -> list[str]:
-        """Who put each node into it, as long as it is not verified."""
-
-    @property
-    def accept_histogram(self) -> list[int]:
-        """Entry `n` counts the steps that accepted `n` draft tokens."""
-
-    @property
-    def per_source(self) -> dict[str, dict[str, int]]:
-        """Draft tokens proposed and accepted, by source."""
 
 
 def make_drafter(
@@ -218,7 +98,7 @@ def make_drafter(
     else:
         sources = arguments.names("draft", draft)
         if draft_model is None and "draft-model" in sources:
-            draft_model = _mtp_of(session)
+            draft_model = own_head_of(session)
     of_tokenizer = any(source in _OF_TOKENIZER for source in sources)
     phrases = _phrases(session) if of_tokenizer else None
     if phrases is None and isinstance(draft, str):
@@ -243,7 +123,9 @@ def make_drafter(
     )
     if draft_model is None or "draft-model" not in sources:
         return drafter
-    return draft_model.drafter(drafter, most, in_gaps=in_gaps, weighs=weighs)
+    from coordgen_rs.drafting.draft_model import ModelDrafter
+
+    return ModelDrafter(drafter, draft_model, most, in_gaps=in_gaps, weighs=weighs)
 
 
 def _own_or_given(
@@ -255,7 +137,7 @@ def _own_or_given(
         OptionError: The method is the head alone, and there is none, or another model is given.
         BundleError: It cannot be loaded.
     """
-    model = _mtp_of(session) if given is None else given
+    model = own_head_of(session) if given is None else given
     if not method.needs_draft_model:
         return model
     if model is None:
@@ -272,7 +154,7 @@ def _own_or_given(
     return model
 
 
-def _mtp_of(session: Session) -> "DraftModel | None":
+def own_head_of(session: Session) -> "DraftModel | None":
     """The target's own head for further tokens; None where it has none.
 
     Raises:
@@ -289,13 +171,13 @@ def _mtp_of(session: Session) -> "DraftModel | None":
 def _phrases(session: Session) -> PhraseTable | None:
     """Common phrases in the tokens of a session's bundle; None where they are unknown."""
     from coordgen_rs.bundle.directory import Bundle
-    from coordgen_rs.drafting.common_phrases import phrase_table_of
+    from coordgen_rs.drafting.common_phrases import phrase_table_at
 
     bundle = getattr(session, "bundle", None)
     if not isinstance(bundle, Bundle):
         return None
     try:
-        return phrase_table_of(bundle)
+        return phrase_table_at(bundle.file(bundle.manifest.tokenizer))
     except BundleError:  # it only drafts less: who reads texts hears of it
         return None
 

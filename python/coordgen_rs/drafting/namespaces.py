@@ -9,10 +9,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method, draft_methods
-from coordgen_rs.drafting.drafter import Drafting, chosen_commit, make_drafter
+from coordgen_rs.drafting.drafter import chosen_commit, make_drafter, own_head_of
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import arguments
 from coordgen_rs.loading.options import OpenOptions
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -20,37 +21,24 @@ from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.background import Lease
 
 if TYPE_CHECKING:
-    from coordgen_rs.drafting.draft_model import DraftModel
     from coordgen_rs.store.history.requests import History
 
 MOST_NAMESPACES = 64
 """Drafters that are kept at a time; each remembers up to half a million tokens, 24 to 26 MB."""
 
 
-class Memory(NamedTuple):
-    """What drafts for one namespace.
-
-    Attributes:
-        drafter: Made for the session that asked.
-        history: Where its requests are kept on disk; None if they are not.
-    """
-
-    drafter: Drafting
-    history: "History | None"
-
-
 @dataclass(eq=False)
-class Kept:
-    """What is kept for one namespace.
+class DraftState:
+    """What drafts for one namespace, and is kept for its next requests.
 
     Attributes:
         drafters: By session; all share what they learn and remember.
-        history: Same as in `Memory`.
+        history: Where its requests are kept on disk; None if they are not.
         table: The look-up table that they read and update; None for a new one.
         users: Requests that draft from it; who is over does no longer.
     """
 
-    drafters: dict[int, Drafting]
+    drafters: dict[int, DraftProposer]
     history: "History | None"
     table: LookupTable | None
     users: list[Lease]
@@ -87,20 +75,20 @@ class Drafters:
     def __init__(self, session: OrtSession, options: OpenOptions) -> None:
         self._session, self._options = session, options
         self.commit = chosen_commit(session, options["commit"])
-        self._kept: OrderedDict[str, Kept] = OrderedDict()  # the latest last
-        self._dropped: list[Kept] = []  # which requests may still draft from
+        self._kept: OrderedDict[str, DraftState] = OrderedDict()  # the latest last
+        self._dropped: list[DraftState] = []  # which requests may still draft from
         self._right = RLock()  # to change the two: requests begin in several threads
-        method = None
-        if isinstance(options["draft"], str):
+        draft, method, self._model = options["draft"], None, None
+        if isinstance(draft, str):
             choices = [*(method.name for method in draft_methods()), PLAIN]
-            method = draft_method(arguments.one_of("draft", options["draft"], choices))
-        self._closing = ExitStack()
-        self._model = (
-            None if options["draft_model"] is None else self._opened(options["draft_model"])
-        )
-        takes_mtp = "draft-model" in options["draft"] if method is None else method.takes_mtp
-        if self._model is None and takes_mtp:
-            self._model = self._mtp()
+            method = draft_method(arguments.one_of("draft", draft, choices))
+        if options["draft_model"] is not None:
+            from coordgen_rs.drafting.draft_model import DraftModel
+
+            self._model = DraftModel.open(options["draft_model"], session)
+        elif "draft-model" in draft if method is None else method.takes_mtp:
+            self._model = own_head_of(session)  # which all namespaces share
+        self._opened_model = None if options["draft_model"] is None else self._model
         if self._model is not None and method is not None:
             # Once: two of them over one cache would disturb each other.
             self._model = self._model.shaped(method)
@@ -110,31 +98,18 @@ class Drafters:
         """Whether a draft model, or the target's own head for further tokens, drafts, too."""
         return self._model is not None
 
-    def of(self, namespace: str, session: Session | None = None) -> Memory:
-        """What drafts for a namespace.
-
-        Args:
-            namespace: Its name.
-            session: The sequence of the target that runs the request; None for the target itself.
-
-        Raises:
-            HistoryError, HistoryMismatchError: The history cannot be used.
-            LookupTableError: The look-up table cannot be used.
-            OptionError: Same as in `make_drafter`.
-        """
-        return self.memory_of(self.used(namespace, Lease(is_over=True)), session)
-
-    def used(self, namespace: str, user: Lease) -> Kept:
-        """What is kept for a namespace, while a request uses it: its history stays open until then.
+    def acquire(self, namespace: str, user: Lease | None = None) -> DraftState:
+        """What drafts for a namespace, while a request uses it: its history stays open until then.
 
         All that is read from disk is read here.
 
         Args:
-            namespace: Same as in `of`.
-            user: The request.
+            namespace: Its name.
+            user: The request; None for a look alone.
 
         Raises:
-            HistoryError, HistoryMismatchError, LookupTableError: Same as in `of`.
+            HistoryError, HistoryMismatchError: The history cannot be used.
+            LookupTableError: The look-up table cannot be used.
         """
         with self._right:
             found = self._kept.get(namespace)
@@ -143,7 +118,8 @@ class Drafters:
                 found = None
             if found is None:
                 found = self._kept[namespace] = self._begun(namespace)
-            found.users.append(user)
+            if user is not None:
+                found.users.append(user)
             self._kept.move_to_end(namespace)
             idle = [name for name, kept in self._kept.items() if not kept.is_used]
             for name in idle[: max(0, len(self._kept) - MOST_NAMESPACES)]:
@@ -155,16 +131,33 @@ class Drafters:
                 self._dropped.remove(kept)
         return found
 
-    def memory_of(self, kept: Kept, session: Session | None = None) -> Memory:
-        """The same as `of`, of what is `used`; raises OptionError."""
-        session = session or self._session
-        if id(session) not in kept.drafters:  # sessions live as long as their target
-            kept.drafters[id(session)] = self._drafter(kept, session)
-        return Memory(kept.drafters[id(session)], kept.history)
+    def drafter_of(self, state: DraftState, session: Session | None = None) -> DraftProposer:
+        """The drafter of a namespace for a sequence of the target, or for the target itself.
+
+        Raises:
+            OptionError: Same as in `make_drafter`.
+        """
+        session, drafters, options = session or self._session, state.drafters, self._options
+        if id(session) not in drafters:  # sessions live as long as their target
+            with ExitStack() as opened:  # closes what was opened, should something fail
+                if not drafters:
+                    opened.callback(state.close)
+                drafters[id(session)] = make_drafter(
+                    session,
+                    options["draft"],
+                    self.commit,
+                    state.history,
+                    state.table,
+                    self._model,
+                    beside=next((it for it in drafters.values() if isinstance(it, Drafter)), None),
+                    earlier_requests=options["remember"] and options["history"] is None,
+                )
+                opened.pop_all()
+        return drafters[id(session)]
 
     @property
     def reads_files(self) -> bool:
-        """Whether `used` may read from disk."""
+        """Whether `acquire` may read from disk."""
         options = self._options
         files = (options["history"], options["fleet_history"], options["lookup_table"])
         return any(it is not None for it in files)
@@ -178,24 +171,10 @@ class Drafters:
         """Close all histories and the draft model."""
         for kept in [*self._dropped, *self._kept.values()]:
             kept.close()
-        self._closing.close()
+        if self._opened_model is not None:
+            self._opened_model.close()
 
-    def _opened(self, path: Path | str) -> "DraftModel":
-        from coordgen_rs.drafting.draft_model import DraftModel
-
-        model = DraftModel.open(path, self._session)
-        self._closing.callback(model.close)
-        return model
-
-    def _mtp(self) -> "DraftModel | None":
-        """The target's own head for further tokens, which all namespaces then share."""
-        if not self._session.bundle.manifest.has_own_head:
-            return None
-        from coordgen_rs.drafting.draft_model import DraftModel
-
-        return DraftModel.mtp_of(self._session)
-
-    def _begun(self, namespace: str) -> Kept:
+    def _begun(self, namespace: str) -> DraftState:
         """What a namespace's drafters share."""
         bundle, options, table, history = self._session.bundle, self._options, None, None
         if options["lookup_table"] is not None:
@@ -214,22 +193,4 @@ class Drafters:
                 fleet_namespace=options["fleet_namespace"],
                 keep=options["history"] is not None,
             )
-        return Kept({}, history, table, [])
-
-    def _drafter(self, kept: Kept, session: Session) -> Drafting:
-        options = self._options
-        with ExitStack() as opened:  # closes what was opened, should something fail
-            if not kept.drafters:
-                opened.callback(kept.close)
-            drafter = make_drafter(
-                session,
-                options["draft"],
-                self.commit,
-                kept.history,
-                kept.table,
-                self._model,
-                beside=next((it for it in kept.drafters.values() if isinstance(it, Drafter)), None),
-                earlier_requests=options["remember"] and options["history"] is None,
-            )
-            opened.pop_all()
-        return drafter
+        return DraftState({}, history, table, [])

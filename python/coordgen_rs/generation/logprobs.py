@@ -12,11 +12,11 @@ from coordgen_rs.errors import arguments
 MAX_ALTERNATIVES = 20
 """The most alternatives that are told of a token."""
 
-Told = tuple[float, list[tuple[int, float]]]
+CoreLogprob = tuple[float, list[tuple[int, float]]]
 """What the core tells of a token."""
 
 
-class Alternative(NamedTuple):
+class TopLogprob(NamedTuple):
     """A token that may have come in another's place.
 
     Attributes:
@@ -40,7 +40,7 @@ class TokenLogprob(NamedTuple):
 
     token_id: int
     logprob: float
-    top: tuple[Alternative, ...]
+    top: tuple[TopLogprob, ...]
 
 
 def checked(logprobs: object) -> int | None:
@@ -54,9 +54,9 @@ def checked(logprobs: object) -> int | None:
     return arguments.count("logprobs", logprobs, least=0, most=MAX_ALTERNATIVES)
 
 
-def records(token_ids: Sequence[int], told: Iterable[Told]) -> tuple[TokenLogprob, ...]:
+def records(token_ids: Sequence[int], told: Iterable[CoreLogprob]) -> tuple[TokenLogprob, ...]:
     """The records of tokens, by what is told of each."""
     return tuple(
-        TokenLogprob(token, logprob, tuple(Alternative(*one) for one in top))
+        TokenLogprob(token, logprob, tuple(TopLogprob(*one) for one in top))
         for token, (logprob, top) in zip(token_ids, told, strict=True)
     )

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
-from coordgen_rs.drafting.drafter import Drafting, make_drafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob, checked, records
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, read
-from coordgen_rs.generation.step_tree import tree_of
+from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, prefill, tree_of
 from coordgen_rs.runtime.session import OnRead, Session, check_session
 from coordgen_rs.store.prefixes.pool import PrefixPool, Reused, reused
 
@@ -30,7 +30,7 @@ def generate(
     prompt_ids: ArrayLike,
     *,
     max_new_tokens: int = 256,
-    drafter: Drafting | None = None,
+    drafter: DraftProposer | None = None,
     sampling: Sampling | None = None,
     ignore_eos: bool = False,
     reuse_prefix: bool = False,
@@ -108,13 +108,10 @@ def generate(
     expected_answer = predicted(session, prediction)
     ruled = admit_grammar(session, grammar, ignore_eos=ignore_eos)
     told: dict[str, Any] = {} if checked(logprobs) is None else {"logprobs": logprobs}
-    number = _begin(session)
-    answer: list[int] = []
     if history is not None:
         history.refresh()
-    stats.follow(getattr(session, "expert_report", None))
-    with stats.reading():
-        held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
+    answer: list[int] = []
+    number, held = _begin(session, request, stats, prefixes, reuse_prefix=reuse_prefix)
     kept = held.num_tokens
     drafter.begin(
         request.prompt,
@@ -130,7 +127,7 @@ def generate(
             session.rewind(kept)
             # The last prompt token is the root of the first draft.
             on_logits = drafter.prefilled if drafter.reads_prefill else None
-            stats.switching = yield from read(
+            stats.switching = yield from prefill(
                 session, request.prompt[kept:-1], on_logits=on_logits, on_read=on_read
             )
         # A draft model keeps drafting while the target waits for its blocks (EdgeLLM III-D).
@@ -195,16 +192,16 @@ def plain(
     ignore_eos = arguments.flag("ignore_eos", ignore_eos)
     reuse_prefix = arguments.flag("reuse_prefix", reuse_prefix)
     admit_grammar(session, grammar, ignore_eos=ignore_eos)
-    number = _begin(session)
     answer: list[int] = []
-    seen = _seen(session, sampling, request.prompt)
-    stats.follow(getattr(session, "expert_report", None))
-    with stats.reading():
-        held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
+    seen = None
+    if sampling is not None and sampling.penalises:
+        seen = SeenTokens(session.vocab_size)
+        seen.restart(request.prompt)
+    number, held = _begin(session, request, stats, prefixes, reuse_prefix=reuse_prefix)
     kept = held.num_tokens
     with stats.prefill(request.prompt, *held):
         session.rewind(kept)
-        stats.switching = yield from read(session, request.prompt[kept:-1], on_read=on_read)
+        stats.switching = yield from prefill(session, request.prompt[kept:-1], on_read=on_read)
     end_token_ids = () if ignore_eos else session.end_token_ids
     root, first_row = request.prompt[-1:].copy(), np.zeros(1, np.uint32)
     while stats.finish_reason is None:
@@ -214,34 +211,17 @@ def plain(
         row = session.step(inputs)[0]
         # As the target gave it: a grammar masks the row itself.
         given = row if grammar is None or num_alternatives is None else row.copy()
-        root[0] = _choose(_allowed(row, grammar), sampling, len(answer), seen)
+        token = _choose(_allowed(row, grammar), sampling, len(answer), seen)
+        root[0] = token
         if seen is not None:
             seen.extend(root)
         session.commit(first_row)
-        answer += root.tolist()
+        answer.append(token)
         stats.end_step(1, _plain_finish(answer, end_token_ids, request, grammar))
-        told = _told(given, root.tolist(), num_alternatives)
-        yield Step(root.tolist(), 0, sources=("target",), logprobs=told)
-
-
-def _seen(
-    session: Session, sampling: Sampling | None, prompt: NDArray[np.uint32]
-) -> SeenTokens | None:
-    """The tokens that penalties are on, where there are any."""
-    if sampling is None or not sampling.penalises:
-        return None
-    seen = SeenTokens(session.vocab_size)
-    seen.restart(prompt)
-    return seen
-
-
-def _told(
-    row: NDArray[np.float32], token_ids: list[int], num_alternatives: int | None
-) -> Sequence[TokenLogprob]:
-    """How likely the target held the token that was chosen from a row, if that was asked for."""
-    if num_alternatives is None:
-        return ()
-    return records(token_ids, [token_logprob(row, token_ids[0], num_alternatives)])
+        told: Sequence[TokenLogprob] = ()
+        if num_alternatives is not None:
+            told = records([token], [token_logprob(given, token, num_alternatives)])
+        yield Step([token], 0, sources=("target",), logprobs=told)
 
 
 def _check_types(
@@ -286,11 +266,21 @@ def _choose(
     return token
 
 
-def _begin(session: Session) -> int:
-    """Take over the session from the request that had it."""
+def _begin(
+    session: Session,
+    request: Request,
+    stats: Stats,
+    prefixes: PrefixPool | None,
+    *,
+    reuse_prefix: bool,
+) -> tuple[int, Reused]:
+    """Take over the session from the request that had it: its number, and what it has of this."""
     session.request += 1
     session.gap_work = None
-    return session.request
+    stats.follow(getattr(session, "expert_report", None))
+    with stats.reading():
+        held = reused(session, request.prompt, prefixes) if reuse_prefix else Reused(0, 0)
+    return session.request, held
 
 
 def _check_owner(session: Session, number: int, expected_len: int) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
 
 
-class Bounds(Protocol):
+class Limits(Protocol):
     """What limits a request: the tokens that a model knows, and how many it can hold."""
 
     @property
@@ -42,7 +42,7 @@ class Request(NamedTuple):
         return "capacity" if reason == "length" and self.is_cut else reason
 
 
-def admit(session: Bounds, prompt_ids: ArrayLike, max_new_tokens: int) -> Request:
+def admit(session: Limits, prompt_ids: ArrayLike, max_new_tokens: int) -> Request:
     """Check a request.
 
     Args:

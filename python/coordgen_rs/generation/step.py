@@ -11,11 +11,40 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step_tree import StepTree
 from coordgen_rs.runtime.batch.sharing import Offers, SharesRuns
 from coordgen_rs.runtime.session import OnLogits, OnRead, Session
+
+
+class StepTree(NamedTuple):
+    """A tree as it was verified. Node 0 is the root: the last token before the step.
+
+    Attributes:
+        token_ids: The token of each node.
+        parents: The parent of each node, which comes before it; the root's is 0.
+        sources: Who proposed each node, as in `Step.sources`; the root's is "target".
+    """
+
+    token_ids: list[int]
+    parents: list[int]
+    sources: list[str]
+
+    def path(self, token_ids: Sequence[int]) -> list[int]:
+        """The nodes below the root along the first of `token_ids`, as far as the tree has them."""
+        children = {
+            (parent, token): node
+            for node, (parent, token) in enumerate(zip(self.parents, self.token_ids, strict=True))
+            if node
+        }
+        found, at = list[int](), 0
+        for token in token_ids:
+            if (at, token) not in children:
+                break
+            at = children[at, token]
+            found.append(at)
+        return found
 
 
 class Step(NamedTuple):
@@ -47,7 +76,7 @@ WAITS = Step([], 0)
 """Yielded where a request waits for the next run of its batch."""
 
 
-def read(
+def prefill(
     session: Session,
     token_ids: NDArray[np.uint32],
     *,
@@ -125,3 +154,9 @@ def first_path(inputs: StepInputs) -> list[int]:
     path_len = np.count_nonzero(depths == np.arange(len(depths)))  # row i is i tokens deep
     path: list[int] = inputs.input_ids[1:path_len].tolist()
     return path
+
+
+def tree_of(drafter: DraftProposer) -> StepTree:
+    """The tree that a drafter has proposed and not yet verified."""
+    token_ids, parents = drafter.draft
+    return StepTree(token_ids.tolist(), parents.tolist(), drafter.node_sources)

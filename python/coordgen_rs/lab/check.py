@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
-from coordgen_rs.drafting.drafter import Drafting, make_drafter
-from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer, WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.step import Step
@@ -90,7 +90,7 @@ class SideBranchDrafter(WrappedDrafter):
 
     def accept(self, logits: NDArray[np.float32]) -> Accepted:
         """Same as in `Drafter`."""
-        accepted = super().accept(logits)
+        accepted = self.drafter.accept(logits)
         for token in accepted.token_ids:
             self._said, self._given = int(token), self._given + 1
             self._follows &= self._text[self._given : self._given + 1].tolist() == [token]
@@ -126,7 +126,7 @@ def check(
         )
         side = SideBranchDrafter(verifying, np.append(prompt[-1], answer), session.vocab_size)
         same = []
-        used: Drafting
+        used: DraftProposer
         for name, used in (("lookups", drafter), ("side branches", side)):
             got = _tokens(generate(session, prompt, max_new_tokens=max_new_tokens, drafter=used))
             same.append(np.array_equal(got, answer))

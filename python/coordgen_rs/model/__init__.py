@@ -25,17 +25,22 @@ from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, opening
 from coordgen_rs.loading.prefix_store import store_opened
 from coordgen_rs.loading.session import session_opened
-from coordgen_rs.model.answer import Answer, read
+from coordgen_rs.model.answer import Answer, detokenized
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
-from coordgen_rs.model.many import answered
-from coordgen_rs.model.options import ChatOptions, RequestOptions, asked, chosen_seed, sampling
-from coordgen_rs.model.places import OnePlace, Places
+from coordgen_rs.model.options import (
+    ChatOptions,
+    RequestOptions,
+    chosen_seed,
+    request_options,
+    sampling,
+)
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
-from coordgen_rs.model.stream import AsyncStream, Stream, awaited, whole
+from coordgen_rs.model.slots import OneSlot, Slots
+from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, collect
 from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool
@@ -58,7 +63,7 @@ class Model(NotCopied):
     Requests run one at a time, in the order in which they begin, or, with `parallel`, so many at a
     time: a thread of the model's own makes their steps, until it is closed or dropped. A stream
     ends when it is exhausted, closed or dropped, and any thread may read it on. Its request runs
-    ahead of who reads it, and to its end where another waits for its place; the pieces wait until
+    ahead of who reads it, and to its end where another waits for its slot; the pieces wait until
     they are read. So a reader who is slow, or reads streams within each other, keeps nobody
     waiting for longer than its answer takes.
     What the drafter learned stays for the next request, and so does the text of earlier ones, to
@@ -119,14 +124,14 @@ class Model(NotCopied):
             arguments.count("parallel", parallel)
         self.why_alone = None if parallel == 1 else _why_alone(session, drafters, parallel)
         self.parallel = 1 if self.why_alone else parallel or most_together(session)
-        self.runs: RunCounts | None = None
-        places: OnePlace | Places = OnePlace(session, prefixes, namespace)
+        self.runs: BatchStats | None = None
+        slots: OneSlot | Slots = OneSlot(session, prefixes, namespace)
         if self.parallel > 1:
             batch = Batch(session, self.parallel)
             self.runs = batch.counts
-            places = Places(batch, prefixes, namespace)
+            slots = Slots(batch, prefixes, namespace)
         self._opened = OpenedHere()
-        self._engine = Engine(places, prefixes, partial(_close, closing))
+        self._engine = Engine(slots, prefixes, partial(_close, closing))
         self._engine.begin(self)
 
     @classmethod
@@ -164,7 +169,9 @@ class Model(NotCopied):
             if chosen["draft"] != PLAIN:
                 drafters = Drafters(session, chosen)
                 opened.callback(drafters.close)
-                drafters.of(namespace)  # what is wrong with a file is said now
+                drafters.drafter_of(
+                    drafters.acquire(namespace)
+                )  # what is wrong with a file is said now
             model = cls(
                 session,
                 drafters,
@@ -197,7 +204,7 @@ class Model(NotCopied):
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        return whole(self._stream("Model.generate", text, options))
+        return collect(self._stream("Model.generate", text, options))
 
     def stream(self, text: str, **options: Unpack[RequestOptions]) -> Stream:
         """Answer a prompt piece by piece, each as soon as it is certain.
@@ -229,7 +236,7 @@ class Model(NotCopied):
             ShapeError: They have more than one dimension.
             TokenOutOfRangeError: One is not in the vocabulary.
         """
-        request = asked("Model.stream_tokens", RequestOptions, options)
+        request = request_options("Model.stream_tokens", RequestOptions, options)
         checked = arguments.token_ids("the prompt", token_ids, self._session.vocab_size)
         num_said = arguments.count("num_said", num_said, least=0, most=len(checked))
         return self._answered(checked, request, num_said)
@@ -278,14 +285,15 @@ class Model(NotCopied):
             OptionError: Same as in `generate`; or `texts` are no texts.
             Others are those of `generate`.
         """
-        asked("Model.generate_many", RequestOptions, options)  # what is wrong is wrong for all
+        # What is wrong is wrong for all.
+        request_options("Model.generate_many", RequestOptions, options)
         if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
             raise OptionError(f"texts must be a list of texts, but is {arguments.shown(texts)}")
         every = [arguments.text(f"texts[{number}]", text) for number, text in enumerate(texts)]
         arguments.flag("keep_errors", keep_errors)
         arguments.function("on_progress", on_progress)
         begin = [partial(self.stream, text, **options) for text in every]
-        return answered(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
+        return answers(begin, self.parallel, keep_errors=keep_errors, on_progress=on_progress)
 
     def astream(self, text: str, **options: Unpack[RequestOptions]) -> AsyncStream:
         """Answer a prompt piece by piece, for `async for`; errors are those of `stream`.
@@ -301,7 +309,7 @@ class Model(NotCopied):
 
         Cancelling the task ends the request within a step.
         """
-        return await awaited(AsyncStream(self._stream("Model.agenerate", text, options)))
+        return await acollect(AsyncStream(self._stream("Model.agenerate", text, options)))
 
     def astream_chat(
         self, messages: Sequence[Message], **options: Unpack[ChatOptions]
@@ -319,7 +327,7 @@ class Model(NotCopied):
 
         Cancelling the task ends the request within a step.
         """
-        return await awaited(AsyncStream(self._stream_chat("Model.achat", messages, options)))
+        return await acollect(AsyncStream(self._stream_chat("Model.achat", messages, options)))
 
     def chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Answer:
         """Answer the last message of a dialogue, by the model's chat template.
@@ -341,7 +349,7 @@ class Model(NotCopied):
             SessionClosedError: The model is closed.
             ForkedError: This process is a fork of the one that opened the model.
         """
-        return whole(self._stream_chat("Model.chat", messages, options))
+        return collect(self._stream_chat("Model.chat", messages, options))
 
     def stream_chat(self, messages: Sequence[Message], **options: Unpack[ChatOptions]) -> Stream:
         """Answer the last message of a dialogue piece by piece.
@@ -516,7 +524,7 @@ class Model(NotCopied):
         Raises:
             EmptyPromptError: The prompt has no token; other errors are those of `_answered`.
         """
-        request = asked(function, RequestOptions, options)
+        request = request_options(function, RequestOptions, options)
         prompt_ids = self._tokenizer.encode(arguments.text("the prompt", text))
         if len(prompt_ids) == 0:
             raise EmptyPromptError(
@@ -529,12 +537,12 @@ class Model(NotCopied):
         self, function: str, messages: Sequence[Message], options: ChatOptions
     ) -> Stream:
         """The answer to a dialogue; `function` was called."""
-        request = asked(function, ChatOptions, options)
+        request = request_options(function, ChatOptions, options)
         text = self._prompts.render(messages, request["tools"], request["template_variables"])
         return self._answered(self._tokenizer.encode(text, special_tokens=False), request)
 
     def _answered(
-        self, prompt_ids: NDArray[np.uint32], asked: RequestOptions, num_said: int = 0
+        self, prompt_ids: NDArray[np.uint32], options: RequestOptions, num_said: int = 0
     ) -> Stream:
         """The answer to a prompt, `(tokens,) u32`, of which the last are the answer's own.
 
@@ -544,32 +552,32 @@ class Model(NotCopied):
             ForkedError: This process is a fork of the one that opened the model.
         """
         self._opened.check("model")  # its engine is not in the fork
-        seed, grammar, prediction = chosen_seed(asked), asked["grammar"], asked["prediction"]
-        drafters = self._drafters if asked["drafts"] else None
-        stop_strings = StopStrings(() if asked["stop"] is None else asked["stop"])
+        seed, grammar, prediction = chosen_seed(options), options["grammar"], options["prediction"]
+        drafters, stats = self._drafters if options["drafts"] else None, Stats(seed=seed)
+        stop_strings = StopStrings(() if options["stop"] is None else options["stop"])
+        decode = self._tokenizer.stream(shown=options["special_tokens"])
+        for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
+            decode(token)
         request = ModelRequest(
-            asked,
-            prompt_ids,
-            namespace=asked["namespace"] or self._namespace,
-            stats=Stats(seed=seed),
-            sampling=sampling(asked, seed or 0),
-            reuse_prefix=asked["reuse_prefix"] and self._remember,
+            options=options,
+            prompt_ids=prompt_ids,
+            namespace=options["namespace"] or self._namespace,
+            stats=stats,
+            sampling=sampling(options, seed or 0),
+            reuse_prefix=options["reuse_prefix"] and self._remember,
             grammar=None if grammar is None else self._vocabulary.matcher(grammar),
             drafters=drafters,
             prediction=None
             if drafters is None or prediction is None
             else self._tokenizer.encode(prediction, special_tokens=False),
+            detokenize=partial(detokenized, stats=stats, decode=decode, stop=stop_strings),
         )
-        decode = self._tokenizer.stream(shown=asked["special_tokens"])
-        for token in prompt_ids[len(prompt_ids) - num_said :].tolist():
-            decode(token)
-        read_steps = partial(read, stats=request.stats, decode=decode, stop=stop_strings)
-        submit = partial(self._engine.submit, request, read_steps)
+        submit = partial(self._engine.submit, request)
         return Stream(
             Events(submit, self._engine.tell, self._engine.check),
-            request.stats,
-            on_read=asked["on_read"],
-            tells_logprobs=asked["logprobs"] is not None,
+            stats,
+            on_read=options["on_read"],
+            tells_logprobs=options["logprobs"] is not None,
             model=self,
         )
 

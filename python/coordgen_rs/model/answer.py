@@ -20,7 +20,7 @@ _SHOWN = 60
 """Most characters of an answer in its `repr`."""
 
 
-class Piece(str):
+class TextDelta(str):
     """Some characters of an answer, all of them whole: a `str` that knows where it came from.
 
     Args:
@@ -49,7 +49,7 @@ class Piece(str):
         return str(self), self.source
 
     def __repr__(self) -> str:
-        return f"Piece({str(self)!r}, {self.source!r})"
+        return f"TextDelta({str(self)!r}, {self.source!r})"
 
 
 class Span(NamedTuple):
@@ -58,8 +58,8 @@ class Span(NamedTuple):
     Attributes:
         start: Its first character, counted from 0.
         end: The character after its last.
-        source: Where it came from, as in `Piece`. A character of several tokens belongs to the one
-            that completes it.
+        source: Where it came from, as in `TextDelta`. A character of several tokens belongs to the
+            one that completes it.
     """
 
     start: int
@@ -67,7 +67,7 @@ class Span(NamedTuple):
     source: str
 
 
-class Gain(NamedTuple):
+class StepDelta(NamedTuple):
     """What one step added to an answer.
 
     Attributes:
@@ -79,7 +79,7 @@ class Gain(NamedTuple):
         logprobs: How likely the model held each token, where that was asked for.
     """
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TextDelta, ...]
     token_ids: tuple[int, ...]
     sources: tuple[str, ...]
     step: Step | None
@@ -130,25 +130,37 @@ class Answer:
         return f"<Answer {told}>"
 
 
-class Read(NamedTuple):
+class Detokenized(NamedTuple):
     """What a step has made certain, before anybody has taken it.
 
     Attributes:
-        gain: The step's pieces and tokens.
+        delta: The step's pieces and tokens.
         ends: For each piece, how many of the step's tokens had been read when it became certain.
     """
 
-    gain: Gain
+    delta: StepDelta
     ends: tuple[int, ...]
 
+    def split(self, num_pieces: int) -> tuple[StepDelta, StepDelta]:
+        """Its first pieces with the tokens that had been read by then, and what is left."""
+        if num_pieces == 0:
+            return _NOTHING, self.delta
+        (pieces, ids, sources, step, told), end = self.delta, self.ends[num_pieces - 1]
+        return (
+            StepDelta(pieces[:num_pieces], ids[:end], sources[:end], step, told[:end]),
+            StepDelta(pieces[num_pieces:], ids[end:], sources[end:], step, told[end:]),
+        )
 
-NOTHING_YET = Read(Gain((), (), (), WAITS), ())
+
+_NOTHING = StepDelta((), (), (), None)
+
+NOTHING_YET = Detokenized(StepDelta((), (), (), WAITS), ())
 """In place of a read where the request waits for the next run of its batch."""
 
 
-def read(
+def detokenized(
     steps: Generator[Step], stats: Stats, decode: Callable[[int], str], stop: StopStrings
-) -> Generator[Read]:
+) -> Generator[Detokenized]:
     """What each step makes certain; behind the last, what had been held back until then.
 
     Args:
@@ -157,14 +169,14 @@ def read(
         decode: Takes one token at a time, returns the text that is now certain.
         stop: Where the text is to end.
     """
-    waiting, num_read = deque[Piece](), 0
+    waiting, num_read = deque[TextDelta](), 0
     with closing(steps):
         for step in steps:
             if step is WAITS:
                 yield NOTHING_YET
                 continue
-            made = _read_step(step, waiting, decode, stop)
-            num_read += len(made.gain.token_ids)
+            made = _detokenize(step, waiting, decode, stop)
+            num_read += len(made.delta.token_ids)
             if stop.cut_at is not None:
                 # So that closed steps count as finished, and a history keeps no more than that.
                 _tell_stop(stats, stop, num_read)
@@ -176,21 +188,21 @@ def read(
     if stop.cut_at is not None:  # by one behind the beginning of another, which the end left open
         _tell_stop(stats, stop, num_read)
     if pieces:
-        yield Read(Gain(pieces, (), (), None), (0,) * len(pieces))
+        yield Detokenized(StepDelta(pieces, (), (), None), (0,) * len(pieces))
 
 
 def _tell_stop(stats: Stats, stop: StopStrings, num_tokens: int) -> None:
     stats.finish_reason, stats.cut_at, stats.stop_string = "stop", num_tokens, stop.found
 
 
-def _read_step(
-    step: Step, waiting: deque[Piece], decode: Callable[[int], str], stop: StopStrings
-) -> Read:
+def _detokenize(
+    step: Step, waiting: deque[TextDelta], decode: Callable[[int], str], stop: StopStrings
+) -> Detokenized:
     """What a step makes certain; `waiting` holds what is not yet."""
-    pieces, ends, num_read = list[Piece](), list[int](), 0
+    pieces, ends, num_read = list[TextDelta](), list[int](), 0
     for token, source in zip(step.token_ids, step.sources, strict=True):
         num_read += 1
-        waiting.append(Piece(decode(token), source))
+        waiting.append(TextDelta(decode(token), source))
         certain = _taken(waiting, len(stop.push(waiting[-1])))
         pieces += certain
         ends += [num_read] * (len(pieces) - len(ends))
@@ -198,22 +210,24 @@ def _read_step(
             break
     ids, sources = step.token_ids[:num_read], step.sources[:num_read]
     told = tuple(step.logprobs[:num_read])
-    return Read(Gain(tuple(pieces), tuple(ids), tuple(sources), step, told), tuple(ends))
+    return Detokenized(
+        StepDelta(tuple(pieces), tuple(ids), tuple(sources), step, told), tuple(ends)
+    )
 
 
-def _taken(waiting: deque[Piece], num_chars: int) -> Iterator[Piece]:
+def _taken(waiting: deque[TextDelta], num_chars: int) -> Iterator[TextDelta]:
     """Remove that many characters, split by source."""
     while num_chars:
         piece = waiting.popleft()
         if len(piece) > num_chars:
-            waiting.appendleft(Piece(piece[num_chars:], piece.source))
-            piece = Piece(piece[:num_chars], piece.source)
+            waiting.appendleft(TextDelta(piece[num_chars:], piece.source))
+            piece = TextDelta(piece[:num_chars], piece.source)
         num_chars -= len(piece)
         if piece:
             yield piece
 
 
-def spans(pieces: Iterable[Piece]) -> Iterator[Span]:
+def spans(pieces: Iterable[TextDelta]) -> Iterator[Span]:
     """Where the text of pieces came from, part by part."""
     end = 0
     for source, parts in groupby(pieces, lambda piece: piece.source):

@@ -5,7 +5,7 @@ here knows what a request asks for (`options.py`), nor how it is answered (`gene
 
 A signal's handler runs in the main thread, so nothing that is done here can be interrupted between
 two instructions. A request runs ahead of its reader by some events; where others wait for its
-place, it goes on to its end, and what it says waits to be read. So a stream that is held and not
+slot, it goes on to its end, and what it says waits to be read. So a stream that is held and not
 read keeps nobody waiting for longer than its answer takes.
 """
 
@@ -13,52 +13,26 @@ import atexit
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from dataclasses import replace
 from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
-from typing import TypeVar
 from weakref import ref
 
 from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.errors.process import OpenedHere
 from coordgen_rs.generation.step import WAITS, Step
-from coordgen_rs.model.answer import NOTHING_YET, Read
+from coordgen_rs.model.answer import NOTHING_YET
 from coordgen_rs.model.events import Events, Progress
-from coordgen_rs.model.places import OnePlace, Places
-from coordgen_rs.model.request import Beside, ModelRequest
+from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.runtime import native
 from coordgen_rs.runtime.session import Session
-from coordgen_rs.store.background import Condition, Lease, Task, TaskQueue
+from coordgen_rs.store.background import Condition, Task, TaskQueue
 from coordgen_rs.store.prefixes.pool import PrefixPool
-
-_Found = TypeVar("_Found")
 
 
 class _CancelledError(Exception):
     """Nobody reads the answer any more: what is left of the prompt need not be read."""
-
-
-class _Entry(Lease):
-    """A request in the engine.
-
-    Args:
-        request: What it asks for.
-        read: What is told of its steps.
-        events: Where that goes.
-        beside: What it reads and writes on disk.
-    """
-
-    def __init__(
-        self,
-        request: ModelRequest,
-        read: Callable[[Generator[Step]], Generator[Read]],
-        events: Events,
-        beside: Beside,
-    ) -> None:
-        super().__init__()
-        self.request, self.read, self.events, self.beside = request, read, events, beside
-        self.making: Generator[Read] | None = None
 
 
 class Engine:
@@ -68,8 +42,8 @@ class Engine:
     end: that closes the engine, for a thread within the core when Python ends aborts the process.
 
     Args:
-        places: Where requests are answered; nothing else may use their sessions.
-        prefixes: What is kept of earlier requests; None keeps what the places hold.
+        slots: Where requests are answered; nothing else may use their sessions.
+        prefixes: What is kept of earlier requests; None keeps what the slots hold.
         release: Called in the thread when it ends.
 
     Attributes:
@@ -79,13 +53,13 @@ class Engine:
     """
 
     def __init__(
-        self, places: OnePlace | Places, prefixes: PrefixPool | None, release: Callable[[], None]
+        self, slots: OneSlot | Slots, prefixes: PrefixPool | None, release: Callable[[], None]
     ) -> None:
-        self._places, self._prefixes, self._release = places, prefixes, release
-        self._inbox = SimpleQueue[object]()  # what is no entry says that something is new
+        self._slots, self._prefixes, self._release = slots, prefixes, release
+        self._inbox = SimpleQueue[object]()  # what is no request says that something is new
         self.tell: Callable[[object], None] = self._inbox.put
-        self._waiting = deque[_Entry]()  # for a place, longest first
-        self._active = list[_Entry]()  # have a place, or are being stored
+        self._waiting = deque[ModelRequest]()  # for a slot, longest first
+        self._active = list[ModelRequest]()  # have a slot, or are being stored
         self._disk = TaskQueue()
         self._ended = Condition()
         self._closers = list[int]()  # threads that close it
@@ -104,18 +78,12 @@ class Engine:
         self._model = ref(model, self.tell)  # before: an interrupt may come within the next line
         self._thread.start()
 
-    def submit(
-        self,
-        request: ModelRequest,
-        read: Callable[[Generator[Step]], Generator[Read]],
-        events: Events,
-    ) -> None:
+    def submit(self, request: ModelRequest, events: Events) -> None:
         """Have a request answered, in its turn; waits for nothing.
 
         Args:
             request: What it asks for.
-            read: What is told of its steps.
-            events: Where that goes; its reader wakes the engine by `tell`.
+            events: Where what is read of its steps goes; its reader wakes the engine by `tell`.
 
         Raises:
             SessionClosedError: The model is closed.
@@ -129,20 +97,23 @@ class Engine:
         self.check_outside()
         if self.is_closing:
             raise self._closed()
-        asked = request.asked.copy()
-        tells_read = asked["on_read"] is not None
-
-        def on_read(num_read: int) -> None:
-            if not self._is_wanted(events):
-                raise _CancelledError(f"given up after {num_read} tokens of the prompt")
-            if tells_read:
-                events.put(Progress(num_read))
-
-        asked["on_read"] = on_read
-        request = replace(request, asked=asked)
-        self._inbox.put(_Entry(request, read, events, Beside(self.look)))
+        request.events, request.on_stored = events, self.look
+        request.on_read = partial(self._has_read, request)
+        self._inbox.put(request)
         if self._is_over:  # it ended meanwhile, and may not have seen it
             self._refuse_rest()
+
+    def _has_read(self, request: ModelRequest, num_read: int) -> None:
+        """Tell how much of a prompt was read.
+
+        Raises:
+            _CancelledError: What is left of it is not to be read.
+        """
+        self.check(request.events)
+        if self._ending or not request.events.is_wanted:
+            raise _CancelledError(f"given up after {num_read} tokens of the prompt")
+        if request.options["on_read"] is not None:
+            request.events.put(Progress(num_read))
 
     def look(self) -> None:
         """Have the engine look for what is new; waits for nothing."""
@@ -197,8 +168,8 @@ class Engine:
         except BaseException as error:
             self._failure = error
         finally:
-            for entry in [*self._active, *self._waiting]:
-                self._end(entry, self._failure or self._closed())
+            for request in [*self._active, *self._waiting]:
+                self._end(request, self._failure or self._closed())
             for end in (self._disk.join, self._release):
                 try:
                     end()
@@ -216,13 +187,11 @@ class Engine:
         while not self._is_done():
             self._take_in(waits=is_idle)
             self.is_closing = self.is_closing or bool(self._ending) or self._model() is None
-            if self.is_closing:
-                self._check_all()
             self._end_unwanted()
             self._admit()
             # Where each has said what it could, they wait for the next run of all.
-            made = [self._resume(entry) for entry in [*self._active]]
-            is_idle = not (any(made) or self._places.run())
+            made = [self._resume(request) for request in [*self._active]]
+            is_idle = not (any(made) or self._slots.run())
 
     def _is_done(self) -> bool:
         is_empty = not self._active and not self._waiting and self._inbox.empty()
@@ -233,13 +202,13 @@ class Engine:
         if not waits and self._inbox.empty():
             return
         with suppress(Empty):
-            entry = self._inbox.get(block=waits)
+            new = self._inbox.get(block=waits)
             while True:
                 # An interrupt may have it submitted twice.
-                if isinstance(entry, _Entry) and not entry.events.is_taken:
-                    entry.events.is_taken = True
-                    self._waiting.append(entry)
-                entry = self._inbox.get_nowait()
+                if isinstance(new, ModelRequest) and not new.events.is_taken:
+                    new.events.is_taken = True
+                    self._waiting.append(new)
+                new = self._inbox.get_nowait()
 
     def check(self, events: Events) -> None:
         """Cancel events that were read by who closes the engine, or by an event loop."""
@@ -249,110 +218,92 @@ class Engine:
             elif events.reader in self._closers:
                 events.cancel()
 
-    def _is_wanted(self, events: Events) -> bool:
-        """Whether what is left of a prompt is to be read."""
-        self.check(events)
-        return events.is_wanted and not self._ending
-
-    def _check_all(self) -> None:
-        """End what nobody is to read any more: all, as Python ends."""
-        for entry in [*self._active, *self._waiting]:
-            if self._ending:
-                self._end(entry, None)
-            else:
-                self.check(entry.events)
-
     def _end_unwanted(self) -> None:
-        for entry in [*self._active, *self._waiting]:
-            if not entry.events.is_wanted:
-                self._end(entry, None)
+        """End what nobody is to read any more: all, as Python ends."""
+        for request in [*self._active, *self._waiting]:
+            self.check(request.events)
+            if self._ending or not request.events.is_wanted:
+                self._end(request, None)
 
     def _admit(self) -> None:
-        """Give free places to those that wait, in order.
+        """Give free slots to those that wait, in order.
 
         Who waits for another request to read the same prompt lets others go first.
         """
-        for entry in [*self._waiting]:
-            if self._places.is_full:
+        for request in [*self._waiting]:
+            if self._slots.is_full:
                 return
             try:
-                if self._places.is_being_read(entry.request):
+                if self._slots.is_being_read(request):
                     continue
-                session = self._places.taken(entry.request, entry)
+                session = self._slots.taken(request)
             except Exception as error:
-                self._end(entry, error)
+                self._end(request, error)
                 continue
-            self._waiting.remove(entry)
-            self._active.append(entry)
-            entry.making = entry.read(self._steps(entry, session))
+            self._waiting.remove(request)
+            self._active.append(request)
+            request.running = request.detokenize(self._steps(request, session))
 
-    def _steps(self, entry: _Entry, session: Session) -> Generator[Step]:
-        """The steps of a request that has a place; `WAITS` where it waits for a disk or a run."""
-        beside, request = entry.beside, entry.request
+    def _steps(self, request: ModelRequest, session: Session) -> Generator[Step]:
+        """The steps of a request that has a slot; `WAITS` where it waits for a disk or a run."""
         try:
             prefixes = None if self._prefixes is None else self._prefixes.of(request.namespace)
             held = 0 if prefixes is None else prefixes.held(session, request.prompt_ids)
-            read = partial(beside.read, replace(request, prefixes=prefixes), session, held)
-            ready = (yield from self._done(read)) if self._reads_files(request) else read()
-            self._places.begins(entry)
-            with closing(ready.steps(session, beside)) as steps:
+            keeps = request.reuse_prefix and prefixes is not None and prefixes.store is not None
+            if keeps or (request.drafters is not None and request.drafters.reads_files):
+                # In another thread: no step waits for a disk.
+                task = Task(partial(request.read_files, prefixes, session, held), self.look)
+                self._disk.add(task.run)
+                while not task.is_done:
+                    yield WAITS
+                task.result()
+            else:
+                request.read_files(prefixes, session, held)
+            self._slots.begins(request)
+            with closing(request.steps(session)) as steps:
                 yield from steps
         finally:
-            beside.owner.is_over = True
-            self._places.leave(entry)
+            request.owner.is_over = True
+            self._slots.leave(request)
 
-    def _reads_files(self, request: ModelRequest) -> bool:
-        """Whether a request reads from disk before it begins."""
-        keeps = request.reuse_prefix and self._prefixes is not None and self._prefixes.store
-        return bool(keeps) or (request.drafters is not None and request.drafters.reads_files)
-
-    def _done(self, call: Callable[[], _Found]) -> Generator[Step, None, _Found]:
-        """What a call returns, which another thread makes: no step waits for a disk."""
-        task = Task(call, self.look)
-        self._disk.add(task.run)
-        while not task.is_done:
-            yield WAITS
-        return task.result()
-
-    def _resume(self, entry: _Entry) -> bool:
+    def _resume(self, request: ModelRequest) -> bool:
         """Let a request make an event; whether it did, or ended."""
-        making, events = entry.making, entry.events
+        running, events = request.running, request.events
         is_wanted = self._waiting or self.is_closing
-        if making is None or (not is_wanted and events.is_far_ahead()):
+        if running is None or (not is_wanted and events.is_far_ahead()):
             return False
         try:
-            event = next(making)
+            event = next(running)
         except StopIteration:
-            storing = entry.beside.storing
+            storing = request.storing
             if storing is not None and not storing.is_done:
                 return False
-            self._end(entry, None if storing is None else storing.error)
+            self._end(request, None if storing is None else storing.error)
         except _CancelledError:
-            self._end(entry, None)
+            self._end(request, None)
         except BaseException as error:  # also a panic of the core
-            self._end(entry, error)
+            self._end(request, error)
         else:
             if event is NOTHING_YET:
                 return False
             events.put(event)
         return True
 
-    def _end(self, entry: _Entry, error: BaseException | None) -> None:
-        """End a request, and free its place."""
-        if entry.making is not None:
+    def _end(self, request: ModelRequest, error: BaseException | None) -> None:
+        """End a request, and free its slot."""
+        if request.running is not None:
             try:
-                entry.making.close()
+                request.running.close()
             except BaseException as failure:
                 error = error or failure
-        entry.is_over = True
-        with suppress(ValueError):
-            self._waiting.remove(entry)
-        with suppress(ValueError):
-            self._active.remove(entry)
+        request.owner.is_over = True
+        for held in (self._waiting, self._active):
+            with suppress(ValueError):
+                held.remove(request)
         if not self._ending:
-            entry.events.end(error)
-        elif entry.events.reader in self._ending:  # other threads end where they wait
-            entry.events.end(error or self._closed())
+            request.events.end(error)
+        elif request.events.reader in self._ending:  # other threads end where they wait
+            request.events.end(error or self._closed())
 
     def _closed(self) -> SessionClosedError:
         """What requests are told that come too late."""
@@ -365,6 +316,6 @@ class Engine:
         """End what came too late."""
         with suppress(Empty):
             while True:
-                entry = self._inbox.get_nowait()
-                if isinstance(entry, _Entry):
-                    entry.events.end(self._closed())
+                late = self._inbox.get_nowait()
+                if isinstance(late, ModelRequest):
+                    late.events.end(self._closed())

@@ -15,10 +15,10 @@ from types import TracebackType
 from typing import NamedTuple
 from weakref import ref
 
-from coordgen_rs.model.answer import Read
+from coordgen_rs.model.answer import Detokenized
 
 MOST_AHEAD = 256
-"""Events that wait to be read, where nobody else waits for the request's place."""
+"""Events that wait to be read, where nobody else waits for the request's slot."""
 
 LONGEST_SLEEP_S = 1.0
 """Then who waits looks again: not every system interrupts a thread that sleeps."""
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     num_read: int
 
 
-Event = Read | Progress
+Event = Detokenized | Progress
 
 
 class Events:
@@ -62,12 +62,13 @@ class Events:
         tell: Callable[[object], None],
         check: Callable[["Events"], None] = lambda _: None,
     ) -> None:
-        self._submit, self._tell, self._check = submit, tell, check
+        self._submit: Callable[[Events], None] | None = submit
+        self._tell, self._check = tell, check
         self._stream: ref[object] | None = None
         self._queue = deque[Event]()
         self._woken = SimpleQueue[None]()
         self.wake: Callable[[], object] = partial(self._woken.put, None)
-        self._is_begun = self._is_held = False
+        self._is_held = False
         self.is_whole = self.is_awaited = self.is_taken = self.is_cancelled = self.is_over = False
         self._error: BaseException | None = None
         self._raised: TracebackType | None = None
@@ -116,9 +117,9 @@ class Events:
         """
         self._check(self)
         self.reader = get_ident()
-        if not self._is_begun and not self.is_cancelled:
+        if self._submit is not None and not self.is_cancelled:
             self._submit(self)
-            self._is_begun = True
+            self._submit = None  # which refers to the request, as that does to these
 
     @property
     def is_ready(self) -> bool:

@@ -151,7 +151,7 @@ class RequestOptions(TypedDict, total=False):
     drafts: Annotated[bool, Option(default=True)]
     """False decodes without drafts, for comparison: the same answer, but later."""
     trees: Annotated[bool, Option(default=False)]
-    """Whether each step of a stream also has its draft tree, see `Gain.step`."""
+    """Whether each step of a stream also has its draft tree, see `StepDelta.step`."""
     on_read: Annotated[Callable[[int], None] | None, Option(check=arguments.function)]
     """Called behind each chunk of the prompt with how many tokens of it were computed, by who reads
     the answer. It may end the request by an exception, and may ask the model for other answers."""
@@ -181,10 +181,10 @@ _SAMPLED = (
 REQUEST = options_of(RequestOptions)
 """The options of a request, by name."""
 
-_Asked = TypeVar("_Asked", bound=RequestOptions)
+_Options = TypeVar("_Options", bound=RequestOptions)
 
 
-def asked(function: str, kind: type[_Asked], options: Mapping[str, Any]) -> _Asked:
+def request_options(function: str, kind: type[_Options], options: Mapping[str, Any]) -> _Options:
     """The record of what one request asks for: all options, checked.
 
     Args:
@@ -196,21 +196,21 @@ def asked(function: str, kind: type[_Asked], options: Mapping[str, Any]) -> _Ask
         OptionError: One is of a wrong type or out of range, also where it changes nothing; or
             there is no such option.
     """
-    checked: _Asked = record(function, kind, options)
+    checked: _Options = record(function, kind, options)
     sampling(checked, 0)
     return checked
 
 
-def chosen_seed(asked: RequestOptions) -> int | None:
+def chosen_seed(options: RequestOptions) -> int | None:
     """The seed, drawn at random where none was given; None where nothing is sampled."""
-    if not asked["temperature"]:
+    if not options["temperature"]:
         return None
     # Of as many bits as any reader of JSON keeps.
-    return int.from_bytes(os.urandom(7)) >> 3 if asked["seed"] is None else asked["seed"]
+    return int.from_bytes(os.urandom(7)) >> 3 if options["seed"] is None else options["seed"]
 
 
-def sampling(asked: RequestOptions, seed: int) -> Sampling | None:
+def sampling(options: RequestOptions, seed: int) -> Sampling | None:
     """How tokens are chosen under a seed; None where each is simply the likeliest."""
-    given: Any = asked
+    given: Any = options
     found = Sampling(**{name: given[name] for name in _SAMPLED}, seed=seed)
-    return found if asked["temperature"] or found.changes_scores else None
+    return found if options["temperature"] or found.changes_scores else None

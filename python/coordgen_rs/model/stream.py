@@ -6,21 +6,22 @@ stream for asyncio is awaited piece by piece: the engine wakes the event loop th
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
 from threading import RLock
 from typing import Self
 
-from coordgen_rs.errors import CallOrderError
+from coordgen_rs.errors import CallOrderError, CoordgenError
 from coordgen_rs.errors.process import NotCopied, OpenedHere
-from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step import Step
-from coordgen_rs.model.answer import Answer, Gain, Piece, Read, spans
-from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.answer import Answer, Detokenized, StepDelta, TextDelta, spans
+from coordgen_rs.model.events import LONGEST_SLEEP_S, Events, Progress
 
 
-class Stream(NotCopied, Iterator[Piece]):
+class Stream(NotCopied, Iterator[TextDelta]):
     """The pieces of an answer; `Model.stream` makes it.
 
     Any thread may ask for the next piece, one after the other. Close the stream, leave its `with`
@@ -49,32 +50,31 @@ class Stream(NotCopied, Iterator[Piece]):
     ) -> None:
         self._reading, self._opened = RLock(), OpenedHere()
         self._stats, self._on_read, self._model = stats, on_read, model
-        self._is_whole = False
-        self._pieces: list[tuple[Piece, int]] = []  # and how many tokens belong to it
-        self._tokens: list[tuple[int, str]] = []
-        self._logprobs: list[TokenLogprob] | None = [] if tells_logprobs else None
-        # How many of the pieces and tokens are here, and were given. Ctrl-C comes between no two of
-        # what one line assigns, so a reader who goes on after it misses nothing in `answer`, and
-        # gets no item twice.
-        self._num_pieces = self._num_tokens = self._num_pieces_given = self._num_given = 0
-        self._stored: Read | None = None
-        self._step: Step | None = None  # the last that was taken
+        self._tells_logprobs, self._is_whole = tells_logprobs, False
+        self._steps: list[Detokenized] = []
+        # How many of them were given, and how many pieces of the one behind. Ctrl-C comes between
+        # no two of them, so a reader who goes on after it misses nothing in `answer`, and gets no
+        # item twice.
+        self._given = 0, 0
         self.events = events
         events.belong_to(self)
 
     @property
     def answer(self) -> Answer:
         """The answer as far as it has been given."""
-        tokens = self._tokens[: self._num_given]
-        pieces = [piece for piece, _ in self._pieces[: self._num_pieces_given]]
+        num_steps, num_pieces = self._given
+        begun = [it.split(num_pieces)[0] for it in self._steps[num_steps : num_steps + 1]]
+        deltas = [*(it.delta for it in self._steps[:num_steps]), *begun]
+        pieces = [piece for delta in deltas for piece in delta.pieces]
+        logprobs = tuple(one for delta in deltas for one in delta.logprobs)
         return Answer(
             "".join(pieces),
-            tuple(token for token, _ in tokens),
-            tuple(source for _, source in tokens),
+            tuple(token for delta in deltas for token in delta.token_ids),
+            tuple(source for delta in deltas for source in delta.sources),
             self._stats.finish_reason if self._is_whole else None,
             self._stats,
             tuple(spans(pieces)),
-            None if self._logprobs is None else tuple(self._logprobs[: self._num_given]),
+            logprobs if self._tells_logprobs else None,
         )
 
     def close(self) -> None:
@@ -85,12 +85,12 @@ class Stream(NotCopied, Iterator[Piece]):
     @property
     def is_ready(self) -> bool:
         """Whether the next piece is here, or none will come: `next` waits for nothing."""
-        return self._is_here(lambda: self._has_pieces)
+        return self._is_here(self._has_pieces)
 
     @property
     def is_step_ready(self) -> bool:
         """Whether the next step is here, or none will come: `step` waits for nothing."""
-        return self._is_here(lambda: self._has_step)
+        return self._is_here(self._has_step)
 
     def _is_here(self, has: Callable[[], bool]) -> bool:
         """Whether there is something now, or will be no more."""
@@ -104,7 +104,23 @@ class Stream(NotCopied, Iterator[Piece]):
                     return True
             return has()
 
-    def step(self) -> Gain | None:
+    def _has_pieces(self) -> bool:
+        """Whether there are pieces that were not given."""
+        num_steps, num_pieces = self._given
+        left = self._steps[num_steps:]
+        return bool(left) and (
+            num_pieces < len(left[0].delta.pieces) or any(it.delta.pieces for it in left[1:])
+        )
+
+    def _has_step(self) -> bool:
+        """Whether there are pieces or tokens that were not given."""
+        num_steps, num_pieces = self._given
+        left = self._steps[num_steps:]
+        return bool(left) and (
+            len(left) > 1 or bool(left[0].split(num_pieces)[1].token_ids) or self._has_pieces()
+        )
+
+    def step(self) -> StepDelta | None:
         """What the next step adds; None at the end.
 
         For readers that act once a step, such as a server; what else they read of the stream is
@@ -113,44 +129,32 @@ class Stream(NotCopied, Iterator[Piece]):
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self.events.ask()
-            while self.events.is_cancelled or not self._has_step:
-                try:
-                    self._take()
-                except StopIteration:
-                    return None
-            begun, first = self._num_given, self._num_pieces_given
-            end, last = self._num_tokens, self._num_pieces
-            tokens = self._tokens[begun:end]
-            gain = Gain(
-                tuple(piece for piece, _ in self._pieces[first:last]),
-                tuple(token for token, _ in tokens),
-                tuple(source for _, source in tokens),
-                self._step,
-                tuple(self._logprobs[begun:end]) if self._logprobs else (),
-            )
-            self._num_pieces_given, self._num_given = last, end
-            return gain
+            while True:
+                num_steps, num_pieces = self._given
+                if num_steps == len(self._steps) or self.events.is_cancelled:
+                    try:
+                        self._take()
+                    except StopIteration:
+                        return None
+                    continue
+                _, delta = self._steps[num_steps].split(num_pieces)
+                self._given = num_steps + 1, 0
+                if delta.pieces or delta.token_ids:
+                    return delta
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> TextDelta:
         self._opened.check("stream")  # a thread that was reading is not in the fork
         with self._reading:
             self.events.ask()
-            while not self._has_pieces or self.events.is_cancelled:
-                self._take()
-            number = self._num_pieces_given
-            piece, num_tokens = self._pieces[number]
-            self._num_pieces_given, self._num_given = number + 1, num_tokens
-            return piece
-
-    @property
-    def _has_pieces(self) -> bool:
-        """Whether there are pieces that were not given."""
-        return self._num_pieces_given < self._num_pieces
-
-    @property
-    def _has_step(self) -> bool:
-        """Whether there are pieces or tokens that were not given."""
-        return self._has_pieces or self._num_given < self._num_tokens
+            while True:
+                num_steps, num_pieces = self._given
+                if num_steps == len(self._steps) or self.events.is_cancelled:
+                    self._take()
+                elif num_pieces < len(pieces := self._steps[num_steps].delta.pieces):
+                    self._given = num_steps, num_pieces + 1
+                    return pieces[num_pieces]
+                else:
+                    self._given = num_steps + 1, 0
 
     def _take(self) -> None:
         """Take what the next step adds.
@@ -158,8 +162,6 @@ class Stream(NotCopied, Iterator[Piece]):
         Raises:
             StopIteration: There is none.
         """
-        if not self.events.is_cancelled:
-            self._num_given = self._num_tokens
         try:
             event = self.events.peek()
         except StopIteration:
@@ -169,8 +171,8 @@ class Stream(NotCopied, Iterator[Piece]):
             self.events.drop()
             self._tell_read(event.num_read)
             return
-        if event is not self._stored:
-            self._store(event)
+        if not self._steps or event is not self._steps[-1]:  # as after an interrupted call
+            self._steps.append(event)
         self.events.drop()
 
     def _tell_read(self, num_read: int) -> None:
@@ -189,17 +191,6 @@ class Stream(NotCopied, Iterator[Piece]):
             self.events.cancel(CallOrderError("the answer was broken off: ask for it again"))
             raise
 
-    def _store(self, read: Read) -> None:
-        """Append what a step adds; what an interrupted call has appended is overwritten."""
-        gain, ends = read
-        begun, first = self._num_tokens, self._num_pieces
-        self._tokens[begun:] = zip(gain.token_ids, gain.sources, strict=True)
-        if self._logprobs is not None:
-            self._logprobs[begun:] = gain.logprobs
-        self._pieces[first:] = zip(gain.pieces, (begun + end for end in ends), strict=True)
-        end, last = len(self._tokens), len(self._pieces)
-        self._step, self._num_tokens, self._num_pieces, self._stored = gain.step, end, last, read
-
     def __enter__(self) -> Self:
         return self
 
@@ -207,7 +198,7 @@ class Stream(NotCopied, Iterator[Piece]):
         self.close()
 
 
-def whole(stream: Stream) -> Answer:
+def collect(stream: Stream) -> Answer:
     """The answer of a stream, which is read to its end and closed; raises what the stream does."""
     stream.events.is_whole = True
     with stream:
@@ -216,7 +207,64 @@ def whole(stream: Stream) -> Answer:
         return stream.answer
 
 
-class AsyncStream(NotCopied, AsyncIterator[Piece]):
+def answers(
+    begin: Iterable[Callable[[], Stream]],
+    num_slots: int,
+    *,
+    keep_errors: bool = False,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> list[Answer | CoordgenError]:
+    """The answers of streams, in order; one more than the model has slots for is open at a time.
+
+    Args:
+        begin: Make the streams, one each.
+        num_slots: How many are answered at a time.
+        keep_errors: Put the error of a stream in its answer's place, rather than raise it.
+        on_progress: Called with how many answers there are, and will be, whenever there is one
+            more.
+
+    Raises:
+        CoordgenError: Errors of a stream; all others are closed then.
+    """
+    waiting, is_open = deque(enumerate(begin)), dict[int, Stream]()
+    done, num_all = dict[int, Answer | CoordgenError](), len(waiting)
+    news = SimpleQueue[None]()
+    try:
+        while len(done) < num_all:
+            ends = dict[int, Answer | CoordgenError]()
+            while waiting and len(is_open) + len(ends) <= num_slots:
+                number, make = waiting.popleft()
+                try:
+                    stream = is_open[number] = make()
+                except CoordgenError as error:
+                    ends[number] = error
+                else:
+                    stream.events.wake, stream.events.is_whole = partial(news.put, None), True
+            for number, stream in is_open.items():
+                try:
+                    while stream.is_ready and number not in ends:
+                        if stream.step() is None:
+                            ends[number] = stream.answer
+                except CoordgenError as error:
+                    ends[number] = error
+            for number, end in ends.items():
+                if isinstance(end, CoordgenError) and not keep_errors:
+                    end.add_note(f"by prompt {number + 1} of {num_all}")
+                    raise end
+                is_open.pop(number, None)
+                done[number] = end
+                if on_progress is not None:
+                    on_progress(len(done), num_all)
+            if not ends:
+                with suppress(Empty):
+                    news.get(timeout=LONGEST_SLEEP_S)
+    finally:
+        for stream in is_open.values():
+            stream.close()
+    return [done[number] for number in range(num_all)]
+
+
+class AsyncStream(NotCopied, AsyncIterator[TextDelta]):
     """The pieces of an answer for `async for`; `Model.astream` makes it.
 
     Cancelling the task that awaits a piece abandons the answer, and so does `aclose`, leaving its
@@ -245,7 +293,7 @@ class AsyncStream(NotCopied, AsyncIterator[Piece]):
         """End the request within a step."""
         self._stream.close()
 
-    async def __anext__(self) -> Piece:
+    async def __anext__(self) -> TextDelta:
         loop = asyncio.get_running_loop()
         if self._is_awaited or (self._loop or loop) is not loop:
             raise CallOrderError("the stream is read by another task, or in another event loop")
@@ -292,7 +340,7 @@ def wake(stream: Stream, news: asyncio.Event) -> None:
     stream.events.is_awaited, stream.events.wake = True, tell
 
 
-async def awaited(stream: AsyncStream) -> Answer:
+async def acollect(stream: AsyncStream) -> Answer:
     """The answer of a stream, which is read to its end; raises what the stream does."""
     stream.wants_whole()
     async with stream:

@@ -11,10 +11,10 @@ from threading import Lock
 from typing import Literal, TypeVar
 
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.store.prefixes.store import StoreCounts
 
-_Counts = TypeVar("_Counts", RunCounts, StoreCounts)
+_Counts = TypeVar("_Counts", BatchStats, StoreCounts)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -96,7 +96,7 @@ class Figures:
         num_running: int,
         num_waiting: int,
         num_places: int,
-        runs: RunCounts | None,
+        runs: BatchStats | None,
         store: StoreCounts | None = None,
     ) -> str:
         """All counts.

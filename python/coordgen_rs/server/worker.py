@@ -13,9 +13,9 @@ from typing import Literal
 
 from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.answer import Answer, StepDelta
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.server.answers.reader import LONG_ANSWER, steps
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
 from coordgen_rs.server.figures import Figures
@@ -126,7 +126,7 @@ class Worker:
         return 0 if self._model is None else self._model.parallel
 
     @property
-    def runs(self) -> RunCounts | None:
+    def runs(self) -> BatchStats | None:
         """What the runs that requests shared were made of; None where there are none."""
         return None if self._model is None else self._model.runs
 
@@ -186,7 +186,7 @@ class Worker:
 
     async def answer(
         self, request: Request, stream: Stream, client: Client, admission: Admission
-    ) -> AsyncGenerator[Gain | tuple[Answer, float]]:
+    ) -> AsyncGenerator[StepDelta | tuple[Answer, float]]:
         """Answer a request in its turn.
 
         Args:

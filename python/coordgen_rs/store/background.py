@@ -74,9 +74,8 @@ class Condition:
             asleep.acquire()
             try:
                 self._asleep.append(asleep)
-                if (
-                    found := answer()
-                ) is not None:  # a notification before the line above was not heard
+                # A notification before the line above was not heard.
+                if (found := answer()) is not None:
                     return found
                 asleep.acquire(timeout=_LONGEST_SLEEP_S)
             finally:

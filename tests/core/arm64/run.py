@@ -1,7 +1,7 @@
 """Builds the wheel for arm64, and runs what is tested of it on emulated processors.
 
 python tests/core/arm64/run.py wheel                  # build/arm64/wheels, and the system around it
-python tests/core/arm64/run.py test BUNDLE [BUNDLE]   # the crate, files, the binding, logits of bundles
+python tests/core/arm64/run.py test BUNDLE [BUNDLE]   # crate, files, binding, logits of bundles
 """
 
 import argparse

@@ -118,18 +118,6 @@ def test_who_stops_early_leaves_the_committed_tokens_and_the_next_request_is_cle
     assert [token for step in again for token in step.token_ids] == plain([1, 2, 1], 9)
 
 
-def test_a_request_that_is_given_up_late_does_not_end_the_next():
-    host = FakeHost(True, "compact")
-    drafter = make_drafter(host)
-    late = generate(host, PROMPT, drafter=drafter, max_new_tokens=60)
-    next(late)
-    steps = generate(host, [1, 2, 1], drafter=drafter, max_new_tokens=9)
-    first = next(steps).token_ids
-    late.close()
-    said = first + [token for step in steps for token in step.token_ids]
-    assert said == plain([1, 2, 1], 9)
-
-
 @pytest.mark.parametrize("name", ["clear", "read", "run", "choose", "keep"])
 def test_an_engine_that_fails_once_leaves_the_next_request_right(name):
     host, history = FakeHost(True, "compact"), SharedHistory(VOCAB_SIZE)

@@ -16,6 +16,10 @@ from checkpoints import CHECKPOINTS
 from coordgen_rs import open_session
 from coordgen_rs._core import HostDrafter, SharedHistory
 from coordgen_rs.adapters.host import generate, make_drafter, measured_costs
+from coordgen_rs.adapters.llama_cpp import LlamaHost, open_host
+from coordgen_rs.adapters.mlx_lm import MlxHost
+from coordgen_rs.adapters.onnxruntime_genai import GenaiHost
+from coordgen_rs.adapters.transformers import Drafted, TransformersHost
 from coordgen_rs.errors import EngineError, OptionError, TokenOutOfRangeError
 
 NUM_NEW = 24
@@ -86,29 +90,10 @@ def model():
 class TestTransformers:
     @pytest.mark.parametrize("takes_trees", [True, False])
     def test_the_answer_is_the_models(self, model, takes_trees):
-        from coordgen_rs.adapters.transformers import TransformersHost
-
         check(TransformersHost(model, takes_trees=takes_trees))
-
-    @pytest.mark.parametrize("trees", [True, False])
-    def test_generate_takes_the_loop(self, model, trees):
-        import torch
-
-        from coordgen_rs.adapters.transformers import Drafted
-
-        drafted = Drafted(trees=trees, costs=None)
-        for prompt in PROMPTS:
-            ids = torch.from_numpy(prompt.astype(np.int64))[None]
-            asked = {"do_sample": False, "max_new_tokens": NUM_NEW, "repetition_penalty": 1.1}
-            plain = model.generate(ids, **asked)
-            ours = model.generate(ids, custom_generate=drafted, **asked)
-            assert ours.tolist() == plain.tolist()
-            assert drafted.num_steps <= NUM_NEW
 
     def test_an_answer_that_a_criterion_ends_is_remembered_up_to_there(self, model):
         import torch
-
-        from coordgen_rs.adapters.transformers import Drafted
 
         history = SharedHistory(64)
         prompt = torch.from_numpy(PROMPTS[0].astype(np.int64))[None]
@@ -129,59 +114,16 @@ class TestTransformers:
         drafter.begin(answer[0, -5:-2].numpy().astype(np.uint32))
         assert drafter.propose_chain(2).tolist() == answer[0, -2:].tolist()
 
-    def test_two_sequences_are_refused(self, model):
-        import torch
-
-        from coordgen_rs.adapters.transformers import Drafted
-
-        ids = torch.tensor([[1, 2], [3, 4]])
-        with pytest.raises(OptionError, match="2 sequences"):
-            model.generate(ids, custom_generate=Drafted(costs=None), max_new_tokens=4)
-
 
 class TestMlx:
-    def test_the_answer_is_the_models(self):
+    @pytest.fixture
+    def mx(self):
         mx = pytest.importorskip("mlx.core")
-        llama = pytest.importorskip("mlx_lm.models.llama")
-        from coordgen_rs.adapters.mlx_lm import MlxHost
-
         mx.random.seed(3)
-        check(MlxHost(self.model(llama), vocab_size=64, capacity=96))
+        return mx
 
-    def test_scores_of_half_the_width_are_told_as_float32(self):
-        mx = pytest.importorskip("mlx.core")
+    def model(self, **sizes):
         llama = pytest.importorskip("mlx_lm.models.llama")
-        from coordgen_rs.adapters.mlx_lm import MlxHost
-
-        model = self.model(llama)
-        model.set_dtype(mx.bfloat16)
-        host = MlxHost(model, vocab_size=64, capacity=96)
-        host.read(PROMPTS[0])
-        scores = host.scores(0)
-        assert scores.dtype == np.float32
-        assert scores.argmax() == host.choose(0)
-
-    def test_a_text_within_the_window_is_answered_and_a_longer_one_refused(self):
-        mx = pytest.importorskip("mlx.core")
-        llama = pytest.importorskip("mlx_lm.models.llama")
-        from coordgen_rs.adapters.mlx_lm import MlxHost
-
-        mx.random.seed(3)
-        windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 97}
-        model = self.model(llama, **windows)
-        check(MlxHost(model, vocab_size=64, capacity=96))
-        with pytest.raises(OptionError, match=r"window of 97 tokens.*below 97"):
-            MlxHost(model, vocab_size=64, capacity=97)
-
-    def test_a_token_that_is_forbidden_must_be_one(self):
-        pytest.importorskip("mlx.core")
-        llama = pytest.importorskip("mlx_lm.models.llama")
-        from coordgen_rs.adapters.mlx_lm import MlxHost
-
-        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
-            MlxHost(self.model(llama), vocab_size=64, capacity=96, forbidden_ids=[64])
-
-    def model(self, llama, **sizes):
         args = llama.ModelArgs(
             **sizes,
             model_type="llama",
@@ -195,6 +137,29 @@ class TestMlx:
         )
         return llama.Model(args)
 
+    def test_the_answer_is_the_models(self, mx):
+        check(MlxHost(self.model(), vocab_size=64, capacity=96))
+
+    def test_scores_of_half_the_width_are_told_as_float32(self, mx):
+        model = self.model()
+        model.set_dtype(mx.bfloat16)
+        host = MlxHost(model, vocab_size=64, capacity=96)
+        host.read(PROMPTS[0])
+        scores = host.scores(0)
+        assert scores.dtype == np.float32
+        assert scores.argmax() == host.choose(0)
+
+    def test_a_text_within_the_window_is_answered_and_a_longer_one_refused(self, mx):
+        windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 97}
+        model = self.model(**windows)
+        check(MlxHost(model, vocab_size=64, capacity=96))
+        with pytest.raises(OptionError, match=r"window of 97 tokens.*below 97"):
+            MlxHost(model, vocab_size=64, capacity=97)
+
+    def test_a_token_that_is_forbidden_must_be_one(self, mx):
+        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
+            MlxHost(self.model(), vocab_size=64, capacity=96, forbidden_ids=[64])
+
 
 @pytest.fixture(scope="module")
 def folder(bundle_of, tmp_path_factory):
@@ -207,11 +172,9 @@ def folder(bundle_of, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def open_host(folder):
+def genai_host(folder):
     """A function from a capacity and more to a host of the folder."""
     import onnxruntime_genai as genai
-
-    from coordgen_rs.adapters.onnxruntime_genai import GenaiHost
 
     vocab_size = json.loads((folder / "genai_config.json").read_text())["model"]["vocab_size"]
     model = genai.Model(str(folder))
@@ -223,26 +186,25 @@ def open_host(folder):
 
 
 class TestGenai:
-    def test_the_answer_is_that_of_the_folder(self, open_host):
-        check(open_host())
+    def test_the_answer_is_that_of_the_folder(self, genai_host):
+        check(genai_host())
 
-    def test_two_hosts_of_a_model_take_turns(self, open_host):
-        take_turns(open_host(), open_host())
+    def test_two_hosts_of_a_model_take_turns(self, genai_host):
+        take_turns(genai_host(), genai_host())
 
-    def test_what_is_not_the_models_is_refused(self, open_host):
+    def test_what_is_not_the_models_is_refused(self, genai_host):
         with pytest.raises(OptionError, match="capacity of 100000"):
-            open_host(100_000)
+            genai_host(100_000)
         with pytest.raises(OptionError, match="the logits have"):
-            open_host(more_columns=1)
+            genai_host(more_columns=1)
         with pytest.raises(OptionError, match="capacity is 0"):
-            open_host(0)
+            genai_host(0)
         with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
-            open_host(forbidden_ids=[10**6])
+            genai_host(forbidden_ids=[10**6])
 
     def test_a_model_that_cannot_take_tokens_back_is_refused(self, folder, tmp_path: Path):
         import onnxruntime_genai as genai
 
-        from coordgen_rs.adapters.onnxruntime_genai import GenaiHost
         from genai_folders import edit_config
 
         windowed = shutil.copytree(folder, tmp_path / "windowed")
@@ -264,16 +226,12 @@ def path(tmp_path_factory):
 class TestLlamaCpp:
     @pytest.mark.parametrize("n_seq_max", [16, 1])
     def test_the_answer_is_that_of_the_file(self, path, n_seq_max: int):
-        from coordgen_rs.adapters.llama_cpp import open_host
-
         host = open_host(path, context=256, n_seq_max=n_seq_max)
         assert host.takes_trees == (n_seq_max > 1)
         check(host)
         assert measured_costs(host, (1, 2), [1, 2, 3])[1] > 0
 
     def test_two_hosts_of_a_file_take_turns(self, path):
-        from coordgen_rs.adapters.llama_cpp import open_host
-
         take_turns(open_host(path, context=256), open_host(path, context=256))
 
     @pytest.mark.parametrize(
@@ -286,8 +244,6 @@ class TestLlamaCpp:
     )
     def test_a_sampler_with_a_memory_or_a_seed_says_the_same(self, path, samplers):
         from cyllama.llama import llama_cpp
-
-        from coordgen_rs.adapters.llama_cpp import LlamaHost
 
         model = llama_cpp.LlamaModel(str(path))
         said = []
@@ -305,8 +261,6 @@ class TestLlamaCpp:
         assert said[0] == said[1]
 
     def test_what_is_not_there_is_refused(self, path, tmp_path: Path):
-        from coordgen_rs.adapters.llama_cpp import open_host
-
         (tmp_path / "bad.gguf").write_bytes(b"nope")
         for wrong in ("bad.gguf", "none.gguf"):
             with pytest.raises(EngineError, match=f"cannot open .*{wrong}"):
@@ -325,8 +279,6 @@ class TestLlamaCpp:
     def test_answers_go_past_the_window_as_they_do_alone(self, tmp_path: Path):
         pytest.importorskip("cyllama")
         gguf_files = pytest.importorskip("gguf_files")
-        from coordgen_rs.adapters.llama_cpp import open_host
-
         path = gguf_files.write_gguf(tmp_path / "model.gguf", random_gemma(tmp_path / "gemma"))
         prompt = np.resize(PROMPTS[0], 290)  # llama.cpp's cache of a window has 256 places or more
         for n_seq_max in (16, 1):

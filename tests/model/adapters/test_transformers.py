@@ -101,24 +101,6 @@ class TestEnds:
         assert plain == ours
         assert PROMPT.shape[1] < len(ours[0]) < PROMPT.shape[1] + 24
 
-    def test_a_criterion_that_fails_leaves_the_given_cache_as_it_stands(self, llama, drafted):
-        def fails(said, _):
-            if said.shape[1] == PROMPT.shape[1] + 5:
-                raise BrokenPipeError
-            return torch.tensor([False])
-
-        cache = transformers.DynamicCache()
-        with pytest.raises(BrokenPipeError):
-            llama.generate(
-                PROMPT,
-                custom_generate=drafted,
-                stopping_criteria=[fails],
-                **{CACHE: cache},
-                do_sample=False,
-                max_new_tokens=24,
-            )
-        assert cache.get_seq_length() == PROMPT.shape[1] + 4
-
     def test_end_tokens_are_those_of_the_request(self, llama, drafted):
         plain, _ = answers(llama, drafted, PROMPT)
         said = plain[0][PROMPT.shape[1] :]
@@ -224,30 +206,6 @@ class TestManyModels:
         answers(llama, drafted, PROMPT)
         with pytest.raises(OptionError, match="vocabulary"):
             other.generate(PROMPT, custom_generate=drafted, max_new_tokens=4)
-
-    def test_a_request_within_a_request_is_refused_and_the_outer_goes_on(self, llama, drafted):
-        refused = []
-
-        def asks_again(said, _):
-            with pytest.raises(OptionError, match="one for each thread") as caught:
-                llama.generate(PROMPT, custom_generate=drafted, max_new_tokens=4)
-            refused.append(caught)
-            return torch.tensor([False])
-
-        plain, _ = answers(llama, drafted, PROMPT)
-        ours = llama.generate(
-            PROMPT,
-            custom_generate=drafted,
-            do_sample=False,
-            max_new_tokens=24,
-            stopping_criteria=[asks_again],
-        )
-        assert ours.tolist() == plain
-        assert len(refused) == 24
-
-    def test_a_word_for_costs_that_is_unknown_is_refused(self):
-        with pytest.raises(OptionError, match="measured"):
-            Drafted(costs="mesured")
 
     def test_an_answer_that_failed_is_not_remembered(self, llama):
         history = SharedHistory(VOCAB_SIZE)

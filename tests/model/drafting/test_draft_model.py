@@ -17,7 +17,6 @@ from coordgen_rs import (
     open_session,
     plain,
 )
-from coordgen_rs._core import Drafter, ModelDraft, draft_methods, least_that_pays
 from coordgen_rs.cli.main import main
 from coordgen_rs.drafting.draft_model import ModelDrafter
 from coordgen_rs.errors import DraftModelError, OptionError
@@ -45,30 +44,18 @@ def small_model(bundle_of):
     return DraftModel(open_session(bundle_of("embedded-draft", "int4")))
 
 
-PARTS = [it.name for it in draft_methods() if it.needs_draft_model and not it.takes_mtp]
-
-
-@pytest.mark.parametrize("draft", [*PARTS, "auto"])
-def test_no_part_of_a_draft_models_method_changes_a_token(session_of, model, draft):
-    session = session_of("embedded", "fp32")
-    prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[320]).prompt)
-    drafter = make_drafter(session, draft, draft_model=model)
-    expected = tokens_of(plain(session, prompt, max_new_tokens=24))
-    assert tokens_of(generate(session, prompt, max_new_tokens=24, drafter=drafter)) == expected
-
-
-@pytest.mark.parametrize("draft", ["edgellm", "blend", EVERYTHING])
+@pytest.mark.parametrize("draft", ["edgellm", EVERYTHING])
+@pytest.mark.parametrize("sampling", [None, Sampling(1.2, seed=2)])
 @pytest.mark.parametrize("commit", ["canonical", "compact"])
-def test_a_draft_model_changes_no_token(session_of, model, draft, commit):
+def test_a_draft_model_changes_no_token(session_of, model, draft, sampling, commit):
     session = session_of("embedded", "fp32")
     tokenizer = Tokenizer.of(session.bundle)
     drafter = make_drafter(session, draft, commit, draft_model=model)
-    for index, task in enumerate(TASKS):
-        made = example(task, HELD_OUT_SEEDS[300 + index])
-        prompt = tokenizer.encode(made.prompt)
-        expected = tokens_of(plain(session, prompt, max_new_tokens=60))
-        got = tokens_of(generate(session, prompt, max_new_tokens=60, drafter=drafter))
-        assert got == expected, task
+    asked = {"max_new_tokens": 40, "sampling": sampling}
+    for index, task in enumerate(TASKS[:2]):
+        prompt = tokenizer.encode(example(task, HELD_OUT_SEEDS[300 + index]).prompt)
+        expected = tokens_of(plain(session, prompt, **asked))
+        assert tokens_of(generate(session, prompt, drafter=drafter, **asked)) == expected, task
 
 
 def test_a_wrong_draft_model_changes_no_token_either(session_of, small_model):
@@ -132,16 +119,6 @@ def test_drafting_can_stop_and_go_on_between_any_two_steps(session_of, model):
     assert model.session.length >= len(prompt)
 
 
-def test_sampled_tokens_are_the_same_with_a_draft_model(session_of, model):
-    session = session_of("embedded", "fp32")
-    prompt = Tokenizer.of(session.bundle).encode(example("reply", HELD_OUT_SEEDS[312]).prompt)
-    drafter = make_drafter(session, EVERYTHING, draft_model=model)
-    for seed in range(3):
-        request = {"max_new_tokens": 40, "sampling": Sampling(1.2, seed=seed)}
-        expected = tokens_of(plain(session, prompt, **request))
-        assert tokens_of(generate(session, prompt, drafter=drafter, **request)) == expected
-
-
 def test_a_draft_model_that_fails_ends_the_request_and_no_more(session_of, model, monkeypatch):
     session = session_of("embedded", "fp32")
     prompt = Tokenizer.of(session.bundle).encode(example("rag", HELD_OUT_SEEDS[313]).prompt)
@@ -195,29 +172,14 @@ def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
         DraftModel.open(out, session_of("embedded", "fp32"))
 
 
-def share_that_pays(session, target):
-    return least_that_pays(
-        session.step_inputs, session.step_costs, target.step_inputs, target.step_costs
-    )
-
-
 def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, monkeypatch):
-    target = session_of("embedded", "fp32")
-    path = bundle_of("embedded-draft", "fp32")
-    costs = [StepCost(10.0 + 2 * index, 0.0) for index in range(len(target.widths))]
+    target, path = session_of("embedded", "fp32"), bundle_of("embedded-draft", "fp32")
     monkeypatch.setattr(target, "step_costs", None)
     assert DraftModel.open(path, target).least_that_pays == 0
+    costs = [StepCost(10.0 + 2 * index, 0.0) for index in range(len(target.widths))]
     monkeypatch.setattr(target, "step_costs", costs)
     model = DraftModel.open(path, target)
-    monkeypatch.setattr(
-        model.session, "step_costs", [StepCost(1.0, 0.0)] * len(model.session.widths)
-    )
-    a_row = min((c.base - 10) / (w - 1) for c, w in zip(costs[1:], target.widths[1:], strict=True))
-    assert share_that_pays(model.session, target) == pytest.approx((1 + a_row) / 10)
-    monkeypatch.setattr(
-        model.session, "step_costs", [StepCost(10.0, 0.0)] * len(model.session.widths)
-    )
-    assert share_that_pays(model.session, target) == 1
+    assert model.least_that_pays > 0
     never = DraftModel(model.session, least_that_pays=1.0)
     monkeypatch.setattr(model.session, "step", lambda *_: pytest.fail("the model was asked"))
     drafter = make_drafter(target, EVERYTHING, draft_model=never)
@@ -229,36 +191,6 @@ def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, mo
 def test_edgellm_without_a_model_is_an_error(session_of):
     with pytest.raises(OptionError, match="draft model"):
         make_drafter(session_of("embedded", "fp32"), "edgellm")
-
-
-def test_generate_takes_a_draft_model_on_the_command_line(bundle_of, capsys):
-    arguments = ["generate", "--model", str(bundle_of("embedded", "fp32")), "--json", "--compare"]
-    arguments += ["--prompt-file", "models/prompts/rag.txt", "--draft", "edgellm"]
-    assert main([*arguments, "--draft-model", str(bundle_of("embedded-draft", "fp32"))]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["identical"]
-    assert report["per_source"]["draft-model"]["accepted"] > 0
-
-
-def test_a_model_that_would_read_too_much_is_not_opened_for_an_answer(session_of, model):
-    session = session_of("embedded", "fp32")
-    costs = [StepCost(10.0 + 2 * index, 0.0) for index in range(len(session.widths))]
-    dear = [StepCost(9.0, 0.0)] * len(model.session.widths)
-    drafter = make_drafter(session, "auto", draft_model=DraftModel(model.session))
-    assert drafter.model.core.reading_cost() == 0, "nothing is unread"
-    prompt = np.arange(40, 540, dtype=np.uint32)
-    steps = session.step_inputs
-    core = ModelDraft(model.session.step_inputs, session.vocab_size, costs=dear)
-    weighing = Drafter(
-        steps, session.vocab_size, sources=["draft-model"], costs=costs, model_draft=core
-    )
-    weighing.begin(prompt, 30)
-    reading = core.reading_cost()
-    assert reading == 9 * -(-500 // model.session.widths[-1])
-    assert not weighing.model_pays(499, a_token=0.9, catching_up=reading)
-    assert weighing.model_pays(499, a_token=0.1, catching_up=0)
-    with pytest.raises(OptionError, match="cost of the draft model"):
-        weighing.model_pays(499, catching_up=float("nan"))
 
 
 def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step():

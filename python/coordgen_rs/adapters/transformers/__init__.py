@@ -1,6 +1,6 @@
 """transformers: `model.generate(.., custom_generate=Drafted())`, verified by trees or chains.
 
-    asked     what `generate` was given: done here, done by it, or refused by name
+    arguments what `generate` was given: done here, done by it, or refused by name
     drafted   the decoding loop of one request after the other, for one or more models
     host      a model and its cache, as the loop over engines needs them
     layers    whether a model's cache can be cut, and how far its positions go

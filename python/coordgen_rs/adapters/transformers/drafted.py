@@ -14,7 +14,7 @@ from coordgen_rs.adapters.host import (
     generate,
     make_drafter,
 )
-from coordgen_rs.adapters.transformers.asked import (
+from coordgen_rs.adapters.transformers.arguments import (
     given_cache,
     hand_on_what_was_given,
     refuse_what_is_not_done,

@@ -23,9 +23,9 @@ from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, Piece
+from coordgen_rs.model.answer import Answer, TextDelta
 from coordgen_rs.model.options import REQUEST, RequestOptions
-from coordgen_rs.model.stream import Stream, whole
+from coordgen_rs.model.stream import Stream, collect
 
 EXAMPLES = """\
 On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from
@@ -114,12 +114,12 @@ def run(options: argparse.Namespace) -> int:
         stream = asked(request)
         if not prompt:
             text.tell("coordgen: the prompt is empty, so the answer may be about anything")
-        answer = whole(stream) if options.json else _show(stream)
+        answer = collect(stream) if options.json else _show(stream)
         report = _report(answer) | {"commit": model.commit, "provider": model.provider}
         if options.compare:
             compared = compare(
                 answer,
-                lambda drafts: whole(asked({**request, "drafts": drafts, "seed": answer.seed})),
+                lambda drafts: collect(asked({**request, "drafts": drafts, "seed": answer.seed})),
                 is_stored=options.history is not None,
             )
             report |= compared.to_json()
@@ -196,7 +196,7 @@ def _show(stream: Stream) -> Answer:
     colours = SourceColours() if wants_colours(sys.stdout) else None
     with stream:
         for piece in stream:
-            shown = Piece(answer_text(piece.text, sys.stdout), piece.source)
+            shown = TextDelta(answer_text(piece.text, sys.stdout), piece.source)
             print(shown.text if colours is None else colours.painted(shown), end="", flush=True)
     print(flush=True)
     answer = stream.answer

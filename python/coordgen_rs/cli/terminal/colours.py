@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import IO
 
-from coordgen_rs.model.answer import Piece
+from coordgen_rs.model.answer import TextDelta
 
 _COLOURS = (32, 36, 33, 35, 34, 31, 92, 96, 93, 95, 94, 91)
 """Foreground codes: green, cyan, yellow, magenta, blue, red, and their bright forms."""
@@ -30,7 +30,7 @@ class SourceColours:
     def __init__(self) -> None:
         self._codes: dict[str, int | None] = {"target": None}
 
-    def painted(self, piece: Piece) -> str:
+    def painted(self, piece: TextDelta) -> str:
         """The piece's text in the colour of its source."""
         number = len(self._codes) - 1
         code = self._codes.setdefault(piece.source, _COLOURS[number % len(_COLOURS)])
@@ -39,6 +39,6 @@ class SourceColours:
     def legend(self, sources: Sequence[str], *, painted: bool) -> str:
         """The sources of an answer's tokens, with the share of each, in its colour if `painted`."""
         counts = Counter(sources).most_common()
-        names = (self.painted(Piece(name, name)) if painted else name for name, _ in counts)
+        names = (self.painted(TextDelta(name, name)) if painted else name for name, _ in counts)
         shares = (f"{count / len(sources):.0%}" for _, count in counts)
         return ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))

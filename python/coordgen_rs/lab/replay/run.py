@@ -210,7 +210,7 @@ class _TimedDrafter(RecordedDrafter):
 
     def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
         start = time.perf_counter()
-        super().begin(prompt_ids, *limits, **options)
+        self.drafter.begin(prompt_ids, *limits, **options)
         self._result.begin_us.append(1e6 * (time.perf_counter() - start))
 
     def propose(self, past_len: int) -> StepInputs:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, StepInputs, SwitchReport
-from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
 
 

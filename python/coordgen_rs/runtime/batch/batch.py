@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
 from coordgen_rs.runtime.batch.sequence import Sequence
-from coordgen_rs.runtime.batch.sharing import Filled, Offers, Reading, RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats, Filled, Offers, Reading
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
 from coordgen_rs.runtime.device import Buffers
@@ -84,7 +84,7 @@ class Batch:
         manifest = session.bundle.manifest
         own = session.cache
         form = own.form if isinstance(own, KvCache) else "f32"
-        self.session, self.counts = session, RunCounts()
+        self.session, self.counts = session, BatchStats()
         self._cache = cache_of(manifest, form, num_sequences)
         caches = (self._cache.sequence(number) for number in range(num_sequences))
         self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]

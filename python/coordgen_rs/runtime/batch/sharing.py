@@ -191,7 +191,7 @@ class Filled:
 
 
 @dataclass
-class RunCounts:
+class BatchStats:
     """What the runs of a batch were made of so far.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.answer import Answer, StepDelta
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.answers.dialect import Answered, Dialect, Event
 from coordgen_rs.server.answers.reader import LONG_ANSWER, AnswerReader
@@ -115,7 +115,7 @@ class Answering(Response):
                     opening = []
                     for choice in choices:
                         reader = readers[choice]
-                        told = reader.read(one) if isinstance(one, Gain) else reader.end(*one)
+                        told = reader.read(one) if isinstance(one, StepDelta) else reader.end(*one)
                         await sent.put(writing.send(told))
         except Exception:
             if sent.is_begun:  # by a sign: what comes first comes before the error
@@ -125,12 +125,12 @@ class Answering(Response):
 
     async def _whole(self) -> Response:
         prepared = await self._prepare()
-        gains = [list[Gain]() for _ in prepared.answered]
+        gains = [list[StepDelta]() for _ in prepared.answered]
         answers = dict[int, tuple[Answer, float]]()
         async with aclosing(_news(prepared, None)) as news:
             async for choices, one in news:
                 for choice in choices:
-                    if isinstance(one, Gain):
+                    if isinstance(one, StepDelta):
                         gains[choice].append(one)
                     else:
                         answers[choice] = one
@@ -185,14 +185,14 @@ class _Sent:
 
 async def _news(
     prepared: Prepared, sign: _Sign | None
-) -> AsyncGenerator[tuple[Sequence[int], Gain | tuple[Answer, float]]]:
+) -> AsyncGenerator[tuple[Sequence[int], StepDelta | tuple[Answer, float]]]:
     """The news of each answer, with the choices that it is; see `Worker.answer`.
 
     Each answer waits for a turn of its own, so that other clients come in between; and each is read
     by a task, so that a client which reads slowly has its turn no longer than the answer takes.
     """
     everyone, is_each = range(len(prepared.answered)), len(prepared.streams) > 1
-    found = asyncio.Queue[tuple[Sequence[int], Gain | tuple[Answer, float] | Exception]]()
+    found = asyncio.Queue[tuple[Sequence[int], StepDelta | tuple[Answer, float] | Exception]]()
 
     async def read(number: int, stream: Stream) -> None:
         choices = [number] if is_each else everyone
@@ -212,7 +212,7 @@ async def _news(
             choices, one = await _next(found, sign)
             if isinstance(one, Exception):
                 raise one
-            num_left -= not isinstance(one, Gain)
+            num_left -= not isinstance(one, StepDelta)
             yield choices, one
     finally:
         for task in tasks:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.answer import Answer, StepDelta
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.record import Request
@@ -90,7 +90,7 @@ class StepFigures:
         self.is_wanted = request.with_spans or request.with_trees or request.with_token_ids
         self._num_chars = self._num_tokens = 0
 
-    def of(self, gain: Gain) -> dict[str, Any]:
+    def of(self, gain: StepDelta) -> dict[str, Any]:
         """The next step's; nothing where none are asked for."""
         request, own = self._answered.request, dict[str, Any]()
         if request.with_spans:
@@ -124,7 +124,7 @@ def figures(answered: Answered, end: Ended, *, is_whole: bool) -> dict[str, Any]
     return {"timings": timings(answer), "metrics": metrics(answer, end.queued_s), "coordgen": own}
 
 
-def _step(answered: Answered, gain: Gain) -> dict[str, Any]:
+def _step(answered: Answered, gain: StepDelta) -> dict[str, Any]:
     step, text_of = gain.step, answered.text_of
     if step is None:
         return {}

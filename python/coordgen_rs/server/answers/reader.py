@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import NamedTuple
 
 from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.model.answer import Answer, Gain
+from coordgen_rs.model.answer import Answer, StepDelta
 from coordgen_rs.model.stream import Stream, wake
 from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.requests.record import Request
@@ -41,7 +41,7 @@ class Delta(NamedTuple):
 
     said: list[AnswerEvent]
     logprobs: Sequence[TokenLogprob]
-    gain: Gain
+    gain: StepDelta
     is_call_open: bool
     choice: int = 0
 
@@ -64,7 +64,7 @@ class Ended(NamedTuple):
     answer: Answer
     reason: str
     queued_s: float
-    gains: Sequence[Gain] = ()
+    gains: Sequence[StepDelta] = ()
     choice: int = 0
 
 
@@ -85,7 +85,7 @@ class AnswerReader:
             shown = request.options.get("special_tokens", ())
             self._content = ContentTokens(reader(), request.spelling, shown)
 
-    def read(self, gain: Gain) -> Delta:
+    def read(self, gain: StepDelta) -> Delta:
         """What is certain with a step."""
         said = self._said.read("".join(piece.text for piece in gain.pieces))
         likely = gain.logprobs if self._content is None else self._content.read(gain.logprobs)
@@ -101,7 +101,7 @@ class AnswerReader:
             finish = "length" if self._said.is_open else "tool_calls"
         return Ended(said, likely, answer, finish, queued_s, (), self._choice)
 
-    def whole(self, answer: Answer, queued_s: float, gains: Sequence[Gain]) -> Ended:
+    def whole(self, answer: Answer, queued_s: float, gains: Sequence[StepDelta]) -> Ended:
         """All that an answer says; `gains` are its steps, where they are to be shown."""
         first, told = self._said.read(answer.text), answer.logprobs or ()
         likely = told if self._content is None else self._content.read(told)
@@ -191,7 +191,7 @@ def _meets(token: _Ahead, place: int, end: int) -> bool:
     return token.start < end and (token.end > place or token.start == place)
 
 
-async def steps(stream: Stream) -> AsyncGenerator[Gain]:
+async def steps(stream: Stream) -> AsyncGenerator[StepDelta]:
     """The steps of an answer, each once it is made.
 
     The stream is closed at the end, or when the reader is cancelled.

@@ -17,7 +17,7 @@ from typing import Literal
 
 from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.model import Model
-from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.runtime.batch.sharing import BatchStats
 from coordgen_rs.runtime.machine import resident_bytes
 from coordgen_rs.server.clients import Places
 from coordgen_rs.server.figures import Figures, merged, summed
@@ -401,7 +401,7 @@ class _Slot:
         self.offered, self.figures = offered, Figures()
         self.opening: _Opening | None = None
         self.measured = 0  # bytes; 0 until it was open
-        self.runs: RunCounts | None = None  # of when it was open before, and so is the next
+        self.runs: BatchStats | None = None  # of when it was open before, and so is the next
         self.store: StoreCounts | None = None
 
 

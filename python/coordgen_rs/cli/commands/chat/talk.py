@@ -20,7 +20,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.printable import answer_text, printable
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
-from coordgen_rs.model.answer import Piece
+from coordgen_rs.model.answer import TextDelta
 from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.model.stream import Stream
 
@@ -208,8 +208,8 @@ class Talk:
     def _lines_kept(self) -> AbstractContextManager[None]:
         return nullcontext() if self._lines is None else self._lines.kept_for_later()
 
-    def _shown(self, piece: Piece) -> str:
-        shown = Piece(answer_text(piece.text, sys.stdout), piece.source)
+    def _shown(self, piece: TextDelta) -> str:
+        shown = TextDelta(answer_text(piece.text, sys.stdout), piece.source)
         return shown.text if self.colours is None else self.colours.painted(shown)
 
 

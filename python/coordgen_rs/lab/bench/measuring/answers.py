@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.drafting.drafter import Drafting
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
@@ -41,7 +41,7 @@ class Answered:
 def answer(
     session: Session,
     prompt: NDArray[np.uint32],
-    drafter: Drafting | None,
+    drafter: DraftProposer | None,
     *,
     max_new_tokens: int,
     ignore_eos: bool = False,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
-from coordgen_rs.drafting.wrapped import WrappedDrafter
+from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.runtime.device import Buffers, Device
 
 
@@ -71,12 +71,12 @@ class ClockedDrafter(WrappedDrafter):
         self.draft_s = self.verify_s = self.calibration_s = self._head.seconds = 0.0
         self._is_prompt_read = False
         with self._clock("draft_s"):
-            super().begin(prompt_ids, *limits, **options)
+            self.drafter.begin(prompt_ids, *limits, **options)
 
     def prefilled(self, logits: NDArray[np.float32]) -> None:
         """Same as in `Drafter`."""
         with self._clock("calibration_s"):
-            super().prefilled(logits)
+            self.drafter.prefilled(logits)
 
     def propose(self, past_len: int) -> StepInputs:
         """Same as in `Drafter`."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import PLAIN, Drafter, LookupTable, draft_method
 from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
-from coordgen_rs.drafting.drafter import Drafting, make_drafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.drafting.warm_up import open_table
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.measuring.answers import Answered, answer, check_same
@@ -31,7 +32,7 @@ SHOWN = (PLAIN, "sam", "coordgen")
 """The methods of the sections that look into an answer: those of the papers' figures."""
 
 
-_D = TypeVar("_D", bound=Drafting | None)
+_D = TypeVar("_D", bound=DraftProposer | None)
 
 
 class Given(NamedTuple, Generic[_D]):
@@ -198,7 +199,7 @@ class Workbench:
                         yield Given(repeat, task, name, drafters[name], answered)
                     done += 1
 
-    def answer(self, prompt: NDArray[np.uint32], drafter: Drafting | None) -> Answered:
+    def answer(self, prompt: NDArray[np.uint32], drafter: DraftProposer | None) -> Answered:
         """One answer, as long as the settings allow."""
         limit, ignore_eos = self.settings.max_new_tokens, self.settings.ignore_eos
         return answer(self.session, prompt, drafter, max_new_tokens=limit, ignore_eos=ignore_eos)

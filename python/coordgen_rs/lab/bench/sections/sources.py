@@ -7,7 +7,8 @@ takes no part.
 from collections import defaultdict
 
 from coordgen_rs._core import PLAIN, draft_method, draft_sources
-from coordgen_rs.drafting.drafter import Drafting, make_drafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.lab.bench.measuring.repeats import summarize
 from coordgen_rs.lab.bench.measuring.workbench import Workbench
 from coordgen_rs.lab.bench.reporting.section import Across, Cell, Chart, Column, Section
@@ -54,7 +55,7 @@ def measure_sources(bench: Workbench) -> Section:
     is_free, is_remembering = bench.costs is None, bench.settings.remembering
     chosen = drafters_of(free_rows=is_free, earlier_requests=is_remembering)
 
-    def drafter(name: str) -> Drafting | None:
+    def drafter(name: str) -> DraftProposer | None:
         sources = chosen[name]
         return make_drafter(bench.session, sources, free_rows=is_free) if sources else None
 

@@ -9,7 +9,7 @@ import inspect
 import pytest
 
 from coordgen_rs.adapters.transformers import Drafted
-from coordgen_rs.adapters.transformers.asked import ARGUMENTS, DONE, IDLE
+from coordgen_rs.adapters.transformers.arguments import ARGUMENTS, DONE, IDLE
 from coordgen_rs.errors import OptionError
 from tiny_transformers import (
     CACHE,
@@ -153,24 +153,6 @@ class TestArguments:
                     max_new_tokens=4,
                     **prompt,
                 )
-
-    def test_types_of_tokens_are_refused_by_name(self):
-        with pytest.raises(OptionError, match="`token_type_ids`"):
-            gpt2().generate(
-                PROMPT,
-                token_type_ids=torch.zeros_like(PROMPT),
-                custom_generate=Drafted(costs=None),
-                max_new_tokens=4,
-            )
-
-    def test_a_second_model_is_refused_by_name(self, llama):
-        with pytest.raises(OptionError, match="`assistant_model`"):
-            llama.generate(
-                PROMPT,
-                assistant_model=model_of("Llama", num_hidden_layers=1),
-                custom_generate=Drafted(costs=None),
-                max_new_tokens=4,
-            )
 
     def test_the_usual_is_taken_through_generate(self, llama):
         asked = {
