@@ -17,10 +17,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle import rotation
-from coordgen_rs.bundle.assistant import AssistantFiles, ClusterFiles
+from coordgen_rs.bundle import rope
 from coordgen_rs.bundle.json_text import file_errors_as, read_bytes
-from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
+from coordgen_rs.bundle.manifest import (
+    EMBEDDING_TYPES,
+    MANIFEST_NAME,
+    AssistantFiles,
+    ClusterFiles,
+    Manifest,
+)
 from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
 
@@ -184,9 +189,9 @@ class Bundle:
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """What graphs read of each position, `(slots, n) f32` each, by the input's name.
 
-        Cosines and sines of rotations, and what else `rotation.tables_by_input` makes.
+        Cosines and sines of rotations, and what else `rope.tables_by_input` makes.
         """
-        return rotation.tables_by_input(self.manifest.slots, self.manifest)
+        return rope.tables_by_input(self.manifest.slots, self.manifest)
 
     def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compare the SHA-256 of every file with the manifest; reads everything once.

@@ -17,7 +17,26 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class FieldError(ValueError):
-    """A field is missing or of another type; the message names it."""
+    """A field is missing, of another type or out of range; the message names it."""
+
+
+def require(holds: bool, problem: str) -> None:
+    """Refuse what contradicts itself.
+
+    Raises:
+        FieldError: It does not hold; `problem` is the message.
+    """
+    if not holds:
+        raise FieldError(problem)
+
+
+def require_range(where: str, value: float, least: float, most: float) -> None:
+    """Refuse a number that is not `least` to `most`, both included.
+
+    Raises:
+        FieldError: It is not; the message names the field.
+    """
+    require(least <= value <= most, f"{where} is {value}, expected {least} to {most}")
 
 
 def parse(expected: type[_T], value: Any, where: str) -> _T:

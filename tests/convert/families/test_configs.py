@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from coordgen_rs.bundle.rotation import QueryScaling
+from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import DeltaNet, SelectiveState, ShortConvolution
 from coordgen_rs.convert.families.opening import text_config

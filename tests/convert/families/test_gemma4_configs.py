@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 from checkpoints import exported, save_weights
 from coordgen_rs import Bundle
-from coordgen_rs.bundle.caches import LayerCache
+from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.families.opening import open_checkpoint, text_config
 from coordgen_rs.convert.families.table import parse_config

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from checkpoints import ROOT
 from coordgen_rs import Model, Stats, Tokenizer, generate, plain
-from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.qnn import Encoding
 from coordgen_rs.errors import OptionError, ShapeError
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
 from coordgen_rs.store.prefixes.pool import LEAST_TOKENS, PrefixPool, reused

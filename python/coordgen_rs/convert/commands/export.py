@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
+from coordgen_rs.bundle.qnn import SOCS
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser

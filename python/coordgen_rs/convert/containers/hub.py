@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from coordgen_rs.bundle.part_names import PartName
+from coordgen_rs.bundle.file_names import PartName
 from coordgen_rs.convert.containers.directory import read_weight_map
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install

@@ -14,11 +14,11 @@ from typing import Any
 
 import onnx
 
-from coordgen_rs.bundle.assistant import AssistantFiles
-from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
+from coordgen_rs.bundle.layers import ExpertLayers, ExpertRegion, PerLayerFile, RecurrentLayers
 from coordgen_rs.bundle.manifest import (
     DEFAULT_CONTEXT,
     MOST_ROWS,
+    AssistantFiles,
     BlockFiles,
     EmbeddingFile,
     HeadFiles,
@@ -28,8 +28,6 @@ from coordgen_rs.bundle.manifest import (
     WeightKind,
     refuse_gone,
 )
-from coordgen_rs.bundle.per_layer import PerLayerFile
-from coordgen_rs.bundle.recurrent import RecurrentLayers
 from coordgen_rs.convert.bundle import BundleExport, BundleOptions, Progress, no_progress
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.compensation import compensated_layers

@@ -9,8 +9,7 @@ itself is projected to: norms and the table's scale hold these shares (`layers.p
 the stream.
 """
 
-from coordgen_rs.bundle.experts import input_name
-from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
+from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER, experts_input
 from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import LayerGraph
@@ -70,7 +69,7 @@ def _mixture(
     norm = graph.weight(f"{norm}.weight")
     return graph.node(
         "Experts",
-        [stream, norm, scores, *biases, stream, beside, gate, input_name(number), "span"],
+        [stream, norm, scores, *biases, stream, beside, gate, experts_input(number), "span"],
         f"{name}.experts",
         columns=weights.linears[f"{name}.router"].in_features,
         size=experts.size,

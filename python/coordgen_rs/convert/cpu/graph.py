@@ -17,7 +17,7 @@ symbolic; D hidden size):
     for each recurrent layer i, of each of its operators: {name}_state_i (sequences, 2, bytes)
     and {name}_updates_i (2, bytes) uint8; for all of them reads (sequences,), pending (any,),
     int32;
-    for each layer i with experts: experts_i (bytes,) uint8, all of them (`bundle/experts.py`).
+    for each layer i with experts: experts_i (bytes,) uint8, all of them (`bundle/layers.py`).
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
 overwritten, and so of states and updates. Bound to the same memory as the inputs they are updated
 in place, and nothing is copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
@@ -45,9 +45,8 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from coordgen_rs.bundle.experts import input_name
-from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
-from coordgen_rs.bundle.rotation import QUERY_SCALE
+from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER, experts_input
+from coordgen_rs.bundle.rope import QUERY_SCALE
 from coordgen_rs.convert.cpu.feed_forward import (
     feed_forward,
     joined,
@@ -128,7 +127,7 @@ def decoder(
         inputs += kept or _read_infos(model, number, layers, inputs)
         if number in graph.weights.experts:
             experts = graph.weights.experts[number]
-            inputs.append(byte_info(input_name(number), experts.num_bytes))
+            inputs.append(byte_info(experts_input(number), experts.num_bytes))
         stream = _mixer(graph, model, number, stream, layers)
         stream = feed_forward(graph, model, number, stream)
         if per_layer is not None:

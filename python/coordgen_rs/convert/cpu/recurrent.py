@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 
-from coordgen_rs.bundle.recurrent import StateSizes
+from coordgen_rs.bundle.layers import StateSizes
 from coordgen_rs.convert.families.config.recurrent import (
     DeltaNet,
     Recurrent,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from coordgen_rs.bundle.caches import LayerCache
+from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert.containers.directory import open_weights, read_json_file, read_tokenizer
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from coordgen_rs.bundle.recommended import recommended
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.fields import (
@@ -19,6 +18,7 @@ from coordgen_rs.convert.families.config.fields import (
     no_layer,
     number,
     positive,
+    recommended,
     recurrent_layers,
     rotations,
     sliding_window,

@@ -11,7 +11,7 @@ layers read those of earlier ones. Sources: transformers' `models/gemma4`, llama
 from collections.abc import Mapping
 from typing import Any
 
-from coordgen_rs.bundle.caches import LayerCache
+from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.config.fields import (
     FULL,

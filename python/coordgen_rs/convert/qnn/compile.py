@@ -19,15 +19,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import (
-    MANIFEST_NAME,
-    CompiledGraphs,
-    FileRecord,
-    Manifest,
-    QnnTarget,
-)
+from coordgen_rs.bundle.manifest import MANIFEST_NAME, FileRecord, Manifest
+from coordgen_rs.bundle.qnn import CompiledGraphs, QnnTarget, Soc
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.loading.directory import KINDS, open_bundle
 from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session, version

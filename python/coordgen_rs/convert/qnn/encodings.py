@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from coordgen_rs.bundle.chips import Soc
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import CacheEncodings, QnnTarget
+from coordgen_rs.bundle.qnn import CacheEncodings, Encoding, QnnTarget, Soc
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.graph import (

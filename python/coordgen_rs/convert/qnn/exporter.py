@@ -19,13 +19,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import (
-    MANIFEST_NAME,
-    BlockFiles,
-    HeadFiles,
-    QnnTarget,
-)
+from coordgen_rs.bundle.manifest import MANIFEST_NAME, BlockFiles, HeadFiles
+from coordgen_rs.bundle.qnn import Encoding, QnnTarget
 from coordgen_rs.convert.bundle import (
     BundleExport,
     BundleOptions,
@@ -98,7 +93,7 @@ def export_qnn(
     Args:
         checkpoint: Same as in `export_checkpoint`.
         out: A directory that does not exist yet, or is empty.
-        soc: Name of the chip (`coordgen_rs.bundle.chips.SOCS`).
+        soc: Name of the chip (`coordgen_rs.bundle.qnn.SOCS`).
         weights: Precision of the blocks' weights; the head always has 8 bits.
         cache_type: How keys and values are stored.
         calibration: Text like that which the model is to read (`read_texts`); None takes texts

@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from coordgen_rs.bundle import rotation
+from coordgen_rs.bundle import rope
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
@@ -131,7 +131,7 @@ def text_inputs(config: ModelConfig, layers: range, num_rows: int) -> dict[str, 
     """
     mask = np.full((1, 1, num_rows, 1 + num_rows), _MASKED, np.float32)
     mask[0, 0, :, 1:] = np.where(np.tri(num_rows, dtype=bool), 0, np.float32(_MASKED))
-    cos, sin = rotation.tables(num_rows, config.inv_freq, config.rope_factor or 1.0)
+    cos, sin = rope.tables(num_rows, config.inv_freq, config.rope_factor or 1.0)
     past = np.zeros((1, config.num_kv_heads, 1, config.head_dim), np.float32)
     return {
         "mask": mask,

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.qnn import Encoding
 from coordgen_rs.convert.bundle import Progress
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads

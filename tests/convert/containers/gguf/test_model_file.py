@@ -14,7 +14,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported, sums, write_checkpoint
 from coordgen_rs import Bundle, generate, open_session, plain
-from coordgen_rs.bundle.rotation import QueryScaling
+from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.gguf.header import GgufHeader, read_header

@@ -8,7 +8,7 @@ they are, and tensors.
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.part_names import PartName
+from coordgen_rs.bundle.file_names import PartName
 from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor, read_header
 from coordgen_rs.errors import CheckpointError
 

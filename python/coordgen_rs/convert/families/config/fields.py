@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
+from coordgen_rs.bundle.layers import MOST_OF_A_SIZE
+from coordgen_rs.bundle.manifest import Recommended
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 PROPORTIONAL = "proportional"
@@ -385,3 +386,28 @@ def _rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
             f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
         )
     return dim
+
+
+def recommended(generation: Mapping[str, Any]) -> Recommended | None:
+    """The sampling of a generation_config.json; None where it has none, or draws nothing.
+
+    What a request cannot have is left out: advice that cannot be followed is no damage.
+    """
+    if generation.get("do_sample") is False:
+        return None
+    top_k = _within(generation, "top_k", 1, 2**32 - 1)
+    found = Recommended(
+        temperature=_within(generation, "temperature", 0, 100),
+        top_k=int(top_k) if top_k is not None and top_k.is_integer() else None,
+        top_p=_within(generation, "top_p", 1e-6, 1),
+        min_p=_within(generation, "min_p", 0, 1),
+        repetition_penalty=_within(generation, "repetition_penalty", 1e-6, 100),
+    )
+    return found if found.told() else None
+
+
+def _within(generation: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    value = generation.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        return None
+    return round(float(value), 6)  # files with float32 have more digits than anybody meant

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.recurrent import RecurrentKind
+from coordgen_rs.bundle.layers import RecurrentKind
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.fields import positive
 from coordgen_rs.errors import CheckpointError

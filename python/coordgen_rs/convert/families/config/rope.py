@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.rotation import (
+from coordgen_rs.bundle.rope import (
     QueryScaling,
     scaled_as_llama3,
     scaled_as_yarn,
