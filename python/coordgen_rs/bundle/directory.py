@@ -114,17 +114,12 @@ class Bundle:
         """
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
-        try:
-            if entry.panels is not None:
-                size, offset = num_bytes(entry.dtype, *shape), entry.panels.offset
-                content = np.memmap(self.file(entry.file), "u1", "r", offset, size)
-                return PanelRows(np.asarray(content), entry.dtype, *shape, entry.panels.scale)
-            file = np.memmap(self.file(entry.file), EMBEDDING_TYPES[entry.dtype], "r", shape=shape)
-        except (OSError, ValueError) as error:
-            raise BundleDamagedError(
-                f"{self.file(entry.file)} cannot be mapped: {error}"
-            ) from error
-        return np.asarray(file)  # rows of a memmap are slow to take
+        if (place := entry.panels) is not None:
+            content = self._mapped(entry.file, num_bytes(entry.dtype, *shape), place.offset)
+            return PanelRows(content, entry.dtype, *shape, place.scale)
+        dtype = EMBEDDING_TYPES[entry.dtype]
+        length = model.vocab_size * model.hidden_size * dtype.itemsize
+        return self._mapped(entry.file, length).view(dtype).reshape(shape)
 
     def per_layer_embedding(self) -> PanelRows | None:
         """What each layer reads of tokens, `(vocab_size, num_layers * size)`; None if nothing.
@@ -179,10 +174,15 @@ class Bundle:
             raise BundleError(f"{self.shown} has no drafter whose tokens are in clusters")
         return files, files.clusters
 
-    def _mapped(self, name: str, length: int) -> NDArray[np.uint8]:
+    def _mapped(self, name: str, length: int, offset: int = 0) -> NDArray[np.uint8]:
+        """Some bytes of a file, mapped; an array, as rows of a memmap are slow to take.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped.
+        """
         path = self.file(name)
         try:
-            return np.asarray(np.memmap(path, "u1", "r", shape=length))
+            return np.asarray(np.memmap(path, "u1", "r", offset, length))
         except (OSError, ValueError) as error:
             raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
 

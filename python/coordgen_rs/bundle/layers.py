@@ -9,14 +9,15 @@ and embeddings are in files that graphs do not read, so what is to be in memory 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from coordgen_rs.bundle.panels import WeightType, num_bytes
-from coordgen_rs.bundle.typed_json import require, require_range
+from coordgen_rs.bundle.typed_json import Within, require, require_range
 
 MOST_OF_A_SIZE = 1 << 24
 """No known model has a larger size of any kind; a damaged file may, and would fill the memory."""
-_MOST_EXPERTS, _MOST_STATE = 1 << 12, 1 << 28
+Size = Annotated[int, Within(1, MOST_OF_A_SIZE)]
+_Numbers = Annotated[int, Within(1, 1 << 28)]
 _MOST_PER_LAYER_ROWS = (1 << 28) - 1
 """What `_core.weight_rows` reads of."""
 PAGE = 4096
@@ -54,8 +55,8 @@ def require_layers(where: str, layers: list[int], num_layers: int) -> None:
 class LayerCache:
     """The keys and values that a layer attends to."""
 
-    num_kv_heads: int
-    head_dim: int
+    num_kv_heads: Size
+    head_dim: Size
     written_by: int
     """The layer whose keys and values they are: itself, or an earlier one."""
 
@@ -72,8 +73,6 @@ def check_caches(caches: Sequence[LayerCache], num_layers: int) -> None:
     )
     for layer, cache in enumerate(caches):
         where = f"manifest.caches[{layer}]"
-        require_range(f"{where}.num_kv_heads", cache.num_kv_heads, 1, MOST_OF_A_SIZE)
-        require_range(f"{where}.head_dim", cache.head_dim, 1, MOST_OF_A_SIZE)
         require_range(f"{where}.written_by", cache.written_by, 0, layer)
         is_same = caches[cache.written_by] == cache
         require(is_same, f"{where} and the layer {cache.written_by} that writes it differ")
@@ -85,9 +84,9 @@ class StateSizes:
 
     name: str
     """What its inputs are called: `{name}_state_{layer}` and `{name}_updates_{layer}`."""
-    numbers: int
+    numbers: _Numbers
     """Of a sequence's state."""
-    node_numbers: int
+    node_numbers: _Numbers
     """Of a node's update."""
 
     @property
@@ -140,10 +139,6 @@ class RecurrentLayers:
             0 < len(names) == len(set(names)),
             f"manifest.recurrent.states are called {names}, expected different names",
         )
-        for sizes in self.states:
-            for numbers in (sizes.numbers, sizes.node_numbers):
-                where = f"manifest.recurrent: numbers of {sizes.name!r}"
-                require_range(where, numbers, 1, _MOST_STATE)
 
 
 @dataclass(frozen=True)
@@ -162,11 +157,11 @@ class ExpertRegion:
 class ExpertLayers:
     """The mixtures of experts of a model."""
 
-    num: int
+    num: Annotated[int, Within(1, 1 << 12)]
     """Experts of a layer."""
     chosen: int
     """Those that a row is given to."""
-    size: int
+    size: Size
     """Of an expert's feed-forward."""
     layers: list[ExpertRegion]
     """Those that have one, ascending; others have a dense feed-forward."""
@@ -206,9 +201,7 @@ class ExpertLayers:
         """
         layers = [region.layer for region in self.layers]
         require_layers("manifest.experts.layers", layers, num_layers)
-        require_range("manifest.experts.num", self.num, 1, _MOST_EXPERTS)
         require_range("manifest.experts.chosen", self.chosen, 1, self.num)
-        require_range("manifest.experts.size", self.size, 1, MOST_OF_A_SIZE)
         for region in (*self.layers, *others):
             name, num_types = f"experts of layer {region.layer}", len(region.types)
             require(num_types == _MATRICES, f"manifest: {name} have {num_types} types, expected 3")
@@ -246,7 +239,7 @@ class PerLayerFile:
 
     file: str
     dtype: WeightType
-    size: int
+    size: Size
     """Numbers of a layer."""
     scale: float
     """What weights are multiplied by."""
@@ -257,7 +250,6 @@ class PerLayerFile:
         Raises:
             FieldError: Something does; the message names the field.
         """
-        require_range("manifest.per_layer.size", self.size, 1, MOST_OF_A_SIZE)
         require_range("manifest.per_layer.scale", abs(self.scale), 1e-30, 1e30)
         require_range("manifest.per_layer: rows", rows, 1, _MOST_PER_LAYER_ROWS)
         expected = num_bytes(self.dtype, rows, self.size)

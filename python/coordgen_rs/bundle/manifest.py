@@ -7,7 +7,7 @@ It does not look at the other files of the bundle; `directory.py` does.
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -20,12 +20,13 @@ from coordgen_rs.bundle.layers import (
     LayerCache,
     PerLayerFile,
     RecurrentLayers,
+    Size,
     check_caches,
 )
 from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.qnn import QnnTarget
 from coordgen_rs.bundle.rope import QueryScaling
-from coordgen_rs.bundle.typed_json import FieldError, parse, require, require_range
+from coordgen_rs.bundle.typed_json import FieldError, Within, parse, require, require_range
 from coordgen_rs.errors import BundleError, OptionError
 
 SCHEMA_VERSION = 7
@@ -34,6 +35,7 @@ _QNN_VERSIONS = (2, 3, 4, 5, 6, SCHEMA_VERSION)
 MANIFEST_NAME = "manifest.json"
 
 MOST_ROWS = 1 << 12
+_Rows = Annotated[int, Within(1, MOST_ROWS)]
 DEFAULT_CONTEXT = 4096
 """Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
@@ -57,15 +59,15 @@ class ModelShape:
 
     family: str
     """The name in `convert/families/table.py`; for people."""
-    hidden_size: int
-    ffn_size: int
+    hidden_size: Size
+    ffn_size: Size
     """0 where another tool's files do not tell it, like `num_heads`."""
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    rms_norm_eps: float
+    num_layers: Size
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
+    vocab_size: Size
+    rms_norm_eps: Annotated[float, Within(0, 1)]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -142,8 +144,8 @@ class AssistantFiles:
 
     weights: list[str]
     graph: str
-    num_layers: int
-    hidden_size: int
+    num_layers: Size
+    hidden_size: Size
     reads: list[int]
     """The target's layers whose keys and values it reads, ascending."""
     clusters: ClusterFiles | None = None
@@ -166,7 +168,7 @@ class AssistantFiles:
 class PanelPlace:
     """Where an embedding's panels begin in their file, and what their weights are multiplied by."""
 
-    offset: int
+    offset: Annotated[int, Within(0, _MOST_BYTES)]
     scale: float
 
 
@@ -197,7 +199,7 @@ class ChatFiles:
 class FileRecord:
     """What a file must be."""
 
-    num_bytes: int
+    num_bytes: Annotated[int, Within(0, _MOST_BYTES)]
     sha256: str
 
 
@@ -239,14 +241,14 @@ class Manifest:
     """Name and version of what wrote it; for people."""
     model: ModelShape
     weights: WeightKind
-    context: int
+    context: Size
     """Most tokens of a request, prompt and answer together."""
-    slots: int
+    slots: Annotated[int, Within(1, MOST_OF_A_SIZE + MOST_ROWS)]
     """Length of the key and value caches; on CPU `context` plus the widest graph, which writes."""
     widths: list[int]
     """The numbers of rows for which there are graphs, ascending."""
-    prefill_rows: int
-    decode_rows: int
+    prefill_rows: _Rows
+    decode_rows: _Rows
     bos_token_id: int | None
     end_token_ids: list[int]
     inv_freq: list[float]
@@ -263,11 +265,11 @@ class Manifest:
     """Every file of the bundle except the manifest itself."""
     qnn: QnnTarget | None = None
     """None for a bundle that runs on CPU."""
-    window: int | None = None
+    window: Size | None = None
     """Tokens that layers with a sliding window see; None where they see the whole context."""
     window_inv_freq: list[float] | None = None
     """Rotation in layers with a sliding window, where it is another than `inv_freq`."""
-    rope_factor: float | None = None
+    rope_factor: Annotated[float, Within(0, 1000)] | None = None
     """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
     query_scaling: QueryScaling | None = None
     """How queries grow with their position; None where they do not within the context."""
@@ -382,13 +384,6 @@ class Manifest:
             FieldError: They contradict each other.
         """
         model, widths = self.model, self.widths
-        sizes = model.sizes | {"context": self.context}
-        for name, size in sizes.items():
-            require_range(f"manifest.{name}", size, 1, MOST_OF_A_SIZE)
-        require_range("manifest.prefill_rows", self.prefill_rows, 1, MOST_ROWS)
-        require_range("manifest.decode_rows", self.decode_rows, 1, MOST_ROWS)
-        require_range("manifest.slots", self.slots, 1, MOST_OF_A_SIZE + MOST_ROWS)
-        require_range("manifest.rms_norm_eps", model.rms_norm_eps, 0, 1)
         require(
             bool(widths) and widths == sorted(set(widths)) and widths[0] >= 1,
             f"manifest.widths is {widths}, expected ascending positive numbers",
@@ -429,12 +424,6 @@ class Manifest:
                 f"manifest.{name} has {len(found or ())} entries, expected 1 to head_dim / 2, "
                 f"{most}",
             )
-        if self.window is not None:
-            require_range("manifest.window", self.window, 1, MOST_OF_A_SIZE)
-        require_range("manifest.rope_factor", self.rope_factor or 0, 0, 1000)
-        if (scaling := self.query_scaling) is not None:
-            require_range("manifest.query_scaling.beta", scaling.beta, 0, 1000)
-            require_range("manifest.query_scaling.period", scaling.period, 1, MOST_OF_A_SIZE)
 
     def _check_layers(self) -> None:
         num_layers, next_layer = self.model.num_layers, 0
@@ -483,8 +472,7 @@ class Manifest:
             used += self.qnn.compiled_files
         for name in used:
             require(name in self.files, f"manifest.files lacks {name}")
-        for name, record in self.files.items():
-            require_range(f"manifest.files.{name!r}.num_bytes", record.num_bytes, 0, _MOST_BYTES)
+        for name in self.files:
             require(
                 is_plain_name(name) and name != MANIFEST_NAME,
                 f"manifest.files holds {name!r}, which is not a plain file name",
@@ -502,7 +490,6 @@ class Manifest:
             is_whole = held == expected
         else:
             expected = num_bytes(entry.dtype, rows, size)
-            require_range("manifest.embedding.panels.offset", place.offset, 0, _MOST_BYTES)
             require_range("manifest.embedding.panels.scale", abs(place.scale), 1e-30, 1e30)
             is_whole = held >= place.offset + expected
         require(
@@ -512,8 +499,6 @@ class Manifest:
         )
 
     def _check_assistant(self, assistant: AssistantFiles) -> None:
-        require_range("manifest.assistant.num_layers", assistant.num_layers, 1, MOST_OF_A_SIZE)
-        require_range("manifest.assistant.hidden_size", assistant.hidden_size, 1, MOST_OF_A_SIZE)
         cached, reads = self.cached_layers, assistant.reads
         require(
             bool(reads) and reads == sorted(set(reads) & set(cached)),

@@ -6,12 +6,12 @@ stand in the manifest; sessions write and read the graphs' integers with them.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.typed_json import require, require_range
+from coordgen_rs.bundle.typed_json import Within, require, require_range
 
 _LEAST_RANGE = 1e-4
 """QNN rejects narrower ranges."""
@@ -58,7 +58,7 @@ class Encoding:
     """An integer `q` stands for `(q - zero_point) * scale`."""
 
     dtype: Literal["uint8", "uint16"]
-    scale: float
+    scale: Annotated[float, Within(1e-30, 1e30)]
     """A float32 value."""
     zero_point: int
 
@@ -178,7 +178,6 @@ class QnnTarget:
             encodings += [cache.key, cache.value, cache.key_new, cache.value_new]
         for encoding in encodings:
             most = 255 if encoding.dtype == "uint8" else 65_535
-            require_range("manifest.qnn: a scale", encoding.scale, 1e-30, 1e30)
             require_range("manifest.qnn: a zero point", encoding.zero_point, 0, most)
 
     @property

@@ -8,8 +8,9 @@ import dataclasses
 import re
 import types
 import typing
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 _T = TypeVar("_T")
 
@@ -18,6 +19,14 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 class FieldError(ValueError):
     """A field is missing, of another type or out of range; the message names it."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """What a number must be, both ends included: `Annotated[int, Within(1, 8)]`."""
+
+    least: float
+    most: float
 
 
 def require(holds: bool, problem: str) -> None:
@@ -67,11 +76,15 @@ def _parse_any(expected: Any, value: Any, where: str) -> Any:
             _parse_key(arguments[0], key, where): _parse_any(arguments[1], item, f"{where}.{key}")
             for key, item in _instance(dict, value, where).items()
         }
+    if origin is Annotated:
+        number = _parse_any(arguments[0], value, where)
+        require_range(where, number, arguments[1].least, arguments[1].most)
+        return number
     if origin is Literal:
         if value not in arguments:
             raise FieldError(f"{where} is {value!r}, expected one of {', '.join(arguments)}")
         return value
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # the latter of what is Annotated
         return None if value is None else _parse_any(arguments[0], value, where)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise FieldError(f"{where} is {value!r:.60}, beyond 64 bits")
@@ -101,7 +114,7 @@ def _fields(expected: Any) -> tuple[dict[str, Any], frozenset[str]]:
     Kept, as evaluating the annotations takes a third of the time of reading a manifest.
     """
     optional = {item.name for item in dataclasses.fields(expected) if item.default is None}
-    return typing.get_type_hints(expected), frozenset(optional)
+    return typing.get_type_hints(expected, include_extras=True), frozenset(optional)
 
 
 def _parse_key(expected: Any, key: str, where: str) -> Any:
