@@ -27,7 +27,7 @@ from checkpoints import (
 )
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError, UnsupportedModelError
 from json_values import JSON_VALUES

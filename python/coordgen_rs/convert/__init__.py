@@ -1,6 +1,6 @@
 """From a checkpoint to a bundle, without torch.
 
-Data flow: `families/opening.py` opens a checkpoint (`containers/`) as a `ModelConfig` and `Tensor`s
+Data flow: `families/checkpoint.py` opens one (`containers/`) as a `ModelConfig` and `Tensor`s
 that are read piece by piece -> for CPU, `cpu/exporter.py` writes layers (`layers.py`,
 `weight_file.py`, with `quantize.py`) and builds a graph of their names (`cpu/graph.py`); where a
 text decides how weights are rounded, the float model reads it first (`texts.py`,
@@ -13,6 +13,6 @@ chooses bits and encodings (`qnn/encodings.py`, `qnn/quantize.py`), and ends wit
 """
 
 from coordgen_rs.convert.cpu.exporter import export_checkpoint
-from coordgen_rs.convert.families.opening import fetched, open_checkpoint
+from coordgen_rs.convert.families.checkpoint import fetched, open_checkpoint
 
 __all__ = ["export_checkpoint", "fetched", "open_checkpoint"]

@@ -79,33 +79,25 @@ class BundleOptions:
         return sorted({self.decode_rows, self.prefill_rows})
 
 
+@dataclass
 class BundleExport:
-    """One export: where it reads, where it writes, and what the bundle is to be.
+    """One export: where it reads, where it writes, and what the bundle is to be."""
 
-    Args:
-        source: The checkpoint.
-        staging: Where the files go.
-        options: What the bundle is to be.
-        on_progress: Called with what comes next, steps done, and steps in all.
-        num_steps: Those in all.
-    """
+    source: Checkpoint
+    staging: Staging
+    options: BundleOptions
+    on_progress: Progress
+    num_steps: int
+    """Those that progress is told of."""
 
-    def __init__(
-        self,
-        source: Checkpoint,
-        staging: Staging,
-        options: BundleOptions,
-        on_progress: Progress,
-        num_steps: int,
-    ) -> None:
-        self.source, self.staging, self.options = source, staging, options
-        self.layers = list(cut_layers(source.config.num_layers, options.blocks))
+    @property
+    def layers(self) -> list[range]:
         """Those of each block."""
-        self._on_progress, self._num_steps = on_progress, num_steps
+        return list(cut_layers(self.source.config.num_layers, self.options.blocks))
 
     def progress(self, what: str, done: int) -> None:
         """Tell what comes next."""
-        self._on_progress(what, done, self._num_steps)
+        self.on_progress(what, done, self.num_steps)
 
     def write_texts(self) -> ChatFiles | None:
         """Write the tokenizer and the chat templates; what the manifest says of these, if any.

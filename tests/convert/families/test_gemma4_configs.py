@@ -12,7 +12,7 @@ from checkpoints import exported, save_weights
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.families.opening import open_checkpoint, text_config
+from coordgen_rs.convert.families.checkpoint import open_checkpoint, text_config
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.rotation import rotated

@@ -15,8 +15,8 @@ from checkpoints import exported, save_weights
 from coordgen_rs import OrtSession
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError

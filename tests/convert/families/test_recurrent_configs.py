@@ -12,9 +12,9 @@ from safetensors.numpy import load_file
 from checkpoints import save_weights
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.checkpoint import open_checkpoint, text_config
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import DeltaNet, SelectiveState, ShortConvolution
-from coordgen_rs.convert.families.opening import open_checkpoint, text_config
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.families.tensors import text_tensors
 from coordgen_rs.convert.qnn.rotation import rotated

@@ -12,7 +12,7 @@ from checkpoints import CHECKPOINTS, write_checkpoint
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.main import main
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn import graph as qnn_graph
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.rotation import rotated

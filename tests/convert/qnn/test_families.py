@@ -5,7 +5,7 @@ import pytest
 
 from centred import assert_centring_changes_no_output
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn import preparation
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.rotation import rotated

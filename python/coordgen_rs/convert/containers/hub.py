@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from coordgen_rs.bundle.file_names import PartName
-from coordgen_rs.convert.containers.directory import read_weight_map
+from coordgen_rs.convert.containers.hugging_face import read_weight_map
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
 

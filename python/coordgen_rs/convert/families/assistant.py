@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from coordgen_rs.bundle.layers import LayerCache
-from coordgen_rs.convert.containers.directory import open_weights, read_json_file, read_tokenizer
+from coordgen_rs.convert.containers.hugging_face import open_weights, read_json_file, read_tokenizer
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.fields import flag, positive
+from coordgen_rs.convert.families.config.fields import flag, positive, refuse_field
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.table import FAMILIES, parse_config
@@ -183,7 +183,7 @@ def _check_sizes(config: dict[str, Any], target: ModelConfig) -> None:
         raise CheckpointError(f"it drafts for {' and '.join(names)}, not for {target.family}")
     text = config.get("text_config")
     if not isinstance(text, dict):
-        raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")
+        refuse_field(config, "text_config", "an object")
     sizes = {
         "backbone_hidden_size": (config, target.hidden_size, "hidden_size"),
         "vocab_size": (text, target.vocab_size, "vocab_size"),

@@ -20,7 +20,6 @@ from coordgen_rs.convert.families.config.fields import (
     positive,
     recommended,
     recurrent_layers,
-    rotations,
     sliding_window,
     suppressed_token_ids,
     token_ids,
@@ -28,7 +27,12 @@ from coordgen_rs.convert.families.config.fields import (
 )
 from coordgen_rs.convert.families.config.model import ModelConfig, Switches
 from coordgen_rs.convert.families.config.recurrent import Recurrent
-from coordgen_rs.convert.families.config.rope import QUERY_BETA, read_query_scaling, read_ropes
+from coordgen_rs.convert.families.config.rope import (
+    QUERY_BETA,
+    read_query_scaling,
+    read_ropes,
+    rope_fields,
+)
 from coordgen_rs.convert.families.gguf import Gguf
 from coordgen_rs.errors import UnsupportedModelError
 
@@ -161,7 +165,7 @@ def model_config(
     switches = {it.name: getattr(family, it.name) for it in fields(Switches)}
     options = switches | family.options(config, hidden_size)
     caches = options.get("caches")
-    found = rotations(
+    found = rope_fields(
         config,
         head_dim if caches is None else caches[-1].head_dim,
         by_kind=family.rotates_by_kind,

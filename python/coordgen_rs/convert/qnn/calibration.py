@@ -65,7 +65,8 @@ class WatchedGraph:
         names = [name for node in nodes for name in node.output]
         names += [item.name for item in graph.graph.input]
         constants = {tensor.name for tensor in graph.graph.initializer}
-        entering = {node.input[0] for node in nodes if _has_matrix(node, constants)}
+        products = [node for node in nodes if node.op_type == "MatMul"]
+        entering = {node.input[0] for node in products if node.input[1] in constants}
         outputs = [item.name for item in graph.graph.output]
         extra = sorted((entering | set(self._streams.values())) - set(outputs))
         watched = onnx.ModelProto()
@@ -115,7 +116,3 @@ class WatchedGraph:
             rows = rows / np.sqrt(np.square(stream).mean(-1, keepdims=True) + _LEAST_SQUARE)
         products = rows.T @ rows
         self.products[name] = self.products[name] + products if name in self.products else products
-
-
-def _has_matrix(node: onnx.NodeProto, constants: set[str]) -> bool:
-    return node.op_type == "MatMul" and node.input[1] in constants

@@ -116,7 +116,7 @@ class Stages:
         self._on_progress(what, done, total)
 
 
-class Likeness:
+class Fidelity:
     """Sums over rows of logits.
 
     Attributes:
@@ -211,13 +211,13 @@ def normed(states: Array, scale: Array, epsilon: float) -> Array:
     return rows
 
 
-def likeness_of_head(
+def head_fidelity(
     source: Checkpoint,
     graph: QuantizedGraph,
     texts: Sequence[Sequence[int]],
     states: Sequence[Array],
     expected: Sequence[Array],
-) -> Likeness:
+) -> Fidelity:
     """How like the next tokens of a quantised model are to those of its float form.
 
     Args:
@@ -230,7 +230,7 @@ def likeness_of_head(
     Raises:
         CheckpointError: The head is missing or damaged.
     """
-    likeness, config = Likeness(), source.config
+    fidelity, config = Fidelity(), source.config
     scale, weight = source.final_norm_tensor().load(), source.output_tensor().load()
     for text, its, floats in zip(texts, states, expected, strict=True):
         following = np.asarray([*text[1:], -1])
@@ -238,8 +238,8 @@ def likeness_of_head(
             rows = slice(start, start + _ROWS)
             logits = graph.run({"hidden": its[np.newaxis, rows]})["logits"][0]
             exact = normed(floats[rows], scale, config.rms_norm_eps) @ weight.T
-            likeness.add(exact, logits, following[rows])
-    return likeness
+            fidelity.add(exact, logits, following[rows])
+    return fidelity
 
 
 def mean_cosine(states: Sequence[Array], expected: Sequence[Array]) -> float:

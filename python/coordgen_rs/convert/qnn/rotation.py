@@ -113,8 +113,7 @@ def _ones(size: int) -> Tensor:
 
 def _reading(tensor: Tensor, turn: _Array) -> Tensor:
     """A matrix `(n, D)` that reads the turned stream."""
-    read = tensor.read_rows
-    return Tensor(tensor.name, tensor.shape, lambda start, stop: read(start, stop) @ turn)
+    return tensor.computed(lambda rows: rows @ turn)
 
 
 def _writing(tensor: Tensor, turn: _Array) -> Tensor:

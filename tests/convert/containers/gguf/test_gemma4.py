@@ -20,8 +20,8 @@ from coordgen_rs.convert.containers.gguf.chat import generation_config
 from coordgen_rs.convert.containers.gguf.header import GgufHeader
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from families import prompt_logits

@@ -8,7 +8,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import generate, open_session, plain
 from coordgen_rs.bundle.panels import num_bytes
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from dequantized import rounded_to_8_bits
 from gguf_files import write_gguf
 from graph_runner import GraphRunner, tokens

@@ -12,9 +12,9 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 
 from checkpoints import exported
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from gguf_files import parsed_metadata, write_gguf
 from graph_runner import GraphRunner, tokens

@@ -13,9 +13,9 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import exported
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.recurrent import DeltaNet
-from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.families.qwen import grouped
 from coordgen_rs.errors import CheckpointError
 from gguf_files import parsed_metadata, write_gguf

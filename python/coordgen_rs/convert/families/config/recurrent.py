@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.layers import RecurrentKind
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import positive
+from coordgen_rs.convert.families.config.fields import positive, refuse_field
 from coordgen_rs.errors import CheckpointError
 
 _LEAST_TAPS, _MOST_TAPS = 2, 8
@@ -167,9 +167,7 @@ def read_taps(config: Mapping[str, Any], name: str, default: int) -> int:
     """
     taps = positive(config, name, default)
     if not _LEAST_TAPS <= taps <= _MOST_TAPS:
-        raise CheckpointError(
-            f"config.json: {name} is {taps}, expected {_LEAST_TAPS} to {_MOST_TAPS}"
-        )
+        refuse_field({name: taps}, name, f"{_LEAST_TAPS} to {_MOST_TAPS}")
     return taps
 
 
@@ -202,11 +200,11 @@ def matrices_of_recurrent_layers(tensors: Mapping[str, Tensor]) -> dict[str, Ten
 def _decay(logarithms: Tensor) -> Tensor:
     """What a state decays by in a step of 1, as its logarithm: -exp of what is stored."""
 
-    def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+    def decays(stored: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):
-            decays = -np.exp(logarithms.read_rows(start, stop))
-        if not np.isfinite(decays).all():
+            found = -np.exp(stored)
+        if not np.isfinite(found).all():
             raise CheckpointError(f"{logarithms.name} holds what is no logarithm of a decay")
-        return decays
+        return found
 
-    return Tensor(logarithms.name, logarithms.shape, read_rows)
+    return logarithms.computed(decays)
