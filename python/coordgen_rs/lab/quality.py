@@ -22,7 +22,7 @@ from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.bundle import model_shape
 from coordgen_rs.convert.cpu.exporter import CALIBRATED, weight_kinds
 from coordgen_rs.convert.families.checkpoint import Checkpoint, open_checkpoint
-from coordgen_rs.convert.qnn.encodings import CacheType
+from coordgen_rs.convert.qnn.calibration import CacheType
 from coordgen_rs.convert.qnn.exporter import QNN_WEIGHTS, export_qnn
 from coordgen_rs.convert.qnn.report import Fidelity
 from coordgen_rs.convert.texts import other_texts, texts_for

@@ -28,6 +28,8 @@ _MAX_SIZE = 1 << 24
 
 _BOS, _EOS = 1, 2
 _SPECIAL = ("<unk>", "<s>", "</s>")
+_PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+"""How a special token is found in a text."""
 _FIRST_PIECE = len(_SPECIAL) + 256
 """Ids below are the special tokens and the 256 bytes."""
 
@@ -221,32 +223,21 @@ def _merges(pieces: list[tuple[str, float]], vocabulary: dict[str, int]) -> list
 def _document(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, Any]:
     begin = {"id": "<s>", "type_id": 0}
     text = {"id": "A", "type_id": 0}
+    single: list[dict[str, Any]] = [{"SpecialToken": begin}, {"Sequence": text}]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {
-                "id": vocabulary[name],
-                "content": name,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
+            {"id": vocabulary[name], "content": name, **_PLAIN, "special": True}
             for name in _SPECIAL
         ],
         "normalizer": {"type": "Prepend", "prepend": " "},
         "pre_tokenizer": None,
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [{"SpecialToken": begin}, {"Sequence": text}],
-            "pair": [
-                {"SpecialToken": begin},
-                {"Sequence": text},
-                {"Sequence": {**text, "id": "B"}},
-            ],
+            "single": single,
+            "pair": [*single, {"Sequence": {**text, "id": "B"}}],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
         },
         "decoder": {

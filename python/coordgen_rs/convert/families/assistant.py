@@ -104,17 +104,17 @@ def open_assistant(path: Path, target: Checkpoint) -> Assistant:
         family = _target_family(config)
         _check_sizes(config, target.config)
         own = _parsed(config, family.architecture)
+        first = target.config.num_layers
         found = replace(
             own,
-            num_layers=target.config.num_layers + own.num_layers,
-            caches=(*_caches_of(target.config), *_shared(own, target.config)),
-            window_layers=frozenset(target.config.num_layers + it for it in own.window_layers),
+            num_layers=first + own.num_layers,
+            caches=(*map(target.config.cache_of, range(first)), *_shared(own, target.config)),
+            window_layers=frozenset(first + it for it in own.window_layers),
             # Its row stands behind all that it sees, and sees as far as transformers' does.
             window=None if own.window is None else own.window + 1,
             keys_are_values=frozenset(),
             logits_cap=None,
         )
-        first = target.config.num_layers
         tensors = _numbered(open_weights(path), own.num_layers, first)
         source = Checkpoint(found, tensors, partial(read_tokenizer, path))
         source.output_tensor()  # its size is asked for before it is written
@@ -222,10 +222,6 @@ def _parsed(config: dict[str, Any], architecture: str) -> ModelConfig:
             f"config.json: hidden_size_per_layer_input is {parsed.per_layer_size}, expected 0"
         )
     return parsed
-
-
-def _caches_of(config: ModelConfig) -> Sequence[LayerCache]:
-    return [config.cache_of(layer) for layer in range(config.num_layers)]
 
 
 def _shared(own: ModelConfig, target: ModelConfig) -> Iterator[LayerCache]:

@@ -117,30 +117,21 @@ class Checkpoint:
 
         Raises CheckpointError if it is missing, misshaped or damaged.
         """
-        config, prefix = self.config, f"model.layers.{number}"
-        hidden, ffn = config.hidden_size, config.ffn_size
+        config, (block, name) = self.config, part.split(".")
+        hidden, ffn, prefix = config.hidden_size, config.ffn_size, f"model.layers.{number}.{block}"
         query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        shapes = {
-            "self_attn.q_proj": (query, hidden),
-            "self_attn.k_proj": (key, hidden),
-            "self_attn.v_proj": (key, hidden),
-            "self_attn.o_proj": (hidden, query),
-            "mlp.gate_proj": (ffn, hidden),
-            "mlp.up_proj": (ffn, hidden),
-            "mlp.down_proj": (hidden, ffn),
-        }
-        rows, columns = shapes[part]
-        fused = {
-            "self_attn.q_proj": ("self_attn.qkv_proj", query + 2 * key, 0),
-            "self_attn.k_proj": ("self_attn.qkv_proj", query + 2 * key, query),
-            "self_attn.v_proj": ("self_attn.qkv_proj", query + 2 * key, query + key),
-            "mlp.gate_proj": ("mlp.gate_up_proj", 2 * ffn, 0),
-            "mlp.up_proj": ("mlp.gate_up_proj", 2 * ffn, ffn),
-        }
-        if not config.is_fused or part not in fused:
-            return self.tensor(f"{prefix}.{part}.weight", rows, columns)
-        name, all_rows, first = fused[part]
-        return self.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)
+        back = {"o_proj": query, "down_proj": ffn}
+        if name in back:
+            return self.tensor(f"{prefix}.{name}.weight", hidden, back[name])
+        rows = {"q_proj": query, "k_proj": key, "v_proj": key}
+        if block == "mlp":
+            rows = {"gate_proj": ffn, "up_proj": ffn}
+        if not config.is_fused:
+            return self.tensor(f"{prefix}.{name}.weight", rows[name], hidden)
+        first = sum(list(rows.values())[: list(rows).index(name)])
+        fused = "gate_up_proj" if block == "mlp" else "qkv_proj"
+        whole = self.tensor(f"{prefix}.{fused}.weight", sum(rows.values()), hidden)
+        return whole.part(first, first + rows[name])
 
 
 def read_tensors(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

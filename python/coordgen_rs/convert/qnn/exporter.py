@@ -24,10 +24,10 @@ from coordgen_rs.bundle.qnn import Encoding, QnnTarget
 from coordgen_rs.convert.bundle import BundleExport, BundleOptions, Progress, no_progress
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.qnn.calibration import Ranges
-from coordgen_rs.convert.qnn.encodings import (
+from coordgen_rs.convert.qnn.calibration import (
     CacheType,
     Conversion,
+    Ranges,
     block_encodings,
     choose_encodings,
 )
