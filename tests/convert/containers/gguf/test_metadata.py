@@ -181,6 +181,11 @@ def test_an_unscaled_file_may_say_so():
         assert parsed("llama", **options) == usual
 
 
+def test_sizes_may_be_told_for_each_layer_where_they_are_the_same():
+    listed = {"attention__head_count": [4] * 4, "feed_forward_length": [96] * 4}
+    assert parsed("llama", **listed) == parsed("llama")
+
+
 def test_a_factor_alone_is_linear_also_by_its_old_name():
     scaled = parsed("llama", rope__scaling__type="linear", rope__scaling__factor=4.0)
     assert scaled.inv_freq == [it / 4 for it in parsed("llama").inv_freq]
