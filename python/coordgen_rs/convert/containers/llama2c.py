@@ -51,7 +51,11 @@ def read_llama2c(path: Path) -> Llama2cFile:
         CheckpointError: The header makes no sense, or the file has another length than it says.
     """
     sizes = _read_sizes(path)
-    num_bytes, expected = path.stat().st_size, _num_bytes(sizes)
+    # Known before millions of layers of a damaged header are listed.
+    a_layer = sum(math.prod(shape) for _, shape in _per_layer(sizes))
+    others = sum(math.prod(shape) for _, shape in _layout(replace(sizes, num_layers=0)))
+    expected = _HEADER_BYTES + 4 * (sizes.num_layers * a_layer + others)
+    num_bytes = path.stat().st_size
     if num_bytes != expected:
         raise CheckpointError(f"{path} has {num_bytes} bytes, its header says {expected}")
     tensors: dict[str, Tensor] = {}
@@ -146,13 +150,6 @@ def _per_layer(sizes: _Sizes) -> list[tuple[str, tuple[int, ...]]]:
         ("mlp.down_proj", (dim, ffn)),
         ("mlp.up_proj", (ffn, dim)),
     ]
-
-
-def _num_bytes(sizes: _Sizes) -> int:
-    """The length of the file, known before millions of layers of a damaged header are listed."""
-    a_layer = sum(math.prod(shape) for _, shape in _per_layer(sizes))
-    others = sum(math.prod(shape) for _, shape in _layout(replace(sizes, num_layers=0)))
-    return _HEADER_BYTES + 4 * (sizes.num_layers * a_layer + others)
 
 
 def _read_rows(

@@ -124,7 +124,11 @@ def decoder(
     for index, number in enumerate(layers):
         kept = _kept_infos(model, number)
         outputs += [_as_output(info) for info in kept]
-        inputs += kept or _read_infos(model, number, layers, inputs)
+        writer = model.cache_of(number).written_by
+        if not kept and writer not in layers:  # it shares the caches of one in another block
+            names = {info.name for info in inputs}
+            inputs += [info for info in _cache_infos(model, writer) if info.name not in names]
+        inputs += kept
         if number in graph.weights.experts:
             experts = graph.weights.experts[number]
             inputs.append(byte_info(experts_input(number), experts.num_bytes))
@@ -145,27 +149,13 @@ def _kept_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
     return [] if model.shares_keys(number) else _cache_infos(model, number)
 
 
-def _read_infos(
-    model: ModelConfig, number: int, block: range, known: Sequence[onnx.ValueInfoProto]
-) -> list[onnx.ValueInfoProto]:
-    """The caches that a layer shares with one of another block, unless they are known."""
-    writer = model.cache_of(number).written_by
-    names = {info.name for info in known}
-    infos = [] if writer in block else _cache_infos(model, writer)
-    return [info for info in infos if info.name not in names]
-
-
 def _cache_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
     """The keys and values that a layer writes."""
-    heads = model.cache_of(number).num_kv_heads
-    cache = (SEQUENCES, heads, _SLOTS, _row_bytes(model, number))
+    size, heads = model.cache_of(number).head_dim, model.cache_of(number).num_kv_heads
+    # The bytes of a row differ where sizes of heads do.
+    row_bytes = _ROW_BYTES if size == model.head_dim else f"{_ROW_BYTES}_of_{size}"
+    cache = (SEQUENCES, heads, _SLOTS, row_bytes)
     return [byte_info(f"{kind}_{number}", *cache) for kind in ("key", "value")]
-
-
-def _row_bytes(model: ModelConfig, number: int) -> str:
-    """What the bytes of a row are called, which differ where sizes of heads do."""
-    size = model.cache_of(number).head_dim
-    return _ROW_BYTES if size == model.head_dim else f"{_ROW_BYTES}_of_{size}"
 
 
 def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:

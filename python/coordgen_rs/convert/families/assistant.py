@@ -6,7 +6,7 @@ their kind has written. What does not fit the target is refused by name.
 Source: transformers' `models/gemma4_assistant` and `models/gemma4_unified_assistant`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -248,23 +248,18 @@ def _shared(own: ModelConfig, target: ModelConfig) -> Iterator[LayerCache]:
         sizes = (found.num_kv_heads, found.head_dim), (its.num_kv_heads, its.head_dim)
         if sizes[0] != sizes[1]:
             raise CheckpointError(
-                f"config.json: layer {layer} of the kind {kind} has {sizes[0][0]} key/value heads "
-                f"of dimension {sizes[0][1]}, the target's {sizes[1][0]} of {sizes[1][1]}: it "
-                "drafts for another model"
+                f"config.json: layer {layer} of the kind {kind} has {found.num_kv_heads} key/value "
+                f"heads of dimension {found.head_dim}, the target's {its.num_kv_heads} of "
+                f"{its.head_dim}: it drafts for another model"
             )
         name = rotations[is_windowed and own.window_inv_freq is not None]
-        if not _is_close(getattr(own, name), getattr(target, name)):
+        one, other = getattr(own, name) or [], getattr(target, name) or []
+        if len(one) != len(other) or not np.allclose(one, other, rtol=_LARGEST_DIFFERENCE, atol=0):
             raise CheckpointError(
                 f"config.json: rope_parameters: layers of the kind {kind} are rotated otherwise "
                 "than the target's: it drafts for another model"
             )
         yield its
-
-
-def _is_close(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
-    """Whether frequencies are the same but for rounding."""
-    one, other = one or [], other or []
-    return len(one) == len(other) and np.allclose(one, other, rtol=_LARGEST_DIFFERENCE, atol=0)
 
 
 def _numbered(tensors: dict[str, Tensor], layers: int, first: int) -> dict[str, Tensor]:

@@ -248,13 +248,13 @@ def mean_cosine(states: Sequence[Array], expected: Sequence[Array]) -> float:
     Rows are of unit length, so that none outweighs the others; one that is rounded to zeros is like
     no other.
     """
+
+    def unit(rows: Array) -> Array:
+        lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+        return np.asarray(rows / np.maximum(lengths, _LEAST_LENGTH))
+
     sums = np.zeros(3)
     for one, other in zip(states, expected, strict=True):
-        a, b = (x / np.maximum(_lengths(x), _LEAST_LENGTH) for x in (one, other))
+        a, b = unit(one), unit(other)
         sums += float(np.vdot(a, b)), float(np.vdot(a, a)), float(np.vdot(b, b))
     return float(sums[0] / np.sqrt(sums[1] * sums[2]))
-
-
-def _lengths(rows: Array) -> Array:
-    lengths: Array = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return lengths

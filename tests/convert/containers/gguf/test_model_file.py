@@ -90,16 +90,6 @@ def test_manifest_and_info_say_what_was_kept(tmp_path, checkpoint, capsys):
     assert "weights: keep" in shown
 
 
-def test_a_type_is_kept_exactly_also_where_its_neighbours_are_not(tmp_path, checkpoint):
-    types = {"attn_q": "Q4_1", "attn_k": "Q4_1", "attn_v": "NVFP4", "ffn_down": "Q4_1"}
-    file = write_gguf(tmp_path / "model.gguf", checkpoint, types)
-    kept = exported(file, tmp_path / "bundle", weights="keep").manifest.kept
-    assert {(it.type, it.num_tensors, it.is_exact) for it in kept if it.type != "F32"} == {
-        ("Q4_1", 6, True),
-        ("NVFP4", 2, False),
-    }
-
-
 def test_a_gguf_file_is_known_by_its_first_bytes_where_its_name_does_not_say(tmp_path, checkpoint):
     named = write_gguf(tmp_path / "model.gguf", checkpoint)
     unnamed = named.rename(tmp_path / "sha256-0123")

@@ -108,7 +108,10 @@ class _Reader:
                 raise self._damaged(f"the key {key!r:.80} occurs twice")
             metadata[key] = self._value(key, self._number("I"))
         infos = [self._tensor_info() for _ in range(num_tensors)]
-        return GgufHeader(self._path, metadata, self._placed(infos, self._alignment(metadata)))
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or not 1 <= alignment <= _MOST_ALIGNMENT:
+            raise self._damaged(f"general.alignment is {alignment!r:.80}")
+        return GgufHeader(self._path, metadata, self._placed(infos, alignment))
 
     def _check_version(self) -> None:
         magic = self._bytes(4, "its first four bytes")
@@ -161,12 +164,6 @@ class _Reader:
             raise self._damaged(f"{name!r:.80} has the shape {shape} of {kind.name}")
         return GgufTensor(name, shape, kind, self._path, int(self._number("Q")))
 
-    def _alignment(self, metadata: dict[str, Any]) -> int:
-        value = metadata.get("general.alignment", 32)
-        if type(value) is not int or not 1 <= value <= _MOST_ALIGNMENT:
-            raise self._damaged(f"general.alignment is {value!r:.80}")
-        return value
-
     def _placed(self, infos: list[GgufTensor], alignment: int) -> dict[str, GgufTensor]:
         """The tensors by name, at their offsets in the file.
 
@@ -188,10 +185,9 @@ class _Reader:
     def _count(self, what: str, most: int, *, least_bytes: int) -> int:
         """A number of things that take so many bytes each; more than the file holds is refused."""
         count = int(self._number("Q"))
-        if count > most:
-            raise self._damaged(f"it holds {count} {what:.80}")
-        if count * least_bytes > self._left:
-            raise self._damaged(f"it holds {count} {what:.80}, or the file is truncated")
+        if count > most or count * least_bytes > self._left:
+            why = "" if count > most else ", or the file is truncated"
+            raise self._damaged(f"it holds {count} {what:.80}{why}")
         return count
 
     def _text(self, what: str, most_bytes: int) -> str:
@@ -208,9 +204,7 @@ class _Reader:
         return struct.unpack(f"<{code}", self._bytes(size, "its header"))[0]
 
     def _bytes(self, count: int, what: str) -> bytes:
-        if count > self._left:
-            raise CheckpointError(f"{self._path} is truncated: it ends inside {what:.80}")
-        content = self._stream.read(count)
+        content = self._stream.read(count) if count <= self._left else b""
         if len(content) != count:
             raise CheckpointError(f"{self._path} is truncated: it ends inside {what:.80}")
         self._left -= count

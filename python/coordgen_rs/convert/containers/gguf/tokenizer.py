@@ -65,6 +65,11 @@ class _Vocabulary:
             raise CheckpointError(f"{self.path}: the {name} token {number!r:.40} is not in it")
         return self.tokens[number]
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The ids of tokens."""
+        return {token: number for number, token in enumerate(self.tokens)}
+
     def flag(self, name: str, default: bool) -> bool:
         """A yes or no of the metadata."""
         return bool(self.metadata.get(f"tokenizer.ggml.{name}", default))
@@ -87,7 +92,14 @@ def tokenizer_json(header: GgufHeader) -> str:
     vocabulary = _read_vocabulary(header)
     tokenizer, begins = build(vocabulary)
     with _errors(vocabulary):
-        tokenizer.add_tokens(_added_tokens(vocabulary))
+        typed = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+        tokenizer.add_tokens(  # those that are found in a text before it is cut
+            [
+                AddedToken(token, normalized=False, special=kind != USER_DEFINED)
+                for token, kind in typed
+                if kind in (CONTROL, UNKNOWN, USER_DEFINED)
+            ]
+        )
         _add_ends(tokenizer, vocabulary, begins)
         return str(tokenizer.to_str())
 
@@ -112,15 +124,6 @@ def _read_vocabulary(header: GgufHeader) -> _Vocabulary:
     return _Vocabulary(header.path, header.metadata, tokens, kinds_as_meant(tokens, kinds))
 
 
-def _added_tokens(vocabulary: _Vocabulary) -> list[AddedToken]:
-    """Tokens that are found in a text before it is cut."""
-    return [
-        AddedToken(token, normalized=False, special=kind != USER_DEFINED)
-        for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-        if kind in (CONTROL, UNKNOWN, USER_DEFINED)
-    ]
-
-
 def _errors(vocabulary: _Vocabulary) -> AbstractContextManager[None]:
     return package_errors_as(CheckpointError, f"{vocabulary.path}: the tokenizer cannot be built")
 
@@ -133,7 +136,7 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         CheckpointError: Its merges are missing or damaged.
     """
     cuts = pre_tokenizer_named(str(vocabulary.metadata.get("tokenizer.ggml.pre", "default")))
-    merges, numbers = _merges(vocabulary), _numbers(vocabulary)
+    merges, numbers = _merges(vocabulary), vocabulary.numbers
     with _errors(vocabulary):
         model = BPE(vocab=numbers, merges=merges, ignore_merges=cuts.ignore_merges)
     tokenizer = Tokenizer(model)
@@ -159,11 +162,6 @@ def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
-def _numbers(vocabulary: _Vocabulary) -> dict[str, int]:
-    """The ids of tokens."""
-    return {token: number for number, token in enumerate(vocabulary.tokens)}
-
-
 def _merged_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     """A SentencePiece tokenizer with merges, which puts the begin token before a text by default.
 
@@ -184,7 +182,7 @@ def _scored_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     tokens, scores = vocabulary.tokens, vocabulary.values("scores", (int, float))
     if len(scores) != len(tokens) or not all(map(math.isfinite, scores)):
         raise CheckpointError(f"{vocabulary.path}: tokens and scores do not agree")
-    numbers, merges = _numbers(vocabulary), []
+    numbers, merges = vocabulary.numbers, []
     for number in sorted(range(len(tokens)), key=lambda number: -scores[number]):
         if vocabulary.kinds[number] in (NORMAL, USER_DEFINED):
             piece = tokens[number]
@@ -207,7 +205,7 @@ def _pieces(
     Raises:
         CheckpointError: The vocabulary is damaged.
     """
-    kinds, numbers = zip(vocabulary.tokens, vocabulary.kinds, strict=True), _numbers(vocabulary)
+    kinds, numbers = zip(vocabulary.tokens, vocabulary.kinds, strict=True), vocabulary.numbers
     unknown = next((token for token, kind in kinds if kind == UNKNOWN), None)
     replace = normalizers.Replace(" ", _SPACE)
     decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
