@@ -12,9 +12,13 @@ from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import open_checkpoint, text_config
-from coordgen_rs.convert.families.config.experts import Experts
+from coordgen_rs.convert.families.config.layers import (
+    DeltaNet,
+    Experts,
+    SelectiveState,
+    ShortConvolution,
+)
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import DeltaNet, SelectiveState, ShortConvolution
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.families.tensors import text_tensors
 from gemma4 import CONFIGS as GEMMAS

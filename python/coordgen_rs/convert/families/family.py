@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.fields import (
     WindowRule,
     check_heads,
@@ -25,8 +24,8 @@ from coordgen_rs.convert.families.config.fields import (
     token_ids,
     unrotated_layers,
 )
+from coordgen_rs.convert.families.config.layers import Experts, Recurrent
 from coordgen_rs.convert.families.config.model import ModelConfig, Switches
-from coordgen_rs.convert.families.config.recurrent import Recurrent
 from coordgen_rs.convert.families.config.rope import (
     QUERY_BETA,
     read_query_scaling,

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.gguf.tensors import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.tensor import ReadBytes, StoredBlocks, Tensor
-from coordgen_rs.convert.families.config.experts import PARTS, Experts, read_experts
 from coordgen_rs.convert.families.config.fields import flag, pattern_layers, positive, refused
+from coordgen_rs.convert.families.config.layers import PARTS, Experts, read_experts
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,

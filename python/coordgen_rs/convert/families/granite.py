@@ -11,7 +11,6 @@ from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.experts import Experts, read_experts
 from coordgen_rs.convert.families.config.fields import (
     FULL,
     RECURRENT,
@@ -24,8 +23,14 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
+from coordgen_rs.convert.families.config.layers import (
+    Experts,
+    SelectiveState,
+    check_sizes,
+    read_experts,
+    read_taps,
+)
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import SelectiveState, check_sizes, read_taps
 from coordgen_rs.convert.families.family import Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.families.config.experts import Experts, read_experts
 from coordgen_rs.convert.families.config.fields import (
     FULL,
     RECURRENT,
@@ -22,7 +21,12 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.recurrent import ShortConvolution, read_taps
+from coordgen_rs.convert.families.config.layers import (
+    Experts,
+    ShortConvolution,
+    read_experts,
+    read_taps,
+)
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,
