@@ -140,8 +140,9 @@ class Bundle:
                 mapped = mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
-        joined = model.num_layers
-        return MappedRows(mapped, entry.dtype, rows, entry.size, entry.scale, joined=joined)
+        content, layers = np.frombuffer(mapped, np.uint8), model.num_layers
+        of_rows = entry.dtype, rows, entry.size, entry.scale
+        return MappedRows(content, *of_rows, layers, mapped=mapped)
 
     def assistant_output(self) -> PanelRows:
         """The output layer of the drafter beside the model, `(vocab_size, its hidden size)`.
