@@ -7,9 +7,9 @@ text decides how weights are rounded, the float model reads it first (`texts.py`
 `cpu/compensation.py`, `rounding.py`); for Qualcomm's HTP, `qnn/exporter.py` turns the residual
 stream (`qnn/rotation.py`), prepares layer after layer (`qnn/preparation.py`, with `qnn/graph.py`,
 `qnn/calibration.py`, `qnn/channels.py`, `rounding.py`; results are kept by `qnn/work.py`), then
-chooses bits and encodings (`qnn/quantize.py`), and ends with a report
-(`qnn/report.py`) -> `bundle.py` adds the tokenizer, chat templates and the manifest, and
-`writer.py` makes the directory appear at once.
+chooses bits and encodings (`qnn/quantize.py`), and ends with a report (`qnn/report.py`) ->
+`writer.py` adds the tokenizer, chat templates and the manifest, and makes the directory appear at
+once.
 """
 
 from coordgen_rs.convert.cpu.exporter import export_checkpoint

@@ -28,7 +28,6 @@ from coordgen_rs.bundle.manifest import (
     WeightKind,
     refuse_gone,
 )
-from coordgen_rs.convert.bundle import BundleExport, BundleOptions, Progress, no_progress
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.compensation import compensated_layers
 from coordgen_rs.convert.cpu.graph import block_graph, head_graph
@@ -60,7 +59,14 @@ from coordgen_rs.convert.weight_file import (
     WeightWriter,
     written_type,
 )
-from coordgen_rs.convert.writer import export_to, staged_directory
+from coordgen_rs.convert.writer import (
+    BundleExport,
+    BundleOptions,
+    Progress,
+    export_to,
+    no_progress,
+    staged_directory,
+)
 from coordgen_rs.errors import OptionError
 
 _WIDTHS = (*range(1, 9), 12, 16, 24, 32, 48)

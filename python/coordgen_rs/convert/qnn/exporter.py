@@ -21,7 +21,6 @@ from onnx import numpy_helper
 
 from coordgen_rs.bundle.manifest import MANIFEST_NAME, BlockFiles, HeadFiles
 from coordgen_rs.bundle.qnn import Encoding, QnnTarget
-from coordgen_rs.convert.bundle import BundleExport, BundleOptions, Progress, no_progress
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.qnn.calibration import (
@@ -50,7 +49,14 @@ from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
-from coordgen_rs.convert.writer import export_to, staged_directory
+from coordgen_rs.convert.writer import (
+    BundleExport,
+    BundleOptions,
+    Progress,
+    export_to,
+    no_progress,
+    staged_directory,
+)
 from coordgen_rs.errors import OptionError, UnsupportedModelError
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.qnn.options import soc_named

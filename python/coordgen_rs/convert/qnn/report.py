@@ -15,8 +15,8 @@ import onnx
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.qnn import Encoding
-from coordgen_rs.convert.bundle import Progress
 from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.writer import Progress
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 Array = NDArray[np.float32]
