@@ -127,6 +127,8 @@ OF_LLAMA = [
     (GRANITE4_DENSE | {"shared_intermediate_size": 0}, "intermediate_size is 0"),
     (GRANITE4_DENSE | {"architectures": ["GraniteMoeForCausalLM"]}, "num_local_experts is 0"),
     ({"rope_scaling": {"rope_type": "llama3"}}, "factor"),
+    ({"rope_scaling": LLAMA3_SCALING | {"factor": 0.5}}, "llama3 has figures out of range"),
+    ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope type 'dynamic' is not supported"),
     ({"hidden_size": "many"}, "hidden_size"),
     ({"head_dim": 25_545_525_350}, "head_dim"),
     ({"head_dim": 1 << 24}, "16777216 dimensions"),
