@@ -89,7 +89,8 @@ def mixed(graph: LayerGraph, kind: Recurrent, number: int, x: str, epsilon: floa
         graph.split(kind_of_node, given, outputs, **attributes)
         return outputs[0]
 
-    convolution, bias = (graph.weight(f"{name}.{part}") for part in ("convolution", "bias"))
+    parts = (*(operator.vectors if operator else ()), "bias", "convolution")
+    *vectors, bias, convolution = [graph.weight(f"{name}.{part}") for part in parts]
     is_alone = operator is None
     convolved = add(
         0,
@@ -104,7 +105,6 @@ def mixed(graph: LayerGraph, kind: Recurrent, number: int, x: str, epsilon: floa
     )
     if operator is None:
         return convolved
-    vectors = [graph.weight(f"{name}.{part}") for part in operator.vectors]
     attributes = operator.attributes | {"epsilon": epsilon}
     given = add(1, operator.name, "mixed", convolved, x, *vectors, **attributes)
     return _tiled(graph, kind, given) if isinstance(kind, DeltaNet) and kind.is_tiled else given
