@@ -1,8 +1,8 @@
 """Build the wheel, install it into a clean virtual environment, and use its command there.
 
-`python tests/project/wheel_check.py [DIR]`: with a directory, use the wheel in it instead of building
-one. `--extras` installs it with each extra instead, an environment each (some gigabytes), and takes the
-first steps there; `--only NAME ..` those extras.
+`python tests/project/wheel_check.py [DIR]`: with a directory, use the wheel in it instead of
+building one. `--extras` installs it with each extra instead, an environment each (some gigabytes),
+and takes the first steps there; `--only NAME ..` those extras.
 """
 
 import argparse

@@ -18,9 +18,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs import Bundle
-from coordgen_rs.bundle.chips import Soc
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import CacheEncodings
+from coordgen_rs.bundle.qnn import CacheEncodings, Encoding, Soc
 from coordgen_rs.formats.genie.binary import read_binary
 from coordgen_rs.formats.genie.tensors import GraphFacts
 from coordgen_rs.runtime.qnn.onnx_runtime import qnn_session, version

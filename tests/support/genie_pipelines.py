@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs import Bundle
-from coordgen_rs.bundle import rotation
+from coordgen_rs.bundle import rope
 from coordgen_rs.formats.genie.binary import read_binary
 from coordgen_rs.formats.genie.tensors import GraphFacts
 from coordgen_rs.runtime.qnn.onnx_runtime import version
@@ -134,7 +134,7 @@ def _float(name: str, *shape: Any) -> onnx.ValueInfoProto:
 def _position_processor(bundle: Bundle, out: Path, context: int) -> dict[str, Any]:
     """From a 2-D mask and position ids to a mask for each row, cosines and sines."""
     names = [f"{name}_before_quantizer" for name in TENSORS]
-    cos, sin = rotation.tables(context, bundle.manifest.inv_freq)
+    cos, sin = rope.tables(context, bundle.manifest.inv_freq)
     constants = {
         "cos_table": cos,
         "sin_table": sin,

@@ -22,8 +22,8 @@ from safetensors.numpy import load_file
 import gpt_oss
 from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
+from coordgen_rs.convert.families.checkpoint import read_metadata
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.opening import read_metadata
 from coordgen_rs.convert.families.table import FAMILIES
 from dequantized import random_blocks
 

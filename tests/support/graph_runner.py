@@ -11,7 +11,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.recurrent import RecurrentLayers
+from coordgen_rs.bundle.layers import RecurrentLayers
 from coordgen_rs.runtime.caches.kv_cache import row_bytes
 from coordgen_rs.runtime.cpu.experts import ExpertFiles
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads

@@ -6,6 +6,7 @@ the tokenizer is that of the embedded model.
 
 import json
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,10 @@ def write_hybrid(
     config = CONFIGS[family] | options
     if mtp is not None:
         config |= {"mtp_num_hidden_layers": 1, "tie_word_embeddings": False}
-    return write_random(path, config, _shapes(config), seed=seed, mtp=mtp)
+    of_kind = LAYERS[config["model_type"]]
+    layers = (of_kind(config, kind) for kind in config["layer_types"])
+    head = _qwen(config, "full_attention") if mtp is not None else {}
+    return write_random(path, config, model_shapes(config, layers, head), seed=seed, mtp=mtp)
 
 
 def write_random(
@@ -150,22 +154,20 @@ def _fit_head(weights: dict[str, NDArray[Any]], *, reads_state: bool) -> None:
     weights["lm_head.weight"] *= np.float32(4)  # so that some tokens are likely
 
 
-def _shapes(config: dict[str, Any]) -> Shapes:
-    """Name to shape of all weights."""
+def model_shapes(config: dict[str, Any], layers: Iterable[Shapes], head: Shapes) -> Shapes:
+    """Name to shape of all weights, of those of layers and of a head for further tokens."""
     hidden, vocab = config["hidden_size"], config["vocab_size"]
-    model_norm = "embedding_norm" if config["model_type"] == "lfm2" else "norm"
+    model_norm = "embedding_norm" if config["model_type"].startswith("lfm2") else "norm"
     shapes: Shapes = {
         "model.embed_tokens.weight": (vocab, hidden),
         f"model.{model_norm}.weight": (hidden,),
     }
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = (vocab, hidden)
-    for number, kind in enumerate(config["layer_types"]):
-        parts = LAYERS[config["model_type"]](config, kind)
+    for number, parts in enumerate(layers):
         shapes |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
     if config.get("mtp_num_hidden_layers"):
-        parts = _qwen(config, "full_attention")
-        shapes |= {f"mtp.layers.0.{part}": shape for part, shape in parts.items()}
+        shapes |= {f"mtp.layers.0.{part}": shape for part, shape in head.items()}
         shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
         norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
         shapes |= {f"mtp.{norm}.weight": (hidden,) for norm in norms}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrids import CONFIGS as HYBRIDS
-from hybrids import LAYERS, Shapes, write_random
+from hybrids import LAYERS, Shapes, model_shapes, write_random
 
 _EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
 
@@ -73,24 +73,9 @@ def write_mixture(
     config = CONFIGS[family] | options
     if mtp is not None:
         config |= {"mtp_num_hidden_layers": 1, "tie_word_embeddings": False}
-    hidden, vocab = config["hidden_size"], config["vocab_size"]
-    norm = "embedding_norm" if config["model_type"] == "lfm2_moe" else "norm"
-    shapes: Shapes = {
-        "model.embed_tokens.weight": (vocab, hidden),
-        f"model.{norm}.weight": (hidden,),
-    }
-    if not config["tie_word_embeddings"]:
-        shapes["lm_head.weight"] = (vocab, hidden)
-    for number in range(config["num_hidden_layers"]):
-        parts = _layer(config, number)
-        shapes |= {f"model.layers.{number}.{part}": shape for part, shape in parts.items()}
-    if mtp is not None:
-        parts = _layer({**config, "layer_types": ["full_attention"]}, 0)
-        shapes |= {f"mtp.layers.0.{part}": shape for part, shape in parts.items()}
-        shapes["mtp.fc.weight"] = (hidden, 2 * hidden)
-        norms = ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm")
-        shapes |= {f"mtp.{norm}.weight": (hidden,) for norm in norms}
-    return write_random(path, config, shapes, seed=seed, mtp=mtp)
+    layers = (_layer(config, number) for number in range(config["num_hidden_layers"]))
+    head = _layer(config | {"layer_types": ["full_attention"]}, 0) if mtp is not None else {}
+    return write_random(path, config, model_shapes(config, layers, head), seed=seed, mtp=mtp)
 
 
 def _layer(config: dict[str, Any], number: int) -> Shapes:

@@ -11,11 +11,11 @@ import pytest
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs import Bundle
-from coordgen_rs.convert.bundle import cut_layers
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.graph import block_graph, head_graph, text_inputs
+from coordgen_rs.convert.writer import cut_layers
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
 

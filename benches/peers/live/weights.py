@@ -73,7 +73,7 @@ class Weights:
     def _dequantize(self, part):
         from safetensors.numpy import save_file
 
-        from coordgen_rs.convert.families.opening import open_checkpoint
+        from coordgen_rs.convert.families.checkpoint import open_checkpoint
 
         checkpoint = open_checkpoint(self.gguf)
         part.mkdir()

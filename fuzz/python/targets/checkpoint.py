@@ -8,7 +8,7 @@ import json
 import math
 from contextlib import suppress
 
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from scratch import FOLDER, holding, without
 

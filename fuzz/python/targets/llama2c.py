@@ -6,7 +6,7 @@ weights are zeros: as many as the header asks for, or where those are many, too 
 
 import struct
 
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.tokenizer import Tokenizer
 from scratch import FOLDER, holding

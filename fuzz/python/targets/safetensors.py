@@ -5,7 +5,7 @@ The first byte says what follows: a file, or a header, a NUL and the data behind
 
 import numpy as np
 
-from coordgen_rs.convert.containers.safetensors import open_safetensors
+from coordgen_rs.convert.containers.hugging_face import open_safetensors
 from coordgen_rs.errors import CheckpointError
 from scratch import holding
 

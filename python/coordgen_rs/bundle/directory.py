@@ -17,10 +17,15 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle import rotation
-from coordgen_rs.bundle.assistant import AssistantFiles, ClusterFiles
+from coordgen_rs.bundle import rope
 from coordgen_rs.bundle.json_text import file_errors_as, read_bytes
-from coordgen_rs.bundle.manifest import EMBEDDING_TYPES, MANIFEST_NAME, Manifest
+from coordgen_rs.bundle.manifest import (
+    EMBEDDING_TYPES,
+    MANIFEST_NAME,
+    AssistantFiles,
+    ClusterFiles,
+    Manifest,
+)
 from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
 
@@ -109,17 +114,12 @@ class Bundle:
         """
         entry, model = self.manifest.embedding, self.manifest.model
         shape = (model.vocab_size, model.hidden_size)
-        try:
-            if entry.panels is not None:
-                size, offset = num_bytes(entry.dtype, *shape), entry.panels.offset
-                content = np.memmap(self.file(entry.file), "u1", "r", offset, size)
-                return PanelRows(np.asarray(content), entry.dtype, *shape, entry.panels.scale)
-            file = np.memmap(self.file(entry.file), EMBEDDING_TYPES[entry.dtype], "r", shape=shape)
-        except (OSError, ValueError) as error:
-            raise BundleDamagedError(
-                f"{self.file(entry.file)} cannot be mapped: {error}"
-            ) from error
-        return np.asarray(file)  # rows of a memmap are slow to take
+        if (place := entry.panels) is not None:
+            content = self._mapped(entry.file, num_bytes(entry.dtype, *shape), place.offset)
+            return PanelRows(content, entry.dtype, *shape, place.scale)
+        dtype = EMBEDDING_TYPES[entry.dtype]
+        length = model.vocab_size * model.hidden_size * dtype.itemsize
+        return self._mapped(entry.file, length).view(dtype).reshape(shape)
 
     def per_layer_embedding(self) -> PanelRows | None:
         """What each layer reads of tokens, `(vocab_size, num_layers * size)`; None if nothing.
@@ -140,8 +140,9 @@ class Bundle:
                 mapped = mmap.mmap(stream.fileno(), length, access=mmap.ACCESS_READ)
         except (OSError, ValueError) as error:
             raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
-        joined = model.num_layers
-        return MappedRows(mapped, entry.dtype, rows, entry.size, entry.scale, joined=joined)
+        content, layers = np.frombuffer(mapped, np.uint8), model.num_layers
+        of_rows = entry.dtype, rows, entry.size, entry.scale
+        return MappedRows(content, *of_rows, layers, mapped=mapped)
 
     def assistant_output(self) -> PanelRows:
         """The output layer of the drafter beside the model, `(vocab_size, its hidden size)`.
@@ -174,19 +175,24 @@ class Bundle:
             raise BundleError(f"{self.shown} has no drafter whose tokens are in clusters")
         return files, files.clusters
 
-    def _mapped(self, name: str, length: int) -> NDArray[np.uint8]:
+    def _mapped(self, name: str, length: int, offset: int = 0) -> NDArray[np.uint8]:
+        """Some bytes of a file, mapped; an array, as rows of a memmap are slow to take.
+
+        Raises:
+            BundleDamagedError: The file cannot be mapped.
+        """
         path = self.file(name)
         try:
-            return np.asarray(np.memmap(path, "u1", "r", shape=length))
+            return np.asarray(np.memmap(path, "u1", "r", offset, length))
         except (OSError, ValueError) as error:
             raise BundleDamagedError(f"{path} cannot be mapped: {error}") from error
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """What graphs read of each position, `(slots, n) f32` each, by the input's name.
 
-        Cosines and sines of rotations, and what else `rotation.tables_by_input` makes.
+        Cosines and sines of rotations, and what else `rope.tables_by_input` makes.
         """
-        return rotation.tables_by_input(self.manifest.slots, self.manifest)
+        return rope.tables_by_input(self.manifest.slots, self.manifest)
 
     def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
         """Compare the SHA-256 of every file with the manifest; reads everything once.

@@ -7,22 +7,26 @@ It does not look at the other files of the bundle; `directory.py` does.
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coordgen_rs.bundle.assistant import AssistantFiles
-from coordgen_rs.bundle.caches import LayerCache
-from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
 from coordgen_rs.bundle.file_names import is_plain_name
-from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.json_text import file_errors_as, parse_json
+from coordgen_rs.bundle.layers import (
+    MOST_OF_A_SIZE,
+    ExpertLayers,
+    ExpertRegion,
+    LayerCache,
+    PerLayerFile,
+    RecurrentLayers,
+    Size,
+    check_caches,
+)
 from coordgen_rs.bundle.panels import WeightType, num_bytes
-from coordgen_rs.bundle.per_layer import PerLayerFile
-from coordgen_rs.bundle.recommended import Recommended
-from coordgen_rs.bundle.recurrent import RecurrentLayers
-from coordgen_rs.bundle.rotation import QueryScaling
-from coordgen_rs.bundle.typed_json import FieldError, parse
+from coordgen_rs.bundle.qnn import QnnTarget
+from coordgen_rs.bundle.rope import QueryScaling
+from coordgen_rs.bundle.typed_json import FieldError, Within, parse, require, require_range
 from coordgen_rs.errors import BundleError, OptionError
 
 SCHEMA_VERSION = 7
@@ -30,16 +34,11 @@ _QNN_VERSIONS = (2, 3, 4, 5, 6, SCHEMA_VERSION)
 """What bundles for QNN may have: their graphs are the same in all."""
 MANIFEST_NAME = "manifest.json"
 
-MOST_OF_A_SIZE = 1 << 24
-"""No known model has a larger size of any kind; a damaged file may, and would fill the memory."""
-
 MOST_ROWS = 1 << 12
+_Rows = Annotated[int, Within(1, MOST_ROWS)]
 DEFAULT_CONTEXT = 4096
 """Most tokens of a request on CPU, where a longer context was not asked for."""
 _MOST_BYTES = 1 << 50
-_MOST_STATE = 1 << 28
-_MOST_PER_LAYER_ROWS = (1 << 28) - 1
-"""What `_core.weight_rows` reads of."""
 
 WeightKind = Literal["fp32", "int8", "int4", "keep", "compiled"]
 """`keep`: as the checkpoint holds them; `compiled`: in context binaries made by other tools, which
@@ -60,15 +59,15 @@ class ModelShape:
 
     family: str
     """The name in `convert/families/table.py`; for people."""
-    hidden_size: int
-    ffn_size: int
+    hidden_size: Size
+    ffn_size: Size
     """0 where another tool's files do not tell it, like `num_heads`."""
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    rms_norm_eps: float
+    num_layers: Size
+    num_heads: Size
+    num_kv_heads: Size
+    head_dim: Size
+    vocab_size: Size
+    rms_norm_eps: Annotated[float, Within(0, 1)]
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -122,10 +121,54 @@ class MtpFiles:
 
 
 @dataclass(frozen=True)
+class ClusterFiles:
+    """An output layer that scores the tokens of the likeliest clusters alone."""
+
+    num: int
+    """Clusters, each of as many tokens."""
+    chosen: int
+    """Clusters whose tokens are scored."""
+    ordering: str
+    """Token ids, cluster after cluster: `(vocab_size,)`, u32, little-endian."""
+    output: str
+    """Weights of the output layer in panels, `(vocab_size, hidden_size)`, in this order."""
+    dtype: WeightType
+
+
+@dataclass(frozen=True)
+class AssistantFiles:
+    """A published drafter that reads the target's states, keys and values: a graph for any width.
+
+    Inputs and outputs are named in `convert/cpu/heads.py`; how it drafts is in `runtime/heads/`.
+    """
+
+    weights: list[str]
+    graph: str
+    num_layers: Size
+    hidden_size: Size
+    reads: list[int]
+    """The target's layers whose keys and values it reads, ascending."""
+    clusters: ClusterFiles | None = None
+    """None where its graph scores every token."""
+
+    @property
+    def described(self) -> str:
+        """What people are told of it."""
+        reads = ", ".join(map(str, self.reads))
+        scored = "all tokens"
+        if self.clusters is not None:
+            scored = f"the tokens of {self.clusters.chosen} in {self.clusters.num:,} clusters"
+        return (
+            f"a drafter beside the model, {self.num_layers} layers, hidden {self.hidden_size}, "
+            f"that reads keys and values of layers {reads} and scores {scored}"
+        )
+
+
+@dataclass(frozen=True)
 class PanelPlace:
     """Where an embedding's panels begin in their file, and what their weights are multiplied by."""
 
-    offset: int
+    offset: Annotated[int, Within(0, _MOST_BYTES)]
     scale: float
 
 
@@ -153,75 +196,10 @@ class ChatFiles:
 
 
 @dataclass(frozen=True)
-class CacheEncodings:
-    """How a layer's keys and values are encoded: the past ones that it reads, and the new rows."""
-
-    key: Encoding
-    value: Encoding
-    key_new: Encoding
-    value_new: Encoding
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether a row's bits depend neither on where keys stand nor on rows it does not see.
-
-        For that past and new rows share an encoding whose zero point is the middle of the integers
-        (measured, `convert/qnn/quantize.py`).
-        """
-        is_tied = (self.key, self.value) == (self.key_new, self.value_new)
-        return is_tied and self.key.is_symmetric and self.value.is_symmetric
-
-
-@dataclass(frozen=True)
-class CompiledGraphs:
-    """Context binaries of the graphs: what the QNN provider loads instead of compiling."""
-
-    provider_version: str
-    """Version of onnxruntime-qnn."""
-    qnn_version: str
-    """Version of Qualcomm's libraries in it."""
-    soc_model: int
-    htp_arch: int
-    graphs: dict[str, str]
-    """File of a graph to the file that replaces it and refers to the binary."""
-
-
-@dataclass(frozen=True)
-class QnnTarget:
-    """What a bundle for Qualcomm's HTP has beyond one for CPU.
-
-    Its graphs take and give integers, named in `convert/qnn/graph.py`; `slots` is the context.
-    """
-
-    soc: str
-    soc_model: int
-    htp_arch: int
-    mask_value: float
-    """Additive mask value of a slot that a row does not see."""
-    mask: Encoding
-    rotation: Encoding
-    """The encoding of the inputs `cos` and `sin`."""
-    hidden: list[Encoding]
-    """The encodings of the hidden states before each block, and before the head."""
-    caches: list[CacheEncodings]
-    """One per layer."""
-    logits: Encoding
-    compiled: CompiledGraphs | None = None
-    """A binary for each graph."""
-    shared: CompiledGraphs | None = None
-    """A binary with all graphs of a block, which share weights; loaded as a whole."""
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every path of a tree is bit-equal to plain decoding; see `CacheEncodings`."""
-        return all(cache.is_exact for cache in self.caches)
-
-
-@dataclass(frozen=True)
 class FileRecord:
     """What a file must be."""
 
-    num_bytes: int
+    num_bytes: Annotated[int, Within(0, _MOST_BYTES)]
     sha256: str
 
 
@@ -237,6 +215,24 @@ class KeptWeights:
 
 
 @dataclass(frozen=True)
+class Recommended:
+    """How a model's makers recommend to draw from it: told to people, never applied by itself.
+
+    As in `RequestOptions`; None for what nothing is said about.
+    """
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+
+    def told(self) -> dict[str, float]:
+        """What something is said about, by name."""
+        return {name: it for name, it in dataclasses.asdict(self).items() if it is not None}
+
+
+@dataclass(frozen=True)
 class Manifest:
     """The whole manifest. File names are plain names inside the bundle's directory."""
 
@@ -245,14 +241,14 @@ class Manifest:
     """Name and version of what wrote it; for people."""
     model: ModelShape
     weights: WeightKind
-    context: int
+    context: Size
     """Most tokens of a request, prompt and answer together."""
-    slots: int
+    slots: Annotated[int, Within(1, MOST_OF_A_SIZE + MOST_ROWS)]
     """Length of the key and value caches; on CPU `context` plus the widest graph, which writes."""
     widths: list[int]
     """The numbers of rows for which there are graphs, ascending."""
-    prefill_rows: int
-    decode_rows: int
+    prefill_rows: _Rows
+    decode_rows: _Rows
     bos_token_id: int | None
     end_token_ids: list[int]
     inv_freq: list[float]
@@ -269,11 +265,11 @@ class Manifest:
     """Every file of the bundle except the manifest itself."""
     qnn: QnnTarget | None = None
     """None for a bundle that runs on CPU."""
-    window: int | None = None
+    window: Size | None = None
     """Tokens that layers with a sliding window see; None where they see the whole context."""
     window_inv_freq: list[float] | None = None
     """Rotation in layers with a sliding window, where it is another than `inv_freq`."""
-    rope_factor: float | None = None
+    rope_factor: Annotated[float, Within(0, 1000)] | None = None
     """What cosines and sines of `inv_freq` are multiplied by; None for 1."""
     query_scaling: QueryScaling | None = None
     """How queries grow with their position; None where they do not within the context."""
@@ -376,10 +372,163 @@ class Manifest:
             )
         try:
             manifest = parse(cls, document, "manifest")
+            manifest._check()
         except FieldError as error:
             raise BundleError(str(error)) from error
-        _check(manifest)
         return manifest
+
+    def _check(self) -> None:
+        """Check the parts against each other.
+
+        Raises:
+            FieldError: They contradict each other.
+        """
+        model, widths = self.model, self.widths
+        require(
+            bool(widths) and widths == sorted(set(widths)) and widths[0] >= 1,
+            f"manifest.widths is {widths}, expected ascending positive numbers",
+        )
+        require(
+            {self.prefill_rows, self.decode_rows} <= set(widths),
+            f"manifest.widths {widths} lack prefill_rows or decode_rows",
+        )
+        require(
+            self.decode_rows <= self.prefill_rows,
+            f"manifest.decode_rows is {self.decode_rows}, more than prefill_rows, "
+            f"{self.prefill_rows}: export the checkpoint again",
+        )
+        written = widths[-1] if self.qnn is None else 0
+        is_enough = self.slots >= self.context + written
+        require(is_enough, f"manifest.slots is {self.slots}, too few for the widest graph")
+        for token_id in [*self.end_token_ids, self.bos_token_id or 0]:
+            is_known = 0 <= token_id < model.vocab_size
+            require(is_known, f"manifest holds the token id {token_id}, outside the vocabulary")
+        self._check_rope()
+        self._check_layers()
+        self._check_files()
+        self._check_embedding()
+        if self.per_layer is not None:
+            held = self.files[self.per_layer.file].num_bytes
+            self.per_layer.check(model.vocab_size * model.num_layers, held)
+        if self.assistant is not None:
+            self._check_assistant(self.assistant)
+        if self.qnn is not None:
+            self._check_qnn(self.qnn)
+
+    def _check_rope(self) -> None:
+        most = max([self.model.head_dim, *(it.head_dim for it in self.caches or ())]) // 2
+        for name in ("inv_freq", "window_inv_freq"):
+            found = getattr(self, name)
+            require(
+                found is None or 1 <= len(found) <= most,
+                f"manifest.{name} has {len(found or ())} entries, expected 1 to head_dim / 2, "
+                f"{most}",
+            )
+
+    def _check_layers(self) -> None:
+        num_layers, next_layer = self.model.num_layers, 0
+        for i, block in enumerate(self.blocks):
+            is_next = block.first_layer == next_layer and block.num_layers >= 1
+            require(is_next, f"manifest.blocks[{i}] does not start at layer {next_layer}")
+            next_layer += block.num_layers
+        require(
+            next_layer == num_layers,
+            f"manifest.blocks hold {next_layer} layers, the model has {num_layers}",
+        )
+        for graphs in [*(block.graphs for block in self.blocks), self.head.graphs]:
+            has_all = sorted(graphs) == self.widths
+            require(has_all, "manifest: a block or the head lacks the graph of a width")
+        if self.recurrent is not None:
+            self.recurrent.check(num_layers)
+        if self.experts is not None:
+            own = None if self.mtp is None else self.mtp.experts
+            held = {name: record.num_bytes for name, record in self.files.items()}
+            others = [] if own is None else [own]
+            self.experts.check(others, num_layers, self.model.hidden_size, held)
+        if self.caches is not None:
+            check_caches(self.caches, num_layers)
+            require(
+                self.recurrent is None,
+                "manifest.caches: such layers do not run beside recurrent ones",
+            )
+
+    def _check_files(self) -> None:
+        used = [self.embedding.file, self.tokenizer, *self.head.weights]
+        used += self.head.graphs.values()
+        for block in self.blocks:
+            used += [block.weights, *block.graphs.values()]
+        if (mtp := self.mtp) is not None:
+            used += [*mtp.weights, mtp.graph, mtp.head]
+            require_range("manifest.mtp.num_scored", mtp.num_scored, 1, self.model.vocab_size)
+        if (assistant := self.assistant) is not None:
+            used += [*assistant.weights, assistant.graph]
+            if assistant.clusters is not None:
+                used += [assistant.clusters.ordering, assistant.clusters.output]
+        if self.chat is not None:
+            used += self.chat.templates.values()
+        if self.per_layer is not None:
+            used.append(self.per_layer.file)
+        if self.qnn is not None:
+            used += self.qnn.compiled_files
+        for name in used:
+            require(name in self.files, f"manifest.files lacks {name}")
+        for name in self.files:
+            require(
+                is_plain_name(name) and name != MANIFEST_NAME,
+                f"manifest.files holds {name!r}, which is not a plain file name",
+            )
+
+    def _check_embedding(self) -> None:
+        entry, rows, size = self.embedding, self.model.vocab_size, self.model.hidden_size
+        held, place = self.files[entry.file].num_bytes, entry.panels
+        require(
+            (place is None) == (entry.dtype in EMBEDDING_TYPES),
+            f"manifest.embedding: {entry.dtype} and panels do not go together",
+        )
+        if place is None:
+            expected = rows * size * EMBEDDING_TYPES[entry.dtype].itemsize
+            is_whole = held == expected
+        else:
+            expected = num_bytes(entry.dtype, rows, size)
+            require_range("manifest.embedding.panels.scale", abs(place.scale), 1e-30, 1e30)
+            is_whole = held >= place.offset + expected
+        require(
+            is_whole,
+            f"manifest.embedding: {entry.file} has {held} bytes, but {rows} rows of {size} "
+            f"{entry.dtype} are {expected}",
+        )
+
+    def _check_assistant(self, assistant: AssistantFiles) -> None:
+        cached, reads = self.cached_layers, assistant.reads
+        require(
+            bool(reads) and reads == sorted(set(reads) & set(cached)),
+            f"manifest.assistant.reads is {reads!s:.200}, expected ascending numbers of the "
+            f"{len(cached)} layers that have keys and values",
+        )
+        clusters, tokens = assistant.clusters, self.model.vocab_size
+        if clusters is None:
+            return
+        require_range("manifest.assistant.clusters.num", clusters.num, 1, tokens)
+        require_range("manifest.assistant.clusters.chosen", clusters.chosen, 1, clusters.num)
+        require(
+            tokens % clusters.num == 0,
+            f"manifest.assistant: {clusters.num} clusters do not share {tokens} tokens",
+        )
+        output = num_bytes(clusters.dtype, tokens, assistant.hidden_size)
+        for name, expected in ((clusters.ordering, 4 * tokens), (clusters.output, output)):
+            held = self.files[name].num_bytes
+            require(
+                held == expected,
+                f"manifest.assistant: {name} has {held} bytes, {tokens} tokens take {expected}",
+            )
+
+    def _check_qnn(self, qnn: QnnTarget) -> None:
+        for name in ("recurrent", "experts", "caches", "per_layer", "assistant"):
+            is_absent = getattr(self, name) is None
+            require(is_absent, f"manifest.{name}: a model that has some does not run on QNN")
+        qnn.check(self.model.num_layers, len(self.blocks))
+        dtype = self.embedding.dtype
+        require(dtype == "uint16", f"manifest.embedding.dtype is {dtype} for QNN")
 
 
 def refuse_gone(name: str, weights: str) -> None:
@@ -390,246 +539,3 @@ def refuse_gone(name: str, weights: str) -> None:
     """
     if better := GONE_WEIGHTS.get(weights):
         raise OptionError(f"{name} {weights} is gone: {better} is faster and rounds less")
-
-
-def _check(manifest: Manifest) -> None:
-    """Check the parts of a manifest against each other.
-
-    Raises:
-        BundleError: They contradict each other.
-    """
-    model = manifest.model
-    sizes = {
-        **model.sizes,
-        "context": manifest.context,
-        "prefill_rows": manifest.prefill_rows,
-        "decode_rows": manifest.decode_rows,
-    }
-    for name, size in sizes.items():
-        _check_range(name, size, 1, MOST_ROWS if name.endswith("_rows") else MOST_OF_A_SIZE)
-    _check_range("slots", manifest.slots, 1, MOST_OF_A_SIZE + MOST_ROWS)
-    _check_range("rms_norm_eps", model.rms_norm_eps, 0, 1)
-    widths = manifest.widths
-    if not widths or widths != sorted(set(widths)) or widths[0] < 1:
-        raise BundleError(f"manifest.widths is {widths}, expected ascending positive numbers")
-    if not {manifest.prefill_rows, manifest.decode_rows} <= set(widths):
-        raise BundleError(f"manifest.widths {widths} lack prefill_rows or decode_rows")
-    if manifest.decode_rows > manifest.prefill_rows:
-        raise BundleError(
-            f"manifest.decode_rows is {manifest.decode_rows}, more than prefill_rows, "
-            f"{manifest.prefill_rows}: export the checkpoint again"
-        )
-    written = widths[-1] if manifest.qnn is None else 0
-    if manifest.slots < manifest.context + written:
-        raise BundleError(f"manifest.slots is {manifest.slots}, too few for the widest graph")
-    _check_rotations(manifest)
-    for token_id in [*manifest.end_token_ids, manifest.bos_token_id or 0]:
-        if not 0 <= token_id < model.vocab_size:
-            raise BundleError(f"manifest holds the token id {token_id}, outside the vocabulary")
-    _check_layers(manifest)
-    _check_files(manifest)
-    if manifest.assistant is not None:
-        _check_assistant(manifest.assistant, manifest)
-    if manifest.qnn is not None:
-        _check_qnn(manifest, manifest.qnn)
-
-
-def _check_rotations(manifest: Manifest) -> None:
-    most = max([manifest.model.head_dim, *(it.head_dim for it in manifest.caches or ())]) // 2
-    for name in ("inv_freq", "window_inv_freq"):
-        frequencies = getattr(manifest, name)
-        if frequencies is not None and not 1 <= len(frequencies) <= most:
-            raise BundleError(
-                f"manifest.{name} has {len(frequencies)} entries, "
-                f"expected 1 to head_dim / 2, {most}"
-            )
-    if manifest.window is not None:
-        _check_range("window", manifest.window, 1, MOST_OF_A_SIZE)
-    if manifest.rope_factor is not None:
-        _check_range("rope_factor", manifest.rope_factor, 0, 1000)
-    if manifest.query_scaling is not None:
-        _check_range("query_scaling.beta", manifest.query_scaling.beta, 0, 1000)
-        _check_range("query_scaling.period", manifest.query_scaling.period, 1, MOST_OF_A_SIZE)
-
-
-def _check_range(name: str, value: float, least: float, most: float) -> None:
-    if not least <= value <= most:
-        raise BundleError(f"manifest.{name} is {value}, expected {least} to {most}")
-
-
-def _check_layers(manifest: Manifest) -> None:
-    next_layer = 0
-    for i, block in enumerate(manifest.blocks):
-        if block.first_layer != next_layer or block.num_layers < 1:
-            raise BundleError(f"manifest.blocks[{i}] does not start at layer {next_layer}")
-        next_layer += block.num_layers
-    if next_layer != manifest.model.num_layers:
-        raise BundleError(
-            f"manifest.blocks hold {next_layer} layers, the model has {manifest.model.num_layers}"
-        )
-    if manifest.recurrent is not None:
-        _check_recurrent(manifest.recurrent, manifest)
-    if manifest.experts is not None:
-        _check_experts(manifest.experts, manifest)
-    if manifest.caches is not None:
-        _check_caches(manifest.caches, manifest)
-    for graphs in [block.graphs for block in manifest.blocks] + [manifest.head.graphs]:
-        if sorted(graphs) != manifest.widths:
-            raise BundleError("manifest: a block or the head lacks the graph of a width")
-
-
-def _check_recurrent(recurrent: RecurrentLayers, manifest: Manifest) -> None:
-    layers, num_layers = recurrent.layers, manifest.model.num_layers
-    if not layers or layers != sorted(set(layers) & set(range(num_layers))):
-        raise BundleError(
-            f"manifest.recurrent.layers is {layers!s:.200}, expected ascending numbers of its "
-            f"{num_layers} layers"
-        )
-    names = [sizes.name for sizes in recurrent.states]
-    if not names or len(set(names)) < len(names):
-        raise BundleError(f"manifest.recurrent.states are called {names}, expected different names")
-    for sizes in recurrent.states:
-        _check_range(f"recurrent: numbers of {sizes.name!r}", sizes.numbers, 1, _MOST_STATE)
-        _check_range(f"recurrent: numbers of {sizes.name!r}", sizes.node_numbers, 1, _MOST_STATE)
-    if manifest.qnn is not None:
-        raise BundleError("manifest.recurrent: recurrent layers do not run on QNN")
-
-
-def _check_experts(experts: ExpertLayers, manifest: Manifest) -> None:
-    own = None if manifest.mtp is None else manifest.mtp.experts
-    held = {name: record.num_bytes for name, record in manifest.files.items()}
-    model = manifest.model
-    experts.check([] if own is None else [own], model.num_layers, model.hidden_size, held)
-    if manifest.qnn is not None:
-        raise BundleError("manifest.experts: mixtures of experts do not run on QNN")
-
-
-def _check_caches(caches: list[LayerCache], manifest: Manifest) -> None:
-    if len(caches) != manifest.model.num_layers:
-        raise BundleError(
-            f"manifest.caches holds {len(caches)} layers, the model has {manifest.model.num_layers}"
-        )
-    if manifest.qnn is not None or manifest.recurrent is not None:
-        raise BundleError(
-            "manifest.caches: such layers run neither on QNN nor beside recurrent ones"
-        )
-    for layer, cache in enumerate(caches):
-        for name in ("num_kv_heads", "head_dim"):
-            _check_range(f"caches[{layer}].{name}", getattr(cache, name), 1, MOST_OF_A_SIZE)
-        _check_range(f"caches[{layer}].written_by", cache.written_by, 0, layer)
-        if caches[cache.written_by] != cache:
-            raise BundleError(
-                f"manifest.caches[{layer}] and the layer {cache.written_by} that writes it differ"
-            )
-
-
-def _check_per_layer(entry: PerLayerFile, manifest: Manifest) -> None:
-    model, held = manifest.model, manifest.files[entry.file].num_bytes
-    _check_range("per_layer.size", entry.size, 1, MOST_OF_A_SIZE)
-    _check_range("per_layer.scale", abs(entry.scale), 1e-30, 1e30)
-    rows = model.vocab_size * model.num_layers
-    _check_range("per_layer: rows", rows, 1, _MOST_PER_LAYER_ROWS)
-    expected = num_bytes(entry.dtype, rows, entry.size)
-    if held != expected:
-        raise BundleError(
-            f"manifest.per_layer: {entry.file} has {held} bytes, but {rows} rows of {entry.size} "
-            f"{entry.dtype} are {expected}"
-        )
-    if manifest.qnn is not None:
-        raise BundleError("manifest.per_layer: embeddings of layers do not run on QNN")
-
-
-def _check_assistant(assistant: AssistantFiles, manifest: Manifest) -> None:
-    _check_range("assistant.num_layers", assistant.num_layers, 1, MOST_OF_A_SIZE)
-    _check_range("assistant.hidden_size", assistant.hidden_size, 1, MOST_OF_A_SIZE)
-    cached, reads = manifest.cached_layers, assistant.reads
-    if not reads or reads != sorted(set(reads) & set(cached)):
-        raise BundleError(
-            f"manifest.assistant.reads is {reads!s:.200}, expected ascending numbers of the "
-            f"{len(cached)} layers that have keys and values"
-        )
-    if manifest.qnn is not None:
-        raise BundleError("manifest.assistant: drafters beside a model do not run on QNN")
-    clusters, vocab_size = assistant.clusters, manifest.model.vocab_size
-    if clusters is None:
-        return
-    _check_range("assistant.clusters.num", clusters.num, 1, vocab_size)
-    _check_range("assistant.clusters.chosen", clusters.chosen, 1, clusters.num)
-    if vocab_size % clusters.num:
-        raise BundleError(
-            f"manifest.assistant: {clusters.num} clusters do not share {vocab_size} tokens"
-        )
-    sizes = {
-        clusters.ordering: 4 * vocab_size,
-        clusters.output: num_bytes(clusters.dtype, vocab_size, assistant.hidden_size),
-    }
-    for name, expected in sizes.items():
-        if (held := manifest.files[name].num_bytes) != expected:
-            raise BundleError(
-                f"manifest.assistant: {name} has {held} bytes, {vocab_size} tokens take {expected}"
-            )
-
-
-def _check_qnn(manifest: Manifest, qnn: QnnTarget) -> None:
-    if len(qnn.caches) != manifest.model.num_layers:
-        raise BundleError(f"manifest.qnn.caches holds {len(qnn.caches)} layers")
-    if len(qnn.hidden) != len(manifest.blocks) + 1:
-        raise BundleError(f"manifest.qnn.hidden holds {len(qnn.hidden)} encodings")
-    if manifest.embedding.dtype != "uint16":
-        raise BundleError(f"manifest.embedding.dtype is {manifest.embedding.dtype} for QNN")
-    encodings = [qnn.mask, qnn.rotation, qnn.logits, *qnn.hidden]
-    for cache in qnn.caches:
-        encodings += [cache.key, cache.value, cache.key_new, cache.value_new]
-    for encoding in encodings:
-        most = 255 if encoding.dtype == "uint8" else 65_535
-        _check_range("qnn: a scale", encoding.scale, 1e-30, 1e30)
-        _check_range("qnn: a zero point", encoding.zero_point, 0, most)
-    for compiled in (qnn.compiled, qnn.shared):
-        for name in {} if compiled is None else compiled.graphs.values():
-            if name not in manifest.files:
-                raise BundleError(f"manifest.files lacks {name}")
-
-
-def _check_files(manifest: Manifest) -> None:
-    used = [manifest.embedding.file, manifest.tokenizer, *manifest.head.weights]
-    used += manifest.head.graphs.values()
-    for block in manifest.blocks:
-        used += [block.weights, *block.graphs.values()]
-    if (mtp := manifest.mtp) is not None:
-        used += [*mtp.weights, mtp.graph, mtp.head]
-        _check_range("mtp.num_scored", mtp.num_scored, 1, manifest.model.vocab_size)
-    if (assistant := manifest.assistant) is not None:
-        used += [*assistant.weights, assistant.graph]
-        if assistant.clusters is not None:
-            used += [assistant.clusters.ordering, assistant.clusters.output]
-    if manifest.chat is not None:
-        used += manifest.chat.templates.values()
-    if manifest.per_layer is not None:
-        used.append(manifest.per_layer.file)
-    for name in used:
-        if name not in manifest.files:
-            raise BundleError(f"manifest.files lacks {name}")
-    for name, record in manifest.files.items():
-        _check_range(f"files.{name!r}.num_bytes", record.num_bytes, 0, _MOST_BYTES)
-        if not is_plain_name(name) or name == MANIFEST_NAME:
-            raise BundleError(f"manifest.files holds {name!r}, which is not a plain file name")
-    entry, model = manifest.embedding, manifest.model
-    held = manifest.files[entry.file].num_bytes
-    place = entry.panels
-    if (place is None) != (entry.dtype in EMBEDDING_TYPES):
-        raise BundleError(f"manifest.embedding: {entry.dtype} and panels do not go together")
-    if place is None:
-        expected = model.vocab_size * model.hidden_size * EMBEDDING_TYPES[entry.dtype].itemsize
-        is_whole = held == expected
-    else:
-        expected = num_bytes(entry.dtype, model.vocab_size, model.hidden_size)
-        _check_range("embedding.panels.offset", place.offset, 0, _MOST_BYTES)
-        _check_range("embedding.panels.scale", abs(place.scale), 1e-30, 1e30)
-        is_whole = held >= place.offset + expected
-    if not is_whole:
-        raise BundleError(
-            f"manifest.embedding: {entry.file} has {held} bytes, "
-            f"but {model.vocab_size} rows of {model.hidden_size} {entry.dtype} are {expected}"
-        )
-    if manifest.per_layer is not None:
-        _check_per_layer(manifest.per_layer, manifest)

@@ -5,6 +5,8 @@ embedding that is also the output layer is stored once.
 """
 
 import mmap
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -41,10 +43,11 @@ def num_bytes(weight_type: str, rows: int, columns: int) -> int:
     return -(-rows // OUTPUTS) * OUTPUTS * -(-columns // weights) * block
 
 
+@dataclass(frozen=True, eq=False)
 class PanelRows:
     """Rows `(rows, columns)` that are made float32 when they are asked for.
 
-    Args:
+    Attributes:
         content: `(num_bytes,) u8`.
         weight_type: A `WeightType`.
         rows: Rows of the matrix.
@@ -53,68 +56,56 @@ class PanelRows:
         joined: How many rows one after the other are read as one.
     """
 
-    def __init__(
-        self,
-        content: NDArray[np.uint8],
-        weight_type: str,
-        rows: int,
-        columns: int,
-        scale: float,
-        *,
-        joined: int = 1,
-    ) -> None:
-        self._content, self._type, self._shape = content, weight_type, (rows, columns)
-        self._scale, self._joined = np.float32(scale), np.arange(joined, dtype=np.uint32)
+    content: NDArray[np.uint8]
+    weight_type: str
+    rows: int
+    columns: int
+    scale: float
+    joined: int = 1
 
     def __getitem__(self, numbers: NDArray[Any]) -> NDArray[np.float32]:
         """The rows of some numbers `(n,)`, `(n, joined * columns) f32`."""
-        joined = self._joined
-        wanted = np.asarray(numbers, np.uint32)[:, np.newaxis] * np.uint32(len(joined)) + joined
-        rows = weight_rows(self._type, self._content, *self._shape, wanted.ravel()) * self._scale
+        several: NDArray[np.uint32] = np.arange(self.joined, dtype=np.uint32)
+        wanted = np.asarray(numbers, np.uint32)[:, np.newaxis] * np.uint32(self.joined) + several
+        of_type = self.weight_type, self.content, self.rows, self.columns
+        rows = weight_rows(*of_type, wanted.ravel()) * np.float32(self.scale)
         return rows.reshape(len(numbers), -1)
 
 
+@dataclass(frozen=True, eq=False)
 class MappedRows(PanelRows):
     """Rows of a mapped file that may be larger than memory, and of which few are ever read.
 
     The system is told that they are read in no order, so it reads no pages beside them; and which
     they are before they are read, so that a disk reads them side by side. Otherwise each waits for
     its own, with pages that nobody asked for.
-
-    Args:
-        mapped: The file; the others as in `PanelRows`.
     """
 
-    def __init__(
-        self,
-        mapped: mmap.mmap,
-        weight_type: str,
-        rows: int,
-        columns: int,
-        scale: float,
-        *,
-        joined: int,
-    ) -> None:
-        content = np.frombuffer(mapped, np.uint8)
-        super().__init__(content, weight_type, rows, columns, scale, joined=joined)
-        self._mapped, self._num_joined = mapped, joined
-        self._panel_bytes = num_bytes(weight_type, OUTPUTS, columns)
-        self._advise(_IN_NO_ORDER, 0, len(mapped))
+    mapped: mmap.mmap = field(kw_only=True)
+    """The file, whose bytes are `content`."""
+
+    def __post_init__(self) -> None:
+        self._advise(_IN_NO_ORDER, 0, len(self.mapped))
 
     def __getitem__(self, numbers: NDArray[Any]) -> NDArray[np.float32]:
         """The rows of some numbers `(n,)`, `(n, joined * columns) f32`."""
+        panel_bytes = self._panel_bytes
         for number in set(np.asarray(numbers).tolist()):
-            first = number * self._num_joined // OUTPUTS
-            last = ((number + 1) * self._num_joined - 1) // OUTPUTS
-            start = first * self._panel_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-            self._advise(_SOON, start, (last + 1) * self._panel_bytes - start)
+            first = number * self.joined // OUTPUTS
+            last = ((number + 1) * self.joined - 1) // OUTPUTS
+            start = first * panel_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+            self._advise(_SOON, start, (last + 1) * panel_bytes - start)
         return super().__getitem__(numbers)
+
+    @cached_property
+    def _panel_bytes(self) -> int:
+        return num_bytes(self.weight_type, OUTPUTS, self.columns)
 
     def _advise(self, advice: str, start: int, length: int) -> None:
         """Tell the system of a part, where it takes advice."""
         number = getattr(mmap, advice, None)
         if number is not None:
-            self._mapped.madvise(number, start, length)
+            self.mapped.madvise(number, start, length)
 
 
 _IN_NO_ORDER, _SOON = "MADV_RANDOM", "MADV_WILLNEED"

@@ -8,8 +8,9 @@ import dataclasses
 import re
 import types
 import typing
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 _T = TypeVar("_T")
 
@@ -17,7 +18,34 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,17}")
 
 
 class FieldError(ValueError):
-    """A field is missing or of another type; the message names it."""
+    """A field is missing, of another type or out of range; the message names it."""
+
+
+@dataclass(frozen=True)
+class Within:
+    """What a number must be, both ends included: `Annotated[int, Within(1, 8)]`."""
+
+    least: float
+    most: float
+
+
+def require(holds: bool, problem: str) -> None:
+    """Refuse what contradicts itself.
+
+    Raises:
+        FieldError: It does not hold; `problem` is the message.
+    """
+    if not holds:
+        raise FieldError(problem)
+
+
+def require_range(where: str, value: float, least: float, most: float) -> None:
+    """Refuse a number that is not `least` to `most`, both included.
+
+    Raises:
+        FieldError: It is not; the message names the field.
+    """
+    require(least <= value <= most, f"{where} is {value}, expected {least} to {most}")
 
 
 def parse(expected: type[_T], value: Any, where: str) -> _T:
@@ -48,11 +76,15 @@ def _parse_any(expected: Any, value: Any, where: str) -> Any:
             _parse_key(arguments[0], key, where): _parse_any(arguments[1], item, f"{where}.{key}")
             for key, item in _instance(dict, value, where).items()
         }
+    if origin is Annotated:
+        number = _parse_any(arguments[0], value, where)
+        require_range(where, number, arguments[1].least, arguments[1].most)
+        return number
     if origin is Literal:
         if value not in arguments:
             raise FieldError(f"{where} is {value!r}, expected one of {', '.join(arguments)}")
         return value
-    if origin is types.UnionType:
+    if origin in (types.UnionType, typing.Union):  # the latter of what is Annotated
         return None if value is None else _parse_any(arguments[0], value, where)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise FieldError(f"{where} is {value!r:.60}, beyond 64 bits")
@@ -82,7 +114,7 @@ def _fields(expected: Any) -> tuple[dict[str, Any], frozenset[str]]:
     Kept, as evaluating the annotations takes a third of the time of reading a manifest.
     """
     optional = {item.name for item in dataclasses.fields(expected) if item.default is None}
-    return typing.get_type_hints(expected), frozenset(optional)
+    return typing.get_type_hints(expected, include_extras=True), frozenset(optional)
 
 
 def _parse_key(expected: Any, key: str, where: str) -> Any:

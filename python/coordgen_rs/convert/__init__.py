@@ -1,18 +1,18 @@
 """From a checkpoint to a bundle, without torch.
 
-Data flow: `families/opening.py` opens a checkpoint (`containers/`) as a `ModelConfig` and `Tensor`s
+Data flow: `families/checkpoint.py` opens one (`containers/`) as a `ModelConfig` and `Tensor`s
 that are read piece by piece -> for CPU, `cpu/exporter.py` writes layers (`layers.py`,
 `weight_file.py`, with `quantize.py`) and builds a graph of their names (`cpu/graph.py`); where a
 text decides how weights are rounded, the float model reads it first (`texts.py`,
 `cpu/compensation.py`, `rounding.py`); for Qualcomm's HTP, `qnn/exporter.py` turns the residual
 stream (`qnn/rotation.py`), prepares layer after layer (`qnn/preparation.py`, with `qnn/graph.py`,
-`qnn/calibration.py`, `qnn/channels.py` and `rounding.py`; results are kept by `qnn/work.py`), then
-chooses bits and encodings (`qnn/encodings.py`, `qnn/quantize.py`), and ends with a report
-(`qnn/report.py`) -> `bundle.py` adds the tokenizer, chat templates and the manifest, and
-`writer.py` makes the directory appear at once.
+`qnn/calibration.py`, `qnn/channels.py`, `rounding.py`; results are kept by `qnn/work.py`), then
+chooses bits and encodings (`qnn/quantize.py`), and ends with a report (`qnn/report.py`) ->
+`writer.py` adds the tokenizer, chat templates and the manifest, and makes the directory appear at
+once.
 """
 
 from coordgen_rs.convert.cpu.exporter import export_checkpoint
-from coordgen_rs.convert.families.opening import fetched, open_checkpoint
+from coordgen_rs.convert.families.checkpoint import fetched, open_checkpoint
 
 __all__ = ["export_checkpoint", "fetched", "open_checkpoint"]

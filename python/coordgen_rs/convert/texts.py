@@ -4,6 +4,7 @@ In: a file of the user's own, or nothing. Out: token ids, some for calibration a
 and what the first layer reads of them.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,37 +29,8 @@ _HELD_OUT = 4
 
 _FIELDS = ("text", "prompt", "answer", "output")
 
-_DEFAULT = (
-    "Once upon a time there was a little girl who lived near a forest. Every morning she took a "
-    "basket, walked along the river and looked for berries. One day she met an old man who had "
-    'lost his way. "Can you tell me where the village is?" he asked. "Come with me," she said.',
-    "Subject: meeting on Thursday\n\nDear Mr. Keller,\nthank you for your message of 12 March. We "
-    "can offer three dates: Monday at 9:30, Thursday at 14:00, or Friday at 11:15. Please tell us "
-    "until tomorrow which of them suits you. Kind regards, Anna Berg",
-    '{"city": "Lisbon", "population": 545796, "area_km2": 100.05, "districts": ["Alfama", '
-    '"Belem"], "coastal": true}\n\ndef mean(values):\n    total = 0.0\n    for value in values:\n'
-    "        total += value\n    return total / len(values)\n",
-    "Question: Why is the sky blue? Answer: Sunlight is scattered by the molecules of the air, and "
-    "short wavelengths are scattered more than long ones. So blue light reaches the eye from all "
-    "directions, while red light passes nearly straight. At sunset the way through the air is "
-    "longer, and most of the blue is gone before the light arrives.",
-)
-
-_OTHERS = (
-    "The ferry to the islands runs again from Wednesday. It leaves at seven in the morning and at "
-    "four in the afternoon, and takes bicycles but no cars. Tickets that were bought before the "
-    "storm stay valid until the end of October; the company pays the fare back to those who ask.",
-    "User: my order 40718 arrived without the charger. Can I still get one?\nAgent: I am sorry "
-    "about that. I have checked the order, and a charger belongs to it. I can send one today, free "
-    "of charge, and it will be with you by Friday. Shall I use the address of the order?",
-    '[{"id": 3, "type": "button", "text": "Save", "enabled": false}, {"id": 4, "type": "field", '
-    '"text": "", "hint": "Name of the album"}]\n\nfn area(width: u32, height: u32) -> u64 {\n'
-    "    u64::from(width) * u64::from(height)\n}\n",
-    "Bees find their way by the sun. A bee that has found flowers returns to the hive and dances: "
-    "the angle of her dance tells the others the direction, and its length how far they have to "
-    "fly. If a cloud hides the sun, a patch of blue sky is enough, because its light is polarised.",
-)
-"""Texts that nothing is calibrated on."""
+_OWN: dict[str, list[str]] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+"""Texts of our own: some to calibrate with, and others that nothing is calibrated on."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +109,7 @@ def check_finite(number: int, states: Iterable[Array]) -> None:
 
 
 def _others(encode: Callable[[str], Sequence[int]], piece_len: int) -> list[list[int]]:
-    return [piece for text in _OTHERS for piece in _pieces(encode(text), piece_len)]
+    return [piece for text in _OWN["held_out"] for piece in _pieces(encode(text), piece_len)]
 
 
 def _encoder(source: Checkpoint) -> tuple[Callable[[str], Sequence[int]], int]:
@@ -191,11 +163,11 @@ def read_texts(
     Raises:
         OptionError: The file cannot be read, is malformed, or holds no text.
     """
-    texts: Iterable[str] = _DEFAULT
+    texts: Iterable[str] = _OWN["calibration"]
     if path is not None:
         texts = _read(path, template)
     elif template is not None:
-        texts = [_rendered([{"role": "user", "content": text}], template) for text in _DEFAULT]
+        texts = [_rendered([{"role": "user", "content": it}], template) for it in texts]
     # A piece that occurs again teaches nothing, and would be calibrated on and held out at once.
     found, has_text = dict[tuple[int, ...], None](), False
     for text in texts:

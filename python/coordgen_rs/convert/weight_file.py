@@ -14,7 +14,7 @@ import onnx
 from numpy.typing import NDArray
 
 from coordgen_rs._core import weight_panels
-from coordgen_rs.bundle.experts import PAGE, ExpertRegion, expert_bytes
+from coordgen_rs.bundle.layers import PAGE, ExpertRegion, expert_bytes
 from coordgen_rs.bundle.panels import OUTPUTS, WeightType
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.quantize import QUANTIZED_TYPES, quantize_rows
@@ -86,28 +86,23 @@ class Weights:
     shifted: set[str] = field(default_factory=set)
 
 
+@dataclass
 class WeightWriter:
     """Appends weights to a file of a bundle.
 
-    Args:
+    Attributes:
         name: What the file is called.
         file: The file.
         bits: How linear layers are written.
         weights: Gets where everything is.
-        experts: What writes the experts of layers, asked for when the first of them comes.
+        writer_of_experts: Gives what writes the experts of layers, when the first of them comes.
     """
 
-    def __init__(
-        self,
-        name: str,
-        file: HashedFile,
-        bits: Bits,
-        weights: Weights | None = None,
-        experts: Callable[[], "WeightWriter"] | None = None,
-    ) -> None:
-        self._name, self._file, self._bits = name, file, bits
-        self._experts = experts
-        self.weights = Weights() if weights is None else weights
+    name: str
+    file: HashedFile
+    bits: Bits
+    weights: Weights = field(default_factory=Weights)
+    writer_of_experts: Callable[[], "WeightWriter"] | None = None
 
     def tensor(self, name: str, tensor: Tensor) -> None:
         """Appends a tensor as float32."""
@@ -148,7 +143,7 @@ class WeightWriter:
             CheckpointError: Weights cannot be read, or those to round are not finite or too large.
             OSError: The file cannot be written.
         """
-        bits = self._bits if is_rounded or self._bits == "keep" else None
+        bits = self.bits if is_rounded or self.bits == "keep" else None
         if biases:
             floats = [bias.load() for bias in biases]
             self._floats(f"{name}.bias", floats, (sum(it.size for it in floats),))
@@ -176,11 +171,11 @@ class WeightWriter:
 
         Raises CheckpointError and OSError as `linear` does.
         """
-        if self._experts is not None:
-            self._experts().experts(number, parts, num)
+        if self.writer_of_experts is not None:
+            self.writer_of_experts().experts(number, parts, num)
             return
-        types = [written_type(part, self._bits) for part in parts]
-        panels = _expert_panels(parts, num, self._bits)
+        types = [written_type(part, self.bits) for part in parts]
+        panels = _expert_panels(parts, num, self.bits)
         place = self._append(panels, None, onnx.TensorProto.UINT8)
         self._note_shifted(parts)
         self.weights.experts[number] = ExpertRegion(
@@ -188,7 +183,7 @@ class WeightWriter:
         )
 
     def _note_shifted(self, weights: Sequence[Tensor]) -> None:
-        if self._bits == "keep":
+        if self.bits == "keep":
             self.weights.shifted |= {weight.name for weight in weights if _is_shifted(weight)}
 
     def _floats(
@@ -200,12 +195,12 @@ class WeightWriter:
         self, pieces: Iterable[NDArray[Any]], shape: tuple[int, ...] | None, onnx_type: int
     ) -> StoredTensor:
         """Appends pieces one after the other; without a shape they are a vector of bytes."""
-        self._file.align(_ALIGNMENT)
-        offset = self._file.num_bytes
+        self.file.align(_ALIGNMENT)
+        offset = self.file.num_bytes
         for piece in pieces:
-            self._file.write(np.ascontiguousarray(piece))
-        num_bytes = self._file.num_bytes - offset
-        return StoredTensor(self._name, offset, num_bytes, shape or (num_bytes,), onnx_type)
+            self.file.write(np.ascontiguousarray(piece))
+        num_bytes = self.file.num_bytes - offset
+        return StoredTensor(self.name, offset, num_bytes, shape or (num_bytes,), onnx_type)
 
 
 def written_type(weight: Tensor, bits: Bits) -> WeightType:

@@ -11,7 +11,8 @@ from typing import Any
 from coordgen_rs.bundle import json_text
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.json_text import JsonTextError, file_errors_as, read_bytes
-from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE, FileRecord
+from coordgen_rs.bundle.layers import MOST_OF_A_SIZE
+from coordgen_rs.bundle.manifest import FileRecord
 from coordgen_rs.errors import BundleDamagedError, BundleError
 
 MOST_JSON_BYTES = 64 << 20

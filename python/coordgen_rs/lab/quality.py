@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.bundle import model_shape
 from coordgen_rs.convert.cpu.exporter import CALIBRATED, weight_kinds
-from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.opening import open_checkpoint
-from coordgen_rs.convert.qnn.encodings import CacheType
+from coordgen_rs.convert.families.checkpoint import Checkpoint, open_checkpoint
+from coordgen_rs.convert.qnn.calibration import CacheType
 from coordgen_rs.convert.qnn.exporter import QNN_WEIGHTS, export_qnn
-from coordgen_rs.convert.qnn.report import Likeness
+from coordgen_rs.convert.qnn.report import Fidelity
 from coordgen_rs.convert.texts import other_texts, texts_for
+from coordgen_rs.convert.writer import model_shape
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.runtime.cpu.device import CpuDevice
@@ -294,7 +293,7 @@ def _measured(
     bundle: Bundle, is_calibrated: bool, pieces: Sequence[Sequence[int]], reference: _Reference
 ) -> Quality:
     target, session = bundle.manifest.qnn, OrtSession(_device(bundle))
-    likeness = Likeness()
+    likeness = Fidelity()
     for piece in pieces:
         session.rewind(0)
         following, done = np.asarray([*piece[1:], -1], np.int64), 0

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, Switcher
-from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
+from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER
 from coordgen_rs.runtime.device import Buffers, Device, GraphName
 from coordgen_rs.runtime.session import GapWork
 

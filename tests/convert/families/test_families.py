@@ -10,7 +10,7 @@ import pytest
 
 from coordgen_rs import generate, make_drafter, plain
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.rotation import QueryScaling
+from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from families import (

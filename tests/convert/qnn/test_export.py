@@ -1,7 +1,5 @@
 """Bundles for QNN: what is in the graphs, and how near they are to the checkpoint."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
@@ -10,14 +8,12 @@ from onnx import TensorProto, numpy_helper
 import reference
 from checkpoints import CHECKPOINTS, write_checkpoint
 from coordgen_rs import Bundle
-from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.main import main
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn import graph as qnn_graph
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.rotation import rotated
-from coordgen_rs.convert.texts import read_texts
-from coordgen_rs.errors import BundleError, OptionError, UnsupportedModelError
+from coordgen_rs.errors import OptionError, UnsupportedModelError
 from qnn_bundles import SMALL, float_logits
 
 HTP_OPERATORS = {
@@ -184,119 +180,11 @@ def test_wrong_options_leave_nothing_behind(tmp_path, options, message):
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint"]
 
 
-def test_every_fourth_piece_is_held_out(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    lines = [json.dumps({"id": i, "prompt": chr(97 + i) * 3, "answer": "z"}) for i in range(8)]
-    path.write_text("\n".join(lines))
-    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert [chr(piece[0]) for piece in texts.held_out] == ["d", "h"]
-    assert len(texts.calibration) == 6
-    assert texts.calibration[0] == [97, 97, 97, 122]
-
-
-def test_a_single_piece_is_calibrated_with_and_not_compared_with_itself(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text("abc")
-    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert texts.calibration == [[97, 98, 99]]
-    assert texts.held_out
-    assert texts.calibration[0] not in texts.held_out
-
-
 def test_tokens_that_no_answer_may_hold_are_refused_by_name(tmp_path):
     source = write_checkpoint(tmp_path / "checkpoint")
     (source / "generation_config.json").write_text('{"suppress_tokens": [5, 7]}')
     with pytest.raises(UnsupportedModelError, match="has 2 tokens that no answer may hold"):
         export_qnn(source, tmp_path / "bundle", soc="8-gen-3", **SMALL)
-
-
-@pytest.mark.parametrize(
-    ("name", "content"), [("a.txt", ""), ("a.txt", " \n\n"), ("a.jsonl", '{"text": ""}\n')]
-)
-def test_a_file_without_text_is_refused_though_a_tokenizer_adds_tokens(tmp_path, name, content):
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(OptionError, match=r"a\..* holds no text"):
-        read_texts(path, lambda text: [1, *map(ord, text)], 100)
-
-
-def test_a_text_that_is_repeated_counts_once(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    path.write_text('"abc"\n' * 12)
-    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert texts.calibration == [[97, 98, 99]]
-    assert texts.held_out
-    assert texts.calibration[0] not in texts.held_out
-
-
-def test_a_calibration_file_is_read_as_far_as_pieces_are_taken(tmp_path):
-    path, encoded = tmp_path / "texts.jsonl", []
-    path.write_text("".join(f'"text {number}"\n' for number in range(1000)))
-
-    def encode(text):
-        encoded.append(text)
-        return list(map(ord, text))
-
-    texts = read_texts(path, encode, 100)
-    assert len(texts.calibration + texts.held_out) == len(encoded) == 64
-
-
-def test_calibration_lines_are_cut_at_line_feeds_only_after_a_byte_order_mark(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    path.write_text('\ufeff"a\u2028b"\r\n"c"\n', "utf-8")
-    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert texts.calibration + texts.held_out == [[97, 0x2028, 98], [99]]
-
-
-def test_the_messages_of_a_chat_are_one_text(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    messages = [{"role": "system", "content": "ab"}, {"role": "user", "content": "c"}]
-    path.write_text(json.dumps({"id": "chat", "messages": messages}))
-    texts = read_texts(path, lambda text: list(map(ord, text)), 100)
-    assert texts.calibration == [[97, 98, 10, 99]]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "not json",
-        '{"id": "a"}',
-        '{"messages": [{"content": 1}, 2]}',
-        "[1]",
-        "[" * 200_000,
-        r'"\ud800"',
-    ],
-)
-def test_unusable_calibration_files_are_named(tmp_path, content):
-    path = tmp_path / "texts.jsonl"
-    path.write_text(content)
-    with pytest.raises(OptionError, match=r"texts\.jsonl"):
-        read_texts(path, lambda text: list(map(ord, text)), 100)
-    with pytest.raises(OptionError, match="cannot be read"):
-        read_texts(tmp_path / "absent.txt", lambda text: [1], 100)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda qnn: qnn["caches"].pop(), "caches holds 2 layers"),
-        (lambda qnn: qnn["hidden"].pop(), "hidden holds 2 encodings"),
-        (lambda qnn: qnn["mask"].pop("scale"), r"qnn\.mask has no field scale"),
-        (lambda qnn: qnn["logits"].update(dtype="int3"), "expected one of uint8, uint16"),
-    ],
-)
-def test_damaged_manifests_are_refused(small, change, message):
-    document = json.loads(small.manifest.to_json())
-    change(document["qnn"])
-    with pytest.raises(BundleError, match=message):
-        Manifest.from_json(json.dumps(document))
-
-
-def test_manifests_written_before_qnn_are_read(bundle_of):
-    document = json.loads((bundle_of("embedded", "fp32") / "manifest.json").read_text())
-    del document["qnn"]
-    assert Manifest.from_json(json.dumps(document)).provider == "cpu"
 
 
 def test_an_interrupted_export_says_that_the_same_command_goes_on(tmp_path, monkeypatch, capsys):

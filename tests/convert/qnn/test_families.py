@@ -5,11 +5,10 @@ import pytest
 
 from centred import assert_centring_changes_no_output
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn import preparation
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.qnn.rotation import rotated
-from coordgen_rs.errors import UnsupportedModelError
 from coordgen_rs.lab.check import check
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
@@ -71,24 +70,3 @@ def test_drafts_change_no_token_on_the_emulator(
     checked = check(session, tokens(30), max_new_tokens=8)
     assert checked.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in checked.comparisons), checked.comparisons
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("Gemma 3", "gemma3 has norms behind attention and feed-forward"),
-        ("Mistral, window 24", "a sliding window of 24 tokens"),
-        ("OLMo 2", "olmo2 has norms behind attention and feed-forward"),
-        ("OLMo 3", "olmo3 has norms behind attention and feed-forward"),
-        ("Qwen3-MoE", "qwen3_moe has mixtures of experts"),
-        ("LFM2", "lfm2 has 3 recurrent layers"),
-        ("Qwen3.5", "qwen3_5 has 3 recurrent layers"),
-        ("Granite 4 hybrid", "granitemoehybrid has 3 recurrent layers"),
-        ("Ministral 3", "ministral3 has queries that grow behind 32 tokens"),
-    ],
-)
-def test_what_only_the_cpu_does_is_refused_by_name(checkpoint_of, tmp_path, name, message):
-    _, path = checkpoint_of(name)
-    with pytest.raises(UnsupportedModelError, match=message):
-        export_qnn(path, tmp_path / "bundle", soc="8-elite", **SMALL)
-    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 
 from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
 from coordgen_rs.convert.qnn.channels import channels_apart, key_channels, usual_first

@@ -1,5 +1,6 @@
 """Exports that were interrupted: what is done is not done again, and nothing old gets in."""
 
+import shutil
 from contextlib import suppress
 from importlib import metadata
 
@@ -29,45 +30,30 @@ def stop_at(what, seen):
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
+    """A checkpoint, and a short text: what is computed of it is not what is tested."""
     path = tmp_path_factory.mktemp("work") / "checkpoint"
-    return write_checkpoint(path, family="qwen2", layers=3)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """A short one: what is computed of it is not what is tested."""
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text("the ferry runs again from wednesday")
+    write_checkpoint(path, family="qwen2", layers=3)
+    (path / "text.txt").write_text("the ferry runs again from wednesday")
     return path
 
 
-@pytest.fixture(scope="module")
-def export(text):
-    """A function that exports, and tells what was done, in order."""
-
-    def exported(source, out, stop=None, **options):
-        seen = []
-        options = {"soc": "8-elite", "blocks": 2, "calibration": text, **SMALL, **options}
-        export_qnn(source, out, on_progress=stop_at(stop, seen), **options)
-        return seen
-
-    return exported
+def export(source, out, stop=None, **options):
+    """Export, and tell what was done, in order."""
+    seen, text = [], source / "text.txt"
+    options = {"soc": "8-elite", "blocks": 2, "calibration": text, **SMALL, **options}
+    export_qnn(source, out, on_progress=stop_at(stop, seen), **options)
+    return seen
 
 
-@pytest.fixture(scope="module")
-def interrupted(export):
-    """A function that stops an export, and gives what it leaves behind."""
-
-    def stopped(source, out, stop, **options):
-        with pytest.raises(StoppedError):
-            export(source, out, stop, **options)
-        return out.with_name(f".{out.name}.export")
-
-    return stopped
+def interrupted(source, out, stop, **options):
+    """Stop an export, and give what it leaves behind."""
+    with pytest.raises(StoppedError):
+        export(source, out, stop, **options)
+    return out.with_name(f".{out.name}.export")
 
 
 @pytest.fixture(scope="module")
-def whole(export, source, tmp_path_factory):
+def whole(source, tmp_path_factory):
     """A bundle that was exported at once."""
     out = tmp_path_factory.mktemp("whole") / "bundle"
     assert layers_of(export(source, out)) == ["layer 0", "layer 1", "layer 2"]
@@ -79,9 +65,7 @@ def layers_of(seen):
 
 
 @pytest.mark.parametrize("stop", ["layer 2", "comparing"])
-def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(
-    tmp_path, source, export, interrupted, whole, stop
-):
+def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(tmp_path, source, whole, stop):
     work = interrupted(source, tmp_path / "bundle", stop)
     assert work.is_dir()
     seen = layers_of(export(source, tmp_path / "bundle"))
@@ -93,23 +77,23 @@ def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(
 
 
 @pytest.mark.parametrize("options", [{"weights": "int4"}, {"blocks": 1}])
-def test_another_option_starts_anew(tmp_path, source, export, interrupted, options):
+def test_another_option_starts_anew(tmp_path, source, options):
     interrupted(source, tmp_path / "bundle", "layer 2")
     seen = export(source, tmp_path / "bundle", **options)
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_another_checkpoint_or_text_starts_anew(tmp_path, source, export, interrupted):
+def test_another_checkpoint_or_text_starts_anew(tmp_path, source):
     interrupted(source, tmp_path / "bundle", "layer 2")
     other = write_checkpoint(tmp_path / "other", family="qwen2", layers=3, seed=7)
+    shutil.copy(source / "text.txt", other)
     interrupted(other, tmp_path / "bundle", "head")
-    another = tmp_path / "text.txt"
-    another.write_text("one of many other texts")
-    seen = export(other, tmp_path / "bundle", calibration=another)
+    (other / "text.txt").write_text("one of many other texts")
+    seen = export(other, tmp_path / "bundle")
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_other_code_starts_anew(tmp_path, source, export, interrupted, monkeypatch):
+def test_other_code_starts_anew(tmp_path, source, monkeypatch):
     code = tmp_path / "code" / "qnn"
     code.mkdir(parents=True)
     (code / "rounding.py").write_text("STEPS = 255\n")
@@ -120,9 +104,7 @@ def test_other_code_starts_anew(tmp_path, source, export, interrupted, monkeypat
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_another_version_starts_anew_also_without_sources(
-    tmp_path, source, export, interrupted, monkeypatch
-):
+def test_another_version_starts_anew_also_without_sources(tmp_path, source, monkeypatch):
     monkeypatch.setattr("coordgen_rs.convert.qnn.work._CODE", tmp_path / "code")
     interrupted(source, tmp_path / "bundle", "layer 2")
     monkeypatch.setattr(metadata, "version", lambda _: "99")
@@ -130,9 +112,7 @@ def test_another_version_starts_anew_also_without_sources(
     assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
 
 
-def test_a_cache_of_another_type_goes_on_from_the_same_layers(
-    tmp_path, source, export, interrupted
-):
+def test_a_cache_of_another_type_goes_on_from_the_same_layers(tmp_path, source):
     interrupted(source, tmp_path / "bundle", "comparing")
     assert layers_of(export(source, tmp_path / "bundle", cache_type="uint16")) == []
 
@@ -154,7 +134,7 @@ def test_damaged_work_is_read_or_named_whatever_byte_changes(tmp_path, place):
                 read("layer_000")
 
 
-def test_another_export_to_the_same_path_is_refused_while_one_goes_on(tmp_path, source, export):
+def test_another_export_to_the_same_path_is_refused_while_one_goes_on(tmp_path, source):
     with work_folder(tmp_path / "bundle", "0f") as work:
         work.save("layer_000", PreparedGraph(Ranges({}), {}, {}, []))
         with pytest.raises(ExportError, match="bundle is being exported by another process: wait"):
@@ -165,7 +145,7 @@ def test_another_export_to_the_same_path_is_refused_while_one_goes_on(tmp_path, 
 
 @pytest.mark.parametrize("name", ["layer_001.npz", "layer_001.states.npy"])
 @pytest.mark.parametrize("content", [b"half", b""])
-def test_damaged_work_is_named(tmp_path, source, export, interrupted, name, content):
+def test_damaged_work_is_named(tmp_path, source, name, content):
     work = interrupted(source, tmp_path / "bundle", "layer 2")
     (work / name).write_bytes(content)
     with pytest.raises(ExportError, match=rf"{name} is damaged: remove .*\.bundle\.export"):

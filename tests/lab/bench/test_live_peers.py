@@ -12,7 +12,7 @@ import real
 from checkpoints import CHECKPOINTS
 from contest import Answer, Contest, ContestantFailedError
 from coordgen_rs import OrtSession
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.lab.bench.measuring.prompts import PromptsError
 from coordgen_rs.text.tokenizer import Tokenizer

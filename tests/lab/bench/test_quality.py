@@ -10,7 +10,7 @@ from checkpoints import exported, write_checkpoint
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.errors import OptionError

@@ -61,7 +61,7 @@ def test_files_with_recurrent_layers_are_opened_by_both(family: str, tmp_path: P
     pytest.importorskip("cyllama", reason="cyllama is not installed")
     from cyllama.llama import llama_cpp
 
-    from coordgen_rs.convert.families.opening import open_checkpoint
+    from coordgen_rs.convert.families.checkpoint import open_checkpoint
 
     path, shape = tmp_path / "hybrid.gguf", HYBRIDS[family]
     write_shape(path, shape, "Q4_0")
@@ -73,7 +73,7 @@ def test_files_with_recurrent_layers_are_opened_by_both(family: str, tmp_path: P
 
 def test_a_file_is_written_by_a_command(tmp_path, monkeypatch, capsys):
     pytest.importorskip("gguf", reason="gguf is not installed")
-    from coordgen_rs.convert.families.opening import open_checkpoint
+    from coordgen_rs.convert.families.checkpoint import open_checkpoint
 
     mixture = SMALL | {"family": "qwen3moe", "head_dim": 64}
     mixture |= {"experts": 4, "chosen": 2, "expert_ffn": 128}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.qnn import Encoding
 from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
 from coordgen_rs.convert.rounding import rounded_in_blocks
 from coordgen_rs.runtime.qnn.onnx_runtime import qnn_session

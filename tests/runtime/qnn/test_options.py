@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs.bundle.chips import SOCS
-from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.qnn import SOCS, Encoding
 from coordgen_rs.convert.qnn import compile as compile_module
 from coordgen_rs.errors import OptionError
 from coordgen_rs.loading.provider import ProviderChoice

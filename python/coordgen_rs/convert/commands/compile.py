@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from coordgen_rs.bundle.chips import SOCS
+from coordgen_rs.bundle.qnn import SOCS
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.provider import QNN_OPTION
 from coordgen_rs.cli.parser import Parser

@@ -3,14 +3,14 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import WeightKind, refuse_gone
+from coordgen_rs.bundle.manifest import refuse_gone
+from coordgen_rs.bundle.qnn import SOCS
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
@@ -129,17 +129,12 @@ def _export_cpu(options: argparse.Namespace) -> int:
     manifest = Bundle.open(options.out).manifest
     for line in kept_lines(manifest):
         tell(line)
-    tell(_sizes_line(manifest.weights, sizes))
+    megabytes = {kind: f"{num_bytes / 1e6:.1f}" for kind, num_bytes in sizes.items()}
+    taken = megabytes.pop(manifest.weights)
+    others = ", ".join(f"{kind} {size}" for kind, size in megabytes.items())
+    tell(f"weights: {manifest.weights}, {taken} MB; others would take, in MB: {others}")
     tell(f"{options.out}: written")
     return 0
-
-
-def _sizes_line(chosen: WeightKind, sizes: Mapping[WeightKind, int]) -> str:
-    """What the chosen weights take, and what others would."""
-    megabytes = {kind: f"{num_bytes / 1e6:.1f}" for kind, num_bytes in sizes.items()}
-    taken = megabytes.pop(chosen)
-    others = ", ".join(f"{kind} {size}" for kind, size in megabytes.items())
-    return f"weights: {chosen}, {taken} MB; others would take, in MB: {others}"
 
 
 def _export_qnn(options: argparse.Namespace) -> int:

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from coordgen_rs.bundle.part_names import PartName
-from coordgen_rs.convert.containers.directory import read_weight_map
+from coordgen_rs.bundle.file_names import PartName
+from coordgen_rs.convert.containers.hugging_face import read_weight_map
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
 
@@ -149,28 +149,21 @@ def _errors(name: HubName, file: str) -> Iterator[None]:
     """
     from huggingface_hub import errors
 
+    meanings = {
+        errors.GatedRepoError: " is gated: accept its terms on the hub, then log in with "
+        "`hf auth login`",
+        errors.RepositoryNotFoundError: ": the hub has no such repository, or it is private "
+        "(`hf auth login`)",
+        errors.RevisionNotFoundError: ": the repository has no such revision",
+        errors.LocalEntryNotFoundError: f": {file} cannot be fetched, because the hub cannot be "
+        "reached, nor is it in the cache: check the network (HF_ENDPOINT, HF_HUB_OFFLINE)",
+    }
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise CheckpointError(
-            f"{name} is gated: accept its terms on the hub, then log in with `hf auth login`"
-        ) from error
-    except errors.RepositoryNotFoundError as error:
-        raise CheckpointError(
-            f"{name}: the hub has no such repository, or it is private (`hf auth login`)"
-        ) from error
-    except errors.RevisionNotFoundError as error:
-        raise CheckpointError(f"{name}: the repository has no such revision") from error
-    except errors.LocalEntryNotFoundError as error:
-        raise CheckpointError(
-            f"{name}: {file} cannot be fetched, because the hub cannot be reached, nor is it in "
-            "the cache: check the network (HF_ENDPOINT, HF_HUB_OFFLINE)"
-        ) from error
-    except errors.EntryNotFoundError as error:
-        raise _NoSuchFileError(f"{name}: the repository has no file {file}") from error
     except Exception as error:  # of files, of the network, of the package
-        raise CheckpointError(f"{name}: {file} cannot be fetched: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+        what = next((told for kind, told in meanings.items() if isinstance(error, kind)), None)
+        if what is None and isinstance(error, errors.EntryNotFoundError):
+            raise _NoSuchFileError(f"{name}: the repository has no file {file}") from error
+        first_line = next(iter(str(error).splitlines()), type(error).__name__)
+        what = what or f": {file} cannot be fetched: {first_line}"
+        raise CheckpointError(f"{name}{what}") from error

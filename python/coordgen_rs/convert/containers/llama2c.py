@@ -28,6 +28,8 @@ _MAX_SIZE = 1 << 24
 
 _BOS, _EOS = 1, 2
 _SPECIAL = ("<unk>", "<s>", "</s>")
+_PLAIN = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+"""How a special token is found in a text."""
 _FIRST_PIECE = len(_SPECIAL) + 256
 """Ids below are the special tokens and the 256 bytes."""
 
@@ -49,7 +51,11 @@ def read_llama2c(path: Path) -> Llama2cFile:
         CheckpointError: The header makes no sense, or the file has another length than it says.
     """
     sizes = _read_sizes(path)
-    num_bytes, expected = path.stat().st_size, _num_bytes(sizes)
+    # Known before millions of layers of a damaged header are listed.
+    a_layer = sum(math.prod(shape) for _, shape in _per_layer(sizes))
+    others = sum(math.prod(shape) for _, shape in _layout(replace(sizes, num_layers=0)))
+    expected = _HEADER_BYTES + 4 * (sizes.num_layers * a_layer + others)
+    num_bytes = path.stat().st_size
     if num_bytes != expected:
         raise CheckpointError(f"{path} has {num_bytes} bytes, its header says {expected}")
     tensors: dict[str, Tensor] = {}
@@ -146,13 +152,6 @@ def _per_layer(sizes: _Sizes) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def _num_bytes(sizes: _Sizes) -> int:
-    """The length of the file, known before millions of layers of a damaged header are listed."""
-    a_layer = sum(math.prod(shape) for _, shape in _per_layer(sizes))
-    others = sum(math.prod(shape) for _, shape in _layout(replace(sizes, num_layers=0)))
-    return _HEADER_BYTES + 4 * (sizes.num_layers * a_layer + others)
-
-
 def _read_rows(
     path: Path, name: str, shape: tuple[int, ...], offset: int, start: int, stop: int
 ) -> NDArray[np.float32]:
@@ -221,32 +220,21 @@ def _merges(pieces: list[tuple[str, float]], vocabulary: dict[str, int]) -> list
 def _document(vocabulary: dict[str, int], merges: list[list[str]]) -> dict[str, Any]:
     begin = {"id": "<s>", "type_id": 0}
     text = {"id": "A", "type_id": 0}
+    single: list[dict[str, Any]] = [{"SpecialToken": begin}, {"Sequence": text}]
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {
-                "id": vocabulary[name],
-                "content": name,
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": True,
-            }
+            {"id": vocabulary[name], "content": name, **_PLAIN, "special": True}
             for name in _SPECIAL
         ],
         "normalizer": {"type": "Prepend", "prepend": " "},
         "pre_tokenizer": None,
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [{"SpecialToken": begin}, {"Sequence": text}],
-            "pair": [
-                {"SpecialToken": begin},
-                {"Sequence": text},
-                {"Sequence": {**text, "id": "B"}},
-            ],
+            "single": single,
+            "pair": [*single, {"Sequence": {**text, "id": "B"}}],
             "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}},
         },
         "decoder": {

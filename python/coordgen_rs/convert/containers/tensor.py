@@ -82,16 +82,13 @@ class Tensor:
 
     def every(self, step: int, first: int) -> "Tensor":
         """Each `step`th row, from `first` on; the number of rows is a multiple of `step`."""
-
-        def of_all(read: _ReadRows, start: int, stop: int) -> NDArray[Any]:
-            return read(start * step, stop * step)[first::step]
-
-        return self._arranged((self.shape[0] // step, *self.shape[1:]), of_all)
+        shape = (self.shape[0] // step, *self.shape[1:])
+        return self._by_groups(shape, step, 1, lambda rows: rows[first::step])
 
     def halves(self, head_dim: int, rotated: int) -> "Tensor":
         """The rows of heads whose neighbours are pairs, in the order in which their halves are.
 
-        Rotations pair row 0 with row 1 in some files, and with row `rotated / 2` in graphs.
+        Rotary embeddings pair row 0 with row 1 in some files, with row `rotated / 2` in graphs.
 
         Args:
             head_dim: Rows of a head.
@@ -100,13 +97,10 @@ class Tensor:
         order = np.arange(head_dim)
         order[:rotated] = order[:rotated].reshape(-1, 2).T.ravel()
 
-        def of_heads(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
-            low, high = first // head_dim, -(-last // head_dim)
-            rows = read(low * head_dim, high * head_dim)
-            heads = rows.reshape(high - low, head_dim, *rows.shape[1:])[:, order]
-            return heads.reshape(rows.shape)[first - low * head_dim : last - low * head_dim]
+        def in_halves(rows: NDArray[Any]) -> NDArray[Any]:
+            return rows.reshape(-1, head_dim, *rows.shape[1:])[:, order].reshape(rows.shape)
 
-        return self._arranged(self.shape, of_heads)
+        return self._by_groups(self.shape, head_dim, head_dim, in_halves)
 
     def as_matrix(self) -> "Tensor":
         """Matrices `(n, rows, columns)` one below the other, `(n * rows, columns)`.
@@ -114,14 +108,8 @@ class Tensor:
         Those that hold what is read are read as a whole.
         """
         count, rows, *columns = self.shape
-
-        def of_matrices(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
-            low, high = first // rows, -(-last // rows)
-            found = read(low, high)
-            flat = found.reshape(-1, *found.shape[2:])
-            return flat[first - low * rows : last - low * rows]
-
-        return self._arranged((count * rows, *columns), of_matrices)
+        shape = (count * rows, *columns)
+        return self._by_groups(shape, 1, rows, lambda it: it.reshape(-1, *it.shape[2:]))
 
     def cut(self, parts: int) -> "Tensor":
         """Each row of a matrix as so many of equal length, one after the other."""
@@ -130,33 +118,22 @@ class Tensor:
         if blocks is not None and size % weight_types()[blocks.weight_type][0]:
             blocks = None
 
-        def of_rows(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
-            whole = read(first // parts, -(-last // parts))
-            pieces = whole.reshape(len(whole) * parts, -1, *whole.shape[2:])
-            return pieces[first % parts :][: last - first]
+        def pieces(whole: NDArray[Any]) -> NDArray[Any]:
+            return whole.reshape(len(whole) * parts, -1, *whole.shape[2:])
 
-        return replace(self, blocks=blocks)._arranged((rows * parts, size), of_rows)
+        return replace(self, blocks=blocks)._by_groups((rows * parts, size), 1, parts, pieces)
 
     def as_vector(self) -> "Tensor":
         """The values of a matrix as one vector, row after row."""
         rows, columns = self.shape if len(self.shape) == 2 else (self.shape[0], 1)
-
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            low = first // columns
-            values = self.read_rows(low, -(-last // columns)).ravel()
-            return values[first - low * columns : last - low * columns]
-
-        return replace(self, shape=(rows * columns,), read_rows=read_rows, blocks=None)
+        return replace(self, blocks=None)._by_groups((rows * columns,), 1, columns, np.ravel)
 
     def as_row(self) -> "Tensor":
         """The values of a vector as a matrix of one row."""
-        size = self.shape[-1]
-
-        def of_vector(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
-            values = read(0, size)
-            return values.reshape(1, size, *values.shape[2:])
-
-        return self._arranged((1, size), of_vector) if len(self.shape) == 1 else self
+        if len(self.shape) != 1:
+            return self
+        (size,) = self.shape
+        return self._by_groups((1, size), size, 1, lambda it: it.reshape(1, size, *it.shape[2:]))
 
     def without_ones(self) -> "Tensor":
         """The same values without dimensions of 1 behind the first."""
@@ -166,6 +143,29 @@ class Tensor:
             return self.read_rows(first, last).reshape(last - first, *shape[1:])
 
         return replace(self, shape=shape, read_rows=read_rows)
+
+    def _by_groups(
+        self,
+        shape: tuple[int, ...],
+        inside: int,
+        outside: int,
+        arranged: Callable[[NDArray[Any]], NDArray[Any]],
+    ) -> "Tensor":
+        """Rows and blocks in another order: groups of `inside` rows become groups of `outside`.
+
+        Args:
+            shape: That of the result.
+            inside: Rows of a group that are read together.
+            outside: Rows of the result that they make.
+            arranged: Makes rows of the result of those of whole groups.
+        """
+
+        def of_groups(read: _ReadRows, first: int, last: int) -> NDArray[Any]:
+            low, high = first // outside, -(-last // outside)
+            found = arranged(read(low * inside, high * inside))
+            return found[first - low * outside : last - low * outside]
+
+        return self._arranged(shape, of_groups)
 
     def _arranged(
         self, shape: tuple[int, ...], arranged: Callable[[_ReadRows, int, int], NDArray[Any]]
@@ -182,23 +182,28 @@ class Tensor:
         read_rows = partial(arranged, self.read_rows)
         return replace(self, shape=shape, read_rows=read_rows, blocks=blocks, read_bytes=None)
 
+    def computed(
+        self,
+        compute: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+        columns: int | None = None,
+    ) -> "Tensor":
+        """What is computed of each row by itself; `columns` are those of the result, if others."""
+        shape = self.shape if columns is None else (*self.shape[:-1], columns)
+        return Tensor(self.name, shape, lambda first, last: compute(self.read_rows(first, last)))
+
     def times(self, scale: float, plus: float = 0.0) -> "Tensor":
         """Each value plus `plus`, times `scale`."""
         if (scale, plus) == (1.0, 0.0):
             return self
-
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            return (self.read_rows(first, last) + np.float32(plus)) * np.float32(scale)
-
-        return Tensor(self.name, self.shape, read_rows)
+        return self.computed(lambda rows: (rows + np.float32(plus)) * np.float32(scale))
 
     def scaled(self, columns: NDArray[np.float32]) -> "Tensor":
         """Each column times its number in `columns`."""
+        return self.computed(lambda rows: rows * columns)
 
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            return self.read_rows(first, last) * columns
-
-        return Tensor(self.name, self.shape, read_rows)
+    def columns(self, numbers: NDArray[np.int64]) -> "Tensor":
+        """Some columns in that order."""
+        return self.computed(lambda it: np.ascontiguousarray(it[:, numbers]), len(numbers))
 
     def rows(self, numbers: NDArray[np.int64]) -> "Tensor":
         """Some rows in that order; a piece is read with all that lies between its rows."""
@@ -210,14 +215,6 @@ class Tensor:
             return chosen
 
         return Tensor(self.name, (len(numbers), *self.shape[1:]), read_rows)
-
-    def columns(self, numbers: NDArray[np.int64]) -> "Tensor":
-        """Some columns in that order."""
-
-        def read_rows(first: int, last: int) -> NDArray[np.float32]:
-            return np.ascontiguousarray(self.read_rows(first, last)[:, numbers])
-
-        return Tensor(self.name, (self.shape[0], len(numbers)), read_rows)
 
     def load(self) -> NDArray[np.float32]:
         """The whole tensor; beside it a piece at a time is in memory."""

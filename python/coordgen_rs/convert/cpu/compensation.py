@@ -23,8 +23,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from coordgen_rs.bundle.experts import input_name
-from coordgen_rs.bundle.rotation import tables_by_input
+from coordgen_rs.bundle.layers import experts_input
+from coordgen_rs.bundle.rope import tables_by_input
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
 from coordgen_rs.convert.cpu.graph import block_graph
 from coordgen_rs.convert.cpu.recurrent import state_sizes
@@ -174,7 +174,7 @@ class _FloatLayer:
         self._experts: dict[str, NDArray[np.uint8]] = {}
         if (experts := writer.weights.experts.get(number)) is not None:
             place = experts.offset, (experts.num_bytes,)
-            self._experts[input_name(number)] = np.memmap(path, np.uint8, "r", *place)
+            self._experts[experts_input(number)] = np.memmap(path, np.uint8, "r", *place)
         graph = block_graph(config, writer.weights, range(number, number + 1))
         products = {node.name: node for node in graph.graph.node}
         parts = linear_layers(config, number)

@@ -14,11 +14,11 @@ from typing import Any
 
 import onnx
 
-from coordgen_rs.bundle.assistant import AssistantFiles
-from coordgen_rs.bundle.experts import ExpertLayers, ExpertRegion
+from coordgen_rs.bundle.layers import ExpertLayers, ExpertRegion, PerLayerFile, RecurrentLayers
 from coordgen_rs.bundle.manifest import (
     DEFAULT_CONTEXT,
     MOST_ROWS,
+    AssistantFiles,
     BlockFiles,
     EmbeddingFile,
     HeadFiles,
@@ -28,9 +28,6 @@ from coordgen_rs.bundle.manifest import (
     WeightKind,
     refuse_gone,
 )
-from coordgen_rs.bundle.per_layer import PerLayerFile
-from coordgen_rs.bundle.recurrent import RecurrentLayers
-from coordgen_rs.convert.bundle import BundleExport, BundleOptions, Progress, no_progress
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.compensation import compensated_layers
 from coordgen_rs.convert.cpu.graph import block_graph, head_graph
@@ -46,8 +43,7 @@ from coordgen_rs.convert.cpu.heads import (
 )
 from coordgen_rs.convert.cpu.recurrent import state_sizes
 from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
-from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.opening import fetched, open_checkpoint
+from coordgen_rs.convert.families.checkpoint import Checkpoint, fetched, open_checkpoint
 from coordgen_rs.convert.layers import (
     PER_LAYER_SHARE,
     write_head,
@@ -63,7 +59,14 @@ from coordgen_rs.convert.weight_file import (
     WeightWriter,
     written_type,
 )
-from coordgen_rs.convert.writer import Staging, export_to, staged_directory
+from coordgen_rs.convert.writer import (
+    BundleExport,
+    BundleOptions,
+    Progress,
+    export_to,
+    no_progress,
+    staged_directory,
+)
 from coordgen_rs.errors import OptionError
 
 _WIDTHS = (*range(1, 9), 12, 16, 24, 32, 48)
@@ -140,14 +143,12 @@ def export_checkpoint(
     with export_to(Path(out)):
         source = open_checkpoint(Path(checkpoint), None if tokenizer is None else Path(tokenizer))
         options = _Options(
-            weights=weights or ("keep" if _is_kept(source) else "fp32"),
-            blocks=blocks,
-            prefill_rows=prefill_rows,
-            decode_rows=decode_rows,
-            context=min(source.config.max_positions, DEFAULT_CONTEXT)
-            if context is None
-            else context,
-            chat_template=None if chat_template is None else Path(chat_template),
+            weights or ("keep" if _is_kept(source) else "fp32"),
+            blocks,
+            prefill_rows,
+            decode_rows,
+            min(source.config.max_positions, DEFAULT_CONTEXT) if context is None else context,
+            None if chat_template is None else Path(chat_template),
             has_text=calibration is not None,
         )
         options.check(source)
@@ -160,7 +161,8 @@ def export_checkpoint(
         with staged_directory(Path(out)) as staging:
             staging.check_space(sizes[options.weights])
             report = on_progress or no_progress
-            _CpuExport(source, staging, options, report, texts, drafter).run()
+            num_steps = source.config.num_layers + 2
+            _CpuExport(source, staging, options, report, num_steps, texts, drafter).run()
     return sizes
 
 
@@ -244,33 +246,26 @@ class _Options(BundleOptions):
         return sorted(narrow | {self.decode_rows, self.prefill_rows})
 
 
+@dataclass
 class _CpuExport(BundleExport):
     """One export for CPU, with a calibration text and a drafter, where there are such."""
 
     options: _Options
+    texts: Sequence[Sequence[int]] | None
+    drafter: Assistant | None
 
-    def __init__(
-        self,
-        source: Checkpoint,
-        staging: Staging,
-        options: _Options,
-        on_progress: Progress,
-        texts: Sequence[Sequence[int]] | None,
-        drafter: Assistant | None,
-    ) -> None:
-        super().__init__(source, staging, options, on_progress, source.config.num_layers + 2)
-        self._texts, self._drafter = texts, drafter
+    def __post_init__(self) -> None:
         self._shifted: set[str] = set()
         self._experts: list[ExpertRegion] = []
-        self._model = source.config.within(options.context)
-        self._bits, self._head_bits = _BITS[options.weights]
+        self._model = self.source.config.within(self.options.context)
+        self._bits, self._head_bits = _BITS[self.options.weights]
 
     def run(self) -> None:
         """Writes all files, the manifest last."""
         config, options = self.source.config, self.options
         chat = self.write_texts()
         embedding = self._write_embedding()
-        texts = self._texts
+        texts = self.texts
         calibrated = None if texts is None else compensated_layers(self.source, texts)
         blocks = [
             self._write_block(f"block_{index:02}", layers, calibrated)
@@ -290,10 +285,15 @@ class _CpuExport(BundleExport):
             "chat": chat,
             "mtp": self._write_mtp(output),
             "assistant": self._write_drafter(),
-            "recurrent": self._recurrent(),
-            "experts": self._expert_layers(),
+            "recurrent": None,
+            "experts": None,
             "per_layer": self._write_per_layer(),
         }
+        if (kind := config.recurrent) is not None:
+            layers = sorted(config.recurrent_layers)
+            parts["recurrent"] = RecurrentLayers(kind.kind, layers, state_sizes(kind))
+        if (its := config.experts) is not None:
+            parts["experts"] = ExpertLayers(its.num, its.chosen, its.size, self._experts)
         self.write_manifest(**parts, kept=self._kept())
         self.progress("done", config.num_layers + 2)
 
@@ -312,7 +312,7 @@ class _CpuExport(BundleExport):
                 return WeightWriter(file, created, bits, weights, **options)
 
             experts = cache(partial(writer, "experts", self._bits))
-            yield writer("weights", bits, experts=experts)
+            yield writer("weights", bits, writer_of_experts=experts)
         self._shifted |= weights.shifted
 
     def _write_embedding(self) -> EmbeddingFile | None:
@@ -377,29 +377,14 @@ class _CpuExport(BundleExport):
 
     def _write_drafter(self) -> AssistantFiles | None:
         """The drafter beside the model, if one was given."""
-        if self._drafter is None:
+        drafter, bits = self.drafter, (self._bits, self._head_bits)
+        if drafter is None:
             return None
         self.progress("drafter", self._model.num_layers + 1)
-        bits, context = (self._bits, self._head_bits), self.options.context
-        with self._drafter.named_in_errors():
+        with drafter.named_in_errors():
             return write_drafter(
-                self._drafter, self.source, self.staging, bits=bits, context=context
+                drafter, self.source, self.staging, bits=bits, context=self.options.context
             )
-
-    def _recurrent(self) -> RecurrentLayers | None:
-        """What layers without attention keep."""
-        config = self.source.config
-        if config.recurrent is None:
-            return None
-        layers, kind = sorted(config.recurrent_layers), config.recurrent
-        return RecurrentLayers(kind.kind, layers, state_sizes(kind))
-
-    def _expert_layers(self) -> ExpertLayers | None:
-        """Where the experts are."""
-        experts = self.source.config.experts
-        if experts is None:
-            return None
-        return ExpertLayers(experts.num, experts.chosen, experts.size, self._experts)
 
     def _kept(self) -> list[KeptWeights] | None:
         """What became of the checkpoint's tensors, the most frequent type first."""

@@ -17,7 +17,7 @@ symbolic; D hidden size):
     for each recurrent layer i, of each of its operators: {name}_state_i (sequences, 2, bytes)
     and {name}_updates_i (2, bytes) uint8; for all of them reads (sequences,), pending (any,),
     int32;
-    for each layer i with experts: experts_i (bytes,) uint8, all of them (`bundle/experts.py`).
+    for each layer i with experts: experts_i (bytes,) uint8, all of them (`bundle/layers.py`).
 Its outputs: hidden_out (1, M, D); key_i_out, value_i_out, the caches with the rows' slots
 overwritten, and so of states and updates. Bound to the same memory as the inputs they are updated
 in place, and nothing is copied. The head: hidden (1, M, D) to logits (1, M, vocab_size).
@@ -38,6 +38,9 @@ Why these operators: every row's bits must be the same at every M (measured, see
 - The query, key and value layers are one, as are gate and up: fewer, larger products at M = 1.
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width.
+What a layer reads of its embedding is half of the table's, and half of what the embedded token
+itself is projected to: norms and the table's scale hold these shares (`../layers.py`). The stream
+gates it.
 """
 
 from collections.abc import Sequence
@@ -45,16 +48,10 @@ from collections.abc import Sequence
 import onnx
 from onnx import TensorProto, helper
 
-from coordgen_rs.bundle.experts import input_name
-from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
-from coordgen_rs.bundle.rotation import QUERY_SCALE
-from coordgen_rs.convert.cpu.feed_forward import (
-    feed_forward,
-    joined,
-    per_layer_parts,
-    with_per_layer,
-)
+from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER, experts_input
+from coordgen_rs.bundle.rope import QUERY_SCALE
 from coordgen_rs.convert.cpu.recurrent import mixed, state_infos
+from coordgen_rs.convert.families.config.layers import Experts
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.graph_builder import ROWS, SEQUENCES, LayerGraph, byte_info, float_info
 from coordgen_rs.convert.weight_file import StoredLinear, Weights
@@ -73,13 +70,14 @@ PATH: dict[str, int | str] = {
 """What attention reads of a step, and how much of it."""
 _READS: dict[str, int | str] = {"reads": SEQUENCES, "pending": "pending_nodes"}
 """What recurrent layers read besides."""
+_ANY = -1
 
 
 def block_graph(model: ModelConfig, weights: Weights, layers: range) -> onnx.ModelProto:
     """The graph of consecutive layers of the model."""
     graph, parts = LayerGraph(weights, model.rms_norm_eps), None
     if model.per_layer_size:
-        parts = per_layer_parts(graph, model, layers)
+        parts = _per_layer_parts(graph, model, layers)
     _, inputs, outputs = decoder(graph, model, layers, "hidden", parts)
     if model.per_layer_size:
         all_layers = model.num_layers * model.per_layer_size
@@ -125,14 +123,18 @@ def decoder(
     for index, number in enumerate(layers):
         kept = _kept_infos(model, number)
         outputs += [_as_output(info) for info in kept]
-        inputs += kept or _read_infos(model, number, layers, inputs)
+        writer = model.cache_of(number).written_by
+        if not kept and writer not in layers:  # it shares the caches of one in another block
+            names = {info.name for info in inputs}
+            inputs += [info for info in _cache_infos(model, writer) if info.name not in names]
+        inputs += kept
         if number in graph.weights.experts:
             experts = graph.weights.experts[number]
-            inputs.append(byte_info(input_name(number), experts.num_bytes))
+            inputs.append(byte_info(experts_input(number), experts.num_bytes))
         stream = _mixer(graph, model, number, stream, layers)
-        stream = feed_forward(graph, model, number, stream)
+        stream = _feed_forward(graph, model, number, stream)
         if per_layer is not None:
-            stream = with_per_layer(graph, model, f"layer_{number}", stream, per_layer[index])
+            stream = _with_per_layer(graph, model, f"layer_{number}", stream, per_layer[index])
         if graph.weights.scalars.get(number, 1) != 1:
             scalar = graph.number(graph.weights.scalars[number])
             stream = graph.node("Mul", [stream, scalar], f"layer_{number}.multiplied")
@@ -146,27 +148,13 @@ def _kept_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
     return [] if model.shares_keys(number) else _cache_infos(model, number)
 
 
-def _read_infos(
-    model: ModelConfig, number: int, block: range, known: Sequence[onnx.ValueInfoProto]
-) -> list[onnx.ValueInfoProto]:
-    """The caches that a layer shares with one of another block, unless they are known."""
-    writer = model.cache_of(number).written_by
-    names = {info.name for info in known}
-    infos = [] if writer in block else _cache_infos(model, writer)
-    return [info for info in infos if info.name not in names]
-
-
 def _cache_infos(model: ModelConfig, number: int) -> list[onnx.ValueInfoProto]:
     """The keys and values that a layer writes."""
-    heads = model.cache_of(number).num_kv_heads
-    cache = (SEQUENCES, heads, _SLOTS, _row_bytes(model, number))
+    size, heads = model.cache_of(number).head_dim, model.cache_of(number).num_kv_heads
+    # The bytes of a row differ where sizes of heads do.
+    row_bytes = _ROW_BYTES if size == model.head_dim else f"{_ROW_BYTES}_of_{size}"
+    cache = (SEQUENCES, heads, _SLOTS, row_bytes)
     return [byte_info(f"{kind}_{number}", *cache) for kind in ("key", "value")]
-
-
-def _row_bytes(model: ModelConfig, number: int) -> str:
-    """What the bytes of a row are called, which differ where sizes of heads do."""
-    size = model.cache_of(number).head_dim
-    return _ROW_BYTES if size == model.head_dim else f"{_ROW_BYTES}_of_{size}"
 
 
 def _as_output(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
@@ -217,7 +205,7 @@ def _mixer(graph: LayerGraph, model: ModelConfig, number: int, stream: str, bloc
         if model.gated_attention:
             both = [f"{name}.gate", given]
             given, gate = graph.node("Concat", both, f"{name}.gated", axis=-1), "sigmoid"
-    return joined(graph, model, f"{name}.attention_out", given, gate, stream)
+    return _joined(graph, model, f"{name}.attention_out", given, gate, stream)
 
 
 def _attention(
@@ -284,3 +272,109 @@ def _prepared(graph: LayerGraph, model: ModelConfig, name: str, qkv: str) -> str
         scale = graph.node("Squeeze", [QUERY_SCALE, graph.integers(1)], f"{name}.query_scale")
         query = graph.node("Mul", [query, scale], f"{name}.query_scaled")
     return graph.node("Concat", [query, key, value], f"{name}.prepared", axis=-1)
+
+
+def _feed_forward(graph: LayerGraph, model: ModelConfig, number: int, stream: str) -> str:
+    """The stream plus the gated feed-forward, or plus a mixture of experts."""
+    name = f"layer_{number}"
+    norm, gated, linears = f"{name}.ffn_norm", "", graph.weights.linears
+    if f"{name}.gate_up" in linears:
+        gated = graph.product(f"{name}.gate_up", stream, norm=norm)
+    if model.experts is not None and number in graph.weights.experts:
+        beside = ""
+        if gated:
+            beside = graph.product(f"{name}.down", gated, gate=model.activation)
+        return _mixture(graph, model, model.experts, number, stream, beside)
+    if not gated:
+        return stream
+    return _joined(graph, model, f"{name}.down", gated, model.activation, stream)
+
+
+def _joined(
+    graph: LayerGraph, model: ModelConfig, name: str, x: str, gate: str, stream: str
+) -> str:
+    """The stream plus what layer `name` gives for rows, normed and scaled."""
+    norm = f"{name}.norm"
+    has_norm = f"{norm}.weight" in graph.weights.tensors
+    if not has_norm and model.residual_scale == 1:
+        return graph.product(name, x, gate=gate, stream=stream)
+    added = graph.product(name, x, gate=gate)
+    if has_norm:
+        added = graph.normed(added, norm)
+    if model.residual_scale != 1:
+        # Not folded into weights: those of a checkpoint may be integers, which stay as they are.
+        added = graph.node("Mul", [added, graph.number(model.residual_scale)], f"{name}.scaled")
+    return graph.node("Add", [stream, added], f"{name}.added")
+
+
+def _mixture(
+    graph: LayerGraph,
+    model: ModelConfig,
+    experts: Experts,
+    number: int,
+    stream: str,
+    beside: str,
+) -> str:
+    """The stream plus what its experts give for each row; the operator is of this package's core.
+
+    `beside` is what every row gets besides, named; empty where there is nothing.
+    """
+    name, gate = f"layer_{number}", ""
+    norm, weights = f"{name}.ffn_norm", graph.weights
+    scores = graph.product(f"{name}.router", stream, norm=norm)
+    if f"{name}.beside_gate" in weights.linears:
+        gate = graph.product(f"{name}.beside_gate", stream, norm=norm)
+    biases = [graph.weight(f"{name}.{it}") for it in ("choice_bias", "up_bias", "down_bias")]
+    norm = graph.weight(f"{norm}.weight")
+    return graph.node(
+        "Experts",
+        [stream, norm, scores, *biases, stream, beside, gate, experts_input(number), "span"],
+        f"{name}.experts",
+        columns=weights.linears[f"{name}.router"].in_features,
+        size=experts.size,
+        experts=experts.num,
+        chosen=experts.chosen,
+        types=",".join(weights.experts[number].types),
+        gate=experts.gate,
+        epsilon=model.rms_norm_eps if norm else 0.0,
+        scoring=experts.scoring,
+        normed=int(experts.is_normed),
+        share_epsilon=experts.share_epsilon,
+        share_scale=experts.share_scale,
+        residual_scale=float(model.residual_scale),
+    )
+
+
+def _per_layer_parts(graph: LayerGraph, model: ModelConfig, layers: range) -> list[str]:
+    """What each of some consecutive layers reads of an embedding, `(1, M, per_layer_size)`."""
+    size = model.per_layer_size
+    apart = graph.integers(1, _ANY, len(layers), size)
+    projected = graph.product("per_layer.projected", EMBEDDED)
+    projected = graph.node("Reshape", [projected, apart], "per_layer.projected_apart")
+    # The reference divides by the root of the hidden size before; so does a larger epsilon.
+    normed = graph.normed(projected, "per_layer.norm", model.rms_norm_eps * model.hidden_size)
+    first, last = (graph.integers(layer * size) for layer in (layers.start, layers.stop))
+    looked_up = graph.node(
+        "Slice", [PER_LAYER, first, last, graph.integers(3)], "per_layer.looked_up"
+    )
+    looked_up = graph.node("Reshape", [looked_up, apart], "per_layer.looked_up_apart")
+    both = graph.node("Add", [normed, looked_up], "per_layer.both")
+    together = graph.integers(1, _ANY, len(layers) * size)
+    both = graph.node("Reshape", [both, together], "per_layer.together")
+    if len(layers) == 1:
+        return [both]
+    parts = [f"layer_{layer}.per_layer" for layer in layers]
+    graph.split("Split", [both], parts, axis=-1, num_outputs=len(layers))
+    return parts
+
+
+def _with_per_layer(
+    graph: LayerGraph, model: ModelConfig, name: str, stream: str, part: str
+) -> str:
+    """The stream plus what a layer makes of its part of the embedding."""
+    gate = graph.product(f"{name}.per_layer_gate", stream)
+    both = graph.node("Concat", [gate, part], f"{name}.per_layer_gated", axis=-1)
+    added = graph.product(f"{name}.per_layer_added", both, gate=model.activation)
+    return graph.node(
+        "Add", [stream, graph.normed(added, f"{name}.per_layer_norm")], f"{name}.with_per_layer"
+    )

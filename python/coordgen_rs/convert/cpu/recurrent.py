@@ -5,12 +5,13 @@ is projected back; the sizes of states, which the manifest holds. The operators 
 package's core (`src/ort/mod.rs`).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import onnx
 
-from coordgen_rs.bundle.recurrent import StateSizes
-from coordgen_rs.convert.families.config.recurrent import (
+from coordgen_rs.bundle.layers import StateSizes
+from coordgen_rs.convert.families.config.layers import (
     DeltaNet,
     Recurrent,
     SelectiveState,
@@ -22,19 +23,45 @@ _LANES = 16
 _CONVOLUTION = "convolution"
 
 
-def state_sizes(kind: Recurrent) -> list[StateSizes]:
-    """What a layer of this kind keeps, in the order of its operators."""
-    channels = _padded(kind.channels)
-    convolution = StateSizes(_CONVOLUTION, (kind.taps - 1) * channels, channels)
+@dataclass(frozen=True)
+class _Operator:
+    """What mixes tokens behind a convolution."""
+
+    name: str
+    sizes: StateSizes
+    vectors: tuple[str, ...]
+    """Its inputs behind what is convolved and what is projected, by part of the layer's name."""
+    attributes: dict[str, Any]
+
+
+def _operator(kind: Recurrent) -> _Operator | None:
+    """The operator of a kind of layer; None for one that is a convolution alone."""
     if isinstance(kind, ShortConvolution):
-        return [convolution]
+        return None
     if isinstance(kind, DeltaNet):
         keys, heads, value_dim = kind.key_dim, kind.value_heads, _padded(kind.value_dim)
         update = _padded(kind.key_heads * keys + heads * (value_dim + 1))
-        return [convolution, StateSizes("delta", heads * keys * value_dim, update)]
+        sizes = StateSizes("delta", heads * keys * value_dim, update)
+        gates, betas = kind.channels, kind.channels + kind.width
+        names: tuple[str, ...] = ("key_heads", "value_heads", "key_dim", "value_dim")
+        attributes = {name: getattr(kind, name) for name in names}
+        columns = [gates, betas, betas + kind.value_heads]
+        vectors: tuple[str, ...] = ("a", "dt_bias", "norm")
+        return _Operator("GatedDelta", sizes, vectors, attributes | {"columns": columns})
     heads, head_dim = kind.heads, _padded(kind.head_dim)
     update = _padded(kind.groups * kind.state_dim + heads * (head_dim + 1))
-    return [convolution, StateSizes("selective", heads * kind.state_dim * head_dim, update)]
+    sizes = StateSizes("selective", heads * kind.state_dim * head_dim, update)
+    names = ("heads", "head_dim", "groups", "state_dim", "least_step", "most_step")
+    attributes = {name: getattr(kind, name) for name in names}
+    columns, vectors = [0, kind.width + kind.channels], ("a", "dt_bias", "d", "norm")
+    return _Operator("SelectiveUpdate", sizes, vectors, attributes | {"columns": columns})
+
+
+def state_sizes(kind: Recurrent) -> list[StateSizes]:
+    """What a layer of this kind keeps, in the order of its operators."""
+    channels, operator = _padded(kind.channels), _operator(kind)
+    convolution = StateSizes(_CONVOLUTION, (kind.taps - 1) * channels, channels)
+    return [convolution] if operator is None else [convolution, operator.sizes]
 
 
 def _padded(count: int) -> int:
@@ -53,67 +80,34 @@ def state_infos(kind: Recurrent, layer: int) -> list[onnx.ValueInfoProto]:
 
 def mixed(graph: LayerGraph, kind: Recurrent, number: int, x: str, epsilon: float) -> str:
     """What a layer gives for rows `x` that are projected, before they are projected back."""
-    name, sizes = f"layer_{number}", state_sizes(kind)
-    vectors = {part: graph.weight(f"{name}.{part}") for part in (*kind.tensors.vectors, "bias")}
+    name, sizes, operator = f"layer_{number}", state_sizes(kind), _operator(kind)
 
-    def operator(which: int, operator: str, output: str, *inputs: str, **attributes: Any) -> str:
+    def add(which: int, kind_of_node: str, output: str, *inputs: str, **attributes: Any) -> str:
         state, updates = sizes[which].inputs(number)
-        graph.split(
-            operator,
-            [*inputs, state, updates, *RECURRENT_PATH],
-            [f"{name}.{output}", f"{state}_out", f"{updates}_out"],
-            **attributes,
-        )
-        return f"{name}.{output}"
+        outputs = [f"{name}.{output}", f"{state}_out", f"{updates}_out"]
+        given = [*inputs, state, updates, *RECURRENT_PATH]
+        graph.split(kind_of_node, given, outputs, **attributes)
+        return outputs[0]
 
-    convolved = operator(
+    parts = (*(operator.vectors if operator else ()), "bias", "convolution")
+    *vectors, bias, convolution = [graph.weight(f"{name}.{part}") for part in parts]
+    is_alone = operator is None
+    convolved = add(
         0,
         "CausalConvolution",
         "convolved",
-        x,
-        graph.weight(f"{name}.convolution"),
-        vectors["bias"],
+        *(x, convolution, bias),
         channels=kind.channels,
         taps=kind.taps,
         first=kind.width if isinstance(kind, SelectiveState) else 0,
-        activation="" if isinstance(kind, ShortConvolution) else "silu",
-        gated=int(isinstance(kind, ShortConvolution)),
+        activation="" if is_alone else "silu",
+        gated=int(is_alone),
     )
-    if isinstance(kind, ShortConvolution):
+    if operator is None:
         return convolved
-    if isinstance(kind, DeltaNet):
-        gates, betas = kind.channels, kind.channels + kind.width
-        given = operator(
-            1,
-            "GatedDelta",
-            "mixed",
-            convolved,
-            x,
-            *(vectors[part] for part in ("a", "dt_bias", "norm")),
-            key_heads=kind.key_heads,
-            value_heads=kind.value_heads,
-            key_dim=kind.key_dim,
-            value_dim=kind.value_dim,
-            columns=[gates, betas, betas + kind.value_heads],
-            epsilon=epsilon,
-        )
-        return _tiled(graph, kind, given) if kind.is_tiled else given
-    return operator(
-        1,
-        "SelectiveUpdate",
-        "mixed",
-        convolved,
-        x,
-        *(vectors[part] for part in ("a", "dt_bias", "d", "norm")),
-        heads=kind.heads,
-        head_dim=kind.head_dim,
-        groups=kind.groups,
-        state_dim=kind.state_dim,
-        columns=[0, kind.width + kind.channels],
-        least_step=kind.least_step,
-        most_step=kind.most_step,
-        epsilon=epsilon,
-    )
+    attributes = operator.attributes | {"epsilon": epsilon}
+    given = add(1, operator.name, "mixed", convolved, x, *vectors, **attributes)
+    return _tiled(graph, kind, given) if isinstance(kind, DeltaNet) and kind.is_tiled else given
 
 
 def _tiled(graph: LayerGraph, kind: DeltaNet, x: str) -> str:

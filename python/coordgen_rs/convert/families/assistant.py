@@ -6,7 +6,7 @@ their kind has written. What does not fit the target is refused by name.
 Source: transformers' `models/gemma4_assistant` and `models/gemma4_unified_assistant`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from coordgen_rs.bundle.caches import LayerCache
-from coordgen_rs.convert.containers.directory import open_weights, read_json_file, read_tokenizer
+from coordgen_rs.bundle.layers import LayerCache
+from coordgen_rs.convert.containers.hugging_face import open_weights, read_json_file, read_tokenizer
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.fields import flag, positive
+from coordgen_rs.convert.families.config.fields import flag, positive, refuse_field
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.table import FAMILIES, parse_config
@@ -104,17 +104,17 @@ def open_assistant(path: Path, target: Checkpoint) -> Assistant:
         family = _target_family(config)
         _check_sizes(config, target.config)
         own = _parsed(config, family.architecture)
+        first = target.config.num_layers
         found = replace(
             own,
-            num_layers=target.config.num_layers + own.num_layers,
-            caches=(*_caches_of(target.config), *_shared(own, target.config)),
-            window_layers=frozenset(target.config.num_layers + it for it in own.window_layers),
+            num_layers=first + own.num_layers,
+            caches=(*map(target.config.cache_of, range(first)), *_shared(own, target.config)),
+            window_layers=frozenset(first + it for it in own.window_layers),
             # Its row stands behind all that it sees, and sees as far as transformers' does.
             window=None if own.window is None else own.window + 1,
             keys_are_values=frozenset(),
             logits_cap=None,
         )
-        first = target.config.num_layers
         tensors = _numbered(open_weights(path), own.num_layers, first)
         source = Checkpoint(found, tensors, partial(read_tokenizer, path))
         source.output_tensor()  # its size is asked for before it is written
@@ -183,7 +183,7 @@ def _check_sizes(config: dict[str, Any], target: ModelConfig) -> None:
         raise CheckpointError(f"it drafts for {' and '.join(names)}, not for {target.family}")
     text = config.get("text_config")
     if not isinstance(text, dict):
-        raise CheckpointError(f"config.json: text_config is {text!r:.60}, expected an object")
+        refuse_field(config, "text_config", "an object")
     sizes = {
         "backbone_hidden_size": (config, target.hidden_size, "hidden_size"),
         "vocab_size": (text, target.vocab_size, "vocab_size"),
@@ -224,10 +224,6 @@ def _parsed(config: dict[str, Any], architecture: str) -> ModelConfig:
     return parsed
 
 
-def _caches_of(config: ModelConfig) -> Sequence[LayerCache]:
-    return [config.cache_of(layer) for layer in range(config.num_layers)]
-
-
 def _shared(own: ModelConfig, target: ModelConfig) -> Iterator[LayerCache]:
     """What each of its layers reads: what the target's last layer of its kind has written.
 
@@ -252,23 +248,18 @@ def _shared(own: ModelConfig, target: ModelConfig) -> Iterator[LayerCache]:
         sizes = (found.num_kv_heads, found.head_dim), (its.num_kv_heads, its.head_dim)
         if sizes[0] != sizes[1]:
             raise CheckpointError(
-                f"config.json: layer {layer} of the kind {kind} has {sizes[0][0]} key/value heads "
-                f"of dimension {sizes[0][1]}, the target's {sizes[1][0]} of {sizes[1][1]}: it "
-                "drafts for another model"
+                f"config.json: layer {layer} of the kind {kind} has {found.num_kv_heads} key/value "
+                f"heads of dimension {found.head_dim}, the target's {its.num_kv_heads} of "
+                f"{its.head_dim}: it drafts for another model"
             )
         name = rotations[is_windowed and own.window_inv_freq is not None]
-        if not _is_close(getattr(own, name), getattr(target, name)):
+        one, other = getattr(own, name) or [], getattr(target, name) or []
+        if len(one) != len(other) or not np.allclose(one, other, rtol=_LARGEST_DIFFERENCE, atol=0):
             raise CheckpointError(
                 f"config.json: rope_parameters: layers of the kind {kind} are rotated otherwise "
                 "than the target's: it drafts for another model"
             )
         yield its
-
-
-def _is_close(one: Sequence[float] | None, other: Sequence[float] | None) -> bool:
-    """Whether frequencies are the same but for rounding."""
-    one, other = one or [], other or []
-    return len(one) == len(other) and np.allclose(one, other, rtol=_LARGEST_DIFFERENCE, atol=0)
 
 
 def _numbered(tensors: dict[str, Tensor], layers: int, first: int) -> dict[str, Tensor]:

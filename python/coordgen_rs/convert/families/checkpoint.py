@@ -1,20 +1,47 @@
 """A checkpoint: a model's configuration, its weights by name, and its tokenizer.
 
-In: what a format's reader has opened. Out: a `Checkpoint`, the same for every format, and which of
-its tensors make an embedding, a decoder layer, and the head. Weights carry their Hugging Face
-names.
+In: the path that a user gives, or a name of the Hugging Face Hub. Out: a `Checkpoint`, the same for
+every container and family, and which of its tensors make an embedding, a decoder layer, and the
+head. Weights carry Llama's names. Of a model that also sees pictures, it is what a checkpoint of
+its language model alone would hold: pictures cannot be read. Only headers are read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
+from tokenizers import Tokenizer
+
+from coordgen_rs.bundle.json_text import JsonTextError, open_regular
+from coordgen_rs.convert.containers.gguf.chat import chat_templates, generation_config
+from coordgen_rs.convert.containers.gguf.header import read_parts
+from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
+from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
+from coordgen_rs.convert.containers.hub import fetch, hub_name
+from coordgen_rs.convert.containers.hugging_face import (
+    open_weights,
+    read_json_file,
+    read_tokenizer,
+    read_tokenizer_json,
+)
+from coordgen_rs.convert.containers.llama2c import read_llama2c
 from coordgen_rs.convert.containers.tensor import Tensor
+from coordgen_rs.convert.families.config.fields import refuse_field
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.errors import CheckpointError
-from coordgen_rs.text.chat_files import ChatTemplates
+from coordgen_rs.convert.families.family import model_config
+from coordgen_rs.convert.families.gguf import config_fields, named_by_file
+from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
+from coordgen_rs.convert.families.tensors import gguf_tensors, text_tensors, usual_tensors
+from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 _PER_LAYER = "model.embed_tokens_per_layer.weight"
+_OUTSIDE = ("bos_token_id", "eos_token_id", "tie_word_embeddings", "quantization_config")
+"""Fields that the whole may have instead of its part."""
+_OTHER_EMBEDDING = "mtp_use_dedicated_embeddings"
 
 
 @dataclass(frozen=True)
@@ -90,30 +117,21 @@ class Checkpoint:
 
         Raises CheckpointError if it is missing, misshaped or damaged.
         """
-        config, prefix = self.config, f"model.layers.{number}"
-        hidden, ffn = config.hidden_size, config.ffn_size
+        config, (block, name) = self.config, part.split(".")
+        hidden, ffn, prefix = config.hidden_size, config.ffn_size, f"model.layers.{number}.{block}"
         query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        shapes = {
-            "self_attn.q_proj": (query, hidden),
-            "self_attn.k_proj": (key, hidden),
-            "self_attn.v_proj": (key, hidden),
-            "self_attn.o_proj": (hidden, query),
-            "mlp.gate_proj": (ffn, hidden),
-            "mlp.up_proj": (ffn, hidden),
-            "mlp.down_proj": (hidden, ffn),
-        }
-        rows, columns = shapes[part]
-        fused = {
-            "self_attn.q_proj": ("self_attn.qkv_proj", query + 2 * key, 0),
-            "self_attn.k_proj": ("self_attn.qkv_proj", query + 2 * key, query),
-            "self_attn.v_proj": ("self_attn.qkv_proj", query + 2 * key, query + key),
-            "mlp.gate_proj": ("mlp.gate_up_proj", 2 * ffn, 0),
-            "mlp.up_proj": ("mlp.gate_up_proj", 2 * ffn, ffn),
-        }
-        if not config.is_fused or part not in fused:
-            return self.tensor(f"{prefix}.{part}.weight", rows, columns)
-        name, all_rows, first = fused[part]
-        return self.tensor(f"{prefix}.{name}.weight", all_rows, columns).part(first, first + rows)
+        back = {"o_proj": query, "down_proj": ffn}
+        if name in back:
+            return self.tensor(f"{prefix}.{name}.weight", hidden, back[name])
+        rows = {"q_proj": query, "k_proj": key, "v_proj": key}
+        if block == "mlp":
+            rows = {"gate_proj": ffn, "up_proj": ffn}
+        if not config.is_fused:
+            return self.tensor(f"{prefix}.{name}.weight", rows[name], hidden)
+        first = sum(list(rows.values())[: list(rows).index(name)])
+        fused = "gate_up_proj" if block == "mlp" else "qkv_proj"
+        whole = self.tensor(f"{prefix}.{fused}.weight", sum(rows.values()), hidden)
+        return whole.part(first, first + rows[name])
 
 
 def read_tensors(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
@@ -128,3 +146,225 @@ def read_tensors(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str
         for part in ("k_proj", "v_proj", "k_norm", "v_norm")
     )
     return {name: it for name, it in tensors.items() if not name.startswith(left_out)}
+
+
+def open_checkpoint(path: Path, tokenizer: Path | None = None) -> Checkpoint:
+    """Opens a Hugging Face directory, a GGUF file, or a llama2.c `.bin` or a directory with one.
+
+    Args:
+        path: The checkpoint's path, or `hf:OWNER/NAME[/FILE.gguf][@REVISION]`.
+        tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
+
+    Raises:
+        CheckpointError: Something is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+        OptionError: The path is of the form `hf:..`, and malformed, or huggingface_hub is absent.
+    """
+    source = _open(path)
+    if tokenizer is None:
+        return source
+    return replace(source, read_tokenizer=partial(_given_tokenizer, tokenizer, source))
+
+
+def read_config(path: Path) -> ModelConfig:
+    """What config.json and generation_config.json in a directory say.
+
+    Raises:
+        CheckpointError: One is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    return parse_config(text_config(read_json_file(path / "config.json")), _read_generation(path))
+
+
+def fetched(
+    path: Path, check: Callable[[Path], object] = read_config, *, needs_tokenizer: bool = True
+) -> Path:
+    """Where a checkpoint is on this machine: the path itself, or what a name of the hub gave.
+
+    Args:
+        path: The path, or the name.
+        check: Is given a directory of the hub when nothing but the configuration is in it.
+        needs_tokenizer: Whether a directory of the hub without a tokenizer is refused.
+
+    Raises:
+        CheckpointError: It cannot be fetched.
+        OptionError: The path is of the form `hf:..`, and malformed, or huggingface_hub is absent.
+    """
+    name = hub_name(path)
+    return path if name is None else fetch(name, check, needs_tokenizer=needs_tokenizer)
+
+
+def _given_tokenizer(path: Path, source: Checkpoint) -> str:
+    """The text of a tokenizer.json that the user gives.
+
+    Raises:
+        CheckpointError: It is damaged, or of another model.
+    """
+    text = read_tokenizer_json(path)
+    ids = Tokenizer.from_str(text).get_vocab()
+    largest, size = max(ids.values(), default=0), source.config.vocab_size
+    if largest >= size:
+        raise CheckpointError(
+            f"{path} is another model's: it has the token id {largest}, the vocabulary {size} ids"
+        )
+    others = [number for number, token in enumerate(source.tokens) if ids.get(token) != number]
+    if len(others) > len(source.tokens) // 2:  # some may be padding, or written in another way
+        raise CheckpointError(
+            f"{path} is another model's: {len(others)} of {len(source.tokens)} tokens differ, "
+            f"first {source.tokens[others[0]]!r:.40}"
+        )
+    return text
+
+
+def _open(path: Path) -> Checkpoint:
+    """The checkpoint with its own tokenizer.
+
+    Raises:
+        CheckpointError: Something is missing or damaged.
+    """
+    path = fetched(path)
+    if (path / "config.json").is_file():
+        return open_hugging_face(path)
+    if path.is_file() and _is_gguf(path):
+        return open_gguf(path)
+    if path.is_file() and path.suffix == ".bin":
+        return open_llama2c(path)
+    if (path / "manifest.json").is_file():
+        raise CheckpointError(f"{path} is a bundle: give the checkpoint that it was exported from")
+    models = [file for file in path.glob("*.bin") if not file.name.startswith("tok")]
+    if len(models) == 1:
+        return open_llama2c(models[0])
+    raise CheckpointError(f"{path} {_what_it_is(path)}")
+
+
+def _is_gguf(path: Path) -> bool:
+    """Whether a file is one of GGUF, by its name or, as in the store of Ollama, its first bytes."""
+    if path.suffix == ".gguf":
+        return True
+    try:
+        with open_regular(path) as stream:
+            return stream.read(4) == b"GGUF"
+    except (OSError, JsonTextError):
+        return False
+
+
+def _what_it_is(path: Path) -> str:
+    """Why a path is no checkpoint."""
+    if not path.exists():
+        is_address = str(path).startswith(("http:/", "https:/"))
+        why = "is an address" if is_address else "does not exist"
+        return f"{why}; a model of the Hugging Face Hub is called hf:OWNER/NAME"
+    files = sorted(path.glob("*.gguf"))
+    if files:
+        return f"is a directory with a GGUF file, not a checkpoint: give the file, {files[0]}"
+    if path.is_file():
+        return "is no GGUF file; give one, or a directory with a config.json"
+    return "holds no config.json and no GGUF file, and no single llama2.c .bin file"
+
+
+def open_hugging_face(path: Path) -> Checkpoint:
+    """Opens a directory.
+
+    Raises:
+        CheckpointError: Something is missing or damaged.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    tensors = open_weights(path)
+    whole = read_json_file(path / "config.json")
+    config = text_config(whole)
+    if config is not whole:
+        tensors = text_tensors(tensors)
+        # Where neither part says it, a head of its own tells.
+        config = {"tie_word_embeddings": "lm_head.weight" not in tensors, **config}
+    if config.get(_OTHER_EMBEDDING):  # a head for further tokens that the graphs cannot do
+        tensors = {name: it for name, it in tensors.items() if not name.startswith("mtp.")}
+    parsed = model_config(family_of(config), config, _read_generation(path))
+    tensors = usual_tensors(tensors, family_of(config), parsed)
+    read_chat = partial(read_templates, path)
+    return Checkpoint(
+        parsed, read_tensors(tensors, parsed), partial(read_tokenizer, path), read_chat
+    )
+
+
+def _read_generation(path: Path) -> dict[str, Any]:
+    generation = path / "generation_config.json"
+    return read_json_file(generation) if generation.exists() else {}
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The config.json of the language model inside, or the same if that is all there is.
+
+    Raises:
+        CheckpointError: There is none inside.
+        UnsupportedModelError: It is of a kind that is not supported, or a drafter.
+    """
+    architectures = config.get("architectures")
+    drafter = next((it.assistant for it in FAMILIES if architectures == [it.assistant]), None)
+    if drafter is not None:
+        raise UnsupportedModelError(
+            f"config.json: {drafter} drafts for another model: export that one, with this "
+            "one as --assistant"
+        )
+    inside = [(it.inside, it) for it in FAMILIES if it.inside is not None]
+    parts = {kind: family for (whole, kind), family in inside if architectures == [whole]}
+    if not parts:
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        refuse_field(config, "text_config", "an object")
+    kind = text.get("model_type", next(iter(parts)))
+    if not isinstance(kind, str) or kind not in parts:
+        raise UnsupportedModelError(
+            f"config.json: text_config has the model_type {kind!r:.60}, which is not supported, "
+            f"only {', '.join(parts)}"
+        )
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {**outside, **text, "architectures": [parts[kind].architecture]}
+
+
+def open_gguf(path: Path) -> Checkpoint:
+    """Opens a GGUF file, which may be in parts.
+
+    Raises:
+        CheckpointError: It is damaged, or lacks something; or it is not the first part.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    header = read_parts(path)
+    metadata = GgufMetadata(header)
+    _, gguf = gguf_family_of(metadata)
+    config = read_metadata(metadata)
+    tensors, config = gguf_tensors(metadata, gguf, config)
+    tokens = header.metadata.get("tokenizer.ggml.tokens")
+    return Checkpoint(
+        config,
+        read_tensors(tensors, config),
+        partial(tokenizer_json, header),
+        partial(chat_templates, header),
+        tokens=tokens if isinstance(tokens, list) else [],
+        is_gguf=True,
+    )
+
+
+def read_metadata(metadata: GgufMetadata) -> ModelConfig:
+    """What the metadata of a GGUF file says.
+
+    Raises:
+        CheckpointError: A key is missing or malformed.
+        UnsupportedModelError: The exporter cannot do this model.
+    """
+    family, gguf = gguf_family_of(metadata)
+    with named_by_file(metadata, gguf):
+        fields = config_fields(metadata, gguf)
+        config = model_config(family, fields, generation_config(metadata.header))
+    # llama.cpp's converter has added the offset of Gemma and Qwen3.5 to the weights.
+    return replace(config, norm_offset=0.0)
+
+
+def open_llama2c(path: Path) -> Checkpoint:
+    """Opens a legacy checkpoint of llama2.c.
+
+    Raises:
+        CheckpointError: The header makes no sense, or the file has another length than it says.
+    """
+    found = read_llama2c(path)
+    return Checkpoint(parse_config(found.config, {}), found.tensors, found.read_tokenizer)

@@ -10,25 +10,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from coordgen_rs.bundle.recommended import recommended
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.experts import Experts
 from coordgen_rs.convert.families.config.fields import (
     WindowRule,
     check_heads,
     no_layer,
     number,
     positive,
+    recommended,
     recurrent_layers,
-    rotations,
     sliding_window,
     suppressed_token_ids,
     token_ids,
     unrotated_layers,
 )
+from coordgen_rs.convert.families.config.layers import Experts, Recurrent
 from coordgen_rs.convert.families.config.model import ModelConfig, Switches
-from coordgen_rs.convert.families.config.recurrent import Recurrent
-from coordgen_rs.convert.families.config.rope import QUERY_BETA, read_query_scaling, read_ropes
+from coordgen_rs.convert.families.config.rope import (
+    QUERY_BETA,
+    read_query_scaling,
+    read_ropes,
+    rope_fields,
+)
 from coordgen_rs.convert.families.gguf import Gguf
 from coordgen_rs.errors import UnsupportedModelError
 
@@ -161,7 +164,7 @@ def model_config(
     switches = {it.name: getattr(family, it.name) for it in fields(Switches)}
     options = switches | family.options(config, hidden_size)
     caches = options.get("caches")
-    found = rotations(
+    found = rope_fields(
         config,
         head_dim if caches is None else caches[-1].head_dim,
         by_kind=family.rotates_by_kind,

@@ -11,11 +11,10 @@ layers read those of earlier ones. Sources: transformers' `models/gemma4`, llama
 from collections.abc import Mapping
 from typing import Any
 
-from coordgen_rs.bundle.caches import LayerCache
+from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.config.fields import (
     FULL,
-    PROPORTIONAL,
     SLIDING,
     check_heads,
     every_layer,
@@ -25,8 +24,10 @@ from coordgen_rs.convert.families.config.fields import (
     number,
     per_layer,
     positive,
+    refuse_field,
     refused,
 )
+from coordgen_rs.convert.families.config.rope import PROPORTIONAL
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import GEMMA_NORMS, HEAD_NORMS, Gguf, kinds_by_windows
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
@@ -87,9 +88,7 @@ def _gemma4_fields(config: dict[str, Any]) -> dict[str, Any]:
     kinds = layer_kinds(_MODEL, kinds, {FULL: FULL, SLIDING: SLIDING})
     rotations = config.get("rope_parameters") or _ROTATIONS
     if not isinstance(rotations, dict) or not {FULL, SLIDING} <= set(rotations):
-        raise CheckpointError(
-            f"config.json: rope_parameters is {rotations!r:.60}, expected {FULL} and {SLIDING}"
-        )
+        refuse_field(config, "rope_parameters", f"{FULL} and {SLIDING}")
     for kind in (FULL, SLIDING):
         rotation = rotations[kind]
         if not isinstance(rotation, dict):
@@ -158,9 +157,7 @@ def _caches(config: Mapping[str, Any]) -> tuple[LayerCache, ...]:
     kinds, layers = config["layer_types"], layer_count(config)
     shared = config.get("num_kv_shared_layers") or 0
     if not isinstance(shared, int) or not 0 <= shared < layers:
-        raise CheckpointError(
-            f"config.json: num_kv_shared_layers is {shared!r:.60}, expected 0 to {layers - 1}"
-        )
+        refuse_field(config, "num_kv_shared_layers", f"0 to {layers - 1}")
     sizes = [_sizes(config, layer) for layer in range(layers)]
     caches: list[LayerCache] = []
     writer: dict[str, int] = {}
@@ -238,10 +235,8 @@ def _gguf_fields(metadata: GgufMetadata) -> dict[str, Any]:
     ffn = _by_kind(metadata, _GGUF_FFN, is_shared)
     narrow, wide = ffn[is_shared[0]], ffn[is_shared[-1]]
     if wide not in (narrow, 2 * narrow):
-        raise UnsupportedModelError(
-            f"{metadata.header.path}: {_GGUF_FFN} is {narrow}, and {wide} in the last layers, "
-            "which is not supported"
-        )
+        why = f", and {wide} in the last layers, which is not supported"
+        raise metadata.unsupported(_GGUF_FFN, narrow, why)
     head_dim = metadata.number("attention.key_length_swa", metadata.number("attention.key_length"))
     embedding = metadata.header.tensors.get("per_layer_token_embd.weight")
     return {
@@ -281,10 +276,8 @@ def _by_kind(metadata: GgufMetadata, name: str, kinds: list[Any]) -> dict[Any, A
     for layer, value in enumerate(metadata.by_layer(name, len(kinds))):
         size = metadata.of(name, value)
         if found.setdefault(kinds[layer], size) != size:
-            raise UnsupportedModelError(
-                f"{metadata.header.path}: {metadata.architecture}.{name} is {size} in layer "
-                f"{layer}, but {found[kinds[layer]]} in others of its kind, which is not supported"
-            )
+            others = f"{found[kinds[layer]]} in others of its kind, which is not supported"
+            raise metadata.unsupported(name, size, f" in layer {layer}, but {others}")
     return found
 
 
@@ -319,9 +312,7 @@ def _gguf_rotation(metadata: GgufMetadata) -> dict[str, Any]:
             f"{metadata.header.path}: rope_freqs.weight has factors other than 1 and 1e30"
         )
     if kind not in ("none", "linear"):
-        raise UnsupportedModelError(
-            f"{metadata.header.path}: rope.scaling.type is {kind!r:.60}, which is not supported"
-        )
+        raise metadata.unsupported("rope.scaling.type", kind, ", which is not supported")
     # Half a pair more, so that what is rounded down are as many.
     share = min(1.0, (pairs + 0.5) / len(factors))
     return {

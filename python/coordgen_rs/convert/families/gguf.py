@@ -21,7 +21,7 @@ from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.fields import FULL, SLIDING
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.config.rope import yarn_attention
-from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.errors import CheckpointError
 
 Key = str | tuple[str, Any]
 """A number of the metadata; with what it is where the file does not tell it."""
@@ -190,23 +190,18 @@ def config_fields(metadata: GgufMetadata, gguf: Gguf) -> dict[str, Any]:
     """
     header, heads = metadata.header, metadata.number("attention.head_count")
     if not heads:
-        raise CheckpointError(f"{header.path}: attention.head_count is {heads}")
+        raise metadata.wrong("attention.head_count", heads, "1 or more")
     size = head_dim(metadata)
-    if metadata.number("attention.value_length", size) != size:
-        raise UnsupportedModelError(
-            f"{header.path}: attention.value_length is not attention.key_length, {size}, which "
-            "is not supported"
-        )
-    if metadata.number("expert_count", 0) and not gguf.has_experts:
-        raise UnsupportedModelError(
-            f"{header.path}: expert_count is not 0, and mixtures of experts are not supported in "
-            "this architecture"
-        )
+    in_this = ", which is not supported in this architecture"
+    if (values := metadata.number("attention.value_length", size)) != size:
+        why = f", but attention.key_length {size}, which is not supported"
+        raise metadata.unsupported("attention.value_length", values, why)
+    if (experts := metadata.number("expert_count", 0)) and not gguf.has_experts:
+        why = ", and mixtures of experts are not supported in this architecture"
+        raise metadata.unsupported("expert_count", experts, why)
     if metadata.layers != metadata.blocks and not gguf.next_names:
-        raise UnsupportedModelError(
-            f"{header.path}: nextn_predict_layers is not 0, which is not supported in this "
-            "architecture"
-        )
+        further = metadata.blocks - metadata.layers
+        raise metadata.unsupported("nextn_predict_layers", further, in_this)
     embedding = header.tensors.get("token_embd.weight")
     found = {
         "num_hidden_layers": metadata.layers,
@@ -281,10 +276,8 @@ def expert_fields(metadata: GgufMetadata, scoring: int) -> dict[str, Any]:
     for name, values in known.items():
         value = metadata.get(name)
         if value is not None and value not in values:
-            raise UnsupportedModelError(
-                f"{metadata.header.path}: {metadata.architecture}.{name} is {value!r:.60}, which "
-                "is not supported in mixtures of experts"
-            )
+            why = ", which is not supported in mixtures of experts"
+            raise metadata.unsupported(name, value, why)
     chosen = metadata.number("expert_used_count")
     size, dense = metadata.get("expert_feed_forward_length"), "feed_forward_length"
     # That of dense layers is checked also where none is dense.
@@ -315,10 +308,8 @@ def kinds_by_heads(metadata: GgufMetadata, recurrent: str) -> dict[str, Any]:
     heads = metadata.by_layer(name, metadata.blocks)
     found = [it for it in heads if it] or heads
     if len(set(map(repr, found))) > 1:
-        raise UnsupportedModelError(
-            f"{metadata.header.path}: {metadata.architecture}.{name} is {heads!r:.60}: layers that "
-            "differ in it, but for 0 in recurrent ones, are not supported"
-        )
+        why = ": layers that differ in it, but for 0 in recurrent ones, are not supported"
+        raise metadata.unsupported(name, heads, why)
     return {
         "num_key_value_heads": metadata.of(name, found[0]),
         "layer_types": [FULL if it else recurrent for it in heads],
@@ -337,10 +328,7 @@ def window_fields(metadata: GgufMetadata, every: int) -> dict[str, Any]:
     else:
         every = metadata.of(_WINDOW_PATTERN, pattern)
         if not isinstance(every, int) or every < 1:
-            raise CheckpointError(
-                f"{metadata.header.path}: {metadata.architecture}.{_WINDOW_PATTERN} is {every}, "
-                "expected a whole number from 1 on"
-            )
+            raise metadata.wrong(_WINDOW_PATTERN, every, "a whole number from 1 on")
         kinds = [SLIDING if (layer + 1) % every else FULL for layer in range(metadata.layers)]
     return {"sliding_window": metadata.number("attention.sliding_window"), "layer_types": kinds}
 
@@ -354,10 +342,8 @@ def kinds_by_windows(metadata: GgufMetadata) -> list[str]:
     pattern = metadata.by_layer(_WINDOW_PATTERN, metadata.layers)
     for layer, has_window in enumerate(pattern):
         if not isinstance(has_window, int) or has_window not in (0, 1):
-            raise CheckpointError(
-                f"{metadata.header.path}: {metadata.architecture}.{_WINDOW_PATTERN} is "
-                f"{has_window!r:.60} in layer {layer}, expected true or false"
-            )
+            expected = f"true or false in layer {layer}"
+            raise metadata.wrong(_WINDOW_PATTERN, has_window, expected)
     return [SLIDING if it else FULL for it in pattern]
 
 
@@ -414,10 +400,8 @@ def _rope(metadata: GgufMetadata, head_dim: int) -> dict[str, Any]:
         if factor != 1:
             rope["rope_scaling"] = {"rope_type": "linear", "factor": factor}
     elif kind != "none":
-        raise UnsupportedModelError(
-            f"{metadata.header.path}: rope.scaling.type is {kind!r:.60}, which is not supported"
-            + (" beside factors of frequencies" if has_factors else "")
-        )
+        beside = " beside factors of frequencies" if has_factors else ""
+        raise metadata.unsupported("rope.scaling.type", kind, f", which is not supported{beside}")
     growth = metadata.number("attention.temperature_scale", 0.0)
     if growth:
         rope["rope_scaling"] = {
@@ -457,14 +441,10 @@ def _yarn(metadata: GgufMetadata) -> dict[str, Any]:
     if said is not None and not math.isclose(
         metadata.of("rope.scaling.yarn_attn_factor", said), computed, rel_tol=1e-5
     ):
-        raise UnsupportedModelError(
-            f"{metadata.header.path}: rope.scaling.yarn_attn_factor is {said:g}, where yarn's "
-            f"other figures give {computed:g}"
-        )
+        why = f", where yarn's other figures give {computed:g}"
+        raise metadata.unsupported("rope.scaling.yarn_attn_factor", said, why)
     for name in ("rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor"):
         value = metadata.number(name, 1.0)
         if value != 1:
-            raise UnsupportedModelError(
-                f"{metadata.header.path}: {name} is {value:g}, which is not supported beside yarn"
-            )
+            raise metadata.unsupported(name, value, ", which is not supported beside yarn")
     return found

@@ -11,7 +11,6 @@ from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.experts import Experts, read_experts
 from coordgen_rs.convert.families.config.fields import (
     FULL,
     RECURRENT,
@@ -21,10 +20,17 @@ from coordgen_rs.convert.families.config.fields import (
     number,
     per_layer,
     positive,
+    refuse_field,
     refused,
 )
+from coordgen_rs.convert.families.config.layers import (
+    Experts,
+    SelectiveState,
+    check_sizes,
+    read_experts,
+    read_taps,
+)
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import SelectiveState, check_sizes, read_taps
 from coordgen_rs.convert.families.family import Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
@@ -171,16 +177,12 @@ def _step_limits(config: Mapping[str, Any]) -> tuple[float, float]:
     limits = config.get("time_step_limit")
     if limits is None:
         return 0.0, math.inf
-    if isinstance(limits, list) and len(limits) == 2:
-        least, most = (math.inf if it == _INFINITY else it for it in limits)
-        are_numbers = all(
-            isinstance(it, int | float) and not isinstance(it, bool) for it in (least, most)
-        )
-        if are_numbers and 0 <= least <= most and least < math.inf:
-            return float(least), float(most)
-    raise CheckpointError(
-        f"config.json: time_step_limit is {limits!r:.60}, expected the least and the most"
-    )
+    listed = limits if isinstance(limits, list) else []
+    found = [math.inf if it == _INFINITY else it for it in listed]
+    are_numbers = all(isinstance(it, int | float) and not isinstance(it, bool) for it in found)
+    if len(found) != 2 or not are_numbers or not 0 <= found[0] <= found[1] or found[0] == math.inf:
+        refuse_field(config, "time_step_limit", "the least and the most")
+    return float(found[0]), float(found[1])
 
 
 def _granite_experts(config: Mapping[str, Any], num_layers: int) -> Experts | None:

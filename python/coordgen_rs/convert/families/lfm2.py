@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.families.config.experts import Experts, read_experts
 from coordgen_rs.convert.families.config.fields import (
     FULL,
     RECURRENT,
@@ -19,9 +18,15 @@ from coordgen_rs.convert.families.config.fields import (
     number,
     per_layer,
     positive,
+    refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.recurrent import ShortConvolution, read_taps
+from coordgen_rs.convert.families.config.layers import (
+    Experts,
+    ShortConvolution,
+    read_experts,
+    read_taps,
+)
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,
@@ -31,7 +36,7 @@ from coordgen_rs.convert.families.gguf import (
     expert_fields,
     kinds_by_heads,
 )
-from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.errors import UnsupportedModelError
 
 _MOST_FACTOR = 64
 """Of a feed-forward's size."""
@@ -131,7 +136,7 @@ def _lfm2_experts(config: Mapping[str, Any], num_layers: int) -> Experts:
     """
     dense = config.get("num_dense_layers", 2)
     if not isinstance(dense, int) or isinstance(dense, bool) or dense < 0:
-        raise CheckpointError(f"config.json: num_dense_layers is {dense!r:.60}, expected a number")
+        refuse_field(config, "num_dense_layers", "a number")
     if dense >= num_layers:
         raise UnsupportedModelError(
             f"config.json: num_dense_layers = {dense} leaves experts to none of {num_layers} "
@@ -155,11 +160,9 @@ def _gguf_fields(metadata: GgufMetadata) -> dict[str, Any]:
         CheckpointError: A value is missing or no number.
         UnsupportedModelError: Attention has a window.
     """
-    if metadata.number("attention.sliding_window", 0):
-        raise UnsupportedModelError(
-            f"{metadata.header.path}: attention.sliding_window is "
-            f"{metadata.get('attention.sliding_window')!r:.60}, which is not supported in LFM2"
-        )
+    if window := metadata.number("attention.sliding_window", 0):
+        why = ", which is not supported in LFM2"
+        raise metadata.unsupported("attention.sliding_window", window, why)
     return {**kinds_by_heads(metadata, "conv"), "block_auto_adjust_ff_dim": False}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.experts import BESIDE_GATE, Experts, read_experts
 from coordgen_rs.convert.families.config.fields import (
     FULL,
     RECURRENT,
@@ -23,8 +22,15 @@ from coordgen_rs.convert.families.config.fields import (
     positive,
     refused,
 )
+from coordgen_rs.convert.families.config.layers import (
+    BESIDE_GATE,
+    DeltaNet,
+    Experts,
+    check_sizes,
+    read_experts,
+    read_taps,
+)
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import DeltaNet, check_sizes, read_taps
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,

@@ -10,14 +10,14 @@ from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.gguf.tensors import open_tensor
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.experts import (
+from coordgen_rs.convert.families.config.layers import (
     PARTS,
     ROUTER,
     halved_experts,
     matrices_of_experts,
+    matrices_of_recurrent_layers,
 )
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.recurrent import matrices_of_recurrent_layers
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import ROPE_TENSORS, Arranged, Gguf
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError

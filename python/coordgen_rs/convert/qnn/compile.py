@@ -19,15 +19,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import (
-    MANIFEST_NAME,
-    CompiledGraphs,
-    FileRecord,
-    Manifest,
-    QnnTarget,
-)
+from coordgen_rs.bundle.manifest import MANIFEST_NAME, FileRecord
+from coordgen_rs.bundle.qnn import CompiledGraphs, QnnTarget, Soc
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.loading.directory import KINDS, open_bundle
 from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session, version
@@ -91,13 +85,17 @@ def compile_bundle(
     with _staging(Path(path).absolute()) as staging:
         bundle = Bundle.open(path)  # which another process may just have compiled
         target = _qnn_target(bundle)
-        chip = _chip(target, soc)
+        own = Soc(target.soc, target.soc_model, target.htp_arch, "")
+        chip = own if soc is None else soc_named(soc)
         _remove_orphans(bundle)
-        compiler = _Compiler(bundle, chip, options or QnnOptions(), staging, on_progress)
-        groups = _graph_groups(bundle.manifest)
+        manifest = bundle.manifest
+        # The head is run at the widths of decode steps only.
+        groups = [list(block.graphs.values()) for block in manifest.blocks]
+        groups.append([manifest.head.graphs[rows] for rows in manifest.decode_widths])
         pairs = [group for group in groups if len(group) > 1]
         num_graphs = sum(map(len, groups))
-        compiler.num_steps = 2 * num_graphs + (sum(map(len, pairs)) if shared else 0)
+        num_steps = 2 * num_graphs + (sum(map(len, pairs)) if shared else 0)
+        compiler = _Compiler(bundle, chip, options or QnnOptions(), staging, on_progress, num_steps)
         start = time.perf_counter()
         compiled = compiler.compile(groups, is_shared=False)
         compile_s = time.perf_counter() - start
@@ -106,23 +104,12 @@ def compile_bundle(
         apart_bytes = _binary_bytes(staging, (file for group in pairs for file in group))
         together = compiler.compile(pairs, is_shared=True) if shared else None
         shared_bytes = None if together is None else _binary_bytes(staging) - binary_bytes
-        target = replace(
-            target,
-            soc=chip.name,
-            soc_model=chip.model,
-            htp_arch=chip.htp_arch,
-            compiled=compiled,
-            shared=together,
-        )
+        target = replace(target, soc=chip.name, soc_model=chip.model, htp_arch=chip.htp_arch)
+        target = replace(target, compiled=compiled, shared=together)
         _publish(bundle, target, staging)
+    bundle = Bundle.open(path)
     return CompileReport(
-        bundle=Bundle.open(path),
-        num_graphs=num_graphs,
-        compile_s=compile_s,
-        load_s=load_s,
-        binary_bytes=binary_bytes,
-        apart_bytes=apart_bytes,
-        shared_bytes=shared_bytes,
+        bundle, num_graphs, compile_s, load_s, binary_bytes, apart_bytes, shared_bytes
     )
 
 
@@ -139,38 +126,20 @@ def _qnn_target(bundle: Bundle) -> QnnTarget:
     return bundle.manifest.qnn
 
 
-def _chip(target: QnnTarget, name: str | None) -> Soc:
-    if name is not None:
-        return soc_named(name)
-    return Soc(target.soc, target.soc_model, target.htp_arch, "")
-
-
-def _graph_groups(manifest: Manifest) -> list[list[str]]:
-    """The graphs that are compiled, those that share weights together.
-
-    The head is run at the widths of decode steps only.
-    """
-    blocks = [list(block.graphs.values()) for block in manifest.blocks]
-    return [*blocks, [manifest.head.graphs[rows] for rows in manifest.decode_widths]]
-
-
+@dataclass
 class _Compiler:
-    """Compiles groups of graphs into a directory."""
+    """Compiles groups of graphs, those that share weights, into a directory."""
 
-    def __init__(
-        self,
-        bundle: Bundle,
-        soc: Soc,
-        options: QnnOptions,
-        staging: Path,
-        on_progress: Progress | None,
-    ) -> None:
-        self._bundle, self._soc, self._options = bundle, soc, options
-        self._staging, self._on_progress = staging, on_progress
-        self._token = secrets.token_hex(4)
+    bundle: Bundle
+    soc: Soc
+    options: QnnOptions
+    staging: Path
+    on_progress: Progress | None
+    num_steps: int
+
+    def __post_init__(self) -> None:
+        self._token, self._done = secrets.token_hex(4), 0
         self._version: QnnVersion = version()
-        self._done = 0
-        self.num_steps = 0
 
     def compile(self, groups: Sequence[Sequence[str]], *, is_shared: bool) -> CompiledGraphs:
         """Compile every graph on its own, or the graphs of each group into one binary."""
@@ -180,14 +149,16 @@ class _Compiler:
             alive: list[onnxruntime.InferenceSession] = []
             for file in group:
                 self._progress(f"compiling {file}")
-                graphs[file] = self._name(file, is_shared)
+                kind = "shared" if is_shared else "context"
+                # No earlier compilation used such a name, so both can exist side by side.
+                graphs[file] = f"{Path(file).stem}.{kind}-{self._token}.onnx"
                 entries = self._entries(graphs[file], is_shared, file == group[-1])
-                model = self._bundle.file(file)
-                session = qnn_session(model, self._soc, self._options, entries)
+                model = self.bundle.file(file)
+                session = qnn_session(model, self.soc, self.options, entries)
                 if is_shared:
                     alive.append(session)
         made = self._version
-        return CompiledGraphs(made.provider, made.qnn, self._soc.model, self._soc.htp_arch, graphs)
+        return CompiledGraphs(made.provider, made.qnn, self.soc.model, self.soc.htp_arch, graphs)
 
     def try_out(self, compiled: CompiledGraphs) -> float:
         """Load every binary once; the seconds that took."""
@@ -195,25 +166,20 @@ class _Compiler:
         for name in compiled.graphs.values():
             self._progress(f"loading {name}")
             start = time.perf_counter()
-            qnn_session(self._staging / name, self._soc, self._options)
+            qnn_session(self.staging / name, self.soc, self.options)
             seconds += time.perf_counter() - start
         return seconds
 
     def _progress(self, what: str) -> None:
-        if self._on_progress is not None:
-            self._on_progress(what, self._done, self.num_steps)
+        if self.on_progress is not None:
+            self.on_progress(what, self._done, self.num_steps)
         self._done += 1
-
-    def _name(self, file: str, is_shared: bool) -> str:
-        """A name that no earlier compilation used, so that both can exist side by side."""
-        kind = "shared" if is_shared else "context"
-        return f"{Path(file).stem}.{kind}-{self._token}.onnx"
 
     def _entries(self, name: str, is_shared: bool, is_last: bool) -> dict[str, str]:
         entries = {
             "ep.context_enable": "1",
             "ep.context_embed_mode": "0",
-            "ep.context_file_path": str(self._staging / name),
+            "ep.context_file_path": str(self.staging / name),
         }
         if is_shared:
             entries["ep.share_ep_contexts"] = "1"
@@ -264,7 +230,12 @@ def _binary_bytes(staging: Path, graphs: Iterable[str] | None = None) -> int:
 def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:
     """Move the new files into the bundle, then the manifest that names them, then drop the old."""
     old = _compiled_files(bundle)
-    made = {path.name: _record(path) for path in sorted(staging.iterdir())}
+    made = {}
+    for path in sorted(staging.iterdir()):
+        with path.open("rb") as stream:
+            os.fsync(stream.fileno())
+            digest = hashlib.file_digest(stream, "sha256")
+            made[path.name] = FileRecord(os.fstat(stream.fileno()).st_size, digest.hexdigest())
     kept = {name: record for name, record in bundle.manifest.files.items() if name not in old}
     text = replace(bundle.manifest, qnn=target, files=kept | made).to_json().encode()
     try:
@@ -280,18 +251,8 @@ def _publish(bundle: Bundle, target: QnnTarget, staging: Path) -> None:
         bundle.file(name).unlink(missing_ok=True)
 
 
-def _record(path: Path) -> FileRecord:
-    """Size and hash of a file, which is then on the disk."""
-    with path.open("rb") as stream:
-        os.fsync(stream.fileno())
-        digest = hashlib.file_digest(stream, "sha256")
-        return FileRecord(os.fstat(stream.fileno()).st_size, digest.hexdigest())
-
-
 def _compiled_files(bundle: Bundle) -> set[str]:
     """The EPContext files and binaries that the bundle has."""
     target = bundle.manifest.qnn
-    made = [] if target is None else [target.compiled, target.shared]
-    wrappers = [name for each in made if each is not None for name in each.graphs.values()]
-    stems = tuple(Path(name).stem for name in wrappers)
+    stems = tuple(Path(name).stem for name in ([] if target is None else target.compiled_files))
     return {name for name in bundle.manifest.files if stems and name.startswith(stems)}

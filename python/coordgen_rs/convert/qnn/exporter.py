@@ -11,7 +11,7 @@ interrupted goes on (`work.py`).
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,26 +19,14 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import (
-    MANIFEST_NAME,
-    BlockFiles,
-    HeadFiles,
-    QnnTarget,
-)
-from coordgen_rs.convert.bundle import (
-    BundleExport,
-    BundleOptions,
-    Progress,
-    no_progress,
-)
-from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.bundle.manifest import MANIFEST_NAME, BlockFiles, HeadFiles
+from coordgen_rs.bundle.qnn import Encoding, QnnTarget
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.opening import open_checkpoint
-from coordgen_rs.convert.qnn.calibration import Ranges
-from coordgen_rs.convert.qnn.encodings import (
+from coordgen_rs.convert.qnn.calibration import (
     CacheType,
     Conversion,
+    Ranges,
     block_encodings,
     choose_encodings,
 )
@@ -54,14 +42,21 @@ from coordgen_rs.convert.qnn.report import (
     QuantizationReport,
     QuantizedGraph,
     Stages,
-    likeness_of_head,
+    head_fidelity,
     mean_cosine,
 )
 from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
-from coordgen_rs.convert.writer import Staging, export_to, staged_directory
+from coordgen_rs.convert.writer import (
+    BundleExport,
+    BundleOptions,
+    Progress,
+    export_to,
+    no_progress,
+    staged_directory,
+)
 from coordgen_rs.errors import OptionError, UnsupportedModelError
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.qnn.options import soc_named
@@ -98,7 +93,7 @@ def export_qnn(
     Args:
         checkpoint: Same as in `export_checkpoint`.
         out: A directory that does not exist yet, or is empty.
-        soc: Name of the chip (`coordgen_rs.bundle.chips.SOCS`).
+        soc: Name of the chip (`coordgen_rs.bundle.qnn.SOCS`).
         weights: Precision of the blocks' weights; the head always has 8 bits.
         cache_type: How keys and values are stored.
         calibration: Text like that which the model is to read (`read_texts`); None takes texts
@@ -121,14 +116,12 @@ def export_qnn(
     with export_to(Path(out)):
         source = open_checkpoint(Path(checkpoint))
         options = _Options(
-            weights=weights,
-            blocks=blocks,
-            prefill_rows=prefill_rows,
-            decode_rows=decode_rows,
-            context=min(source.config.max_positions, _DEFAULT_CONTEXT)
-            if context is None
-            else context,
-            chat_template=None if chat_template is None else Path(chat_template),
+            weights,
+            blocks,
+            prefill_rows,
+            decode_rows,
+            min(source.config.max_positions, _DEFAULT_CONTEXT) if context is None else context,
+            None if chat_template is None else Path(chat_template),
             soc=soc,
             cache_type=cache_type,
         )
@@ -140,7 +133,9 @@ def export_qnn(
         read = [*texts.calibration, *texts.held_out]
         key = work_key(source, read, bits, blocks, options.context)
         with work_folder(Path(out), key) as work, staged_directory(Path(out)) as staging:
-            finished = _QnnExport(source, staging, options, stages, texts, work).run()
+            num_steps = source.config.num_layers + blocks + 3
+            export = _QnnExport(source, staging, options, stages, num_steps, texts, work)
+            finished = export.run()
     return replace(
         finished,
         float_bytes=float_bytes,
@@ -203,52 +198,37 @@ def _refuse_switches(config: ModelConfig) -> None:
             )
 
 
+@dataclass
 class _QnnExport(BundleExport):
     """One export: prepare layers, choose encodings, write, compare."""
 
     options: _Options
-
-    def __init__(
-        self,
-        source: Checkpoint,
-        staging: Staging,
-        options: _Options,
-        on_progress: Progress,
-        texts: CalibrationTexts,
-        work: WorkFolder,
-    ) -> None:
-        num_steps = source.config.num_layers + options.blocks + 3
-        super().__init__(source, staging, options, on_progress, num_steps)
-        self._texts, self._work = texts, work
-        self._num_layers, self._num_steps = source.config.num_layers, num_steps
-        self._bits: dict[str, int] = {}
+    texts: CalibrationTexts
+    work: WorkFolder
+    bits: dict[str, int] = field(default_factory=dict)
+    """Those of the blocks' matrices, by name, where they differ."""
 
     def run(self) -> QuantizationReport:
         """Write all files, the manifest last."""
+        config, options, work = self.source.config, self.options, self.work
         ends = frozenset(layers[-1] for layers in self.layers)
-        bits = _BITS[self.options.weights]
+        bits = _BITS[options.weights]
         preparation = Preparation(
-            self.source, self._texts, bits, self.options.context, self._work, ends, self.progress
+            self.source, self.texts, bits, options.context, work, ends, self.progress
         )
         preparation.run()
-        layers = [self._work.load(layer_name(it)) for it in range(self._num_layers)]
-        head = self._work.load(HEAD)
+        layers = [work.load(layer_name(number)) for number in range(config.num_layers)]
+        head = work.load(HEAD)
         if len(bits) > 1:
             matrices = {name: it for layer in layers for name, it in layer.matrices.items()}
-            self._bits = mixed_bits(matrices, _MOST_BITS)
+            self.bits = mixed_bits(matrices, _MOST_BITS)
         ranges = [*(_block_ranges(it, layers) for it in self.layers), head.ranges]
-        most_rotation = max(1.0, self.source.config.rope_factor or 1.0)
-        shared = choose_encodings(
-            ranges,
-            self.layers,
-            self.options.cache_type,
-            soc_named(self.options.soc),
-            most_rotation,
-        )
+        soc, most_cosine = soc_named(options.soc), max(1.0, config.rope_factor or 1.0)
+        shared = choose_encodings(ranges, self.layers, options.cache_type, soc, most_cosine)
         graphs = self._write(layers, head, ranges, shared)
-        self.progress("comparing", self._num_steps - 1)
+        self.progress("comparing", self.num_steps - 1)
         report = self._compare(preparation, graphs)
-        self.progress("done", self._num_steps)
+        self.progress("done", self.num_steps)
         return report
 
     def _write(
@@ -265,16 +245,13 @@ class _QnnExport(BundleExport):
         graphs, block_files = [], []
         for index, layers in enumerate(self.layers):
             name = f"block_{index:02}"
-            self.progress(name, self._num_layers + 1 + index)
-            encodings, converted = block_encodings(
-                source.config, index, layers, ranges[index], shared
-            )
+            self.progress(name, source.config.num_layers + 1 + index)
+            its = ranges[index]
+            encodings, converted = block_encodings(source.config, index, layers, its, shared)
             parts = {layer_name(number): prepared[number] for number in layers}
             apart = {number: prepared[number].apart for number in layers}
             float_graph = block_graph(source, layers, has_matrices=False, apart=apart)
-            graph, files = self._write_graph(
-                name, float_graph, parts, ranges[index], encodings, converted
-            )
+            graph, files = self._write_graph(name, float_graph, parts, its, encodings, converted)
             graphs.append((graph, encodings))
             block_files.append(BlockFiles(layers.start, len(layers), f"{name}.weights", files))
         encodings = {"hidden": shared.hidden[-1], "logits": shared.logits}
@@ -314,7 +291,9 @@ class _QnnExport(BundleExport):
         with self.staging.create(f"{name}.weights") as file:
             writer = WeightWriter(f"{name}.weights", file, None)
             for part in parts:
-                for matrix, its in self._work.load(part, self._bits_of).matrices.items():
+                for matrix, its in self.work.load(
+                    part, lambda name: self.bits.get(name, HEAD_BITS)
+                ).matrices.items():
                     (integers,) = its.forms.values()
                     if integers.multiples is not None:
                         read_in_blocks(graph, matrix)
@@ -330,9 +309,6 @@ class _QnnExport(BundleExport):
             self.staging.write(files[rows], content.SerializeToString())
         return graph, files
 
-    def _bits_of(self, matrix: str) -> int:
-        return self._bits.get(matrix, HEAD_BITS)
-
     def _compare(
         self,
         preparation: Preparation,
@@ -347,20 +323,20 @@ class _QnnExport(BundleExport):
             for index, it in enumerate(states):
                 inputs = text_inputs(config, layers, len(it))
                 states[index] = block.run({"hidden": it[np.newaxis], **inputs})["hidden_out"][0]
-            expected = preparation.held_out(self._work.states(layer_name(layers[-1])))
+            expected = preparation.held_out(self.work.states(layer_name(layers[-1])))
             cosines.append(mean_cosine(states, expected))
             del block
         head = QuantizedGraph(*graphs[-1], directory)
-        likeness = likeness_of_head(self.source, head, self._texts.held_out, states, expected)
+        fidelity = head_fidelity(self.source, head, self.texts.held_out, states, expected)
         records = self.staging.records.items()
         return QuantizationReport(
-            tokens=likeness.num_rows,
-            block_cosine=tuple(cosines),
-            argmax_agreement=likeness.agreement,
-            divergence=likeness.divergence,
-            perplexity=likeness.perplexity,
-            float_perplexity=likeness.expected_perplexity,
-            matrices_of_8_bits=tuple(name for name, bits in self._bits.items() if bits == 8),
+            fidelity.num_rows,
+            tuple(cosines),
+            fidelity.agreement,
+            fidelity.divergence,
+            fidelity.perplexity,
+            fidelity.expected_perplexity,
+            matrices_of_8_bits=tuple(name for name, bits in self.bits.items() if bits == 8),
             file_bytes={name: it.num_bytes for name, it in records if name != MANIFEST_NAME},
         )
 

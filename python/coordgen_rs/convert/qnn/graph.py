@@ -27,7 +27,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from coordgen_rs.bundle import rotation
+from coordgen_rs.bundle import rope
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
@@ -131,7 +131,7 @@ def text_inputs(config: ModelConfig, layers: range, num_rows: int) -> dict[str, 
     """
     mask = np.full((1, 1, num_rows, 1 + num_rows), _MASKED, np.float32)
     mask[0, 0, :, 1:] = np.where(np.tri(num_rows, dtype=bool), 0, np.float32(_MASKED))
-    cos, sin = rotation.tables(num_rows, config.inv_freq, config.rope_factor or 1.0)
+    cos, sin = rope.tables(num_rows, config.inv_freq, config.rope_factor or 1.0)
     past = np.zeros((1, config.num_kv_heads, 1, config.head_dim), np.float32)
     return {
         "mask": mask,
@@ -317,24 +317,22 @@ class _QnnGraph(GraphBuilder):
         model, name = self._model, f"layer_{number}"
         kv_heads, size = model.num_kv_heads, model.head_dim
         group = model.num_heads // kv_heads
-        keys, values = (self._with_past(number, kind) for kind in ("key", "value"))
+        keys, values = (
+            self.node("Concat", list(names[:2]), names[2], axis=2)
+            for names in (key_value_names(number, kind) for kind in ("key", "value"))
+        )
         if group > 1:
             folded = self.integers(1, kv_heads, _ANY, size)
             query = self.node("Reshape", [query, folded], f"{name}.query_folded")
         keys = self.node("Transpose", [keys], f"{name}.keys_transposed", perm=[0, 1, 3, 2])
         scores = self.node("MatMul", [query, keys], scores_name(number))
-        weights = self._softmax(number, scores, group)
+        scores = self.node("Add", [scores, self._mask(group)], masked_scores_name(number))
+        weights = self.node("Softmax", [scores], f"layer_{number}.weights", axis=-1)
         attended = self.node("MatMul", [weights, values], f"{name}.attended")
         if group > 1:
             by_head = self.integers(1, model.num_heads, _ANY, size)
             attended = self.node("Reshape", [attended, by_head], f"{name}.attended_by_head")
         return attended
-
-    def _softmax(self, number: int, scores: str, group: int) -> str:
-        """Masked softmax of `scores (1, kv_heads, group * M, P + M)`, in the same shape."""
-        masked = [scores, self._mask(group)]
-        scores = self.node("Add", masked, masked_scores_name(number))
-        return self.node("Softmax", [scores], f"layer_{number}.weights", axis=-1)
 
     def _mask(self, group: int) -> str:
         """The mask once for each head of a group: they stand below one another, each with all rows.
@@ -347,10 +345,6 @@ class _QnnGraph(GraphBuilder):
             self.node("Concat", ["mask"] * group, REPEATED_MASK, axis=2)
             self._has_repeated_mask = True
         return REPEATED_MASK
-
-    def _with_past(self, number: int, kind: str) -> str:
-        past, new, both = key_value_names(number, kind)
-        return self.node("Concat", [past, new], both, axis=2)
 
     def _weight(self, number: int, part: str, scale: float = 1.0) -> Tensor:
         return self._source.weight_tensor(number, part).times(scale)

@@ -5,7 +5,7 @@ memory at a time, as float32, with the hidden states of all texts; of the head s
 chooses no encodings, and not how many bits a matrix gets.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -189,7 +189,8 @@ def _prepared(
 ) -> PreparedGraph:
     """The constants of a layer's graph, its matrices rounded."""
     constants = {it.name: numpy_helper.to_array(it) for it in graph.graph.initializer}
-    entering = dict(_matrices(graph, constants))
+    products = (node for node in graph.graph.node if node.op_type == "MatMul")
+    entering = {node.input[1]: node.input[0] for node in products if node.input[1] in constants}
     shares = dict.fromkeys(entering, 0.0)  # where nothing is to be chosen, nothing is compared
     if len(bits) > 1:
         shares = _shares(graph, watched, entering, constants)
@@ -203,13 +204,6 @@ def _prepared(
     return PreparedGraph(watched.ranges, matrices, floats, apart)
 
 
-def _matrices(graph: onnx.ModelProto, constants: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """The names of all matrices, and of what enters them."""
-    for node in graph.graph.node:
-        if node.op_type == "MatMul" and node.input[1] in constants:
-            yield node.input[1], node.input[0]
-
-
 def _shares(
     graph: onnx.ModelProto,
     watched: WatchedGraph,
@@ -217,7 +211,10 @@ def _shares(
     constants: Mapping[str, Array],
 ) -> dict[str, float]:
     """Factors, by matrix, from squared errors of its output to losses of the residual stream."""
-    sizes = {name: _size(constants[name], watched.products[it]) for name, it in entering.items()}
+    sizes = {}  # squared, of all outputs
+    for name, it in entering.items():
+        given = watched.products[it] @ constants[name], constants[name]
+        sizes[name] = float(np.einsum("io,io->", *given, dtype=np.float64)) or 1.0
     num_values = watched.num_rows * graph.graph.output[0].type.tensor_type.shape.dim[-1].dim_value
     return {name: sizes[_writer(name)] / num_values / sizes[name] for name in entering}
 
@@ -228,11 +225,6 @@ def _writer(name: str) -> str:
     if part in ("q_proj", "k_proj", "v_proj"):
         return f"{layer}.attention_out.{weight}"
     return f"{layer}.{part.replace('gate', 'down').replace('up', 'down')}.{weight}"
-
-
-def _size(weight: Array, products: Array) -> float:
-    """Squared size of a matrix's outputs."""
-    return float(np.einsum("io,io->", products @ weight, weight, dtype=np.float64)) or 1.0
 
 
 def _rounded(

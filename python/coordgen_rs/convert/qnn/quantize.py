@@ -31,9 +31,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.convert.qnn.calibration import Ranges
-from coordgen_rs.convert.qnn.encodings import Conversion
+from coordgen_rs.bundle.qnn import Encoding
+from coordgen_rs.convert.qnn.calibration import Conversion, Ranges
 from coordgen_rs.convert.rounding import BLOCK, ColumnIntegers
 
 _HELPERS = "onnxruntime.tools.pytorch_export_helpers"

@@ -14,9 +14,9 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.convert.bundle import Progress
+from coordgen_rs.bundle.qnn import Encoding
 from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.writer import Progress
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 Array = NDArray[np.float32]
@@ -116,7 +116,7 @@ class Stages:
         self._on_progress(what, done, total)
 
 
-class Likeness:
+class Fidelity:
     """Sums over rows of logits.
 
     Attributes:
@@ -211,13 +211,13 @@ def normed(states: Array, scale: Array, epsilon: float) -> Array:
     return rows
 
 
-def likeness_of_head(
+def head_fidelity(
     source: Checkpoint,
     graph: QuantizedGraph,
     texts: Sequence[Sequence[int]],
     states: Sequence[Array],
     expected: Sequence[Array],
-) -> Likeness:
+) -> Fidelity:
     """How like the next tokens of a quantised model are to those of its float form.
 
     Args:
@@ -230,7 +230,7 @@ def likeness_of_head(
     Raises:
         CheckpointError: The head is missing or damaged.
     """
-    likeness, config = Likeness(), source.config
+    fidelity, config = Fidelity(), source.config
     scale, weight = source.final_norm_tensor().load(), source.output_tensor().load()
     for text, its, floats in zip(texts, states, expected, strict=True):
         following = np.asarray([*text[1:], -1])
@@ -238,8 +238,8 @@ def likeness_of_head(
             rows = slice(start, start + _ROWS)
             logits = graph.run({"hidden": its[np.newaxis, rows]})["logits"][0]
             exact = normed(floats[rows], scale, config.rms_norm_eps) @ weight.T
-            likeness.add(exact, logits, following[rows])
-    return likeness
+            fidelity.add(exact, logits, following[rows])
+    return fidelity
 
 
 def mean_cosine(states: Sequence[Array], expected: Sequence[Array]) -> float:
@@ -248,13 +248,13 @@ def mean_cosine(states: Sequence[Array], expected: Sequence[Array]) -> float:
     Rows are of unit length, so that none outweighs the others; one that is rounded to zeros is like
     no other.
     """
+
+    def unit(rows: Array) -> Array:
+        lengths = np.linalg.norm(rows, axis=-1, keepdims=True)
+        return np.asarray(rows / np.maximum(lengths, _LEAST_LENGTH))
+
     sums = np.zeros(3)
     for one, other in zip(states, expected, strict=True):
-        a, b = (x / np.maximum(_lengths(x), _LEAST_LENGTH) for x in (one, other))
+        a, b = unit(one), unit(other)
         sums += float(np.vdot(a, b)), float(np.vdot(a, a)), float(np.vdot(b, b))
     return float(sums[0] / np.sqrt(sums[1] * sums[2]))
-
-
-def _lengths(rows: Array) -> Array:
-    lengths: Array = np.linalg.norm(rows, axis=-1, keepdims=True)
-    return lengths

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.layers import linear_layers
-from coordgen_rs.errors import UnsupportedModelError
 
 _Array = NDArray[np.float32]
 
@@ -35,22 +34,14 @@ def rotated(source: Checkpoint) -> Checkpoint:
 
     Memory: a square matrix as wide as the stream; weights are turned when they are read.
 
+    Args:
+        source: A model that the graphs for HTP can do: norms that stand behind matrices would not
+            commute with the turn.
+
     Raises:
-        UnsupportedModelError: Norms stand between matrices and the residual stream, or layers are
-            recurrent or have experts.
         CheckpointError: A tensor is missing, misshaped or damaged.
     """
     config = source.config
-    unknown = "what turns the residual stream does not know their matrices"
-    refused = {
-        "norms behind attention and feed-forward, which do not commute with a turn of the "
-        "residual stream": config.output_norms,
-        f"{len(config.recurrent_layers)} recurrent layers: {unknown}": config.recurrent is not None,
-        f"mixtures of experts: {unknown}": config.experts is not None,
-    }
-    for what, is_there in refused.items():
-        if is_there:
-            raise UnsupportedModelError(f"{config.family} has {what}")
     turn = orthogonal_matrix(config.hidden_size)
     tensors = dict(source.tensors)
     for number in range(config.num_layers):
@@ -113,8 +104,7 @@ def _ones(size: int) -> Tensor:
 
 def _reading(tensor: Tensor, turn: _Array) -> Tensor:
     """A matrix `(n, D)` that reads the turned stream."""
-    read = tensor.read_rows
-    return Tensor(tensor.name, tensor.shape, lambda start, stop: read(start, stop) @ turn)
+    return tensor.computed(lambda rows: rows @ turn)
 
 
 def _writing(tensor: Tensor, turn: _Array) -> Tensor:

@@ -22,10 +22,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
-from coordgen_rs.convert.rounding import (
-    ColumnIntegers,
-    bits_taken,
-)
+from coordgen_rs.convert.rounding import ColumnIntegers, bits_taken
 from coordgen_rs.errors import ExportError
 from coordgen_rs.errors.version import package_version
 from coordgen_rs.store.files import locked
@@ -130,7 +127,11 @@ class WorkFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             found, files = self.path / _KEY, list(self.path.iterdir())
-            self._refuse_others(files)
+            for file in files:
+                if not (file.name == _KEY or file.name.endswith(_ENDINGS)) or file.is_dir():
+                    raise ExportError(
+                        f"{self.path} holds {file.name}, which no export wrote: move it elsewhere"
+                    )
             if not found.is_file() or found.read_bytes() != key.encode():
                 for file in files:
                     file.unlink()
@@ -138,18 +139,6 @@ class WorkFolder:
             self.num_found = num_prepared(out)
         except OSError as error:
             raise ExportError(f"{self.path} cannot be written: {error}") from error
-
-    def _refuse_others(self, files: Sequence[Path]) -> None:
-        """Refuse a folder that holds other files than an export's: they would be removed.
-
-        Raises:
-            ExportError: It has such a file or folder.
-        """
-        for file in files:
-            if not (file.name == _KEY or file.name.endswith(_ENDINGS)) or file.is_dir():
-                raise ExportError(
-                    f"{self.path} holds {file.name}, which no export wrote: move it elsewhere"
-                )
 
     def has(self, name: str) -> bool:
         """Whether a graph is prepared."""

@@ -15,8 +15,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.chips import SOCS, Soc
-from coordgen_rs.bundle.manifest import QnnTarget
+from coordgen_rs.bundle.qnn import SOCS, QnnTarget, Soc
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.formats.genie.folder import GenieFolder

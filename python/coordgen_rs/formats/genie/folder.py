@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle import rotation
+from coordgen_rs.bundle import rope
 from coordgen_rs.bundle.directory import GENIE_CONFIG_NAME as CONFIG_NAME
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.formats.files import ForeignFolder
@@ -103,7 +103,7 @@ class GenieFolder(ForeignFolder):
 
     def rope_tables(self) -> dict[str, NDArray[np.float32]]:
         """Same as in `Bundle`, for every position that a run can reach."""
-        cos, sin = rotation.tables(self.model.context, self.manifest.inv_freq)
+        cos, sin = rope.tables(self.model.context, self.manifest.inv_freq)
         return {"cos": cos, "sin": sin}
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.manifest import (
     SCHEMA_VERSION,
     BlockFiles,
@@ -17,8 +16,8 @@ from coordgen_rs.bundle.manifest import (
     HeadFiles,
     Manifest,
     ModelShape,
-    QnnTarget,
 )
+from coordgen_rs.bundle.qnn import SOCS, QnnTarget
 from coordgen_rs.errors import BundleError
 from coordgen_rs.formats.files import check_sizes, check_tokens, read_content, record_of
 from coordgen_rs.formats.genie.config import GenieConfig

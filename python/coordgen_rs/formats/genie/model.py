@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import CacheEncodings
+from coordgen_rs.bundle.qnn import CacheEncodings, Encoding
 from coordgen_rs.errors import BundleError
 from coordgen_rs.formats.genie.parts import CacheTensors, PartGraph, PartReader
 from coordgen_rs.formats.genie.tensors import CACHE_INDEX, COS, MASK, SIN, GraphFacts, GraphName

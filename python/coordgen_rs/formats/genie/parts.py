@@ -7,7 +7,7 @@ Runtime matches unknown names by position without a word.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.qnn import Encoding
 from coordgen_rs.errors import BundleError
 from coordgen_rs.formats.genie.tensors import (
     CACHE_INDEX,

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from coordgen_rs.bundle.fixed_point import Encoding
+from coordgen_rs.bundle.qnn import Encoding
 
 _GRAPH = re.compile(r"(?:\w+?_)?ar([1-9]\d{0,3})_cl([1-9]\d{0,6})_([1-9]\d?)_of_([1-9]\d?)")
 _CACHE = re.compile(

@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.recurrent import RecurrentLayers
+from coordgen_rs.bundle.layers import RecurrentLayers
 from coordgen_rs.store.prefixes.prefix import COUNT, Snapshot
 
 SNAPSHOT_TOKENS = 32

@@ -14,7 +14,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.experts import ExpertRegion, input_name
+from coordgen_rs.bundle.layers import ExpertRegion, experts_input
 from coordgen_rs.errors import (
     BlockLoadError,
     BundleDamagedError,
@@ -95,9 +95,9 @@ class ExpertFiles:
         for number, region in enumerate(self._regions):
             if region.layer == layer:
                 if _ON_WINDOWS:
-                    return {input_name(layer): ort_value(self._mapped(region))}
+                    return {experts_input(layer): ort_value(self._mapped(region))}
                 self._store = self._store or self._opened()
-                return {input_name(layer): ort_value(self._store.array(number))}
+                return {experts_input(layer): ort_value(self._store.array(number))}
         return {}
 
     def close(self) -> None:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from coordgen_rs.bundle.experts import input_name
+from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER, experts_input
 from coordgen_rs.bundle.manifest import BlockFiles, Manifest, ModelShape
-from coordgen_rs.bundle.per_layer import EMBEDDED, PER_LAYER
-from coordgen_rs.bundle.rotation import QUERY_SCALE
+from coordgen_rs.bundle.rope import QUERY_SCALE
 from coordgen_rs.errors import BundleError
 
 Shape = tuple[int | str | None, ...]
@@ -56,7 +55,7 @@ def _block_shapes(block: BlockFiles, manifest: Manifest) -> tuple[Shapes, Shapes
         paths |= {"reads": None, "pending": None}
     for region in [] if manifest.experts is None else manifest.experts.layers:
         if region.layer in block.layers:
-            read[input_name(region.layer)] = (region.num_bytes,)
+            read[experts_input(region.layer)] = (region.num_bytes,)
     for layer in block.layers if manifest.caches is not None else []:  # maybe of earlier blocks
         read |= _cache_shapes(manifest.cache_of(layer).written_by, manifest)
     inputs: Shapes = {

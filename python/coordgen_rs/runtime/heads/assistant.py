@@ -17,9 +17,8 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.bundle.assistant import AssistantFiles
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import Manifest
+from coordgen_rs.bundle.manifest import AssistantFiles, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import load_graph, path_buffers

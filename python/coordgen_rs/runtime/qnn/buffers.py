@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import QnnTarget
+from coordgen_rs.bundle.qnn import QnnTarget
 from coordgen_rs.runtime.device import Buffers, ort_value
 
 

@@ -14,9 +14,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import CompiledGraphs, QnnTarget
+from coordgen_rs.bundle.qnn import CompiledGraphs, QnnTarget, Soc
 from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError
 from coordgen_rs.runtime.device import Buffers, Device, GraphName, ort_value
 from coordgen_rs.runtime.onnx_runtime import cpu_session

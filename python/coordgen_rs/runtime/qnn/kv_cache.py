@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.manifest import CacheEncodings
+from coordgen_rs.bundle.qnn import CacheEncodings
 from coordgen_rs.runtime.caches.kv_cache import Cache, Pair
 
 Axes = tuple[int, int, int, int]

@@ -20,7 +20,7 @@ from typing import Any
 
 import onnxruntime
 
-from coordgen_rs.bundle.chips import Soc
+from coordgen_rs.bundle.qnn import Soc
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.runtime.onnx_runtime import set_threads, shared_options

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from coordgen_rs.bundle.chips import SOCS as SOCS
-from coordgen_rs.bundle.chips import Soc as Soc
+from coordgen_rs.bundle.qnn import SOCS as SOCS
+from coordgen_rs.bundle.qnn import Soc as Soc
 from coordgen_rs.errors import OptionError, arguments
 
 PerformanceMode = Literal[

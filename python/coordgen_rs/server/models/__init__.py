@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from coordgen_rs.bundle.part_names import is_further_part, with_parts
+from coordgen_rs.bundle.file_names import is_further_part, with_parts
 from coordgen_rs.errors import OptionError
 
 _MARKS = ("manifest.json", "genai_config.json", "genie_config.json", "config.json")

@@ -1,7 +1,6 @@
 """Damaged and hostile GGUF files end in a named error, at once."""
 
 import struct
-from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -15,7 +14,7 @@ from checkpoints import write_checkpoint
 from coordgen_rs._core import weight_types
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.gguf.header import read_header
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError, CoordgenError
 from damages import damaged
 from dequantized import HALVES
@@ -37,100 +36,68 @@ def text(content: bytes | str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def a_file(
-    path: Path,
-    *,
-    magic: bytes = b"GGUF",
-    version: bytes = struct.pack("<I", 3),
-    num_tensors: int = 0,
-    num_keys: int = 0,
-    body: bytes = b"",
-) -> Path:
-    path.write_bytes(magic + version + struct.pack("<QQ", num_tensors, num_keys) + body)
-    return path
+def packed(form: str, *numbers: int) -> bytes:
+    return struct.pack(f"<{form}", *numbers)
 
 
-def a_tensor(
-    name: str = "a",
-    shape: tuple[int, ...] = (32,),
-    kind: int = 0,
-    offset: int = 0,
-    num_dimensions: int | None = None,
+def key(body: bytes, name: str = "a") -> bytes:
+    """A file with one key of the metadata, behind whose name `body` stands."""
+    return header(0, 1, text(name) + body)
+
+
+def header(tensors: int, keys: int, body: bytes = b"") -> bytes:
+    return b"GGUF" + packed("IQQ", 3, tensors, keys) + body
+
+
+def tensor(
+    name: str = "a", shape: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0, dims: int = 0
 ) -> bytes:
-    count = len(shape) if num_dimensions is None else num_dimensions
-    sizes = struct.pack(f"<{len(shape)}Q", *shape)
-    return text(name) + struct.pack("<I", count) + sizes + struct.pack("<IQ", kind, offset)
+    sizes = packed(f"I{len(shape)}Q", dims or len(shape), *shape)
+    return text(name) + sizes + packed("IQ", kind, offset)
 
 
 DATA = bytes(4096)
 
 
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({"magic": b"GGML"}, "is not a GGUF file: it begins with b'GGML'"),
-        ({"version": struct.pack("<I", 1)}, "GGUF version 1, expected 2 or 3"),
-        ({"version": struct.pack(">I", 3)}, "big-endian GGUF"),
-        ({"num_tensors": HUGE}, f"holds {HUGE} tensors"),
-        ({"num_keys": HUGE}, f"holds {HUGE} metadata keys"),
-        ({"num_keys": 5, "body": b"12345"}, "holds 5 metadata keys"),
-        ({"num_keys": 1, "body": struct.pack("<Q", HUGE) + DATA}, "a metadata key has .* bytes"),
-        ({"num_keys": 1, "body": text(b"\xff\xfe") + DATA}, "a metadata key is not UTF-8"),
-        ({"num_keys": 1, "body": text("a") + struct.pack("<I", 77) + DATA}, "unknown type 77"),
-        (
-            {"num_keys": 1, "body": text("a") + struct.pack("<IQ", STRING, HUGE)},
-            "a has 1152921504606846976 bytes",
-        ),
-        (
-            {"num_keys": 1, "body": text("a") + struct.pack("<IQ", STRING, 1 << 20)},
-            "is truncated: it ends inside a",
-        ),
-        (
-            {"num_keys": 1, "body": text("a") + struct.pack("<IIQ", ARRAY, FLOAT32, HUGE)},
-            "holds 1152921504606846976 numbers of a",
-        ),
-        (
-            {"num_keys": 1, "body": text("a") + struct.pack("<IIQ", ARRAY, STRING, 1 << 40)},
-            "holds 1099511627776 texts of a",
-        ),
-        (
-            {"num_keys": 1, "body": text("a") + struct.pack("<IIQ", ARRAY, ARRAY, 1) + DATA},
-            "unknown type 9",
-        ),
-        (
-            {"num_keys": 2, "body": 2 * (text("a") + struct.pack("<II", UINT32, 7))},
-            "the key 'a' occurs twice",
-        ),
-        (
-            {
-                "num_keys": 1,
-                "body": text("general.alignment") + struct.pack("<II", UINT32, 0) + DATA,
-            },
-            "general.alignment is 0",
-        ),
-        ({"num_tensors": 1, "body": a_tensor(shape=()) + DATA}, "'a' has 0 dimensions"),
-        ({"num_tensors": 1, "body": a_tensor(num_dimensions=1 << 31) + DATA}, "2147483648 dim"),
-        ({"num_tensors": 1, "body": a_tensor(shape=(0,)) + DATA}, r"the shape \(0,\) of F32"),
-        (
-            {"num_tensors": 1, "body": a_tensor(shape=(1 << 40, 1 << 40)) + DATA},
-            "'a' has the shape",
-        ),
-        ({"num_tensors": 1, "body": a_tensor(shape=(33,), kind=2) + DATA}, r"\(33,\) of Q4_0"),
-        ({"num_tensors": 1, "body": a_tensor(kind=9999) + DATA}, "type 9999, which is not known"),
-        ({"num_tensors": 1, "body": a_tensor(offset=HUGE) + DATA}, "it ends before a does"),
-        ({"num_tensors": 1, "body": a_tensor(offset=7) + DATA}, "out of line"),
-        (
-            {"num_tensors": 2, "body": a_tensor("a") + a_tensor("b", offset=64) + DATA},
-            "'b' overlaps another tensor",
-        ),
-        (
-            {"num_tensors": 2, "body": a_tensor("a") + a_tensor("a", offset=128) + DATA},
-            "'a' overlaps another tensor, or",
-        ),
-    ],
-)
-def test_hostile_headers_are_refused_by_name(tmp_path, parts, message):
-    path = a_file(tmp_path / "model.gguf", **parts)
+def one(info: bytes) -> bytes:
+    """A file with one tensor."""
+    return header(1, 0, info + DATA)
+
+
+HOSTILE = [
+    (b"GGML" + header(0, 0)[4:], "is not a GGUF file: it begins with b'GGML'"),
+    (b"GGUF" + packed("IQQ", 1, 0, 0), "GGUF version 1, expected 2 or 3"),
+    (b"GGUF" + struct.pack(">I", 3) + packed("QQ", 0, 0), "big-endian GGUF"),
+    (header(HUGE, 0), f"holds {HUGE} tensors"),
+    (header(0, HUGE), f"holds {HUGE} metadata keys"),
+    (header(0, 5, b"12345"), "holds 5 metadata keys"),
+    (header(0, 1, packed("Q", HUGE) + DATA), "a metadata key has .* bytes"),
+    (header(0, 1, text(b"\xff\xfe") + DATA), "a metadata key is not UTF-8"),
+    (key(packed("I", 77) + DATA), "unknown type 77"),
+    (key(packed("IQ", STRING, HUGE)), f"a has {HUGE} bytes"),
+    (key(packed("IQ", STRING, 1 << 20)), "is truncated: it ends inside a"),
+    (key(packed("IIQ", ARRAY, FLOAT32, HUGE)), f"holds {HUGE} numbers of a"),
+    (key(packed("IIQ", ARRAY, STRING, 1 << 40)), "holds 1099511627776 texts of a"),
+    (key(packed("IIQ", ARRAY, ARRAY, 1) + DATA), "unknown type 9"),
+    (header(0, 2, 2 * (text("a") + packed("II", UINT32, 7))), "the key 'a' occurs twice"),
+    (key(packed("II", UINT32, 0) + DATA, "general.alignment"), "general.alignment is 0"),
+    (one(text("a") + packed("IIQ", 0, 0, 0)), "'a' has 0 dimensions"),
+    (one(tensor(dims=1 << 31)), "2147483648 dim"),
+    (one(tensor(shape=(0,))), r"the shape \(0,\) of F32"),
+    (one(tensor(shape=(1 << 40, 1 << 40))), "'a' has the shape"),
+    (one(tensor(shape=(33,), kind=2)), r"\(33,\) of Q4_0"),
+    (one(tensor(kind=9999)), "type 9999, which is not known"),
+    (one(tensor(offset=HUGE)), "it ends before a does"),
+    (one(tensor(offset=7)), "out of line"),
+    (header(2, 0, tensor("a") + tensor("b", offset=64) + DATA), "'b' overlaps another tensor"),
+    (header(2, 0, tensor("a") + tensor("a", offset=128) + DATA), "'a' overlaps another tensor, or"),
+]
+
+
+@pytest.mark.parametrize(("content", "message"), HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_headers_are_refused_by_name(tmp_path, content, message):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
     with pytest.raises(CheckpointError, match=message) as raised:
         read_header(path)
     assert str(path) in str(raised.value)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 import genie_facts
 from coordgen_rs import open_bundle
-from coordgen_rs.bundle.fixed_point import Encoding
-from coordgen_rs.bundle.manifest import CacheEncodings
+from coordgen_rs.bundle.qnn import CacheEncodings, Encoding
 from coordgen_rs.formats.genie import folder as folder_module
 from coordgen_rs.formats.genie.device import Forms, GenieBuffers
 from coordgen_rs.formats.genie.tensors import TensorFacts

@@ -1,7 +1,7 @@
 """GGUF files, as llama.cpp reads them.
 
-Data flow: `header.py` reads metadata and the places of tensors, `parts.py` those of all parts of a
-file -> `metadata.py` gives the numbers of the architecture and refuses keys that nobody has read,
-`tensors.py` rows of tensors, `tokenizer.py` (`pre_tokenizers.py`) a tokenizer.json, `chat.py` what
+Data flow: `header.py` reads metadata and the places of tensors, of all parts of a file ->
+`metadata.py` gives the numbers of the architecture and refuses keys that nobody has read,
+`tensors.py` rows of tensors, `tokenizer.py` a tokenizer.json, `chat.py` what
 there is about chats and answers.
 """

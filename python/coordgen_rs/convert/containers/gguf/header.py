@@ -1,9 +1,10 @@
-"""The header of a GGUF file: its metadata, and where each tensor stands.
+"""The header of a GGUF file: its metadata, and where each tensor stands; of one in parts, of all.
 
-In: a path. Out: a `GgufHeader`, everything in it checked against the length of the file before
-memory is taken for it. The reader of the gguf package is not used: it trusts every count and
-length, maps the file, which counts the whole of it as this process's memory, and takes seconds for
-a vocabulary.
+In: a path, perhaps that of the first part, as llama.cpp's gguf-split and converter write them: it
+holds all metadata, the others which part they are. Out: a `GgufHeader`, everything in it checked
+against the length of the file before memory is taken for it. The reader of the gguf package is not
+used: it trusts every count and length, maps the file, which counts the whole of it as this
+process's memory, and takes seconds for a vocabulary.
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3.
 """
 
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
+from coordgen_rs.bundle.file_names import PartName
 from coordgen_rs.bundle.json_text import file_errors_as, open_regular
 from coordgen_rs.errors import CheckpointError
 
@@ -106,7 +108,10 @@ class _Reader:
                 raise self._damaged(f"the key {key!r:.80} occurs twice")
             metadata[key] = self._value(key, self._number("I"))
         infos = [self._tensor_info() for _ in range(num_tensors)]
-        return GgufHeader(self._path, metadata, self._placed(infos, self._alignment(metadata)))
+        alignment = metadata.get("general.alignment", 32)
+        if type(alignment) is not int or not 1 <= alignment <= _MOST_ALIGNMENT:
+            raise self._damaged(f"general.alignment is {alignment!r:.80}")
+        return GgufHeader(self._path, metadata, self._placed(infos, alignment))
 
     def _check_version(self) -> None:
         magic = self._bytes(4, "its first four bytes")
@@ -159,12 +164,6 @@ class _Reader:
             raise self._damaged(f"{name!r:.80} has the shape {shape} of {kind.name}")
         return GgufTensor(name, shape, kind, self._path, int(self._number("Q")))
 
-    def _alignment(self, metadata: dict[str, Any]) -> int:
-        value = metadata.get("general.alignment", 32)
-        if type(value) is not int or not 1 <= value <= _MOST_ALIGNMENT:
-            raise self._damaged(f"general.alignment is {value!r:.80}")
-        return value
-
     def _placed(self, infos: list[GgufTensor], alignment: int) -> dict[str, GgufTensor]:
         """The tensors by name, at their offsets in the file.
 
@@ -186,10 +185,9 @@ class _Reader:
     def _count(self, what: str, most: int, *, least_bytes: int) -> int:
         """A number of things that take so many bytes each; more than the file holds is refused."""
         count = int(self._number("Q"))
-        if count > most:
-            raise self._damaged(f"it holds {count} {what:.80}")
-        if count * least_bytes > self._left:
-            raise self._damaged(f"it holds {count} {what:.80}, or the file is truncated")
+        if count > most or count * least_bytes > self._left:
+            why = "" if count > most else ", or the file is truncated"
+            raise self._damaged(f"it holds {count} {what:.80}{why}")
         return count
 
     def _text(self, what: str, most_bytes: int) -> str:
@@ -206,9 +204,7 @@ class _Reader:
         return struct.unpack(f"<{code}", self._bytes(size, "its header"))[0]
 
     def _bytes(self, count: int, what: str) -> bytes:
-        if count > self._left:
-            raise CheckpointError(f"{self._path} is truncated: it ends inside {what:.80}")
-        content = self._stream.read(count)
+        content = self._stream.read(count) if count <= self._left else b""
         if len(content) != count:
             raise CheckpointError(f"{self._path} is truncated: it ends inside {what:.80}")
         self._left -= count
@@ -216,3 +212,101 @@ class _Reader:
 
     def _damaged(self, what: str) -> CheckpointError:
         return CheckpointError(f"{self._path} has a damaged header: {what}")
+
+
+_NUMBER, _COUNT, _NUM_TENSORS = "split.no", "split.count", "split.tensors.count"
+
+
+def read_parts(path: Path) -> GgufHeader:
+    """Reads the header of a GGUF file and, where it is the first of several parts, of the others.
+
+    Raises:
+        CheckpointError: A part is missing, damaged or another model's; or the path is not that of
+            the first part. The message names the part's file.
+    """
+    header = read_header(path)
+    count = header.metadata.get(_COUNT, 0)
+    if count in (0, 1):
+        return header
+    if type(count) is not int or count < 0:
+        raise CheckpointError(f"{path}: {_COUNT} is {count!r:.60}, expected a number of parts")
+    name = _name_of_first(header, count)
+    headers = [header]
+    for other in name.others():
+        headers.append(_read_part(path, path.with_name(str(other)), other.number, header.metadata))
+    return GgufHeader(path, header.metadata, _tensors_of(headers))
+
+
+def _name_of_first(header: GgufHeader, count: int) -> PartName:
+    """The name of the first part, which tells those of the others.
+
+    Raises:
+        CheckpointError: The file is another part, or its name does not tell.
+    """
+    path, name, number = header.path, PartName.of(header.path.name), header.metadata.get(_NUMBER)
+    is_named = name is not None and name.count == count
+    if number != 0 and name is not None and is_named and type(number) is int and number < count:
+        first = path.with_name(str(name.part(1)))
+        raise CheckpointError(
+            f"{path} is part {number + 1} of {count}: give the first part, {first}"
+        )
+    if number != 0:
+        raise CheckpointError(f"{path} is not the first of its {count} parts: give that")
+    if name is None or not is_named or name.number != 1:
+        raise CheckpointError(
+            f"{path} is the first of {count} parts, which are found by their names: call it "
+            f"NAME-00001-of-{count:05}.gguf, as llama-gguf-split does"
+        )
+    return name
+
+
+def _read_part(first: Path, path: Path, number: int, expected: dict[str, Any]) -> GgufHeader:
+    """The header of a part behind the first.
+
+    Args:
+        first: The path of the first part.
+        path: The part's own path.
+        number: Which part it must be, from 2 on.
+        expected: The metadata of the first part.
+
+    Raises:
+        CheckpointError: It is missing, damaged or another one.
+    """
+    if not path.exists():
+        count = expected[_COUNT]
+        raise CheckpointError(f"{path} is missing: {first} is the first of {count} parts")
+    header = read_header(path)
+    should_be = {_NUMBER: number - 1, _COUNT: expected[_COUNT]}
+    should_be[_NUM_TENSORS] = expected.get(_NUM_TENSORS)
+    for key, value in should_be.items():
+        found = header.metadata.get(key)
+        if found != value:
+            raise CheckpointError(
+                f"{path} is not part {number} of {first}: {key} is {found!r:.60}, expected "
+                f"{value!r:.60}"
+            )
+    return header
+
+
+def _tensors_of(headers: list[GgufHeader]) -> dict[str, GgufTensor]:
+    """The tensors of all parts.
+
+    Raises:
+        CheckpointError: Two parts hold the same one, or there are not as many as they say.
+    """
+    tensors: dict[str, GgufTensor] = {}
+    for header in headers:
+        for name, tensor in header.tensors.items():
+            if name in tensors:
+                raise CheckpointError(
+                    f"{header.path} holds the tensor {name}, and so does {tensors[name].path}"
+                )
+            tensors[name] = tensor
+    first = headers[0]
+    expected = first.metadata.get(_NUM_TENSORS)
+    if len(tensors) != expected:
+        raise CheckpointError(
+            f"{first.path}: its {len(headers)} parts hold {len(tensors)} tensors, but "
+            f"{_NUM_TENSORS} is {expected!r:.60}"
+        )
+    return tensors

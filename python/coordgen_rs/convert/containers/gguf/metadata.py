@@ -95,6 +95,16 @@ class GgufMetadata:
         self.header, self.read = header, set[str]()
         self.architecture = self.text("general.architecture")
 
+    def wrong(self, name: str, value: Any, expected: str) -> CheckpointError:
+        """The error of a value that is not what is expected."""
+        told = f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}"
+        return CheckpointError(f"{told}, expected {expected}")
+
+    def unsupported(self, name: str, value: Any, why: str) -> UnsupportedModelError:
+        """The error of a value that the graphs cannot follow."""
+        told = f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}"
+        return UnsupportedModelError(f"{told}{why}")
+
     def text(self, key: str, default: str | None = None) -> str:
         """A text.
 
@@ -121,10 +131,8 @@ class GgufMetadata:
         value = self.get(name, default)
         if name in _BY_LAYER and isinstance(value, list):
             if len(set(map(repr, self.by_layer(name, self.blocks)))) > 1:
-                raise UnsupportedModelError(
-                    f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}: layers that "
-                    "differ in it are not supported"
-                )
+                why = ": layers that differ in it are not supported"
+                raise self.unsupported(name, value, why)
             value = value[0]
         return self.of(name, value)
 
@@ -151,10 +159,7 @@ class GgufMetadata:
             CheckpointError: It is something else.
         """
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise CheckpointError(
-                f"{self.header.path}: {self.architecture}.{name} is {value!r:.60}, "
-                "expected a number"
-            )
+            raise self.wrong(name, value, "a number")
         return value
 
     def quotient(self, name: str, by: str) -> int:
@@ -166,10 +171,7 @@ class GgufMetadata:
         value, divisor = self.number(name), self.number(by)
         are_integers = isinstance(value, int) and isinstance(divisor, int)
         if not are_integers or not divisor or value % divisor:
-            raise CheckpointError(
-                f"{self.header.path}: {self.architecture}.{name} is {value}, expected a "
-                f"multiple of {by}, {divisor}"
-            )
+            raise self.wrong(name, value, f"a multiple of {by}, {divisor}")
         return int(value // divisor)
 
     @property
@@ -193,10 +195,7 @@ class GgufMetadata:
         """
         predicting, blocks = self.number("nextn_predict_layers", 0), self.blocks
         if not isinstance(predicting, int) or not 0 <= predicting < blocks:
-            raise CheckpointError(
-                f"{self.header.path}: nextn_predict_layers is {predicting}, expected 0 to "
-                f"{blocks - 1}"
-            )
+            raise self.wrong("nextn_predict_layers", predicting, f"0 to {blocks - 1}")
         return blocks - predicting
 
     def vector(self, name: str) -> list[float]:
@@ -229,10 +228,8 @@ def check_keys(metadata: GgufMetadata) -> None:
             continue
         others = [other for other in _SAME_AS.get(name, ()) if other in values]
         if not _has_no_effect(name, values[name], [values[other] for other in others]):
-            raise UnsupportedModelError(
-                f"{metadata.header.path}: {prefix}{name} is {values[name]!r:.60}, which is not "
-                f"supported {f'beside another {others[0]}' if others else 'in this architecture'}"
-            )
+            where = f"beside another {others[0]}" if others else "in this architecture"
+            raise metadata.unsupported(name, values[name], f", which is not supported {where}")
 
 
 def _has_no_effect(name: str, value: Any, others: list[Any]) -> bool:

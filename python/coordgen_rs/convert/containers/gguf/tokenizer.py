@@ -3,6 +3,9 @@
 In: the header's `tokenizer.ggml.*`. Out: text for the tokenizers package. Three kinds are known, by
 the names that GGUF has for them: `gpt2`, byte-level BPE with merges; `llama`, SentencePiece with
 scores; and `gemma4`, SentencePiece with merges. Every other is refused by name.
+How byte-level tokenizers cut a text into words is told by a name: the names, and which of them mean
+the same, are those of llama.cpp's `llama-vocab.cpp`; the expressions are those of the models'
+tokenizer.json.
 """
 
 import math
@@ -11,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, normalizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers
 from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.convert.containers.gguf.chat import (
@@ -23,13 +27,97 @@ from coordgen_rs.convert.containers.gguf.chat import (
     kinds_as_meant,
 )
 from coordgen_rs.convert.containers.gguf.header import GgufHeader
-from coordgen_rs.convert.containers.gguf.pre_tokenizers import pre_tokenizer_named
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.text.package_errors import package_errors_as
 
 _SPACE = "▁"
 _MOST_PIECE = 1 << 12
 """Characters of a piece; no known one is longer, and the ways to cut it are as many."""
+
+_SUFFIX = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_ENDS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_WORD = r"[^\r\n\p{L}\p{N}]?\p{L}+"
+_LLAMA3 = "|".join([_SUFFIX, _WORD, r"\p{N}{1,3}", _ENDS])
+_QWEN2 = "|".join([_SUFFIX, _WORD, r"\p{N}", _ENDS])
+_QWEN35 = (
+    _SUFFIX + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_LOWER_WORD = r"[^\r\n\p{L}\p{N}]?" + _UPPER + "*" + _LOWER + "+"
+_UPPER_WORD = r"[^\r\n\p{L}\p{N}]?" + _UPPER + "+" + _LOWER + "*"
+_CASED_ENDS = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_TEKKEN = "|".join([_LOWER_WORD, _UPPER_WORD, r"\p{N}", _CASED_ENDS])
+_GPT4O = "|".join(
+    [f"{_LOWER_WORD}{_SUFFIX}?", f"{_UPPER_WORD}{_SUFFIX}?", r"\p{N}{1,3}", _CASED_ENDS]
+)
+_DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    r"[一-龥\u3040-\u309f\u30a0-\u30ff]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+)
+_DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥\u0800-一가-\ud7ff]+", r"\p{N}")
+
+
+@dataclass(frozen=True)
+class _PreTokenizer:
+    """How one kind of tokenizer cuts, and what it does beside that."""
+
+    splits: tuple[str, ...] = ()
+    """Expressions whose matches become words, one after the other."""
+    digits_alone: bool = False
+    gpt2_words: bool = False
+    """Whether what is left is cut by the expression of GPT-2."""
+    ignore_merges: bool = False
+    """Whether a word that is a token is taken whole, without merges."""
+    begins: bool = False
+    """Whether the begin token is put before a text where the file does not say."""
+    composes: bool = False
+    """Whether the text is brought to Unicode's form NFC."""
+
+    def build(self) -> Sequence:
+        """Build the pre-tokenizer of the tokenizers package."""
+        steps: list[Any] = [Split(Regex(split), "isolated") for split in self.splits]
+        if self.digits_alone:
+            steps.append(Digits(individual_digits=True))
+        return Sequence([*steps, ByteLevel(add_prefix_space=False, use_regex=self.gpt2_words)])
+
+
+_GPT2 = _PreTokenizer(gpt2_words=True)
+_SMOLLM = _PreTokenizer(digits_alone=True, gpt2_words=True)
+_LLAMA3_WHOLE = _PreTokenizer((_LLAMA3,), ignore_merges=True, begins=True)
+_CODER = _PreTokenizer(_DEEPSEEK_CODER)
+
+_BY_NAME: dict[_PreTokenizer, tuple[str, ...]] = {
+    _GPT2: ("gpt-2", "phi-2", "mpt", "olmo", "jais", "gigachat", "mellum", "exaone4", "trillion"),
+    _SMOLLM: ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
+    _LLAMA3_WHOLE: ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "lfm2"),
+    _PreTokenizer((_LLAMA3,)): ("dbrx", "smaug-bpe", "glm4", "chatglm-bpe"),
+    _PreTokenizer((_QWEN2,), composes=True): ("qwen2",),
+    _PreTokenizer((_QWEN2,)): ("deepseek-r1-qwen", "megrez", "stablelm2", "hunyuan", "solar-open"),
+    _PreTokenizer((_QWEN35,), composes=True): ("qwen35",),
+    _PreTokenizer((_TEKKEN,), ignore_merges=True, begins=True): ("tekken",),
+    _PreTokenizer((_GPT4O,)): ("gpt-4o", "llama4", "kanana2"),
+    _PreTokenizer(_DEEPSEEK3): ("deepseek-v3", "hunyuan-dense"),
+    _CODER: ("deepseek-coder",),
+}
+_NAMED = {name: kind for kind, names in _BY_NAME.items() for name in names}
+
+
+def _pre_tokenizer_named(name: str) -> _PreTokenizer:
+    """What is known of a name.
+
+    Raises:
+        UnsupportedModelError: Nothing is.
+    """
+    found = _NAMED.get(name)
+    if found is None:
+        raise UnsupportedModelError(
+            f"tokenizer.ggml.pre is {name!r:.60}, which is not known: coordgen export takes the "
+            "model's own tokenizer.json by --tokenizer"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -65,6 +153,11 @@ class _Vocabulary:
             raise CheckpointError(f"{self.path}: the {name} token {number!r:.40} is not in it")
         return self.tokens[number]
 
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The ids of tokens."""
+        return {token: number for number, token in enumerate(self.tokens)}
+
     def flag(self, name: str, default: bool) -> bool:
         """A yes or no of the metadata."""
         return bool(self.metadata.get(f"tokenizer.ggml.{name}", default))
@@ -87,7 +180,14 @@ def tokenizer_json(header: GgufHeader) -> str:
     vocabulary = _read_vocabulary(header)
     tokenizer, begins = build(vocabulary)
     with _errors(vocabulary):
-        tokenizer.add_tokens(_added_tokens(vocabulary))
+        typed = zip(vocabulary.tokens, vocabulary.kinds, strict=True)
+        tokenizer.add_tokens(  # those that are found in a text before it is cut
+            [
+                AddedToken(token, normalized=False, special=kind != USER_DEFINED)
+                for token, kind in typed
+                if kind in (CONTROL, UNKNOWN, USER_DEFINED)
+            ]
+        )
         _add_ends(tokenizer, vocabulary, begins)
         return str(tokenizer.to_str())
 
@@ -112,15 +212,6 @@ def _read_vocabulary(header: GgufHeader) -> _Vocabulary:
     return _Vocabulary(header.path, header.metadata, tokens, kinds_as_meant(tokens, kinds))
 
 
-def _added_tokens(vocabulary: _Vocabulary) -> list[AddedToken]:
-    """Tokens that are found in a text before it is cut."""
-    return [
-        AddedToken(token, normalized=False, special=kind != USER_DEFINED)
-        for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=True)
-        if kind in (CONTROL, UNKNOWN, USER_DEFINED)
-    ]
-
-
 def _errors(vocabulary: _Vocabulary) -> AbstractContextManager[None]:
     return package_errors_as(CheckpointError, f"{vocabulary.path}: the tokenizer cannot be built")
 
@@ -132,8 +223,8 @@ def _byte_level(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
         UnsupportedModelError: It cuts texts in a way that is not known.
         CheckpointError: Its merges are missing or damaged.
     """
-    cuts = pre_tokenizer_named(str(vocabulary.metadata.get("tokenizer.ggml.pre", "default")))
-    merges, numbers = _merges(vocabulary), _numbers(vocabulary)
+    cuts = _pre_tokenizer_named(str(vocabulary.metadata.get("tokenizer.ggml.pre", "default")))
+    merges, numbers = _merges(vocabulary), vocabulary.numbers
     with _errors(vocabulary):
         model = BPE(vocab=numbers, merges=merges, ignore_merges=cuts.ignore_merges)
     tokenizer = Tokenizer(model)
@@ -159,11 +250,6 @@ def _merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     return merges
 
 
-def _numbers(vocabulary: _Vocabulary) -> dict[str, int]:
-    """The ids of tokens."""
-    return {token: number for number, token in enumerate(vocabulary.tokens)}
-
-
 def _merged_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     """A SentencePiece tokenizer with merges, which puts the begin token before a text by default.
 
@@ -184,7 +270,7 @@ def _scored_pieces(vocabulary: _Vocabulary) -> tuple[Tokenizer, bool]:
     tokens, scores = vocabulary.tokens, vocabulary.values("scores", (int, float))
     if len(scores) != len(tokens) or not all(map(math.isfinite, scores)):
         raise CheckpointError(f"{vocabulary.path}: tokens and scores do not agree")
-    numbers, merges = _numbers(vocabulary), []
+    numbers, merges = vocabulary.numbers, []
     for number in sorted(range(len(tokens)), key=lambda number: -scores[number]):
         if vocabulary.kinds[number] in (NORMAL, USER_DEFINED):
             piece = tokens[number]
@@ -207,7 +293,7 @@ def _pieces(
     Raises:
         CheckpointError: The vocabulary is damaged.
     """
-    kinds, numbers = zip(vocabulary.tokens, vocabulary.kinds, strict=True), _numbers(vocabulary)
+    kinds, numbers = zip(vocabulary.tokens, vocabulary.kinds, strict=True), vocabulary.numbers
     unknown = next((token for token, kind in kinds if kind == UNKNOWN), None)
     replace = normalizers.Replace(" ", _SPACE)
     decoding = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]

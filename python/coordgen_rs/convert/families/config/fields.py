@@ -1,21 +1,19 @@
 """Fields of a config.json, checked where they are read.
 
 In: the parsed config.json. Out: a value in its range; the numbers of the layers that differ from
-the others, by a sliding window or by not being rotated; the objects that tell of rotations. What is
+others, by a sliding window or by not being rotated; the sampling that is recommended. What is
 out of range is a CheckpointError that says what is there. Families say by different fields which
-layers see the last tokens only; `families.py` holds the rule of each, where `layer_types` is not
-there.
+layers see the last tokens only; `table.py` names the rule of each, for where `layer_types` tells
+nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
-from coordgen_rs.bundle.manifest import MOST_OF_A_SIZE
+from coordgen_rs.bundle.layers import MOST_OF_A_SIZE
+from coordgen_rs.bundle.manifest import Recommended
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
-PROPORTIONAL = "proportional"
-"""A rotation whose last pairs do not turn."""
 FULL, SLIDING, RECURRENT = "full_attention", "sliding_attention", "linear_attention"
 
 _MOST_LAYERS = 1 << 12
@@ -24,23 +22,14 @@ _MOST_LAYERS = 1 << 12
 WindowRule = Callable[[Mapping[str, Any], int], Iterable[int]]
 """Maps a config.json and the number of layers to the layers with a window, if there is one."""
 
-_OUTSIDE = (
-    "rope_theta",
-    "partial_rotary_factor",
-    "max_position_embeddings",
-    "original_max_position_embeddings",
-)
-"""What older files have beside the object that tells of the rotation, not in it."""
 
+def refuse_field(config: Mapping[str, Any], name: str, expected: str) -> NoReturn:
+    """Refuse a field that is not what is expected.
 
-@dataclass(frozen=True)
-class Rotation:
-    """How some layers rotate queries and keys."""
-
-    parameters: Mapping[str, Any]
-    """The object that tells of it."""
-    dim: int
-    """Dimensions of a head that are rotated: the first ones."""
+    Raises:
+        CheckpointError: Always.
+    """
+    raise CheckpointError(f"config.json: {name} is {config.get(name)!r:.60}, expected {expected}")
 
 
 def positive(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -53,9 +42,7 @@ def positive(config: Mapping[str, Any], name: str, default: int | None = None) -
     if value is None and default is not None:
         return default
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= MOST_OF_A_SIZE:
-        raise CheckpointError(
-            f"config.json: {name} is {value!r:.60}, expected 1 to {MOST_OF_A_SIZE}"
-        )
+        refuse_field(config, name, f"1 to {MOST_OF_A_SIZE}")
     return value
 
 
@@ -67,9 +54,7 @@ def layer_count(config: Mapping[str, Any]) -> int:
     """
     layers = positive(config, "num_hidden_layers")
     if layers > _MOST_LAYERS:
-        raise CheckpointError(
-            f"config.json: num_hidden_layers is {layers}, expected 1 to {_MOST_LAYERS}"
-        )
+        refuse_field(config, "num_hidden_layers", f"1 to {_MOST_LAYERS}")
     return layers
 
 
@@ -90,7 +75,7 @@ def number(
         return default
     if isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high:
         return float(value)
-    raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected {low:g} to {high:g}")
+    refuse_field(config, name, f"{low:g} to {high:g}")
 
 
 def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
@@ -103,7 +88,7 @@ def flag(config: Mapping[str, Any], name: str, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise CheckpointError(f"config.json: {name} is {value!r:.60}, expected true or false")
+        refuse_field(config, name, "true or false")
     return value
 
 
@@ -115,10 +100,7 @@ def per_layer(config: Mapping[str, Any], name: str, num_layers: int) -> list[Any
     """
     value = config.get(name)
     if value is not None and (not isinstance(value, list) or len(value) != num_layers):
-        raise CheckpointError(
-            f"config.json: {name} is {value!r:.60}, expected an entry for each of "
-            f"{num_layers} layers"
-        )
+        refuse_field(config, name, f"an entry for each of {num_layers} layers")
     return value
 
 
@@ -132,9 +114,7 @@ def layer_numbers(config: Mapping[str, Any], name: str, num_layers: int) -> list
     if value is not None and not (
         isinstance(value, list) and all(type(it) is int and 0 <= it < num_layers for it in value)
     ):
-        raise CheckpointError(
-            f"config.json: {name} is {value!r:.60}, expected numbers of {num_layers} layers"
-        )
+        refuse_field(config, name, f"numbers of {num_layers} layers")
     return value
 
 
@@ -313,75 +293,26 @@ def _not_supported(config: Mapping[str, Any], name: str) -> str:
     return f"config.json: {name} = {config[name]!r:.200} is not supported"
 
 
-def rotations(
-    config: Mapping[str, Any],
-    head_dim: int,
-    *,
-    by_kind: bool,
-    rotates_part: bool,
-    window_head_dim: int | None = None,
-) -> list[Rotation]:
-    """The rotation of most layers and, `by_kind`, that of layers with a window.
+def recommended(generation: Mapping[str, Any]) -> Recommended | None:
+    """The sampling of a generation_config.json; None where it has none, or draws nothing.
 
-    Args:
-        config: The parsed config.json.
-        head_dim: Dimensions of a head.
-        by_kind: Whether layers with a window may be rotated otherwise.
-        rotates_part: Whether only the first dimensions may be rotated.
-        window_head_dim: Dimensions of a head in layers with a window, where these are others.
-
-    Raises:
-        UnsupportedModelError: Only a part of each head is rotated, unless `rotates_part`.
-        CheckpointError: A field is malformed.
+    What a request cannot have is left out: advice that cannot be followed is no damage.
     """
-    parameters = _rope_parameters(config, FULL if by_kind else None)
-    rotated = _rotated_dim(parameters, head_dim)
-    if rotated != head_dim and not rotates_part:
-        factor = parameters["partial_rotary_factor"]
-        raise UnsupportedModelError(
-            f"config.json: partial_rotary_factor = {factor} is not supported"
-        )
-    if not by_kind:
-        return [Rotation(parameters, rotated)]
-    local = {"rope_theta": config.get("rope_local_base_freq", config.get("rope_theta", 10_000.0))}
-    if SLIDING in (config.get("rope_parameters") or {}):
-        local = _rope_parameters({**config, **local}, SLIDING)
-    return [Rotation(parameters, rotated), Rotation(local, window_head_dim or head_dim)]
+    if generation.get("do_sample") is False:
+        return None
+    top_k = _within(generation, "top_k", 1, 2**32 - 1)
+    found = Recommended(
+        temperature=_within(generation, "temperature", 0, 100),
+        top_k=int(top_k) if top_k is not None and top_k.is_integer() else None,
+        top_p=_within(generation, "top_p", 1e-6, 1),
+        min_p=_within(generation, "min_p", 0, 1),
+        repetition_penalty=_within(generation, "repetition_penalty", 1e-6, 100),
+    )
+    return found if found.told() else None
 
 
-def _rope_parameters(config: Mapping[str, Any], layer_kind: str | None) -> dict[str, Any]:
-    """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
-
-    Args:
-        config: The parsed config.json.
-        layer_kind: Where the object has one inside for each kind of layer, the one to take.
-
-    Raises:
-        CheckpointError: It is no object.
-    """
-    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if isinstance(parameters, dict) and layer_kind in parameters:
-        parameters = parameters[layer_kind]
-    if not isinstance(parameters, dict):
-        raise CheckpointError(
-            f"config.json: rope_scaling is {parameters!r:.60}, expected an object"
-        )
-    outside = {name: config[name] for name in _OUTSIDE if name in config}
-    return {"rope_theta": 10_000.0, **outside, **parameters}
-
-
-def _rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
-    """How many dimensions of a head are rotated: the first ones.
-
-    Raises:
-        CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
-    """
-    is_proportional = parameters.get("rope_type") == PROPORTIONAL
-    if parameters.get("partial_rotary_factor") is None or is_proportional:
-        return head_dim
-    dim = int(head_dim * number(parameters, "partial_rotary_factor"))
-    if dim < 2 or dim % 2:
-        raise CheckpointError(
-            f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
-        )
-    return dim
+def _within(generation: Mapping[str, Any], name: str, least: float, most: float) -> float | None:
+    value = generation.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        return None
+    return round(float(value), 6)  # files with float32 have more digits than anybody meant

@@ -3,12 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from coordgen_rs.bundle.caches import LayerCache
-from coordgen_rs.bundle.manifest import ModelShape
-from coordgen_rs.bundle.recommended import Recommended
-from coordgen_rs.bundle.rotation import QueryScaling
-from coordgen_rs.convert.families.config.experts import Experts
-from coordgen_rs.convert.families.config.recurrent import Recurrent
+from coordgen_rs.bundle.layers import LayerCache
+from coordgen_rs.bundle.manifest import ModelShape, Recommended
+from coordgen_rs.bundle.rope import QueryScaling
+from coordgen_rs.convert.families.config.layers import Experts, Recurrent
 
 Activation = Literal["silu", "gelu_tanh"]
 

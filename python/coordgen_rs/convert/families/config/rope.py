@@ -1,8 +1,8 @@
 """Frequencies of the rotary position embedding, scaled as config.json says.
 
-In: the objects of config.json that tell of the rotation. Out: a `Rope`: radians per position of
-each rotated pair, float32 values as the reference computes them, and what goes with them; another
-for layers with a window, where they have one.
+In: the parsed config.json. Out: the objects that tell of the rotation; a `Rope`: radians per
+position of each rotated pair, float32 values as the reference computes them, and what goes with
+them; another for layers with a window, where they have one.
 """
 
 import math
@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.rotation import (
+from coordgen_rs.bundle.rope import (
     QueryScaling,
     scaled_as_llama3,
     scaled_as_yarn,
     unscaled,
     yarn_span,
 )
-from coordgen_rs.convert.families.config.fields import PROPORTIONAL, Rotation, number, positive
+from coordgen_rs.convert.families.config.fields import FULL, SLIDING, number, positive, refuse_field
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _Frequencies = NDArray[np.float32]
@@ -29,6 +29,25 @@ _Frequencies = NDArray[np.float32]
 _MOST_HEAD_DIM = 1 << 14
 """No known model has larger heads; a damaged file may, and would fill the memory."""
 QUERY_BETA = "llama_4_scaling_beta"
+PROPORTIONAL = "proportional"
+"""A rotation whose last pairs do not turn."""
+_OUTSIDE = (
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "original_max_position_embeddings",
+)
+"""What older files have beside the object that tells of the rotation, not in it."""
+
+
+@dataclass(frozen=True)
+class RopeFields:
+    """What a config.json says of how some layers rotate queries and keys."""
+
+    parameters: Mapping[str, Any]
+    """The object that tells of it."""
+    dim: int
+    """Dimensions of a head that are rotated: the first ones."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +73,86 @@ class Rope:
     """The context for which these frequencies are made, where a longer one has others."""
 
 
-def read_ropes(rotations: Sequence[Rotation]) -> tuple[Rope, Rope | None]:
+def rope_fields(
+    config: Mapping[str, Any],
+    head_dim: int,
+    *,
+    by_kind: bool,
+    rotates_part: bool,
+    window_head_dim: int | None = None,
+) -> list[RopeFields]:
+    """What tells of the rotation of most layers and, `by_kind`, that of layers with a window.
+
+    Args:
+        config: The parsed config.json.
+        head_dim: Dimensions of a head.
+        by_kind: Whether layers with a window may be rotated otherwise.
+        rotates_part: Whether only the first dimensions may be rotated.
+        window_head_dim: Dimensions of a head in layers with a window, where these are others.
+
+    Raises:
+        UnsupportedModelError: Only a part of each head is rotated, unless `rotates_part`.
+        CheckpointError: A field is malformed.
+    """
+    parameters = _rope_parameters(config, FULL if by_kind else None)
+    rotated = _rotated_dim(parameters, head_dim)
+    if rotated != head_dim and not rotates_part:
+        factor = parameters["partial_rotary_factor"]
+        raise UnsupportedModelError(
+            f"config.json: partial_rotary_factor = {factor} is not supported"
+        )
+    if not by_kind:
+        return [RopeFields(parameters, rotated)]
+    local = {"rope_theta": config.get("rope_local_base_freq", config.get("rope_theta", 10_000.0))}
+    if SLIDING in (config.get("rope_parameters") or {}):
+        local = _rope_parameters({**config, **local}, SLIDING)
+    return [RopeFields(parameters, rotated), RopeFields(local, window_head_dim or head_dim)]
+
+
+def _rope_parameters(config: Mapping[str, Any], layer_kind: str | None) -> dict[str, Any]:
+    """The object that tells of the rotation, `rope_parameters` or, before that, `rope_scaling`.
+
+    Args:
+        config: The parsed config.json.
+        layer_kind: Where the object has one inside for each kind of layer, the one to take.
+
+    Raises:
+        CheckpointError: It is no object.
+    """
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if isinstance(parameters, dict) and layer_kind in parameters:
+        parameters = parameters[layer_kind]
+    if not isinstance(parameters, dict):
+        refuse_field({"rope_scaling": parameters}, "rope_scaling", "an object")
+    outside = {name: config[name] for name in _OUTSIDE if name in config}
+    return {"rope_theta": 10_000.0, **outside, **parameters}
+
+
+def _rotated_dim(parameters: Mapping[str, Any], head_dim: int) -> int:
+    """How many dimensions of a head are rotated: the first ones.
+
+    Raises:
+        CheckpointError: `partial_rotary_factor` leaves none, or an odd number.
+    """
+    is_proportional = parameters.get("rope_type") == PROPORTIONAL
+    if parameters.get("partial_rotary_factor") is None or is_proportional:
+        return head_dim
+    dim = int(head_dim * number(parameters, "partial_rotary_factor"))
+    if dim < 2 or dim % 2:
+        raise CheckpointError(
+            f"config.json: partial_rotary_factor leaves {dim} of {head_dim} dimensions to rotate"
+        )
+    return dim
+
+
+def read_ropes(told: Sequence[RopeFields]) -> tuple[Rope, Rope | None]:
     """The rotation of most layers, and that of layers with a window where it is another.
 
     Raises:
         UnsupportedModelError: The graphs cannot do it.
         CheckpointError: A field is malformed.
     """
-    rope, *others = [read_rope(rotation) for rotation in rotations]
+    rope, *others = [_read_rope(it) for it in told]
     if not others or others[0] == rope:
         return rope, None
     if rope.most_positions is not None or others[0].most_positions is not None:
@@ -89,20 +180,20 @@ def read_query_scaling(parameters: Mapping[str, Any]) -> QueryScaling | None:
     return QueryScaling(beta, positive(parameters, "original_max_position_embeddings"))
 
 
-def read_rope(rotation: Rotation) -> Rope:
+def _read_rope(told: RopeFields) -> Rope:
     """The frequencies of a rotation.
 
     Raises:
         UnsupportedModelError: A `rope_type` that is not supported.
         CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
     """
-    dim = rotation.dim
+    dim = told.dim
     if dim > _MOST_HEAD_DIM:
         raise CheckpointError(f"heads have {dim} dimensions, expected {_MOST_HEAD_DIM} at most")
-    theta = rotation.parameters["rope_theta"]
+    theta = told.parameters["rope_theta"]
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
-        raise CheckpointError(f"config.json: rope_theta is {theta!r:.60}, expected 1 to 1e12")
-    scaling = _read_scaling(rotation.parameters, dim)
+        refuse_field(told.parameters, "rope_theta", "1 to 1e12")
+    scaling = _read_scaling(told.parameters, dim)
     frequencies = scaling.scaled(unscaled(theta, dim))
     return Rope(frequencies.tolist(), scaling.factor, scaling.most_positions)
 
@@ -228,9 +319,7 @@ def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     """
     factors = parameters.get("short_factor")
     if not isinstance(factors, list) or len(factors) != num_pairs:
-        raise CheckpointError(
-            f"config.json: short_factor is {factors!r:.60}, expected {num_pairs} numbers"
-        )
+        refuse_field(parameters, "short_factor", f"{num_pairs} numbers")
     short = [number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors]
     original = positive(parameters, "original_max_position_embeddings")
     most = positive(parameters, "max_position_embeddings")

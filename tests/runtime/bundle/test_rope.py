@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from numpy._core._multiarray_umath import __cpu_dispatch__
 
-from coordgen_rs.bundle.rotation import tables, unscaled
+from coordgen_rs.bundle.rope import tables, unscaled
 
 THETAS = (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)
 HASH = f"""
 import hashlib
-from coordgen_rs.bundle.rotation import tables, unscaled
+from coordgen_rs.bundle.rope import tables, unscaled
 whole = hashlib.sha256()
 for theta in {THETAS}:
     frequencies = unscaled(theta, 64)

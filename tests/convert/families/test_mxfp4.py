@@ -11,10 +11,9 @@ from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from coordgen_rs.convert.containers.mxfp4 import unpacked
-from coordgen_rs.convert.containers.safetensors import open_safetensors
+from coordgen_rs.convert.containers.hugging_face import open_safetensors
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.gpt_oss import gpt_oss_tensors, last_turned, transposed
+from coordgen_rs.convert.families.gpt_oss import gpt_oss_tensors, last_turned, transposed, unpacked
 from coordgen_rs.errors import CheckpointError
 from families import needs_transformers
 

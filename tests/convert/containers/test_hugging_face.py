@@ -5,8 +5,8 @@ import json
 import pytest
 
 from checkpoints import character_tokenizer, write_checkpoint
-from coordgen_rs.convert.containers.directory import read_tokenizer, read_tokenizer_json
-from coordgen_rs.convert.families.opening import open_checkpoint
+from coordgen_rs.convert.containers.hugging_face import read_tokenizer, read_tokenizer_json
+from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.text.tokenizer import Tokenizer
 

@@ -10,10 +10,12 @@ Where the figures stand, and whether they can be, is for those who read them
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from coordgen_rs.bundle.typed_json import Within
 
 QUERY_SCALE = "query_scale"
 """The table of what queries are multiplied by."""
@@ -26,8 +28,8 @@ class QueryScaling:
     Up to `period` tokens they stay as they are.
     """
 
-    beta: float
-    period: int
+    beta: Annotated[float, Within(0, 1000)]
+    period: Annotated[int, Within(1, 1 << 24)]
 
 
 class Positions(Protocol):

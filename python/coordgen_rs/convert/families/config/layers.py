@@ -1,21 +1,138 @@
-"""The recurrent layers that a model may have in place of attention: their sizes and their tensors.
+"""What layers have in place of attention, or of a dense feed-forward: sizes, and their tensors.
 
-In: sizes, as a family's config.json tells them; the tensors of a checkpoint. Out: which tensors a
-layer has and how large they are, under the names of transformers but for `A`, which is
--exp(A_log). What no layer of a family can be is refused, with the model and the layer named.
+In: the fields of a config.json, in the words of Qwen3-MoE for mixtures of experts; the tensors of a
+checkpoint. Out: an `Experts`, or one of the kinds of recurrent layers; which tensors a layer has,
+and how large they are. All experts of a layer are in one matrix, one below the other, whether a
+checkpoint holds them one by one or all together. Tensors of recurrent layers have the names of
+transformers but for `A`, which is -exp(A_log).
 """
 
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.recurrent import RecurrentKind
-from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import positive
+from coordgen_rs.bundle.layers import RecurrentKind
+from coordgen_rs.convert.containers.tensor import Tensor, stacked
+from coordgen_rs.convert.families.config.fields import positive, refuse_field
 from coordgen_rs.errors import CheckpointError
+
+Scoring = Literal["softmax", "sigmoid"]
+"""How a router's logits become shares: over all experts together, or of each by itself."""
+ExpertGate = Literal["silu", "gelu_tanh", "clamped_swiglu"]
+
+ROUTER = "mlp.gate"
+CHOICE_BIAS = "mlp.expert_bias"
+BESIDE_GATE = "mlp.shared_expert_gate"
+_GATES_AND_UPS = "mlp.experts.gate_up_proj.weight"
+"""Of each expert, its gate, then its up."""
+PARTS = ("gate_proj", "up_proj", "down_proj")
+"""What the matrices of a layer are called, `mlp.experts.{part}.weight`: the first two
+`(num * size, hidden_size)`, the last `(num * hidden_size, size)`."""
+
+_MOST_EXPERTS = 1 << 12
+"""No known model has more in a layer; a damaged file may."""
+_ONE_EXPERT = re.compile(r"(.*\.mlp\.experts\.)(\d{1,5})\.(\w+\.weight)")
+_ALL_EXPERTS = re.compile(r"(.*\.mlp\.experts\.(?:gate_up_proj|down_proj))(?:\.weight)?")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The mixtures of experts of a model, one for each of some layers."""
+
+    layers: frozenset[int]
+    """Those that have one; others have a dense feed-forward."""
+    num: int
+    """Experts of a layer."""
+    chosen: int
+    """Those that a row is given to."""
+    size: int
+    """Of an expert's feed-forward."""
+    scoring: Scoring = "softmax"
+    is_normed: bool = True
+    """Whether the shares of the chosen add up to 1."""
+    share_epsilon: float = 0.0
+    """What is added to their sum before they are divided by it."""
+    share_scale: float = 1.0
+    """What they are multiplied by at last."""
+    has_choice_bias: bool = False
+    """Whether a bias is added to scores for choosing alone."""
+    shared_size: int = 0
+    """Of the feed-forward that every row gets beside its experts; 0 where there is none."""
+    gates_shared: bool = False
+    """Whether that is multiplied by the sigmoid of a gate of its own."""
+    gate: ExpertGate = "silu"
+    has_biases: bool = False
+    """Whether the router and the experts' layers have biases."""
+
+    def shapes(self, hidden_size: int) -> dict[str, tuple[int, int]]:
+        """The shape of each of a layer's `PARTS`."""
+        up = (self.num * self.size, hidden_size)
+        return dict(zip(PARTS, (up, up, (self.num * hidden_size, self.size)), strict=True))
+
+
+def read_experts(config: Mapping[str, Any], layers: Iterable[int], **switches: Any) -> Experts:
+    """The sizes that all families tell, and what they differ in.
+
+    Raises:
+        CheckpointError: A field is malformed, or out of range.
+    """
+    num, chosen = positive(config, "num_experts"), positive(config, "num_experts_per_tok")
+    if num > _MOST_EXPERTS or chosen > num:
+        raise CheckpointError(
+            f"config.json: num_experts is {num} and num_experts_per_tok {chosen}, expected at most "
+            f"{_MOST_EXPERTS}, and no more than there are"
+        )
+    size = positive(config, "moe_intermediate_size")
+    return Experts(frozenset(layers), num, chosen, size, **switches)
+
+
+def matrices_of_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with all experts of a layer as matrices.
+
+    Raises:
+        CheckpointError: An expert is missing, or has another shape than others.
+    """
+    found: dict[str, Tensor] = {}
+    experts = defaultdict[str, dict[int, Tensor]](dict)
+    for name, tensor in tensors.items():
+        one, all_of_them = _ONE_EXPERT.fullmatch(name), _ALL_EXPERTS.fullmatch(name)
+        if one is not None:
+            experts[one[1] + one[3]][int(one[2])] = tensor
+        elif all_of_them is not None and len(tensor.shape) == 3:
+            found[f"{all_of_them[1]}.weight"] = tensor.as_matrix()
+        else:
+            found[name] = tensor
+    for name, its in experts.items():
+        for number in range(len(its)):
+            if number not in its:
+                raise CheckpointError(f"{name}: the checkpoint has no expert {number}")
+        found[name] = stacked(name, [its[number] for number in range(len(its))])
+    return found
+
+
+def halved_experts(tensors: Mapping[str, Tensor], num: int) -> dict[str, Tensor]:
+    """The tensors with gates and ups of so many experts apart, where they are one matrix.
+
+    Raises:
+        CheckpointError: There are not as many of each in it.
+    """
+    found = dict(tensors)
+    for name, both in tensors.items():
+        if name.endswith(_GATES_AND_UPS):
+            if both.shape[0] % (2 * num):
+                raise CheckpointError(f"{name} has the shape {both.shape}, expected {num} experts")
+            del found[name]
+            prefix, rows = name.removesuffix(_GATES_AND_UPS), both.shape[0] // num
+            for part, first, last in (("gate_proj", 0, rows // 2), ("up_proj", rows // 2, rows)):
+                spans = [(start + first, start + last) for start in range(0, num * rows, rows)]
+                found[f"{prefix}mlp.experts.{part}.weight"] = both.joined(spans)
+    return found
+
 
 _LEAST_TAPS, _MOST_TAPS = 2, 8
 """Of a convolution; those of known models have 3 and 4."""
@@ -167,9 +284,7 @@ def read_taps(config: Mapping[str, Any], name: str, default: int) -> int:
     """
     taps = positive(config, name, default)
     if not _LEAST_TAPS <= taps <= _MOST_TAPS:
-        raise CheckpointError(
-            f"config.json: {name} is {taps}, expected {_LEAST_TAPS} to {_MOST_TAPS}"
-        )
+        refuse_field({name: taps}, name, f"{_LEAST_TAPS} to {_MOST_TAPS}")
     return taps
 
 
@@ -202,11 +317,11 @@ def matrices_of_recurrent_layers(tensors: Mapping[str, Tensor]) -> dict[str, Ten
 def _decay(logarithms: Tensor) -> Tensor:
     """What a state decays by in a step of 1, as its logarithm: -exp of what is stored."""
 
-    def read_rows(start: int, stop: int) -> NDArray[np.float32]:
+    def decays(stored: NDArray[np.float32]) -> NDArray[np.float32]:
         with np.errstate(over="ignore"):
-            decays = -np.exp(logarithms.read_rows(start, stop))
-        if not np.isfinite(decays).all():
+            found = -np.exp(stored)
+        if not np.isfinite(found).all():
             raise CheckpointError(f"{logarithms.name} holds what is no logarithm of a decay")
-        return decays
+        return found
 
-    return Tensor(logarithms.name, logarithms.shape, read_rows)
+    return logarithms.computed(decays)
