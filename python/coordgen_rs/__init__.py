@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import ChatOptions, RequestOptions
     from coordgen_rs.model.stream import AsyncStream, Stream
-    from coordgen_rs.runtime.batch.sharing import RunCounts
+    from coordgen_rs.runtime.batch import RunCounts
     from coordgen_rs.runtime.cpu.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.runtime.session import Session
@@ -182,7 +182,7 @@ _MODULES = {
     "PromptLookup": "_core",
     "Regex": "grammar.kinds",
     "RequestOptions": "model.options",
-    "RunCounts": "runtime.batch.sharing",
+    "RunCounts": "runtime.batch",
     "Sampling": "_core",
     "SeenTokens": "_core",
     "Session": "runtime.session",

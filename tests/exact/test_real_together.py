@@ -8,7 +8,7 @@ import pytest
 from checkpoints import exported
 from coordgen_rs import Model
 from coordgen_rs.errors import NonFiniteLogitsError
-from coordgen_rs.runtime.batch.sequence import Sequence
+from coordgen_rs.runtime.sequence import Sequence
 from real_model import GGUF, QUESTIONS, chat, needs_real_model
 from real_requests import alone, random_requests, together
 

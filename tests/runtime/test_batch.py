@@ -18,8 +18,8 @@ from coordgen_rs import (
 )
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, OptionError, ShapeError
 from coordgen_rs.generation.step import PlainStep
-from coordgen_rs.runtime.batch.batch import Batch, why_alone
-from coordgen_rs.runtime.batch.sharing import Filled
+from coordgen_rs.runtime.batch import Batch, why_alone
+from coordgen_rs.runtime.session import FilledStep
 from lossless import COMMITS, Bundles, check_adversarial_drafts, check_drafts, prompt_of
 from scripted import SCRIPTS
 from together import Asked, random_requests, run_together
@@ -176,10 +176,10 @@ def test_a_shared_step_that_is_run_again_alone_gives_the_rows_of_its_nodes(pair)
         sequence.forget()
         sequence.prefill(prompt_of(number, 40))
         sequence.step_inputs[-1].fill_chain(prompt_of(number, 40)[:5], sequence.length)
-        sequence.offer(Filled(sequence.step_inputs[-1], 5))
+        sequence.offer(FilledStep(sequence.step_inputs[-1], 5))
     assert batch.run()
     inputs, shared = one.taken(), one._verified[1].copy()
-    other.offer(Filled(other.taken(), 5))
+    other.offer(FilledStep(other.taken(), 5))
     assert batch.run([other])
     assert inputs.rows > 5
     assert shared.shape[0] == 5

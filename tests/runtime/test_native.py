@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordgen_rs.runtime import native
+from coordgen_rs.runtime import onnx_runtime
 
 
 class Interrupted(list):
@@ -21,14 +21,14 @@ class Interrupted(list):
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_the_end_waits_for_no_run_that_an_interrupt_has_ended(monkeypatch, is_behind):
     under_way = Interrupted(is_behind=is_behind)
-    monkeypatch.setattr(native, "_under_way", under_way)
+    monkeypatch.setattr(onnx_runtime, "_under_way", under_way)
     with pytest.raises(KeyboardInterrupt):
-        native.run_native(lambda: None)
+        onnx_runtime.run_native(lambda: None)
     assert under_way == []
 
 
 def test_a_run_that_fails_is_over(monkeypatch):
-    monkeypatch.setattr(native, "_under_way", [])
+    monkeypatch.setattr(onnx_runtime, "_under_way", [])
     with pytest.raises(ZeroDivisionError):
-        native.run_native(lambda: 1 / 0)
-    assert native._under_way == []
+        onnx_runtime.run_native(lambda: 1 / 0)
+    assert onnx_runtime._under_way == []

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import BlockCost, StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.runtime.caches.kv_cache import Cache, KvCache
-from coordgen_rs.runtime.native import run_native
+from coordgen_rs.runtime.onnx_runtime import run_native
 from coordgen_rs.runtime.session import ExpertReport
 
 GraphName = Literal["prefill", "decode"]

@@ -15,7 +15,7 @@ from coordgen_rs.errors import (
     OptionError,
     SessionClosedError,
 )
-from coordgen_rs.runtime.caches.tokens import CachedSession, turn_of
+from coordgen_rs.runtime.caches.cached_session import CachedSession, turn_of
 from coordgen_rs.runtime.device import Buffers, Device
 from coordgen_rs.runtime.forward import Forward, cancelled_by_errors, reading
 from coordgen_rs.runtime.onnx_runtime import set_threads

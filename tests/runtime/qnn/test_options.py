@@ -13,7 +13,7 @@ from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.convert.qnn import compile as compile_module
 from coordgen_rs.errors import OptionError
 from coordgen_rs.loading.provider import ProviderChoice
-from coordgen_rs.runtime.qnn import onnx_runtime
+from coordgen_rs.runtime.qnn import provider
 from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named
 
 
@@ -118,7 +118,7 @@ def test_graphs_on_the_cpu_need_no_provider(monkeypatch):
     assert "on_cpu" not in options.provider_options(soc_named("8-elite"))
     with pytest.raises(OptionError, match="extra holds on_cpu"):
         parse_options(["on_cpu=1"])
-    monkeypatch.setattr(onnx_runtime, "version", lambda: pytest.fail("asked for the provider"))
+    monkeypatch.setattr(provider, "version", lambda: pytest.fail("asked for the provider"))
     bundle = SimpleNamespace(manifest=SimpleNamespace(provider="qnn"))
     assert "on_cpu=True" in ProviderChoice(options=options).conditions(bundle)[-1]
 

@@ -36,7 +36,7 @@ from coordgen_rs.errors import (
 from coordgen_rs.lab.check import check
 from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.qnn import onnx_runtime as qnn
+from coordgen_rs.runtime.qnn import provider as qnn
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
 from coordgen_rs.runtime.qnn.options import soc_named

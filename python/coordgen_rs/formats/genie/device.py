@@ -33,16 +33,21 @@ from coordgen_rs.formats.genie.tensors import (
     TensorFacts,
 )
 from coordgen_rs.runtime.device import Buffers, ort_value
-from coordgen_rs.runtime.qnn.buffers import BoundMask, MaskIntegers, masked_arrays
-from coordgen_rs.runtime.qnn.device import HtpDevice, warn_if_inexact
+from coordgen_rs.runtime.qnn.device import (
+    BoundMask,
+    HtpDevice,
+    MaskIntegers,
+    masked_arrays,
+    warn_if_inexact,
+)
 from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
-from coordgen_rs.runtime.qnn.onnx_runtime import (
+from coordgen_rs.runtime.qnn.options import QnnOptions
+from coordgen_rs.runtime.qnn.provider import (
     check_available,
     is_emulator,
     qnn_session,
     version,
 )
-from coordgen_rs.runtime.qnn.options import QnnOptions
 
 _OPSET, _IR_VERSION = 21, 10
 

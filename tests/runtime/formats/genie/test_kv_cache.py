@@ -14,7 +14,7 @@ from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.formats.genie import folder as folder_module
 from coordgen_rs.formats.genie.device import Forms, GenieBuffers
 from coordgen_rs.formats.genie.tensors import TensorFacts
-from coordgen_rs.runtime.qnn.buffers import MaskIntegers
+from coordgen_rs.runtime.qnn.device import MaskIntegers
 from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 
 TIED = Encoding("uint8", 0.5, 128)

@@ -17,8 +17,8 @@ from coordgen_rs.formats.genie.device import GenieDevice
 from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
-from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session
 from coordgen_rs.runtime.qnn.options import QnnOptions
+from coordgen_rs.runtime.qnn.provider import QnnVersion, qnn_session
 from genie_bundles import CONFIG_NAME, Form, write_genie
 from qnn_bundles import needs_emulator
 

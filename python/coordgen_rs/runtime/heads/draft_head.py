@@ -19,7 +19,7 @@ from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import SessionClosedError
 from coordgen_rs.runtime.device import Bound
-from coordgen_rs.runtime.native import run_native
+from coordgen_rs.runtime.onnx_runtime import run_native
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import GapWork, Session, StepCost
 
@@ -29,7 +29,7 @@ _ROUNDS = 3
 """How often each width is timed."""
 
 
-class OwnHead(ABC):
+class DraftHead(ABC):
     """A session that reads what a target has computed.
 
     A row reads a token, its rotation, and the state behind the token before.

@@ -7,6 +7,7 @@ the core (`src/batch`); a row computes what it would compute alone (`src/kernels
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
-from coordgen_rs.runtime.batch.sequence import Sequence
-from coordgen_rs.runtime.batch.sharing import Filled, Offers, Reading, RunCounts
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
 from coordgen_rs.runtime.device import Buffers
 from coordgen_rs.runtime.machine import memory_bytes
 from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.sequence import Sequence
+from coordgen_rs.runtime.session import FilledStep, Prefill, Proposer
 
 _EXACT_ROWS = 64
 """Up to so many rows a run has as many as are needed; beyond, a multiple of `_WIDE_ROWS`."""
@@ -46,12 +47,46 @@ class _Part(NamedTuple):
     inputs: StepInputs | None
     first: int
     num_rows: int
-    read: Reading | None = None
+    read: Prefill | None = None
 
     @property
     def rows(self) -> slice:
         """Which rows they are."""
         return slice(self.first, self.first + self.num_rows)
+
+
+@dataclass
+class RunCounts:
+    """What the runs of a batch were made of so far.
+
+    Attributes:
+        runs: How many there were.
+        requests: Requests that had rows in them: two that take part in a run count twice.
+        rows: Rows of all of them.
+        decode_rows: How many of these verified what requests are about to say; prompts had the
+            others.
+        prompt_tokens_beside: Tokens of prompts that were read in runs in which others decoded.
+    """
+
+    runs: int = 0
+    requests: int = 0
+    rows: int = 0
+    decode_rows: int = 0
+    prompt_tokens_beside: int = 0
+
+    def add(self, decoding: list[int], reading: list[int]) -> None:
+        """Count a run.
+
+        Args:
+            decoding: Rows of each request that decodes in it.
+            reading: Tokens that are read in it of each prompt.
+        """
+        self.runs += 1
+        self.requests += len(decoding) + len(reading)
+        self.rows += sum(decoding) + sum(reading)
+        self.decode_rows += sum(decoding)
+        if decoding:
+            self.prompt_tokens_beside += sum(reading)
 
 
 class Batch:
@@ -87,7 +122,9 @@ class Batch:
         self.session, self.counts = session, RunCounts()
         self._cache = cache_of(manifest, form, num_sequences)
         caches = (self._cache.sequence(number) for number in range(num_sequences))
-        self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
+        self.sequences = [
+            Sequence(session, self.run, number, cache) for number, cache in enumerate(caches)
+        ]
         widest = session.widths[-1]
         most = max(manifest.prefill_rows, num_sequences * widest)
         self._whole = path_buffers(most, manifest, self._cache)
@@ -135,9 +172,9 @@ class Batch:
         asked = sequence.asked
         if asked is None:
             return []
-        if not isinstance(asked, Reading):
+        if not isinstance(asked, Prefill):
             inputs = asked.propose(sequence.length)
-            rows = asked.rows if isinstance(asked, Filled) else inputs.rows
+            rows = asked.rows if isinstance(asked, FilledStep) else inputs.rows
             return [_Part(sequence, inputs, 0, rows)]
         most_rows = self.session.bundle.manifest.prefill_rows
         num_tokens = min(sequence.num_readable(asked), most_rows)
@@ -146,7 +183,7 @@ class Batch:
     def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
         """Who gets which rows: those that decode first."""
         offered = list(_offered(waiting))
-        reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Reading)]
+        reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Prefill)]
         reading.sort(key=lambda pair: pair[0].reading_since)
         nodes, tokens, costs = self._batcher.share(
             [(worths, least, sequence.length) for sequence, _, worths, least in offered],
@@ -269,14 +306,14 @@ def most_together(session: OrtSession) -> int:
     return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
 
 
-_Offered = tuple[Sequence, Offers, NDArray[np.float32], int]
+_Offered = tuple[Sequence, Proposer, NDArray[np.float32], int]
 
 
 def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
     """What those that decode offer; who cannot is told."""
     for sequence in waiting:
         asked = sequence.asked
-        if asked is not None and not isinstance(asked, Reading):
+        if asked is not None and not isinstance(asked, Prefill):
             try:
                 yield sequence, asked, *asked.offer(sequence.length)
             except Exception as error:
