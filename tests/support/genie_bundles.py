@@ -21,8 +21,7 @@ from coordgen_rs import Bundle
 from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import CacheEncodings
-from coordgen_rs.formats.genie.binary import read_binary
-from coordgen_rs.formats.genie.tensors import GraphFacts
+from coordgen_rs.formats.genie.binary import GraphFacts, read_binary
 from coordgen_rs.runtime.qnn.provider import qnn_session, version
 
 CONFIG_NAME = "genie_config.json"

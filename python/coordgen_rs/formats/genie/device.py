@@ -19,19 +19,20 @@ from coordgen_rs.bundle.chips import SOCS, Soc
 from coordgen_rs.bundle.manifest import QnnTarget
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.formats.genie.binary import TensorFacts
 from coordgen_rs.formats.genie.folder import GenieFolder
-from coordgen_rs.formats.genie.metadata import version_numbers
-from coordgen_rs.formats.genie.model import GenieModel
-from coordgen_rs.formats.genie.parts import PartGraph
-from coordgen_rs.formats.genie.tensors import (
+from coordgen_rs.formats.genie.graphs import (
     CACHE_INDEX,
     COS,
     EMBEDDED,
+    FILLED,
     MASK,
     SIN,
     TOKENS,
-    TensorFacts,
+    PartGraph,
 )
+from coordgen_rs.formats.genie.metadata import version_numbers
+from coordgen_rs.formats.genie.model import GenieModel
 from coordgen_rs.runtime.device import Buffers, ort_value
 from coordgen_rs.runtime.qnn.device import (
     BoundMask,
@@ -93,7 +94,7 @@ class GenieBuffers(Buffers):
             name: np.zeros(facts.shape, facts.numpy_type)
             for graph in graphs
             for name, facts in graph.facts.inputs.items()
-            if name in (TOKENS, *EMBEDDED, MASK, COS, SIN, CACHE_INDEX)
+            if name in FILLED
         }
         self._bound_mask = BoundMask(self._read[MASK], forms.mask, is_native=layered.is_native)
         out = graphs[-1].facts.outputs[graphs[-1].out]

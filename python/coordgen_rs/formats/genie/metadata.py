@@ -17,7 +17,8 @@ from coordgen_rs.bundle.typed_json import parse
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.formats.files import read_object
-from coordgen_rs.formats.genie.tensors import GraphFacts, GraphName, TensorFacts
+from coordgen_rs.formats.genie.binary import GraphFacts, TensorFacts
+from coordgen_rs.formats.genie.graphs import GraphName
 
 METADATA_NAME, VERSIONS_NAME = "metadata.json", "tool-versions.yaml"
 _MOST_YAML_BYTES = 1 << 20

@@ -23,12 +23,12 @@ from coordgen_rs.bundle.typed_json import parse
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.formats.files import MOST_JSON_BYTES, read_object, token_ids
-from coordgen_rs.formats.genie.binary import can_read
+from coordgen_rs.formats.genie.binary import GraphFacts, can_read
 from coordgen_rs.formats.genie.config import GenieConfig
 from coordgen_rs.formats.genie.folder import GenieFolder, opened, read_binaries
+from coordgen_rs.formats.genie.graphs import COS, MASK, SIN
 from coordgen_rs.formats.genie.metadata import read_metadata
 from coordgen_rs.formats.genie.model import GenieModel
-from coordgen_rs.formats.genie.tensors import COS, MASK, SIN, GraphFacts
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 if TYPE_CHECKING:
@@ -107,9 +107,6 @@ class PipelineFolder(GenieFolder):
             end_token_ids=token_ids(f"{path}: eos_token_id", config.eos_token_id),
             tokenizer=_TOKENIZER_NAME,
             binaries=list(binaries),
-            extensions=None,
-            embedding=None,
-            rotation=None,
         )
         metadata = read_metadata(directory, None)
         fields = opened(directory, CONFIG_NAME, names, metadata, binaries, graphs)

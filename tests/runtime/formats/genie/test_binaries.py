@@ -14,8 +14,8 @@ from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.formats.genie import folder
 from coordgen_rs.formats.genie import metadata as described
 from coordgen_rs.formats.genie.folder import GenieFolder
+from coordgen_rs.formats.genie.graphs import CacheName, GraphName
 from coordgen_rs.formats.genie.metadata import version_numbers
-from coordgen_rs.formats.genie.tensors import CacheName, GraphName
 from genie_facts import CONFIG_NAME, METADATA_NAME, edit, tensor
 from json_values import JSON_VALUES
 

@@ -12,8 +12,8 @@ from coordgen_rs import open_bundle
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.bundle.manifest import CacheEncodings
 from coordgen_rs.formats.genie import folder as folder_module
+from coordgen_rs.formats.genie.binary import TensorFacts
 from coordgen_rs.formats.genie.device import Forms, GenieBuffers
-from coordgen_rs.formats.genie.tensors import TensorFacts
 from coordgen_rs.runtime.qnn.device import MaskIntegers
 from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 
