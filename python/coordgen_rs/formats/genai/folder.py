@@ -118,7 +118,7 @@ def _read_graph(path: Path, config: GenaiConfig) -> "tuple[DecoderGraph, bytes]"
         ) from error
     content = read_content(path)
     with damage_named(path):
-        return DecoderGraph.parse(path, content, config), content
+        return DecoderGraph(path, content, config), content
 
 
 @contextmanager
