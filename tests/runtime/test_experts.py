@@ -9,7 +9,7 @@ from checkpoints import exported
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError
 from coordgen_rs.runtime.cpu.device import CpuDevice
-from coordgen_rs.runtime.cpu.experts import ExpertFiles
+from coordgen_rs.runtime.experts import ExpertFiles
 from coordgen_rs.runtime.ort_session import OrtSession
 from mixtures import write_mixture
 

@@ -24,7 +24,9 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs.errors import OptionError, ProviderError, arguments
@@ -125,6 +127,11 @@ def shared_options() -> onnxruntime.SessionOptions:
     options.use_per_session_threads = False
     options.log_severity_level = 3
     return options
+
+
+def ort_value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:
+    """`array` as ONNX Runtime reads and writes it: the same memory."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
 @cache

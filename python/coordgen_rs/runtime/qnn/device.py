@@ -7,7 +7,7 @@ the host copies to the cache.
 """
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,8 @@ from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import CompiledGraphs, QnnTarget
 from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError
-from coordgen_rs.runtime.device import Buffers, Device, GraphName, ort_value
-from coordgen_rs.runtime.onnx_runtime import cpu_session
+from coordgen_rs.runtime.device import Buffers, Device, GraphName
+from coordgen_rs.runtime.onnx_runtime import cpu_session, ort_value
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
 from coordgen_rs.runtime.qnn.options import QnnOptions
 from coordgen_rs.runtime.qnn.provider import (
@@ -33,35 +33,20 @@ from coordgen_rs.runtime.qnn.provider import (
 _SHARED = {"ep.share_ep_contexts": "1"}
 
 
-@dataclass(frozen=True)
-class MaskIntegers:
-    """How the graphs read a mask: the integers of a slot that a row sees, and of another."""
-
-    seen: int
-    unseen: int
-
-    @classmethod
-    def of(cls, target: QnnTarget) -> "MaskIntegers":
-        """The mask integers of a bundle."""
-        values = np.array([0, target.mask_value], np.float32)
-        return cls(*map(int, target.mask.quantize(values)))
-
-
 class BoundMask:
     """The mask that graphs of one width read, kept as the core's, but in integers.
 
     Args:
         array: `(..., rows, columns)`, the graphs' input.
-        integers: How they read it.
+        target: How they read it: the integers of a slot that a row sees, and of another.
         is_native: Whether new rows stand in their slots, and not behind all slots.
     """
 
-    def __init__(
-        self, array: NDArray[Any], integers: MaskIntegers, *, is_native: bool = False
-    ) -> None:
-        self._array, self._integers, self._is_native = array, integers, is_native
-        self._past_len = 0
-        array.fill(integers.unseen)
+    def __init__(self, array: NDArray[Any], target: QnnTarget, *, is_native: bool = False) -> None:
+        self._array, self._is_native, self._past_len = array, is_native, 0
+        values = np.array([0, target.mask_value], np.float32)
+        self._seen, self._unseen = map(int, target.mask.quantize(values))
+        array.fill(self._unseen)
 
     def fill(self, drafted: NDArray[np.float32], start: int) -> None:
         """Show every row all slots before the run's, and of the new rows those on its path.
@@ -70,7 +55,7 @@ class BoundMask:
             drafted: The core's mask `(1, 1, rows, slots) f32`, 0 for a slot that a row sees.
             start: The slot of row 0.
         """
-        mask, seen, unseen = self._array, self._integers.seen, self._integers.unseen
+        mask, seen, unseen = self._array, self._seen, self._unseen
         rows, columns = mask.shape[-2:]
         mask[..., self._past_len : start] = seen
         mask[..., start : self._past_len] = unseen
@@ -87,33 +72,22 @@ class QnnBuffers(Buffers):
     Args:
         arrays: Those of `Buffers`, in its order; the drafted mask has absolute slots as columns.
         slots: Slots of the cache; the graphs' mask is `(1, 1, rows, slots + rows) u16`.
-        integers: How the graphs read the mask.
+        target: How the graphs read the mask.
     """
 
-    def __init__(self, *arrays: Any, slots: int, integers: MaskIntegers) -> None:
+    def __init__(self, *arrays: Any, slots: int, target: QnnTarget) -> None:
         super().__init__(*arrays)
-        self._slots, self._integers = slots, integers
+        self._slots, self._target = slots, target
         mask = np.zeros((1, 1, self.rows, slots + self.rows), np.uint16)
-        self._bound_mask = BoundMask(mask, integers)
+        self._bound_mask = BoundMask(mask, target)
         self.values["mask"] = ort_value(mask)
-
-    @classmethod
-    def of_rows(cls, rows: int, bundle: Bundle, target: QnnTarget) -> "QnnBuffers":
-        """New buffers for `rows` tokens."""
-        manifest, half = bundle.manifest, (1, 1, rows, len(bundle.manifest.inv_freq))
-        ids, positions, by_row, states = masked_arrays(
-            rows, manifest.slots + manifest.widths[-1], manifest.model.hidden_size, "uint16"
-        )
-        by_row |= {name: np.zeros(half, np.uint16) for name in ("cos", "sin")}
-        integers = MaskIntegers.of(target)
-        return cls(ids, positions, by_row, states, slots=manifest.slots, integers=integers)
 
     def before_run(self) -> None:
         """Turn the drafted mask into the graphs' own."""
         self._bound_mask.fill(self.by_row["mask"], int(self.write_index[0]))
 
     def _of(self, *arrays: Any) -> "QnnBuffers":
-        return QnnBuffers(*arrays, slots=self._slots, integers=self._integers)
+        return QnnBuffers(*arrays, slots=self._slots, target=self._target)
 
 
 def masked_arrays(
@@ -278,7 +252,13 @@ class QnnDevice(HtpDevice):
 
     def buffers(self, rows: int) -> QnnBuffers:
         """New buffers for `rows` tokens."""
-        return QnnBuffers.of_rows(rows, self.bundle, self._target)
+        manifest, half = self.bundle.manifest, (1, 1, rows, len(self.bundle.manifest.inv_freq))
+        ids, positions, by_row, states = masked_arrays(
+            rows, manifest.slots + manifest.widths[-1], manifest.model.hidden_size, "uint16"
+        )
+        by_row |= {name: np.zeros(half, np.uint16) for name in ("cos", "sin")}
+        arrays = ids, positions, by_row, states
+        return QnnBuffers(*arrays, slots=manifest.slots, target=self._target)
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
         """Same as in `Bundle`, but u16 in the graphs' encoding."""
