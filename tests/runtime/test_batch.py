@@ -3,9 +3,6 @@
 import numpy as np
 import pytest
 
-import gemma4
-import hybrids
-import mixtures
 from answers import tokens_of
 from coordgen_rs import (
     PrefixPool,
@@ -20,26 +17,26 @@ from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, OptionError
 from coordgen_rs.generation.step import PlainStep
 from coordgen_rs.runtime.batch import Batch, why_alone
 from coordgen_rs.runtime.session import FilledStep
-from lossless import COMMITS, Bundles, check_adversarial_drafts, check_drafts, prompt_of
+from lossless import (
+    COMMITS,
+    GEMMA4,
+    HYBRIDS,
+    MIXTURES,
+    Bundles,
+    check_adversarial_drafts,
+    check_drafts,
+    prompt_of,
+)
 from scripted import SCRIPTS
 from together import Asked, random_requests, run_together
-
-FAMILIES = {
-    **dict.fromkeys(hybrids.CONFIGS, hybrids.write_hybrid),
-    **dict.fromkeys(mixtures.CONFIGS, mixtures.write_mixture),
-    **dict.fromkeys(gemma4.CONFIGS, gemma4.write_gemma4),
-}
 
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
-    def write(path, family):
-        FAMILIES[family](path, family, seed=3)
-
-    return Bundles(tmp_path_factory.mktemp("batches"), write)
+    return Bundles(tmp_path_factory.mktemp("batches"))
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=[*HYBRIDS, *MIXTURES, *GEMMA4])
 def pair(request, bundles):
     """A session, and a batch of the same family."""
     bundle = bundles(request.param)

@@ -17,12 +17,6 @@ from coordgen_rs.runtime.qnn import provider
 from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named
 
 
-def test_the_chip_is_always_told():
-    options = QnnOptions().provider_options(soc_named("8-elite"))
-    assert options["htp_arch"] == "79"
-    assert options["soc_model"] == "69"
-
-
 def test_fields_become_the_providers_own_names():
     options = QnnOptions(
         performance_mode="burst",
