@@ -144,9 +144,9 @@ class Batch:
         waiting = [it for it in self.sequences if it.is_waiting]
         if some is not None:
             waiting = [it for it in waiting if it in some]
-        self._settle()
+        self._learn_gain()
         try:
-            parts = self._alone(waiting[0]) if len(waiting) == 1 else self._shared_out(waiting)
+            parts = self._whole_step(waiting[0]) if len(waiting) == 1 else self._share_rows(waiting)
         except Exception as error:
             for sequence in waiting:
                 sequence.failed(_copied(error))
@@ -160,14 +160,14 @@ class Batch:
                 part.sequence.failed(_copied(error))
         return True
 
-    def _settle(self) -> None:
+    def _learn_gain(self) -> None:
         """Learn what the last shared step has brought."""
         paid, self._paid = self._paid, []
         if paid:
             gained = sum(sequence.num_gained - before for sequence, before, _ in paid)
             self._batcher.took(gained, sum(cost for _, _, cost in paid))
 
-    def _alone(self, sequence: Sequence) -> list[_Part]:
+    def _whole_step(self, sequence: Sequence) -> list[_Part]:
         """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
         asked = sequence.asked
         if asked is None:
@@ -180,9 +180,16 @@ class Batch:
         num_tokens = min(sequence.num_readable(asked), most_rows)
         return [_Part(sequence, None, 0, num_tokens, asked)]
 
-    def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
+    def _share_rows(self, waiting: Several[Sequence]) -> list[_Part]:
         """Who gets which rows: those that decode first."""
-        offered = list(_offered(waiting))
+        offered = list[tuple[Sequence, Proposer, NDArray[np.float32], int]]()
+        for sequence in waiting:
+            asked = sequence.asked
+            if asked is not None and not isinstance(asked, Prefill):
+                try:
+                    offered.append((sequence, asked, *asked.offer(sequence.length)))
+                except Exception as error:
+                    sequence.failed(error)
         reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Prefill)]
         reading.sort(key=lambda pair: pair[0].reading_since)
         nodes, tokens, costs = self._batcher.share(
@@ -219,13 +226,13 @@ class Batch:
                 session.device.run(block, "decode", buffers)
             for sequence in self.sequences:
                 sequence.end_run()
-            self._hand_out(parts, buffers)
+            self._deliver(parts, buffers)
         self.counts.add(
             [part.num_rows for part in parts if part.inputs is not None],
             [part.num_rows for part in parts if part.inputs is None],
         )
 
-    def _hand_out(self, parts: Several[_Part], buffers: Buffers) -> None:
+    def _deliver(self, parts: Several[_Part], buffers: Buffers) -> None:
         """Tell what came of a run: those that read first, as their logits are nobody's for long."""
         device = self.session.device
         for part in parts:
@@ -304,20 +311,6 @@ def most_together(session: OrtSession) -> int:
     if memory is None:
         return _MOST_TOGETHER
     return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
-
-
-_Offered = tuple[Sequence, Proposer, NDArray[np.float32], int]
-
-
-def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
-    """What those that decode offer; who cannot is told."""
-    for sequence in waiting:
-        asked = sequence.asked
-        if asked is not None and not isinstance(asked, Prefill):
-            try:
-                yield sequence, asked, *asked.offer(sequence.length)
-            except Exception as error:
-                sequence.failed(error)
 
 
 def _copied(error: Exception) -> Exception:

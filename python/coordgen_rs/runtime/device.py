@@ -133,7 +133,7 @@ class Buffers:
         if self.path is not None:
             self.path["span"][:] = first, min(num_rows - first, self.rows)
 
-    def give(self, wide: "Buffers", block: int) -> None:
+    def copy_inputs_to(self, wide: "Buffers", block: int) -> None:
         """Have a wider run of a block read what this one would."""
         rows = slice(self.rows)
         wide.write_index[:] = self.write_index
@@ -144,7 +144,7 @@ class Buffers:
         for name, path in (self.path or {}).items():
             (wide.path or {})[name][:] = path
 
-    def take(self, wide: "Buffers", block: int) -> None:
+    def copy_outputs_from(self, wide: "Buffers", block: int) -> None:
         """Take what a wider run of a block has given."""
         result = (block + 1) % 2
         self.hidden[result][:] = wide.hidden[result][:, : self.rows]

@@ -111,10 +111,10 @@ class OrtSession(CachedSession):
         self.step_inputs = tuple(steps[rows].inputs for rows in widths)
         self.forward.cut_chunk(widths[-1])
 
-    def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
+    def _keep_hidden(self, rows: NDArray[np.intp], start: int) -> None:
         self.forward.commit_states(rows, start)
 
-    def _forget_given(self, length: int) -> None:
+    def _forget_hidden(self, length: int) -> None:
         self.forward.forget_states(length)
 
     def prefill(

@@ -108,9 +108,9 @@ class GenieBuffers(Buffers):
         part.logits = self.logits[first : first + rows]
         return part
 
-    def take(self, wide: Buffers, block: int) -> None:
+    def copy_outputs_from(self, wide: Buffers, block: int) -> None:
         """Take what a wider run of a part has given, and its logits if it is the last."""
-        super().take(wide, block)
+        super().copy_outputs_from(wide, block)
         self.logits[:] = cast(GenieBuffers, wide).logits[: self.rows]
 
     def _of(self, *arrays: Any) -> "GenieBuffers":
@@ -231,7 +231,7 @@ class GenieDevice(HtpDevice):
     def load_head(self) -> None:
         """Does nothing: there is no head of its own."""
 
-    def given_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
+    def integer_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
         """The integers of some rows' logits, which the last part has left."""
         return cast(GenieBuffers, buffers).logits[first:end]
 

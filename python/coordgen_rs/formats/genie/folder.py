@@ -4,7 +4,7 @@ In: a path with a genie_config.json. Out: a `GenieFolder`, whose manifest is mad
 and what the binaries, or metadata.json, say of their graphs. `device.py` runs them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -81,7 +81,8 @@ class GenieFolder(ForeignFolder):
         directory = Path(path).absolute()
         config = read_config(directory / CONFIG_NAME)
         metadata = read_metadata(directory, config.extensions)
-        binaries = read_binaries(directory, config.binaries) if can_read() else {}
+        names = config.binaries if can_read() else []
+        binaries = {name: read_binary(directory / name) for name in names}
         graphs = _graphs(directory, config, metadata, binaries)
         return cls(**opened(directory, CONFIG_NAME, config, metadata, binaries, graphs))
 
@@ -161,15 +162,6 @@ def opened(
         "made_by": next((it.build_id for it in binaries.values()), None) or metadata.qairt,
         "num_graphs": {name: len(facts.graphs) for name, facts in binaries.items()},
     }
-
-
-def read_binaries(directory: Path, names: Iterable[str]) -> dict[str, BinaryFacts]:
-    """What each binary says of itself.
-
-    Raises:
-        BundleDamagedError: One is missing, or is no context binary.
-    """
-    return {name: read_binary(directory / name) for name in names}
 
 
 def _graphs(
@@ -261,7 +253,8 @@ def _manifest(
     _check_sizes(directory / config_name, config, shape, context)
     names = [config_name, config.tokenizer]
     files = {name: record_of(read_content(directory / name)) for name in names}
-    files |= {name: _size(directory / name) for name in config.binaries}
+    sizes = {name: (directory / name).stat().st_size for name in config.binaries}
+    files |= {name: FileRecord(size, "") for name, size in sizes.items()}  # they are not hashed
     blocks = [
         BlockFiles(
             min(part[widths[0]].keys, default=0),
@@ -304,8 +297,3 @@ def _check_sizes(path: Path, config: GenieConfig, shape: ModelShape, context: in
             f"{shape.vocab_size} logits"
         )
     check_tokens(path, [*config.end_token_ids, config.bos_token_id or 0], shape.vocab_size)
-
-
-def _size(path: Path) -> FileRecord:
-    """Size of a binary, which is not hashed."""
-    return FileRecord(path.stat().st_size, "")

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.chips import Soc
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import CompiledGraphs, QnnTarget
+from coordgen_rs.bundle.manifest import QnnTarget
 from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError
 from coordgen_rs.runtime.device import Buffers, Device, GraphName
 from coordgen_rs.runtime.onnx_runtime import cpu_session, ort_value
@@ -194,12 +194,12 @@ class HtpDevice(Device):
 
     def logits(self, buffers: Buffers, first: int, end: int) -> NDArray[np.float32]:
         """Same as in `Device`; the graphs give integers."""
-        given = self.given_logits(buffers, first, end)
+        given = self.integer_logits(buffers, first, end)
         if len(given) > len(self._real):
             self._real = np.zeros(given.shape, np.float32)
         return self._target.logits.dequantize(given, self._real[: len(given)])
 
-    def given_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
+    def integer_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
         """The integers of some rows' logits, valid until the next call."""
         return super().logits(buffers, first, end)
 
@@ -336,9 +336,22 @@ def _usable(bundle: Bundle, target: QnnTarget, recompile: bool) -> QnnTarget:
     Raises:
         ProviderError: They cannot, and may not be compiled again.
     """
-    compiled = target.compiled if _fits(bundle, target, target.compiled, recompile) else None
-    shared = target.shared if _fits(bundle, target, target.shared, recompile) else None
-    return replace(target, compiled=compiled, shared=shared)
+    here, chip, unfit = version(), (target.soc_model, target.htp_arch), dict[str, Any]()
+    for name, binaries in (("compiled", target.compiled), ("shared", target.shared)):
+        if binaries is None:
+            continue
+        made = QnnVersion(binaries.provider_version, binaries.qnn_version)
+        if made == here and (binaries.soc_model, binaries.htp_arch) == chip:
+            continue
+        if not recompile:
+            raise ProviderError(
+                f"{bundle.shown}: its context binaries were made by onnxruntime-qnn "
+                f"{made.provider} (QNN {made.qnn}) for chip {binaries.soc_model}, here are "
+                f"{here.provider} ({here.qnn}) and chip {chip[0]}: run coordgen compile again, or "
+                "allow recompiling"
+            )
+        unfit[name] = None
+    return replace(target, **unfit)
 
 
 def _loadable(
@@ -365,21 +378,3 @@ def _loadable(
         stacklevel=4,
     )
     return replace(target, shared=None), {}
-
-
-def _fits(
-    bundle: Bundle, target: QnnTarget, compiled: CompiledGraphs | None, recompile: bool
-) -> bool:
-    if compiled is None:
-        return False
-    made, here = QnnVersion(compiled.provider_version, compiled.qnn_version), version()
-    made_for, chip = ((item.soc_model, item.htp_arch) for item in (compiled, target))
-    if made == here and made_for == chip:
-        return True
-    if recompile:
-        return False
-    raise ProviderError(
-        f"{bundle.shown}: its context binaries were made by onnxruntime-qnn {made.provider} (QNN "
-        f"{made.qnn}) for chip {made_for[0]}, here are {here.provider} ({here.qnn}) and chip "
-        f"{chip[0]}: run coordgen compile again, or allow recompiling"
-    )
