@@ -86,7 +86,7 @@ class DraftModel(NotCopied):
         Raises:
             BundleError: It cannot be loaded.
         """
-        if not isinstance(target, OrtSession) or not target.bundle.manifest.has_own_head:
+        if not isinstance(target, OrtSession) or not target.bundle.manifest.has_draft_head:
             return None
         kind = MtpSession if target.bundle.manifest.assistant is None else AssistantSession
         session = kind(target)

@@ -189,7 +189,7 @@ class Drafters:
 
     def _mtp(self) -> "DraftModel | None":
         """The target's own head for further tokens, which all namespaces then share."""
-        if not self._session.bundle.manifest.has_own_head:
+        if not self._session.bundle.manifest.has_draft_head:
             return None
         from coordgen_rs.drafting.draft_model import DraftModel
 
