@@ -36,7 +36,7 @@ def bundles(tmp_path_factory):
     return Bundles(tmp_path_factory.mktemp("batches"))
 
 
-@pytest.fixture(scope="module", params=[*HYBRIDS, *MIXTURES, *GEMMA4])
+@pytest.fixture(scope="module", params=[*HYBRIDS[:2], *MIXTURES, *GEMMA4])
 def pair(request, bundles):
     """A session, and a batch of the same family."""
     bundle = bundles(request.param)
@@ -57,23 +57,22 @@ def _check(pair, asked, commit="auto"):
         assert it.said == it.alone(session), (number, it)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_each_says_what_it_says_alone(pair, seed):
     _check(pair, random_requests(seed, 12))
 
 
 @pytest.mark.parametrize("commit", COMMITS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_trained_model_too(embedded, seed, commit):
     _check(embedded, random_requests(100 + seed, 24), commit)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_grammars_are_followed_beside_other_requests(pair, seed):
+def test_grammars_are_followed_beside_other_requests(pair):
     pytest.importorskip("llguidance", reason="grammars need llguidance")
     session, _ = pair
     vocabulary = Vocabulary(Tokenizer.of(session.bundle), session.vocab_size, session.end_token_ids)
-    asked = random_requests(200 + seed, 16, vocabulary=vocabulary)
+    asked = random_requests(200, 16, vocabulary=vocabulary)
     assert sum("grammar" in it.options for it in asked) > 1
     _check(pair, asked)
 
