@@ -17,7 +17,7 @@ from coordgen_rs import OrtSession, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.loading import self_test
-from coordgen_rs.runtime.heads.own_head import OwnHead
+from coordgen_rs.runtime.heads.draft_head import DraftHead
 from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.session import StepCost
@@ -63,14 +63,14 @@ def steady_costs() -> Iterator[Callable[..., dict[int, float]]]:
         one_row = sum(file.num_bytes for file in session.bundle.manifest.files.values()) / 1e4
         return {width: round(one_row * (1 + (width - 1) / 20), 1) for width in session.widths}
 
-    def head_costs(session: OwnHead) -> list[StepCost]:
+    def head_costs(session: DraftHead) -> list[StepCost]:
         costs = (session._target.step_costs or ())[: len(session.step_inputs)]
         return [StepCost(cost.base / 8, 0.0) for cost in costs]
 
     timed = self_test._step_us
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(self_test, "_step_us", step_us)
-        patch.setattr(OwnHead, "_measured", head_costs)
+        patch.setattr(DraftHead, "_measured", head_costs)
         yield timed
 
 

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from coordgen_rs.model.dialogue import Dialogue
     from coordgen_rs.model.options import ChatOptions, RequestOptions
     from coordgen_rs.model.stream import AsyncStream, Stream
-    from coordgen_rs.runtime.batch.sharing import BatchStats
+    from coordgen_rs.runtime.batch import BatchStats
     from coordgen_rs.runtime.cpu.device import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.runtime.session import Session
@@ -150,7 +150,7 @@ _MODULES = {
     "AddResult": "store.history.texts",
     "Answer": "model.answer",
     "AsyncStream": "model.stream",
-    "BatchStats": "runtime.batch.sharing",
+    "BatchStats": "runtime.batch",
     "Bundle": "bundle.directory",
     "ChatOptions": "model.options",
     "CoordgenError": "errors",

@@ -87,7 +87,7 @@ def test_a_bundle_for_qnn_is_told_of_without_the_provider(capsys, tmp_path, monk
     def missing(*_):
         raise ProviderError("onnxruntime-qnn is not installed")
 
-    monkeypatch.setattr("coordgen_rs.runtime.qnn.onnx_runtime._library", missing)
+    monkeypatch.setattr("coordgen_rs.runtime.qnn.provider._library", missing)
     assert main(["doctor", str(tmp_path / "bundle")]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[-2].endswith("bundle: int8, for qnn")

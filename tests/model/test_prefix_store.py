@@ -11,7 +11,7 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.loading import prefix_store as opening
 from coordgen_rs.store.prefixes.directory import summaries
 from genai_folders import write_folder
-from hybrids import CONFIGS, write_hybrid
+from hybrids import CONFIGS
 from lossless import Bundles
 from stored_prefixes import files
 
@@ -116,7 +116,7 @@ def test_other_weights_find_nothing(bundle_of, tmp_path):
 @pytest.mark.parametrize("family", CONFIGS)
 @pytest.mark.parametrize("parallel", [1, 2])
 def test_states_of_recurrent_layers_come_back(tmp_path, family, parallel):
-    hybrid = Bundles(tmp_path, lambda path, name: write_hybrid(path, name, seed=3))(family)
+    hybrid = Bundles(tmp_path)(family)
     prompt = [3 + number * 7 % 40 for number in range(150)]
     told = []
     for _ in range(2):

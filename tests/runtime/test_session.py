@@ -84,14 +84,6 @@ def test_nan_logits_are_a_named_error(session, prompt, monkeypatch):
         next(plain(session, prompt))
 
 
-def test_a_second_request_takes_the_session_from_the_first(session, prompt):
-    first = generate(session, prompt, max_new_tokens=20)
-    next(first)
-    next(generate(session, prompt[:3], max_new_tokens=20))
-    with pytest.raises(CallOrderError):
-        next(first)
-
-
 @pytest.mark.parametrize("answer", [plain, generate])
 def test_requests_of_one_length_that_take_turns_are_refused(session, prompt, answer):
     first = answer(session, prompt, max_new_tokens=20)
@@ -113,6 +105,9 @@ def test_a_request_that_ends_late_leaves_the_work_for_gaps_to_its_successor(sess
     assert session.gap_work is not None
     second.close()
     assert session.gap_work is None
+    next(generate(session, prompt, max_new_tokens=20))
+    next(plain(session, prompt))
+    assert session.gap_work is None
 
 
 def test_a_request_closed_late_does_not_take_its_successors_statistics(session, prompt):
@@ -125,13 +120,6 @@ def test_a_request_closed_late_does_not_take_its_successors_statistics(session, 
     assert sum(late.accept_histogram) == late.steps
 
 
-def test_plain_decoding_does_no_work_of_an_abandoned_request(session, prompt):
-    abandoned = generate(session, prompt, max_new_tokens=20)
-    next(abandoned)
-    next(plain(session, prompt))
-    assert session.gap_work is None
-
-
 def test_a_refused_prediction_leaves_the_session_to_its_request(session, prompt):
     first = generate(session, prompt, max_new_tokens=20)
     next(first)
@@ -140,9 +128,9 @@ def test_a_refused_prediction_leaves_the_session_to_its_request(session, prompt)
     next(first)
 
 
-def test_a_closed_session_says_so_each_time_anew(bundle_of, prompt):
-    closed = open_session(bundle_of("embedded", "fp32"))
-    closed.close()
+def test_a_session_is_closed_behind_its_with_block_and_says_so_each_time_anew(bundle_of, prompt):
+    with open_session(bundle_of("embedded", "fp32")) as closed:
+        assert tokens_of(plain(closed, prompt, max_new_tokens=3))
     raised = []
     for _ in range(2):
         with pytest.raises(SessionClosedError) as caught:
@@ -180,13 +168,6 @@ def test_a_session_that_is_closed_while_it_runs_says_so(bundle_of, prompt, monke
         session.prefill(prompt)
 
 
-def test_a_session_is_closed_at_the_end_of_its_with_block(bundle_of, prompt):
-    with open_session(bundle_of("embedded", "fp32")) as session:
-        assert tokens_of(plain(session, prompt, max_new_tokens=3))
-    with pytest.raises(SessionClosedError):
-        next(plain(session, prompt))
-
-
 def test_a_step_that_failed_is_not_counted_with_the_next_request():
     stats = Stats()
     stats.begin("draft")
@@ -211,56 +192,37 @@ def test_statistics_add_up(session, prompt):
     assert stats.finish_reason in ("stop", "length")
 
 
-def test_one_drafter_serves_many_requests(session, prompt):
-    drafter = make_drafter(session)
-    expected = tokens_of(plain(session, prompt, max_new_tokens=30))
-    for _ in range(3):
-        assert tokens_of(generate(session, prompt, max_new_tokens=30, drafter=drafter)) == expected
-
-
 @pytest.mark.parametrize("start", [generate, plain])
-def test_unusable_prompts_are_named(session, start):
-    with pytest.raises(EmptyPromptError):
-        next(start(session, []))
-    with pytest.raises(PromptTooLongError):
-        next(start(session, np.zeros(session.capacity + 1, int)))
-    with pytest.raises(TokenOutOfRangeError):
-        next(start(session, [1, session.vocab_size]))
-    with pytest.raises(TokenOutOfRangeError):
-        next(start(session, [-1]))
-    with pytest.raises(OptionError):
-        next(start(session, [1], max_new_tokens=0))
+@pytest.mark.parametrize(
+    ("prompt", "options", "error"),
+    [
+        ([], {}, EmptyPromptError),
+        (np.zeros(1 << 16, int), {}, PromptTooLongError),
+        ([1, 1 << 20], {}, TokenOutOfRangeError),
+        ([-1], {}, TokenOutOfRangeError),
+        ([1], {"max_new_tokens": 0}, OptionError),
+    ],
+)
+def test_unusable_prompts_are_named(session, start, prompt, options, error):
+    with pytest.raises(error):
+        next(start(session, prompt, **options))
 
 
-def test_unknown_options_are_named(session):
-    with pytest.raises(OptionError, match="auto"):
-        make_drafter(session, "guess")
-    with pytest.raises(OptionError, match="canonical"):
-        make_drafter(session, "auto", "maybe")
-    with pytest.raises(OptionError):
-        session.select([3])
-    with pytest.raises(ShapeError):
-        session.rewind(session.length + 1)
-
-
-def test_prefill_by_either_graph_gives_the_same_bits(session):
-    tokens = np.arange(600, dtype=np.uint32) % session.vocab_size
-    logits = []
-    for graphs in ("both", "prefill", "decode"):
-        session.rewind(0)
-        session.prefill(tokens, graphs)
-        assert session.length == len(tokens)
-        inputs = session.step_inputs[0]
-        inputs.fill_chain(tokens[:1], session.length)
-        logits.append(session.step(inputs).copy())
-    assert np.array_equal(logits[0], logits[1])
-    assert np.array_equal(logits[0], logits[2])
-
-
-def test_rows_past_the_capacity_are_refused(session):
-    session.rewind(0)
-    with pytest.raises(ShapeError, match="capacity"):
-        session.prefill(np.zeros(session.capacity + 1, np.uint32))
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda session: make_drafter(session, "guess"), OptionError, "auto"),
+        (lambda session: make_drafter(session, "auto", "maybe"), OptionError, "canonical"),
+        (lambda session: session.select([3]), OptionError, "widths"),
+        (lambda session: session.select([1], []), OptionError, "0 step costs for 1 widths"),
+        (lambda session: session.limit(1 << 20), OptionError, "was made for"),
+        (lambda session: session.rewind(session.length + 1), ShapeError, "cannot rewind"),
+        (lambda session: session.prefill(np.zeros(1 << 16, int)), ShapeError, "capacity"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(session, call, error, match):
+    with pytest.raises(error, match=match):
+        call(session)
 
 
 @pytest.mark.parametrize("graphs", ["both", "prefill", "decode"])
@@ -327,10 +289,11 @@ def test_the_rest_of_a_prompt_is_read_in_one_run_of_as_many_rows(session_of, wei
     for num_tokens in (1, 3, 33, 255, 300):
         runs, logits, cache = read(prompt[:num_tokens], "both")
         assert runs == [256, 300] if num_tokens == 300 else runs == [num_tokens]
-        in_steps, expected_logits, expected_cache = read(prompt[:num_tokens], "decode")
-        assert len(in_steps) == -(-num_tokens // session.widths[-1])
-        np.testing.assert_array_equal(cache, expected_cache)
-        np.testing.assert_array_equal(logits, expected_logits)
+        for graphs, rows in (("decode", session.widths[-1]), ("prefill", 256)):
+            in_parts, expected_logits, expected_cache = read(prompt[:num_tokens], graphs)
+            assert len(in_parts) == -(-num_tokens // rows)
+            np.testing.assert_array_equal(cache, expected_cache)
+            np.testing.assert_array_equal(logits, expected_logits)
     session.rewind(0)
 
 

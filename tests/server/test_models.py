@@ -15,7 +15,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
-from coordgen_rs.runtime.batch.sharing import BatchStats
+from coordgen_rs.runtime.batch import BatchStats
 from coordgen_rs.server.answers import answering
 from coordgen_rs.server.app import Access, make_app
 from coordgen_rs.server.models import Offered, offered

@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.runtime.batch.sharing import BatchStats
+from coordgen_rs.runtime.batch import BatchStats
 from coordgen_rs.server.clients import Client
 from coordgen_rs.server.figures import Figures
 from coordgen_rs.server.refusal import RefusalError, UnavailableError

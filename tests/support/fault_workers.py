@@ -12,7 +12,7 @@ import numpy as np
 from coordgen_rs import LookupTable
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn import compile as qnn_compile
-from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion
+from coordgen_rs.runtime.qnn.provider import QnnVersion
 
 VOCAB_SIZE = 200
 KEY = bytes(32)

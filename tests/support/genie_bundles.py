@@ -6,7 +6,6 @@ same, with the names, shapes and layouts of AI Hub's. One binary holds one graph
 emulator cannot load more; on a device one holds all widths of a part.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+import genie_facts
 from coordgen_rs import Bundle
 from coordgen_rs.bundle.qnn import CacheEncodings, Encoding, Soc
-from coordgen_rs.formats.genie.binary import read_binary
-from coordgen_rs.formats.genie.tensors import GraphFacts
-from coordgen_rs.runtime.qnn.onnx_runtime import qnn_session, version
+from coordgen_rs.formats.genie.binary import GraphFacts, TensorFacts, read_binary
+from coordgen_rs.runtime.qnn.provider import qnn_session, version
 
 CONFIG_NAME = "genie_config.json"
 
@@ -371,55 +370,23 @@ def _write_texts(
     bundle: Bundle, out: Path, form: Form, binaries: list[str], graphs: dict[str, GraphFacts]
 ) -> None:
     """Everything but the binaries."""
-    manifest, target = bundle.manifest, bundle.manifest.qnn
+    manifest, target, ends = bundle.manifest, bundle.manifest.qnn, bundle.manifest.end_token_ids
     assert target is not None
     shutil.copy(bundle.file(manifest.tokenizer), out / "tokenizer.json")
-    ends = manifest.end_token_ids
-    dialog: dict[str, Any] = {
-        "version": 1,
-        "type": "basic",
-        "context": {
-            "version": 1,
-            "size": form.context,
-            "n-vocab": manifest.model.vocab_size,
-            "bos-token": -1 if manifest.bos_token_id is None else manifest.bos_token_id,
-            "eos-token": ends[0] if len(ends) == 1 else ends,
-        },
-        "sampler": {"version": 1, "seed": 42, "temp": 0.8, "top-k": 40, "top-p": 0.95},
-        "tokenizer": {"version": 1, "path": "tokenizer.json"},
-        "engine": {
-            "version": 1,
-            "n-threads": 3,
-            "backend": {
-                "version": 1,
-                "type": "QnnHtp",
-                "QnnHtp": {
-                    "version": 1,
-                    "use-mmap": True,
-                    "spill-fill-bufsize": 0,
-                    "mmap-budget": 0,
-                    "poll": True,
-                    "cpu-mask": "0xe0",
-                    "kv-dim": manifest.model.head_dim,
-                    "allow-async-init": False,
-                },
-                "extensions": "htp_backend_ext_config.json",
-            },
-            "model": {
-                "version": 1,
-                "type": "binary",
-                "binary": {"version": 1, "ctx-bins": binaries},
-                "positional-encoding": {
-                    "type": "rope",
-                    "rope-dim": manifest.model.head_dim // 2,
-                    "rope-theta": round(manifest.inv_freq[1] ** (-manifest.model.head_dim / 2)),
-                },
-            },
-        },
+    dialog = genie_facts.dialog(binaries)
+    dialog["context"] = {
+        "size": form.context,
+        "n-vocab": manifest.model.vocab_size,
+        "bos-token": -1 if manifest.bos_token_id is None else manifest.bos_token_id,
+        "eos-token": ends[0] if len(ends) == 1 else ends,
+    }
+    dialog["engine"]["model"]["positional-encoding"] = {
+        "type": "rope",
+        "rope-dim": manifest.model.head_dim // 2,
+        "rope-theta": round(manifest.inv_freq[1] ** (-manifest.model.head_dim / 2)),
     }
     if form.has_lookup:
         dialog["embedding"] = {
-            "version": 1,
             "type": "lut",
             "lut-path": "embedding_weights.raw",
             "size": manifest.model.hidden_size,
@@ -427,64 +394,22 @@ def _write_texts(
         }
         table = target.hidden[0].dequantize(bundle.embedding())
         (out / "embedding_weights.raw").write_bytes(table.astype("<f4").tobytes())
-    _write(out / CONFIG_NAME, {"dialog": dialog})
-    device = {
-        "soc_model": target.soc_model,
-        "dsp_arch": f"v{target.htp_arch}",
-        "cores": [{"core_id": 0, "perf_profile": "burst", "rpc_control_latency": 100}],
+    qairt = version().qnn.lstrip("v")
+    (out / "tool-versions.yaml").write_text(f"tool_versions:\n  qairt: {qairt}\n")
+    described = {
+        name: {"inputs": _tensors(it.inputs), "outputs": _tensors(it.outputs)}
+        for name, it in graphs.items()
     }
-    extensions = {
-        "devices": [device],
-        "memory": {"mem_type": "shared_buffer"},
-        "context": {"weight_sharing_enabled": True},
-    }
-    _write(out / "htp_backend_ext_config.json", extensions)
-    (out / "tool-versions.yaml").write_text(
-        f"tool_versions:\n  qairt: {version().qnn.lstrip('v')}\n"
+    chip = {"soc_model": target.soc_model, "htp_arch": target.htp_arch}
+    genie_facts.write_texts(
+        out, dialog, described if form.has_metadata else None, **chip, qairt=qairt
     )
-    if form.has_metadata:
-        _write(out / "metadata.json", metadata_of(bundle, form, graphs))
 
 
-def metadata_of(bundle: Bundle, form: Form, graphs: dict[str, GraphFacts]) -> dict[str, Any]:
-    """metadata.json with the fields of AI Hub Models 0.65."""
-    target = bundle.manifest.qnn
-    assert target is not None
-
-    def tensors(facts: Any) -> dict[str, Any]:
-        said = {}
-        for name, each in facts.items():
-            said[name] = {"shape": list(each.shape), "dtype": each.dtype}
-            if each.scale is not None:
-                encoding = {"scale": each.scale, "zero_point": each.zero_point}
-                said[name]["quantization_parameters"] = encoding
-        return said
-
+def _tensors(facts: dict[str, TensorFacts]) -> dict[str, Any]:
     return {
-        "model_id": "embedded",
-        "model_name": "Embedded",
-        "runtime": "genie",
-        "precision": "w8a16",
-        "tool_versions": {"qairt": version().qnn.lstrip("v"), "ai_hub_models": "0.65.0"},
-        "model_files": {
-            name: {"inputs": tensors(facts.inputs), "outputs": tensors(facts.outputs)}
-            for name, facts in graphs.items()
-        },
-        "supplementary_files": {"genie_config.json": "Configuration for Genie"},
-        "genie": {
-            "chat_template": {"user_prefix": "", "assistant_prefix": ""},
-            "context_lengths": [form.context],
-            "supports_thinking": False,
-        },
-        "chipset_attributes": {
-            "name": target.soc,
-            "htp_version": target.htp_arch,
-            "soc_model": target.soc_model,
-            "supports_fp16": True,
-            "supports_weight_sharing": True,
-        },
+        name: genie_facts.tensor(it.dtype, *it.shape)
+        if it.scale is None
+        else genie_facts.tensor(it.dtype, *it.shape, scale=it.scale, zero_point=it.zero_point or 0)
+        for name, it in facts.items()
     }
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=4))

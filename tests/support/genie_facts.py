@@ -28,32 +28,48 @@ def write_described(out: Path) -> Path:
     binaries = [f"part_{part}_of_{PARTS}.bin" for part in range(1, PARTS + 1)]
     for name in binaries:
         (out / name).write_bytes(b"")
-    documents = {
-        CONFIG_NAME: {"dialog": dialog(binaries)},
-        METADATA_NAME: {
-            "model_id": "small",
-            "runtime": "genie",
-            "precision": "w4a16",
-            "tool_versions": {"qairt": "2.45.0.260326", "ai_hub_models": "0.65.0"},
-            "model_files": graphs,
-            "genie": {"chat_template": {}, "context_lengths": [CONTEXT]},
-            "chipset_attributes": {
-                "name": "qualcomm-snapdragon-8-elite",
-                "htp_version": 79,
-                "soc_model": 69,
-                "supports_weight_sharing": True,
-            },
-        },
+    (out / "tokenizer.json").write_text("{}")
+    write_texts(out, dialog(binaries), graphs, soc_model=69, htp_arch=79, qairt="2.45.0.260326")
+    return out
+
+
+def write_texts(
+    out: Path,
+    dialog: dict[str, Any],
+    graphs: dict[str, Any] | None,
+    *,
+    soc_model: int,
+    htp_arch: int,
+    qairt: str,
+) -> None:
+    """Write all texts of a bundle; no metadata.json where there is None of `graphs`."""
+    documents: dict[str, Any] = {
+        CONFIG_NAME: {"dialog": dialog},
         "htp_backend_ext_config.json": {
-            "devices": [{"soc_model": 69, "dsp_arch": "v79", "cores": [{"core_id": 0}]}],
+            "devices": [
+                {"soc_model": soc_model, "dsp_arch": f"v{htp_arch}", "cores": [{"core_id": 0}]}
+            ],
             "memory": {"mem_type": "shared_buffer"},
             "context": {"weight_sharing_enabled": True},
         },
-        "tokenizer.json": {},
     }
+    if graphs is not None:
+        documents[METADATA_NAME] = {
+            "model_id": "small",
+            "runtime": "genie",
+            "precision": "w8a16",
+            "tool_versions": {"qairt": qairt, "ai_hub_models": "0.65.0"},
+            "model_files": graphs,
+            "genie": {"chat_template": {}, "context_lengths": [dialog["context"]["size"]]},
+            "chipset_attributes": {
+                "name": "qualcomm-snapdragon",
+                "htp_version": htp_arch,
+                "soc_model": soc_model,
+                "supports_weight_sharing": True,
+            },
+        }
     for name, document in documents.items():
         (out / name).write_text(json.dumps(document))
-    return out
 
 
 def dialog(binaries: list[str]) -> dict[str, Any]:

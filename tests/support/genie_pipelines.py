@@ -16,9 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs import Bundle
 from coordgen_rs.bundle import rope
-from coordgen_rs.formats.genie.binary import read_binary
-from coordgen_rs.formats.genie.tensors import GraphFacts
-from coordgen_rs.runtime.qnn.onnx_runtime import version
+from coordgen_rs.formats.genie.binary import GraphFacts, read_binary
+from coordgen_rs.runtime.qnn.provider import version
 from genie_bundles import Form, compile_graph, part_model
 
 CONFIG_NAME = "genai_config.json"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.layers import RecurrentLayers
 from coordgen_rs.runtime.caches.kv_cache import row_bytes
-from coordgen_rs.runtime.cpu.experts import ExpertFiles
+from coordgen_rs.runtime.experts import ExpertFiles
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 _MOST_NODES = 256

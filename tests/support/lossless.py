@@ -1,11 +1,12 @@
 """What must hold of every model whose drafts are verified: they change nothing.
 
 In: sessions of random models, drafts of all kinds. Out: a failed assertion where an answer is not
-that of plain decoding. `tests/exact/test_lossless.py` has the models without peculiarities; each
-family that has some is held to the same in a file of its own.
+that of plain decoding. `tests/exact/test_lossless.py` has the models without peculiarities,
+`tests/runtime/families` those of `FAMILIES`.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import gemma4
+import gpt_oss
+import hybrids
+import mixtures
 from answers import tokens_of
 from coordgen_rs import (
     OrtSession,
@@ -36,22 +41,32 @@ DRAFTS: tuple[str | Sequence[str], ...] = ("auto", "sam", "token-recycling", "di
 COMMITS = ("canonical", "compact")
 
 
+HYBRIDS, GEMMA4 = tuple(hybrids.CONFIGS), tuple(gemma4.CONFIGS)
+MIXTURES = {f"{name} with experts" if name in HYBRIDS else name: name for name in mixtures.CONFIGS}
+FAMILIES: dict[str, Callable[..., Path]] = {
+    **{name: partial(hybrids.write_hybrid, family=name) for name in HYBRIDS},
+    **{key: partial(mixtures.write_mixture, family=name) for key, name in MIXTURES.items()},
+    **{name: partial(gemma4.write_gemma4, family=name) for name in GEMMA4},
+    "gpt_oss": partial(gpt_oss.write_gpt_oss, packed=True),
+}
+"""What writes a random checkpoint of a family to a path."""
+
+
 class Bundles:
     """Bundles of random checkpoints, each exported when it is first asked for.
 
     Args:
         folder: Where they go.
-        write: Writes the checkpoint of a family to a path.
     """
 
-    def __init__(self, folder: Path, write: Callable[[Path, str], object]) -> None:
-        self._folder, self._write = folder, write
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
     def __call__(self, family: str, weights: Any = "fp32", blocks: int = 2) -> Path:
         """The bundle of a family with such weights, in so many blocks."""
         source, bundle = self._folder / family, self._folder / f"{family}-{weights}-{blocks}"
         if not source.exists():
-            self._write(source, family)
+            FAMILIES[family](source, seed=3)
         if not bundle.exists():
             export_checkpoint(source, bundle, weights=weights, blocks=blocks, context=1024)
         return bundle
@@ -62,6 +77,20 @@ def prompt_of(seed: int, length: int = 90) -> NDArray[np.uint32]:
     random = np.random.default_rng(seed)
     part = random.integers(3, 128, length // 3)
     return np.concatenate([part, random.integers(3, 128, length // 3), part]).astype(np.uint32)
+
+
+def logits_behind(session: OrtSession, tokens: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """Logits behind all of the tokens, of which the session holds some."""
+    session.prefill(tokens[session.length : -1])
+    inputs = session.step_inputs[0]
+    inputs.fill_chain(tokens[-1:], session.length)
+    return session.step(inputs)[0].copy()
+
+
+def fresh_logits(session: OrtSession, tokens: NDArray[np.uint32]) -> NDArray[np.float32]:
+    """Logits behind all of the tokens, of a session that forgets all it held before."""
+    session.forget()
+    return logits_behind(session, tokens)
 
 
 def check_drafts(session: OrtSession, commit: str, num_prompts: int = 3) -> None:

@@ -91,7 +91,7 @@ NOT_RUN = {
     r"^python benches/peers/replays\.py": Exempt(Reason.RECORDS, "tests/lab/bench/test_replays.py"),
     r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/lab/bench/test_quality.py"),
     r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/convert/containers/gguf"),
-    r"^coordgen \w+ --model Qwen3-30B": Exempt(Reason.MODEL, "tests/runtime/test_expert_budget.py"),
+    r"^coordgen \w+ --model Qwen3-30B": Exempt(Reason.MODEL, "tests/runtime/test_experts.py"),
     r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/lab/bench/test_bench.py"),
     r"^coordgen \w+ .*/Phi-3\.5-mini-cpu-int4": Exempt(Reason.MODEL, "tests/runtime/formats/genai"),
     r"^coordgen \w+ .*/llama_v3_2_3b_instruct": Exempt(Reason.MODEL, "tests/runtime/formats/genie"),

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from answers import tokens_of
 from checkpoints import CHECKPOINTS
-from coordgen_rs import Bundle
+from coordgen_rs import Bundle, generate, make_drafter, plain
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
 from coordgen_rs.convert.qnn.exporter import export_qnn
@@ -52,3 +54,12 @@ def cached_sessions(folder: Path) -> Callable[[str, str], OrtSession]:
     return cache(
         lambda name, soc: OrtSession(QnnDevice(Bundle.open(qnn_bundle(folder, name, soc))))
     )
+
+
+def check_tokens(session: OrtSession, prompt: NDArray[np.uint32], expected: list[int]) -> None:
+    """A session says what is expected, plainly and with drafts of both ways to commit."""
+    options: dict[str, Any] = {"max_new_tokens": len(expected)}
+    assert tokens_of(plain(session, prompt, **options)) == expected
+    for commit in ("canonical", "compact"):
+        drafter = make_drafter(session, "auto", commit)
+        assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == expected, commit

@@ -21,7 +21,7 @@ from coordgen_rs import (
     make_drafter,
     plain,
 )
-from coordgen_rs.runtime.batch.batch import Batch
+from coordgen_rs.runtime.batch import Batch
 from lossless import ALL_SOURCES, prompt_of
 
 DRAFTS: tuple[Any, ...] = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES, None)

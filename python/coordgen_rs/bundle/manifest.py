@@ -293,7 +293,7 @@ class Manifest:
     """None where the model's makers recommend no sampling, and for bundles of earlier versions."""
 
     @property
-    def has_own_head(self) -> bool:
+    def has_draft_head(self) -> bool:
         """Whether it has a head for further tokens, or a drafter beside it."""
         return self.mtp is not None or self.assistant is not None
 

@@ -19,8 +19,8 @@ from coordgen_rs.errors.process import NotCopied
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.heads.assistant import AssistantSession
+from coordgen_rs.runtime.heads.draft_head import DraftHead
 from coordgen_rs.runtime.heads.mtp import MtpSession
-from coordgen_rs.runtime.heads.own_head import OwnHead
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ class DraftModel(NotCopied):
             least_that_pays=least_that_pays,
             growth=growth,
             stop=stop,
-            num_scored=session.num_scored if isinstance(session, OwnHead) else None,
+            num_scored=session.num_scored if isinstance(session, DraftHead) else None,
         )
 
     @classmethod
@@ -86,7 +86,7 @@ class DraftModel(NotCopied):
         Raises:
             BundleError: It cannot be loaded.
         """
-        if not isinstance(target, OrtSession) or not target.bundle.manifest.has_own_head:
+        if not isinstance(target, OrtSession) or not target.bundle.manifest.has_draft_head:
             return None
         kind = MtpSession if target.bundle.manifest.assistant is None else AssistantSession
         session = kind(target)
@@ -116,12 +116,12 @@ class DraftModel(NotCopied):
     @property
     def is_own_head(self) -> bool:
         """Whether it is the target's own head for further tokens."""
-        return isinstance(self.session, OwnHead)
+        return isinstance(self.session, DraftHead)
 
     def reading_cost(self) -> float:
         """Microseconds of reading what it has not read yet; 0 for one that reads no text."""
         session = self.session
-        if isinstance(session, OwnHead) and not session.reads_text:
+        if isinstance(session, DraftHead) and not session.reads_text:
             return 0.0
         return self.core.reading_cost()
 
@@ -171,7 +171,7 @@ class DraftModel(NotCopied):
         try:
             self.core.read(logits, inputs.num_nodes - 1)
         except NonFiniteLogitsError:
-            if not isinstance(session, OwnHead):
+            if not isinstance(session, DraftHead):
                 raise
             self._is_broken = True
             warnings.warn(

@@ -161,7 +161,7 @@ def own_head_of(session: Session) -> "DraftModel | None":
         BundleError: It cannot be loaded.
     """
     bundle = getattr(session, "bundle", None)
-    if not getattr(getattr(bundle, "manifest", None), "has_own_head", False):
+    if not getattr(getattr(bundle, "manifest", None), "has_draft_head", False):
         return None
     from coordgen_rs.drafting.draft_model import DraftModel
 

@@ -1,7 +1,7 @@
 """A step of a request, and what it does where the target runs: alone at once, or with others.
 
 In: a session, and what drafts. Out: inputs of a step whose logits the session has, tokens that are
-read. A sequence (`runtime/batch`) waits for the others: until then its request yields `WAITS`.
+read. A sequence (`runtime/batch.py`) waits for the others: until then its request yields `WAITS`.
 """
 
 from collections.abc import Generator, Sequence
@@ -14,8 +14,7 @@ from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.runtime.batch.sharing import Offers, SharesRuns
-from coordgen_rs.runtime.session import OnLogits, OnRead, Session
+from coordgen_rs.runtime.session import OnLogits, OnRead, Proposer, Session, SharedSession
 
 
 class StepTree(NamedTuple):
@@ -84,7 +83,7 @@ def prefill(
     on_read: OnRead = None,
 ) -> Generator[Step, None, SwitchReport | None]:
     """Compute and commit tokens; arguments, result and errors are those of `Session.prefill`."""
-    if not isinstance(session, SharesRuns):
+    if not isinstance(session, SharedSession):
         return session.prefill(token_ids, on_logits=on_logits, on_read=on_read)
     session.ask_to_read(token_ids, on_logits)
     while session.rest:
@@ -95,7 +94,7 @@ def prefill(
     return None
 
 
-def drafted(session: Session, drafter: Offers, stats: Stats) -> Generator[Step, None, StepInputs]:
+def drafted(session: Session, drafter: Proposer, stats: Stats) -> Generator[Step, None, StepInputs]:
     """The inputs of a step: filled, or, where it is shared, verified already.
 
     Args:
@@ -103,7 +102,7 @@ def drafted(session: Session, drafter: Offers, stats: Stats) -> Generator[Step, 
         drafter: Fills them.
         stats: Counts a step's waiting as verification.
     """
-    if not isinstance(session, SharesRuns):
+    if not isinstance(session, SharedSession):
         return drafter.propose(session.length)
     session.offer(drafter)
     stats.begin("verify")
@@ -111,7 +110,7 @@ def drafted(session: Session, drafter: Offers, stats: Stats) -> Generator[Step, 
     return session.taken()
 
 
-def _run(session: SharesRuns) -> Generator[Step]:
+def _run(session: SharedSession) -> Generator[Step]:
     """Wait for a run that has rows of the session; where nobody runs the batch, it runs alone."""
     rest = session.rest
     while session.is_driven and session.is_waiting and session.rest == rest:

@@ -39,8 +39,7 @@ from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, collect
-from coordgen_rs.runtime.batch.batch import Batch, most_together, why_alone
-from coordgen_rs.runtime.batch.sharing import BatchStats
+from coordgen_rs.runtime.batch import Batch, BatchStats, most_together, why_alone
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool

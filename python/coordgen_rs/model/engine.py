@@ -25,7 +25,7 @@ from coordgen_rs.model.answer import NOTHING_YET
 from coordgen_rs.model.events import Events, Progress
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
-from coordgen_rs.runtime import native
+from coordgen_rs.runtime import onnx_runtime
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.background import Condition, Task, TaskQueue
 from coordgen_rs.store.prefixes.pool import PrefixPool
@@ -158,11 +158,11 @@ class Engine:
             try:
                 self._ended.wait_for(lambda: self._is_over or None)
             finally:  # interrupted: it ends by itself when it is next to run something
-                native.waited_for.discard(self._thread.ident or 0)
+                onnx_runtime.waited_for.discard(self._thread.ident or 0)
 
     def _run(self) -> None:
         atexit.register(self._stop)
-        native.waited_for.add(get_ident())
+        onnx_runtime.waited_for.add(get_ident())
         try:
             self._serve()
         except BaseException as error:
@@ -177,7 +177,7 @@ class Engine:
                     self._failure = self._failure or error
             self.is_closing = self._is_over = True
             self._refuse_rest()
-            native.waited_for.discard(get_ident())
+            onnx_runtime.waited_for.discard(get_ident())
             atexit.unregister(self._stop)
             self._ended.notify_all()
 

@@ -41,11 +41,11 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs._core import BlockCost, StepInputs
+from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.runtime.caches.kv_cache import Cache, KvCache
-from coordgen_rs.runtime.native import run_native
-from coordgen_rs.runtime.session import ExpertReport
+from coordgen_rs.runtime.experts import ExpertFiles
+from coordgen_rs.runtime.onnx_runtime import ort_value, run_native
 
 GraphName = Literal["prefill", "decode"]
 """G1, for chunks of `prefill_rows` tokens, or G2, for every width up to `decode_rows`."""
@@ -133,7 +133,7 @@ class Buffers:
         if self.path is not None:
             self.path["span"][:] = first, min(num_rows - first, self.rows)
 
-    def give(self, wide: "Buffers", block: int) -> None:
+    def copy_inputs_to(self, wide: "Buffers", block: int) -> None:
         """Have a wider run of a block read what this one would."""
         rows = slice(self.rows)
         wide.write_index[:] = self.write_index
@@ -144,7 +144,7 @@ class Buffers:
         for name, path in (self.path or {}).items():
             (wide.path or {})[name][:] = path
 
-    def take(self, wide: "Buffers", block: int) -> None:
+    def copy_outputs_from(self, wide: "Buffers", block: int) -> None:
         """Take what a wider run of a block has given."""
         result = (block + 1) % 2
         self.hidden[result][:] = wide.hidden[result][:, : self.rows]
@@ -199,12 +199,14 @@ class Device(ABC):
         reads_tokens: Whether the first block reads token ids and positions, not embedded and
             rotated ones.
         allowed_commits: Ways to commit that are allowed: "canonical", and "compact" if it is exact.
+        experts: The mixtures of experts that its graphs read; None where it can have none.
     """
 
     provider: str
     is_host: bool
     reads_tokens = False
     allowed_commits: Sequence[str] = ("canonical",)
+    experts: ExpertFiles | None = None
     _logits_type: type[np.generic] = np.float32
 
     def __init__(self, bundle: Bundle, cache: Cache, *, is_shared: bool) -> None:
@@ -281,26 +283,6 @@ class Device(ABC):
             BundleError, BundleDamagedError: A graph cannot be run, or a file cannot be read.
             DeviceLostError: The device failed.
         """
-
-    def graphs_within(self, memory_budget: int, costs: Sequence[BlockCost]) -> int:
-        """How much of a memory budget is for graphs; all of it where there are no experts.
-
-        Args:
-            memory_budget: Bytes for all.
-            costs: What the blocks cost.
-        """
-        return memory_budget
-
-    def experts_read(self) -> tuple[int, int] | None:
-        """Experts that were read so far for first rows and for all; None where nobody counts.
-
-        Each counts once in a layer's run; within a budget only those that were not in memory.
-        """
-        return None
-
-    def expert_report(self) -> ExpertReport | None:
-        """What was asked of experts so far; None without any, or without a memory budget."""
-        return None
 
     def is_loaded(self, block: int, graph: GraphName) -> bool:
         """Whether this graph of the block can run."""
@@ -424,8 +406,3 @@ class Device(ABC):
         if not first:  # those of steps; others may begin anywhere
             self._head_runs.setdefault(buffers, {})[end] = session, binding
         return session, binding
-
-
-def ort_value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:
-    """`array` as ONNX Runtime reads and writes it: the same memory."""
-    return onnxruntime.OrtValue.ortvalue_from_numpy(array)

@@ -148,9 +148,9 @@ class Forward:
     def _run_wide(self, block: int, buffers: Buffers) -> None:
         """Run a block over a decode step under G1, as its G2 could not be loaded."""
         wide = self._wide_step
-        buffers.give(wide, block)
+        buffers.copy_inputs_to(wide, block)
         self._device.run(block, "prefill", wide)
-        buffers.take(wide, block)
+        buffers.copy_outputs_from(wide, block)
 
     @cached_property
     def _wide_step(self) -> Buffers:

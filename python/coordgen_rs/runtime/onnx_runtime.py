@@ -1,4 +1,4 @@
-"""One thread pool and one arena for all ONNX Runtime sessions of the process.
+"""ONNX Runtime in this process: one thread pool and one arena for all sessions, and their runs.
 
 A pool per session with spinning workers makes a 32-row int4 step twice as slow: the workers of the
 idle sessions burn the cores that the running one needs. So every session shares the global pool.
@@ -6,17 +6,27 @@ idle sessions burn the cores that the running one needs. So every session shares
 Weights come and go with their sessions. So they are kept out of the arena, which never shrinks, and
 out of glibc's heap, which would end up with more holes than weights.
 
+A thread that nobody joins may be inside ONNX Runtime as the interpreter goes away. Taking the
+interpreter back then ends the thread in the middle of C++, and the process with it. So the
+interpreter's end waits for runs (`run_native`).
+
 Once the global pool exists, ONNX Runtime rejects sessions with their own pool: other users of ONNX
 Runtime in the same process must set `SessionOptions.use_per_session_threads = False`.
 """
 
+import atexit
 import ctypes
+import os
 import platform
 import threading
+import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from coordgen_rs._core import __file__ as extension_file
 from coordgen_rs.errors import OptionError, ProviderError, arguments
@@ -33,6 +43,16 @@ KERNEL_DOMAIN = "ai.coordgen"
 _lock = threading.Lock()
 _opened = OpenedHere()
 _threads: int | None = None
+
+_UNTIL_LOOKED_S = 0.001
+_under_way: list[tuple[int, object]] = []
+"""The process and a mark of each run: a fork does not have the threads of those before it."""
+
+waited_for: set[int] = set()
+"""Threads whose end is waited for by others: they need not end here."""
+
+_ending: list[int] = []
+"""The thread that ends the interpreter, once it does."""
 
 
 def set_threads(threads: int | None) -> int:
@@ -109,6 +129,11 @@ def shared_options() -> onnxruntime.SessionOptions:
     return options
 
 
+def ort_value(array: NDArray[np.generic]) -> onnxruntime.OrtValue:
+    """`array` as ONNX Runtime reads and writes it: the same memory."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
 @cache
 def kernel_library() -> Path:
     """The library with the kernels of graphs (`src/ort/mod.rs`): the extension itself.
@@ -159,3 +184,33 @@ def cpu_session(
     return onnxruntime.InferenceSession(
         source, options, providers=["CPUExecutionProvider"], enable_fallback=0
     )
+
+
+def run_native(run: Callable[..., object], *operands: object) -> None:
+    """Call `run`, unless the interpreter is about to end: then this thread ends instead.
+
+    Args:
+        run: Native code, which lets go of the interpreter.
+        operands: What it is called with.
+
+    Raises:
+        SystemExit: Another thread ends the interpreter; nothing is called.
+    """
+    mark = os.getpid(), object()
+    try:
+        _under_way.append(mark)  # before the look: who ends the interpreter does it after
+        if _ending and threading.get_ident() not in (_ending[0], *waited_for):
+            raise SystemExit
+        run(*operands)
+    finally:
+        if mark in _under_way:  # it is not, if an interrupt came before
+            _under_way.remove(mark)
+
+
+def _wait_for_runs() -> None:
+    _ending.append(threading.get_ident())
+    while any(process == os.getpid() for process, _ in list(_under_way)):
+        time.sleep(_UNTIL_LOOKED_S)
+
+
+atexit.register(_wait_for_runs)

@@ -15,7 +15,7 @@ from coordgen_rs.errors import (
     OptionError,
     SessionClosedError,
 )
-from coordgen_rs.runtime.caches.tokens import CachedSession, turn_of
+from coordgen_rs.runtime.caches.cached_session import CachedSession, turn_of
 from coordgen_rs.runtime.device import Buffers, Device
 from coordgen_rs.runtime.forward import Forward, cancelled_by_errors, reading
 from coordgen_rs.runtime.onnx_runtime import set_threads
@@ -73,8 +73,8 @@ class OrtSession(CachedSession):
         costs = costs or guessed_costs(manifest)
         graphs_budget = memory_budget
         self.dependents = WeakSet[Session]()
-        if memory_budget is not None:
-            graphs_budget = device.graphs_within(memory_budget, costs)
+        if memory_budget is not None and device.experts is not None:
+            graphs_budget = device.experts.keep_within(memory_budget, costs)
         self.switcher = Switcher(
             device,
             costs,
@@ -92,7 +92,7 @@ class OrtSession(CachedSession):
 
     def expert_report(self) -> ExpertReport | None:
         """What was asked of experts so far; None without any, or without a memory budget."""
-        return self.device.expert_report()
+        return None if self.device.experts is None else self.device.experts.report()
 
     def select(self, widths: Sequence[int], costs: Sequence[StepCost] | None = None) -> None:
         """Draft and decode with these widths only, at the given costs of a step.
@@ -111,10 +111,10 @@ class OrtSession(CachedSession):
         self.step_inputs = tuple(steps[rows].inputs for rows in widths)
         self.forward.cut_chunk(widths[-1])
 
-    def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
+    def _keep_hidden(self, rows: NDArray[np.intp], start: int) -> None:
         self.forward.commit_states(rows, start)
 
-    def _forget_given(self, length: int) -> None:
+    def _forget_hidden(self, length: int) -> None:
         self.forward.forget_states(length)
 
     def prefill(
@@ -242,9 +242,10 @@ class OrtSession(CachedSession):
         """
         with self.open_device():
             self._written = self._run_at = self.length  # until all of it is
-            before = self.device.experts_read()
+            experts = self.device.experts
+            before = None if experts is None else experts.num_read
             buffers = self.forward.run_step(inputs, self.switcher, self.gap_work)
-            if before is not None and (now := self.device.experts_read()) is not None:
+            if before is not None and experts is not None and (now := experts.num_read) is not None:
                 inputs.experts_read = float(now[0] - before[0]), float(now[1] - before[1])
             self._written = self.length + inputs.num_nodes
             self._token_ids[self.length : self._written] = inputs.input_ids[: inputs.num_nodes]

@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Literal, TypeVar
 
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.runtime.batch.sharing import BatchStats
+from coordgen_rs.runtime.batch import BatchStats
 from coordgen_rs.store.prefixes.store import StoreCounts
 
 _Counts = TypeVar("_Counts", BatchStats, StoreCounts)

@@ -15,7 +15,7 @@ from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, StepDelta
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.runtime.batch.sharing import BatchStats
+from coordgen_rs.runtime.batch import BatchStats
 from coordgen_rs.server.answers.reader import LONG_ANSWER, steps
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
 from coordgen_rs.server.figures import Figures

@@ -16,7 +16,7 @@ from coordgen_rs.errors import BundleError, OptionError, ProviderError
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn import device as qnn_device
 from coordgen_rs.runtime.qnn.device import QnnDevice
-from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator, qnn_session
+from coordgen_rs.runtime.qnn.provider import is_emulator, qnn_session
 from qnn_bundles import PROMPT, needs_emulator, qnn_bundle
 
 pytestmark = needs_emulator
@@ -34,7 +34,7 @@ print([token for step in steps for token in step.token_ids])
 _LOAD_SHARED = """
 import sys
 from pathlib import Path
-from coordgen_rs.runtime.qnn.onnx_runtime import qnn_session
+from coordgen_rs.runtime.qnn.provider import qnn_session
 from coordgen_rs.runtime.qnn.options import soc_named
 entries = {"ep.share_ep_contexts": "1"}
 sessions = [qnn_session(Path(path), soc_named("8-gen-2"), None, entries) for path in sys.argv[1:]]

@@ -4,14 +4,14 @@ import pytest
 
 from answers import tokens_of
 from checkpoints import CHECKPOINTS, ROOT
-from coordgen_rs import Bundle, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import Bundle, Tokenizer, plain
 from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.lab.check import check
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from corpus import HELD_OUT_SEEDS, TASKS, example
-from qnn_bundles import needs_emulator
+from qnn_bundles import check_tokens, needs_emulator
 from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]
@@ -46,11 +46,7 @@ def test_drafting_changes_no_token(tmp_path, name, soc):
     tokenizer = Tokenizer.of(session.bundle)
     for text in prompts(name, soc):
         prompt = tokenizer.encode(text)
-        expected = tokens_of(plain(session, prompt, max_new_tokens=32))
-        for commit in ("canonical", "compact"):
-            drafter = make_drafter(session, "auto", commit)
-            steps = generate(session, prompt, max_new_tokens=32, drafter=drafter)
-            assert tokens_of(steps) == expected, f"{commit} after {text!r}"
+        check_tokens(session, prompt, tokens_of(plain(session, prompt, max_new_tokens=32)))
     report = check(session, tokenizer.encode(prompts(name, soc)[0]), max_new_tokens=16)
     assert report.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in report.comparisons)
@@ -67,11 +63,7 @@ def test_a_real_model_says_the_same_at_every_width_and_with_drafts(tmp_path, soc
     session = OrtSession(QnnDevice(Bundle.open(out)))
     tokenizer = Tokenizer.of(session.bundle)
     prompt = tokenizer.encode(chat(QUESTIONS[0]))[:60]
-    expected = tokens_of(plain(session, prompt, max_new_tokens=16))
-    for commit in ("canonical", "compact"):
-        drafter = make_drafter(session, "auto", commit)
-        steps = generate(session, prompt, max_new_tokens=16, drafter=drafter)
-        assert tokens_of(steps) == expected, commit
+    check_tokens(session, prompt, tokens_of(plain(session, prompt, max_new_tokens=16)))
     checked = check(session, prompt[:24], max_new_tokens=6)
     assert checked.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in checked.comparisons), checked.comparisons

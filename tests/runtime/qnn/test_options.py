@@ -12,14 +12,8 @@ from coordgen_rs.bundle.qnn import SOCS, Encoding
 from coordgen_rs.convert.qnn import compile as compile_module
 from coordgen_rs.errors import OptionError
 from coordgen_rs.loading.provider import ProviderChoice
-from coordgen_rs.runtime.qnn import onnx_runtime
+from coordgen_rs.runtime.qnn import provider
 from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named
-
-
-def test_the_chip_is_always_told():
-    options = QnnOptions().provider_options(soc_named("8-elite"))
-    assert options["htp_arch"] == "79"
-    assert options["soc_model"] == "69"
 
 
 def test_fields_become_the_providers_own_names():
@@ -117,7 +111,7 @@ def test_graphs_on_the_cpu_need_no_provider(monkeypatch):
     assert "on_cpu" not in options.provider_options(soc_named("8-elite"))
     with pytest.raises(OptionError, match="extra holds on_cpu"):
         parse_options(["on_cpu=1"])
-    monkeypatch.setattr(onnx_runtime, "version", lambda: pytest.fail("asked for the provider"))
+    monkeypatch.setattr(provider, "version", lambda: pytest.fail("asked for the provider"))
     bundle = SimpleNamespace(manifest=SimpleNamespace(provider="qnn"))
     assert "on_cpu=True" in ProviderChoice(options=options).conditions(bundle)[-1]
 

@@ -5,17 +5,17 @@ import sys
 
 import pytest
 
-from coordgen_rs.runtime.qnn.onnx_runtime import is_emulator
+from coordgen_rs.runtime.qnn.provider import is_emulator
 
 _PRINT = """
 import ctypes, os, threading
-from coordgen_rs.runtime.qnn import onnx_runtime
+from coordgen_rs.runtime.qnn import provider
 
 def elsewhere():
     print("of another thread", flush=True)
     os.write(1, b"of the system\\n")
 
-with onnx_runtime._stdout_kept_clean():
+with provider._stdout_kept_clean():
     ctypes.CDLL(None).puts(b"of the emulator")
     thread = threading.Thread(target=elsewhere)
     thread.start()

@@ -1,6 +1,5 @@
 """A bundle on the HTP emulator: lossless, consistent after every ending, and clear in refusal."""
 
-import dataclasses
 import json
 import platform
 import shutil
@@ -36,10 +35,12 @@ from coordgen_rs.errors import (
 from coordgen_rs.lab.check import check
 from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.qnn import onnx_runtime as qnn
+from coordgen_rs.runtime.qnn import provider as qnn
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
 from coordgen_rs.runtime.qnn.options import soc_named
+from coordgen_rs.store.prefixes.pool import PrefixPool
+from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 from qnn_bundles import PROMPT, cached_sessions, needs_emulator, qnn_bundle
 
 pytestmark = needs_emulator
@@ -148,24 +149,6 @@ def test_released_graphs_give_their_memory_back(tmp_path):
     assert held[-1] - held[11] < 12 * binary / 4  # twelve loads; what is kept is the provider's
 
 
-def test_a_load_that_fails_leaves_the_block_on_its_other_graph(session, two_blocks, monkeypatch):
-    prompt = np.random.default_rng(4).integers(3, 500, 40).astype(np.uint32)
-    expected = tokens_of(plain(session, prompt, max_new_tokens=8))
-    switched = OrtSession(QnnDevice(two_blocks), preload=False, switch="sync")
-    real = QnnDevice.load
-
-    def refuse_one(device, block, graph):
-        if (block, graph) == (1, "decode"):
-            raise ProviderError("out of memory")
-        real(device, block, graph)
-
-    monkeypatch.setattr(QnnDevice, "load", refuse_one)
-    stats = Stats()
-    steps = generate(switched, prompt, max_new_tokens=8, stats=stats)
-    assert tokens_of(steps) == expected
-    assert not switched.device.is_loaded(1, "decode")
-
-
 def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
     prompt = np.random.default_rng(5).integers(3, 500, 40).astype(np.uint32)
     expected = tokens_of(plain(session, prompt, max_new_tokens=4))
@@ -176,15 +159,6 @@ def test_a_budget_below_all_blocks_streams_them(session, two_blocks):
     steps = generate(switched, prompt, max_new_tokens=4)
     assert tokens_of(steps) == expected
     assert sum(switched.device.is_loaded(block, "decode") for block in range(2)) < 2
-
-
-def test_closing_early_leaves_exactly_the_committed_tokens(session, prompt):
-    expected = tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
-    steps = generate(session, prompt, max_new_tokens=NEW_TOKENS)
-    given = len(next(steps).token_ids)
-    steps.close()
-    assert session.length == len(prompt) - 1 + given
-    assert tokens_of(generate(session, prompt, max_new_tokens=NEW_TOKENS)) == expected
 
 
 def test_prefill_gives_the_logits_of_every_prompt_token(session, prompt):
@@ -253,20 +227,6 @@ def test_keys_without_a_common_encoding_are_warned_of_and_never_compacted(
     assert asked == ["canonical", "compact"]
 
 
-def test_untied_rows_are_stored_under_the_encoding_of_the_past(session):
-    layer = session.bundle.manifest.qnn.caches[0]
-    wider = dataclasses.replace(layer.key, scale=2 * layer.key.scale)
-    cache = IntegerCache([dataclasses.replace(layer, key_new=wider)], 2, 4, {8: 16})
-    keys, values = cache.new_rows(8)[0]
-    keys[:], values[:] = np.arange(8)[:, None] + 128, np.arange(8)[:, None]
-    cache.store([0], 8, 0)
-    cache.commit(np.array([0, 3], np.uint32))
-    past_keys, past_values = cache.past(8)[0]
-    assert past_keys[0, 0, :2, 0].tolist() == [128, 134]
-    assert past_values[0, 0, :2, 0].tolist() == [0, 3]
-    assert cache.length == 2
-
-
 def test_a_side_branch_beyond_the_last_slot_is_committed(session):
     layer = session.bundle.manifest.qnn.caches[0]
     cache = IntegerCache([layer], 1, 1, {8: 10})
@@ -282,15 +242,16 @@ def test_a_side_branch_beyond_the_last_slot_is_committed(session):
 
 
 def test_bundle_for_another_chip_or_provider_is_refused(session, bundle_of):
-    path = session.bundle.path
-    with pytest.raises(BundleError, match="is for 8-gen-2, not for x-elite"):
-        open_session(path, provider=ProviderChoice("qnn", "x-elite"))
-    with pytest.raises(BundleError, match="was made for qnn, not for cpu"):
-        open_session(path, provider=ProviderChoice("cpu"))
-    with pytest.raises(BundleError, match="was made for cpu, not for qnn"):
-        open_session(bundle_of("embedded", "fp32"), provider=ProviderChoice("qnn"))
+    htp, cpu = session.bundle.path, bundle_of("embedded", "fp32")
+    for path, choice, why in (
+        (htp, ("qnn", "x-elite"), "is for 8-gen-2, not for x-elite"),
+        (htp, ("cpu",), "was made for qnn, not for cpu"),
+        (cpu, ("qnn",), "was made for cpu, not for qnn"),
+    ):
+        with pytest.raises(BundleError, match=why):
+            open_session(path, provider=ProviderChoice(*choice))
     with pytest.raises(BundleError, match="export it with --provider qnn"):
-        OrtSession(QnnDevice(Bundle.open(bundle_of("embedded", "fp32"))))
+        QnnDevice(Bundle.open(cpu))
 
 
 def test_a_node_that_the_htp_cannot_run_is_named(tmp_path):
@@ -329,19 +290,34 @@ def test_missing_backend_library_is_named(session, monkeypatch, tmp_path):
 
     monkeypatch.setattr(onnxruntime_qnn, "get_qnn_htp_path", lambda: str(tmp_path / "gone.so"))
     with pytest.raises(ProviderError, match=r"gone\.so is missing"):
-        OrtSession(QnnDevice(session.bundle))
+        QnnDevice(session.bundle)
 
 
-def test_an_old_c_library_is_named(monkeypatch):
+def test_an_old_c_library_or_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(qnn, "_registered", None)
-    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
-    with pytest.raises(ProviderError, match=r"needs glibc 2\.35 or newer, here is 2\.31"):
-        qnn.devices()
-
-
-def test_without_the_package_the_message_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(qnn, "_registered", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(platform, "machine", lambda: "x86_64")
+        patch.setattr(platform, "libc_ver", lambda: ("glibc", "2.31"))
+        with pytest.raises(ProviderError, match=r"needs glibc 2\.35 or newer, here is 2\.31"):
+            qnn.devices()
     monkeypatch.setitem(sys.modules, "onnxruntime_qnn", None)
     with pytest.raises(ProviderError, match=r"pip install 'coordgen-rs\[qnn\]'"):
         qnn.devices()
+
+
+def test_a_prompt_that_was_stored_gives_the_tokens_of_one_that_is_read(
+    session, tmp_path, monkeypatch
+):
+    prompt = Tokenizer.of(session.bundle).encode(PROMPT * 2)
+    expected = tokens_of(plain(session, prompt, max_new_tokens=4))
+    monkeypatch.setattr(session, "is_exact_after_prefill", True)
+    store = PrefixStore(tmp_path, TargetIdentity(b"npu"))
+    pool = PrefixPool(0, store=store)
+    pool.store_up(session)
+    session.forget()
+    store.flush()
+    stats = Stats()
+    options = {"max_new_tokens": 4, "reuse_prefix": True, "prefixes": pool, "stats": stats}
+    assert tokens_of(plain(session, prompt, **options)) == expected
+    assert stats.reused_tokens == store.counts.read_tokens > 0
+    store.close()

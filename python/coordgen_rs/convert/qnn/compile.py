@@ -24,8 +24,8 @@ from coordgen_rs.bundle.manifest import MANIFEST_NAME, FileRecord
 from coordgen_rs.bundle.qnn import CompiledGraphs, QnnTarget, Soc
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.loading.directory import KINDS, open_bundle
-from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session, version
 from coordgen_rs.runtime.qnn.options import QnnOptions, soc_named
+from coordgen_rs.runtime.qnn.provider import QnnVersion, qnn_session, version
 from coordgen_rs.store.files import locked, unfinished_directory, write_file
 
 Progress = Callable[[str, int, int], None]

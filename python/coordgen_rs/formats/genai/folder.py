@@ -118,7 +118,7 @@ def _read_graph(path: Path, config: GenaiConfig) -> "tuple[DecoderGraph, bytes]"
         ) from error
     content = read_content(path)
     with damage_named(path):
-        return DecoderGraph.parse(path, content, config), content
+        return DecoderGraph(path, content, config), content
 
 
 @contextmanager
@@ -177,11 +177,14 @@ def _manifest(
     files |= data
     largest = max(data, key=lambda file: data[file].num_bytes, default=name)
     graphs = dict.fromkeys(_WIDTHS, name)
+    weights: WeightKind = "fp32"
+    if graph.weight_bits:
+        weights = "int4" if min(graph.weight_bits) <= 4 else "int8"
     return Manifest(
         schema_version=SCHEMA_VERSION,
         tool="ONNX Runtime GenAI",
         model=model,
-        weights=_weights(graph),
+        weights=weights,
         context=context,
         slots=context + _WIDTHS[-1],
         widths=_WIDTHS,
@@ -196,12 +199,6 @@ def _manifest(
         tokenizer=_TOKENIZER_NAME,
         files=files,
     )
-
-
-def _weights(graph: "DecoderGraph") -> WeightKind:
-    if not graph.weight_bits:
-        return "fp32"
-    return "int4" if min(graph.weight_bits) <= 4 else "int8"
 
 
 def _data_files(directory: Path, graph: "DecoderGraph") -> dict[str, FileRecord]:

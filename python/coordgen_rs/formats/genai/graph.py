@@ -30,7 +30,7 @@ class DecoderGraph:
 
     Args:
         path: Its file, for messages.
-        model: What the file holds.
+        content: What the file holds.
         config: What the folder says of it.
 
     Attributes:
@@ -41,11 +41,15 @@ class DecoderGraph:
         most_positions: The number of positions for which there are rotations.
 
     Raises:
-        BundleError: It has something that cannot be run; the message names it.
+        BundleError: It is not a graph, or has something that cannot be run; the message names it.
     """
 
-    def __init__(self, path: Path, model: onnx.ModelProto, config: GenaiConfig) -> None:
+    def __init__(self, path: Path, content: bytes, config: GenaiConfig) -> None:
         self.path, self._config = path, config
+        try:
+            model = onnx.load_model_from_string(content)
+        except Exception as error:  # protobuf raises its own unrelated classes
+            raise BundleError(f"{path} is not an ONNX model: {error}") from error
         self.edit = GraphEdit(model, self._reserved())
         self.most_positions = _UNLIMITED
         opset = max((item.version for item in model.opset_import if not item.domain), default=0)
@@ -62,36 +66,23 @@ class DecoderGraph:
         self.attention = self._find_attention()
         for node in self.attention:
             if len(node.input) > 7 and node.input[7]:
-                positions = self.cache_shape(node.input[7])[0]
+                positions = self.num_positions(node.input[7])
                 self.most_positions = min(self.most_positions, positions)
-
-    @classmethod
-    def parse(cls, path: Path, content: bytes, config: GenaiConfig) -> "DecoderGraph":
-        """Parse a file's content into its graph; arguments are the same as in the class.
-
-        Raises:
-            BundleError: It is not a graph, or has something that cannot be run.
-        """
-        try:
-            model = onnx.load_model_from_string(content)
-        except Exception as error:  # protobuf raises its own unrelated classes
-            raise BundleError(f"{path} is not an ONNX model: {error}") from error
-        return cls(path, model, config)
 
     def error(self, what: str) -> BundleError:
         """An error that names the file."""
         return BundleError(f"{self.path}: {what}")
 
-    def cache_shape(self, name: str) -> tuple[int, int]:
-        """Positions, and rotated pairs, of a cache of cosines or sines.
+    def num_positions(self, name: str) -> int:
+        """The positions of a table of cosines or sines.
 
         Raises:
-            BundleError: It is no such cache.
+            BundleError: It is no such table.
         """
         tensor = self.edit.tensor(name)
         if tensor is None or len(tensor.dims) != 2 or min(tensor.dims) < 1:
             raise self.error(f"its rotations {name!r:.60} are not a table that stands in the graph")
-        return tensor.dims[0], tensor.dims[1]
+        return int(tensor.dims[0])
 
     @property
     def logits(self) -> str:

@@ -145,11 +145,10 @@ def _rename(graph: onnx.GraphProto, taken: set[str]) -> None:
         for names in (node.input, node.output):
             if not taken.isdisjoint(names):
                 names[:] = [_other(name, taken) for name in names]
-        for attribute in node.attribute:
-            for inner in [attribute.g, *attribute.graphs] if attribute.type in _GRAPHS else []:
-                _rename(inner, taken)
-                for value in inner.output:
-                    value.name = _other(value.name, taken)
+        for inner in _inner_graphs(node):
+            _rename(inner, taken)
+            for value in inner.output:
+                value.name = _other(value.name, taken)
 
 
 def _other(name: str, taken: set[str]) -> str:
@@ -159,10 +158,9 @@ def _other(name: str, taken: set[str]) -> str:
 def names_read(node: onnx.NodeProto) -> list[str]:
     """The values that a node reads, those that its inner graphs take from outside included."""
     names = list(node.input)
-    for attribute in node.attribute:
-        for inner in [attribute.g, *attribute.graphs] if attribute.type in _GRAPHS else []:
-            names += [name for one in inner.node for name in names_read(one)]
-            names += [value.name for value in inner.output]
+    for inner in _inner_graphs(node):
+        names += [name for one in inner.node for name in names_read(one)]
+        names += [value.name for value in inner.output]
     return names
 
 
@@ -172,17 +170,21 @@ def _tensors(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
         yield from [attribute.t, *attribute.tensors]
         for one in [attribute.sparse_tensor, *attribute.sparse_tensors]:
             yield from _parts(one)
-        for inner in [attribute.g, *attribute.graphs] if attribute.type in _GRAPHS else []:
-            yield from inner.initializer
-            yield from (part for one in inner.sparse_initializer for part in _parts(one))
-            yield from (tensor for one in inner.node for tensor in _tensors(one))
+    for inner in _inner_graphs(node):
+        yield from inner.initializer
+        yield from (part for one in inner.sparse_initializer for part in _parts(one))
+        yield from (tensor for one in inner.node for tensor in _tensors(one))
 
 
 def _parts(tensor: onnx.SparseTensorProto) -> list[onnx.TensorProto]:
     return [tensor.values, tensor.indices]
 
 
-_GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
+def _inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that stand in a node, such as the branches of an If."""
+    for attribute in node.attribute:
+        if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+            yield from (attribute.g, *attribute.graphs)
 
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:

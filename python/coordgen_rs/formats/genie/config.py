@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from coordgen_rs.bundle.file_names import is_plain_name
 from coordgen_rs.bundle.json_text import file_errors_as
 from coordgen_rs.bundle.rope import scaled_as_llama3, unscaled
@@ -37,7 +34,9 @@ class _Tokenizer:
 
 
 @dataclass(frozen=True)
-class _Scaling:
+class RopeScaling:
+    """What the frequencies of a rotation are changed by."""
+
     rope_type: str | None = None
     factor: float | None = None
     low_freq_factor: float | None = None
@@ -50,7 +49,7 @@ class _Positions:
     type: str | None = None
     rope_dim: int | None = None
     rope_theta: float | None = None
-    rope_scaling: _Scaling | None = None
+    rope_scaling: RopeScaling | None = None
 
 
 @dataclass(frozen=True)
@@ -104,32 +103,6 @@ class _Dialog:
 
 
 @dataclass(frozen=True)
-class Rotation:
-    """How positions are encoded.
-
-    Attributes:
-        theta: Base of the rotation.
-        scaling: What its frequencies are changed by.
-    """
-
-    theta: float
-    scaling: _Scaling
-
-    def frequencies(self, head_dim: int) -> NDArray[np.float32]:
-        """Radians per position of each pair of a head, `(head_dim / 2,) f32`."""
-        frequencies, scaling = unscaled(self.theta, head_dim), self.scaling
-        if scaling.rope_type != "llama3":
-            return frequencies
-        figures = (
-            scaling.factor,
-            scaling.low_freq_factor,
-            scaling.high_freq_factor,
-            scaling.original_max_position_embeddings,
-        )
-        return scaled_as_llama3(frequencies, *(float(figure or 1) for figure in figures))
-
-
-@dataclass(frozen=True)
 class GenieConfig:
     """What a config says of its model.
 
@@ -142,7 +115,9 @@ class GenieConfig:
         binaries: File names of the context binaries, in the order of the model's parts.
         extensions: File name of the backend's own config, if any.
         embedding: The embedding's file, if it is one.
-        rotation: How positions are encoded; None where a graph for CPU does it (`pipeline.py`).
+        rope_theta: Base of the rotation by positions; None where a graph for CPU encodes them
+            (`pipeline.py`).
+        rope_scaling: What the rotation's frequencies are changed by.
     """
 
     context: int
@@ -151,9 +126,26 @@ class GenieConfig:
     end_token_ids: list[int]
     tokenizer: str
     binaries: list[str]
-    extensions: str | None
-    embedding: Lookup | None
-    rotation: Rotation | None
+    extensions: str | None = None
+    embedding: Lookup | None = None
+    rope_theta: float | None = None
+    rope_scaling: RopeScaling = RopeScaling()
+
+    def frequencies(self, head_dim: int) -> list[float]:
+        """Radians per position of each pair of a head; none where a graph encodes positions."""
+        if self.rope_theta is None:
+            return []
+        frequencies, scaling = unscaled(self.rope_theta, head_dim), self.rope_scaling
+        if scaling.rope_type == "llama3":
+            figures = (
+                scaling.factor,
+                scaling.low_freq_factor,
+                scaling.high_freq_factor,
+                scaling.original_max_position_embeddings,
+            )
+            frequencies = scaled_as_llama3(frequencies, *(float(figure or 1) for figure in figures))
+        per_position: list[float] = frequencies.tolist()
+        return per_position
 
 
 def read_config(path: Path) -> GenieConfig:
@@ -234,8 +226,7 @@ def _config(path: Path, dialog: _Dialog) -> GenieConfig:
     theta = None if positions is None else positions.rope_theta
     if theta is None:
         theta = None if htp is None else htp.rope_theta
-    scaling = (positions.rope_scaling if positions else None) or _Scaling()
-    _check_rotation(path, positions, theta, scaling)
+    scaling = (positions.rope_scaling if positions else None) or RopeScaling()
     bos = dialog.context.bos_token
     return GenieConfig(
         context=dialog.context.size,
@@ -246,17 +237,18 @@ def _config(path: Path, dialog: _Dialog) -> GenieConfig:
         binaries=[] if model.binary is None else model.binary.ctx_bins,
         extensions=dialog.engine.backend.extensions,
         embedding=dialog.embedding,
-        rotation=Rotation(float(theta or 0), scaling),
+        rope_theta=_checked_theta(path, positions, theta, scaling),
+        rope_scaling=scaling,
     )
 
 
-def _check_rotation(
-    path: Path, positions: _Positions | None, theta: float | None, scaling: _Scaling
-) -> None:
-    """Refuse rotations that are not known.
+def _checked_theta(
+    path: Path, positions: _Positions | None, theta: float | None, scaling: RopeScaling
+) -> float:
+    """The base of the rotation.
 
     Raises:
-        BundleError: It is one, or a figure is missing or impossible.
+        BundleError: The rotation is not known, or a figure is missing or impossible.
     """
     kind = "rope" if positions is None else positions.type or "rope"
     if kind != "rope":
@@ -271,3 +263,4 @@ def _check_rotation(
         factor, original = scaling.factor or 0, scaling.original_max_position_embeddings or 0
         if not (1 <= factor < 1e6 and 1e-3 < low < high < 1e6 and 0 < original < 1e12):
             raise BundleError(f"{path}: rope-scaling llama3 lacks a figure, or one is impossible")
+    return theta

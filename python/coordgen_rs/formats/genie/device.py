@@ -18,30 +18,36 @@ from numpy.typing import NDArray
 from coordgen_rs.bundle.qnn import SOCS, QnnTarget, Soc
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.formats.genie.binary import TensorFacts
 from coordgen_rs.formats.genie.folder import GenieFolder
-from coordgen_rs.formats.genie.metadata import version_numbers
-from coordgen_rs.formats.genie.model import GenieModel
-from coordgen_rs.formats.genie.parts import PartGraph
-from coordgen_rs.formats.genie.tensors import (
+from coordgen_rs.formats.genie.graphs import (
     CACHE_INDEX,
     COS,
     EMBEDDED,
+    FILLED,
     MASK,
     SIN,
     TOKENS,
-    TensorFacts,
+    PartGraph,
 )
-from coordgen_rs.runtime.device import Buffers, ort_value
-from coordgen_rs.runtime.qnn.buffers import BoundMask, MaskIntegers, masked_arrays
-from coordgen_rs.runtime.qnn.device import HtpDevice, warn_if_inexact
+from coordgen_rs.formats.genie.metadata import version_numbers
+from coordgen_rs.formats.genie.model import GenieModel
+from coordgen_rs.runtime.device import Buffers
+from coordgen_rs.runtime.onnx_runtime import ort_value
+from coordgen_rs.runtime.qnn.device import (
+    BoundMask,
+    HtpDevice,
+    masked_arrays,
+    warn_if_inexact,
+)
 from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
-from coordgen_rs.runtime.qnn.onnx_runtime import (
+from coordgen_rs.runtime.qnn.options import QnnOptions
+from coordgen_rs.runtime.qnn.provider import (
     check_available,
     is_emulator,
     qnn_session,
     version,
 )
-from coordgen_rs.runtime.qnn.options import QnnOptions
 
 _OPSET, _IR_VERSION = 21, 10
 
@@ -50,20 +56,20 @@ Embed = Callable[[NDArray[np.int64]], NDArray[Any]]
 
 
 @dataclass(frozen=True)
-class Forms:
+class InputEncodings:
     """How the graphs read what the core fills.
 
     Attributes:
         model: The graphs.
         tables: Cosines and sines by position, in their encoding.
         embed: The embedding, where the first graph reads embedded tokens; else None.
-        mask: The integers of the graphs' masks.
+        target: How they read masks.
     """
 
     model: GenieModel
     tables: Mapping[str, NDArray[Any]]
     embed: Embed | None
-    mask: MaskIntegers
+    target: QnnTarget
 
 
 class GenieBuffers(Buffers):
@@ -71,39 +77,29 @@ class GenieBuffers(Buffers):
 
     Args:
         arrays: Those of `Buffers`, in its order; the drafted mask has absolute slots as columns.
-        forms: How the graphs read them.
+        encodings: How the graphs read them.
 
     Attributes:
         logits: `(rows, vocab_size)`, as the last graph gives them.
     """
 
-    def __init__(self, *arrays: Any, forms: Forms) -> None:
+    def __init__(self, *arrays: Any, encodings: InputEncodings) -> None:
         super().__init__(*arrays)
-        self._forms = forms
-        model, rows = forms.model, self.rows
+        self._encodings = encodings
+        model, rows = encodings.model, self.rows
         graphs = [part[rows] for part in model.parts]
-        layered = next(graph for graph in graphs if graph.slots)
+        is_native = next(graph for graph in graphs if graph.slots).is_native
         self._read = {
             name: np.zeros(facts.shape, facts.numpy_type)
             for graph in graphs
             for name, facts in graph.facts.inputs.items()
-            if name in (TOKENS, *EMBEDDED, MASK, COS, SIN, CACHE_INDEX)
+            if name in FILLED
         }
-        self._bound_mask = BoundMask(self._read[MASK], forms.mask, is_native=layered.is_native)
+        self._bound_mask = BoundMask(self._read[MASK], encodings.target, is_native=is_native)
         out = graphs[-1].facts.outputs[graphs[-1].out]
         self._logits_shape = out.shape
         self.logits = np.zeros((rows, model.vocab_size), out.numpy_type)
         self.values = {name: ort_value(array) for name, array in self._read.items()}
-
-    @classmethod
-    def of_rows(cls, rows: int, forms: Forms) -> "GenieBuffers":
-        """New buffers for `rows` tokens."""
-        model = forms.model
-        columns, dtype = model.context + model.widths[-1], "uint16"
-        if model.hidden:
-            dtype = model.hidden[0].dtype
-        arrays = masked_arrays(rows, columns, model.hidden_size or 1, dtype)
-        return cls(*arrays, forms=forms)
 
     def part(self, first: int, rows: int) -> "GenieBuffers":
         """Same as in `Buffers`; its logits are the whole's, too."""
@@ -111,13 +107,13 @@ class GenieBuffers(Buffers):
         part.logits = self.logits[first : first + rows]
         return part
 
-    def take(self, wide: Buffers, block: int) -> None:
+    def copy_outputs_from(self, wide: Buffers, block: int) -> None:
         """Take what a wider run of a part has given, and its logits if it is the last."""
-        super().take(wide, block)
+        super().copy_outputs_from(wide, block)
         self.logits[:] = cast(GenieBuffers, wide).logits[: self.rows]
 
     def _of(self, *arrays: Any) -> "GenieBuffers":
-        return GenieBuffers(*arrays, forms=self._forms)
+        return GenieBuffers(*arrays, encodings=self._encodings)
 
     @property
     def logits_value(self) -> onnxruntime.OrtValue:
@@ -135,13 +131,13 @@ class GenieBuffers(Buffers):
 
     def before_run(self) -> None:
         """Turn ids, positions and mask into the graphs' own."""
-        forms, read = self._forms, self._read
+        encodings, read = self._encodings, self._read
         if TOKENS in read:
             read[TOKENS][0] = self.input_ids
         for name in EMBEDDED:
-            if name in read and forms.embed is not None:
-                read[name].reshape(self.rows, -1)[:] = forms.embed(self.input_ids)
-        for name, table in ((COS, forms.tables["cos"]), (SIN, forms.tables["sin"])):
+            if name in read and encodings.embed is not None:
+                read[name].reshape(self.rows, -1)[:] = encodings.embed(self.input_ids)
+        for name, table in ((COS, encodings.tables["cos"]), (SIN, encodings.tables["sin"])):
             table.take(self.position_ids, axis=0, out=read[name][0, 0], mode="clip")
         start = int(self.write_index[0])
         if CACHE_INDEX in read:
@@ -190,11 +186,16 @@ class GenieDevice(HtpDevice):
         # The graph for chunks is also one of those for steps, so the second of a pair is there.
         super().__init__(folder, target, cache, options or QnnOptions(), is_shared=True)
         embed = folder.embedded_rows() if model.embedded is not None else None
-        self._forms = Forms(model, self.rope_tables(), embed, MaskIntegers.of(target))
+        self._encodings = InputEncodings(model, self.rope_tables(), embed, target)
 
     def buffers(self, rows: int) -> GenieBuffers:
         """New buffers for `rows` tokens."""
-        return GenieBuffers.of_rows(rows, self._forms)
+        model = self.bundle.model
+        columns, dtype = model.context + model.widths[-1], "uint16"
+        if model.hidden:
+            dtype = model.hidden[0].dtype
+        arrays = masked_arrays(rows, columns, model.hidden_size or 1, dtype)
+        return GenieBuffers(*arrays, encodings=self._encodings)
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
         """Same as in the folder, but in the graphs' encoding.
@@ -229,7 +230,7 @@ class GenieDevice(HtpDevice):
     def load_head(self) -> None:
         """Does nothing: there is no head of its own."""
 
-    def given_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
+    def integer_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
         """The integers of some rows' logits, which the last part has left."""
         return cast(GenieBuffers, buffers).logits[first:end]
 

@@ -4,7 +4,7 @@ In: a path with a genie_config.json. Out: a `GenieFolder`, whose manifest is mad
 and what the binaries, or metadata.json, say of their graphs. `device.py` runs them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,19 +14,37 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rope
 from coordgen_rs.bundle.directory import GENIE_CONFIG_NAME as CONFIG_NAME
+from coordgen_rs.bundle.manifest import (
+    SCHEMA_VERSION,
+    BlockFiles,
+    EmbeddingFile,
+    FileRecord,
+    HeadFiles,
+    Manifest,
+    ModelShape,
+)
+from coordgen_rs.bundle.qnn import SOCS, QnnTarget
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.formats.files import ForeignFolder
-from coordgen_rs.formats.genie.binary import can_read, read_binary
+from coordgen_rs.formats.files import (
+    ForeignFolder,
+    check_sizes,
+    check_tokens,
+    read_content,
+    record_of,
+)
+from coordgen_rs.formats.genie.binary import BinaryFacts, GraphFacts, can_read, read_binary
 from coordgen_rs.formats.genie.config import GenieConfig, read_config
-from coordgen_rs.formats.genie.manifest import manifest_of, target_of
 from coordgen_rs.formats.genie.metadata import (
     GenieMetadata,
+    check_one,
     compared,
     described,
     read_metadata,
 )
 from coordgen_rs.formats.genie.model import GenieModel, choose_model
-from coordgen_rs.formats.genie.tensors import BinaryFacts, GraphFacts
+
+_LEAST_MASK = -1e9
+"""What Genie writes where a row does not see a slot; encodings clamp it to their least value."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +80,8 @@ class GenieFolder(ForeignFolder):
         directory = Path(path).absolute()
         config = read_config(directory / CONFIG_NAME)
         metadata = read_metadata(directory, config.extensions)
-        binaries = read_binaries(directory, config.binaries) if can_read() else {}
+        names = config.binaries if can_read() else []
+        binaries = {name: read_binary(directory / name) for name in names}
         graphs = _graphs(directory, config, metadata, binaries)
         return cls(**opened(directory, CONFIG_NAME, config, metadata, binaries, graphs))
 
@@ -133,24 +152,15 @@ def opened(
         if not (directory / name).is_file():
             raise BundleDamagedError(f"{directory / name} is missing")
     model = choose_model(str(directory), graphs, config.context)
-    target = target_of(directory, model, metadata, binaries)
+    target = _target(directory, model, metadata, binaries)
     return {
         "path": directory,
-        "manifest": manifest_of(directory, config_name, config, model, target, metadata),
+        "manifest": _manifest(directory, config_name, config, model, target, metadata),
         "config": config,
         "model": model,
         "made_by": next((it.build_id for it in binaries.values()), None) or metadata.qairt,
         "num_graphs": {name: len(facts.graphs) for name, facts in binaries.items()},
     }
-
-
-def read_binaries(directory: Path, names: Iterable[str]) -> dict[str, BinaryFacts]:
-    """What each binary says of itself.
-
-    Raises:
-        BundleDamagedError: One is missing, or is no context binary.
-    """
-    return {name: read_binary(directory / name) for name in names}
 
 
 def _graphs(
@@ -174,3 +184,115 @@ def _graphs(
             found[name] = file, graph
     compared(directory, metadata.graphs, found)
     return found
+
+
+def _target(
+    directory: Path, model: GenieModel, metadata: GenieMetadata, binaries: dict[str, BinaryFacts]
+) -> QnnTarget:
+    """The chip and the encodings.
+
+    Raises:
+        BundleError: The files disagree about the chip, or do not say which.
+    """
+    socs = dict(metadata.soc_models)
+    for file, facts in binaries.items():
+        if facts.soc_model is not None:
+            socs.setdefault(facts.soc_model, file)
+    check_one(directory, "soc_model", socs)
+    if not socs:
+        raise BundleError(f"{directory}: neither its metadata nor its binaries say the soc_model")
+    soc = next(iter(socs))
+    archs = [*metadata.htp_archs, *(it.htp_arch for it in SOCS.values() if it.model == soc)]
+    if not archs:
+        raise BundleError(
+            f"{directory} is for the chip with soc_model {soc}, whose HTP version is not known"
+        )
+    arch = archs[0]
+    unseen = model.mask.quantize(np.array([_LEAST_MASK], np.float32))
+    return QnnTarget(
+        soc=next((it.name for it in SOCS.values() if it.model == soc), f"soc_model {soc}"),
+        soc_model=soc,
+        htp_arch=arch,
+        mask_value=float(model.mask.dequantize(unseen)[0]),
+        mask=model.mask,
+        rotation=model.cos,
+        hidden=[model.embedded or model.logits, *model.hidden, model.logits],
+        caches=model.caches,
+        logits=model.logits,
+    )
+
+
+def _manifest(
+    directory: Path,
+    config_name: str,
+    config: GenieConfig,
+    model: GenieModel,
+    target: QnnTarget,
+    metadata: GenieMetadata,
+) -> Manifest:
+    """What a session has to know of a bundle.
+
+    Raises:
+        BundleError: A size is impossible, or config and graphs contradict each other.
+        BundleDamagedError: A file is missing.
+    """
+    widths = model.widths
+    context = min(config.context, model.context) - widths[-1]
+    shape = ModelShape(
+        family=metadata.model_id or "genie",
+        hidden_size=model.hidden_size or model.num_kv_heads * model.head_dim,
+        ffn_size=0,
+        num_layers=len(model.caches),
+        num_heads=0,
+        num_kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        vocab_size=model.vocab_size,
+        rms_norm_eps=0.0,
+    )
+    _check_sizes(directory / config_name, config, shape, context)
+    names = [config_name, config.tokenizer]
+    files = {name: record_of(read_content(directory / name)) for name in names}
+    sizes = {name: (directory / name).stat().st_size for name in config.binaries}
+    files |= {name: FileRecord(size, "") for name, size in sizes.items()}  # they are not hashed
+    blocks = [
+        BlockFiles(
+            min(part[widths[0]].keys, default=0),
+            len(part[widths[0]].keys),
+            part[widths[0]].file,
+            {rows: graph.file for rows, graph in part.items()},
+        )
+        for part in model.parts
+    ]
+    last = blocks[-1]
+    return Manifest(
+        schema_version=SCHEMA_VERSION,
+        tool="Qualcomm AI Hub",
+        model=shape,
+        weights="compiled",
+        context=context,
+        slots=model.context,
+        widths=widths,
+        prefill_rows=widths[-1],
+        decode_rows=widths[-1],
+        bos_token_id=config.bos_token_id,
+        end_token_ids=config.end_token_ids,
+        inv_freq=config.frequencies(model.head_dim),
+        blocks=blocks,
+        head=HeadFiles([last.weights], last.graphs),
+        embedding=EmbeddingFile(config.embedding.lut_path if config.embedding else "", "float32"),
+        tokenizer=config.tokenizer,
+        files=files,
+        qnn=target,
+    )
+
+
+def _check_sizes(path: Path, config: GenieConfig, shape: ModelShape, context: int) -> None:
+    unknown = ("ffn_size", "num_heads")
+    known = {name: size for name, size in shape.sizes.items() if name not in unknown}
+    check_sizes(path, {**known, "context": context})
+    if config.vocab_size > shape.vocab_size:
+        raise BundleError(
+            f"{path}: the vocabulary has {config.vocab_size} tokens, the graphs give "
+            f"{shape.vocab_size} logits"
+        )
+    check_tokens(path, [*config.end_token_ids, config.bos_token_id or 0], shape.vocab_size)

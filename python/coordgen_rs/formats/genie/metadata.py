@@ -17,7 +17,8 @@ from coordgen_rs.bundle.typed_json import parse
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.formats.files import read_object
-from coordgen_rs.formats.genie.tensors import GraphFacts, GraphName, TensorFacts
+from coordgen_rs.formats.genie.binary import GraphFacts, TensorFacts
+from coordgen_rs.formats.genie.graphs import GraphName
 
 METADATA_NAME, VERSIONS_NAME = "metadata.json", "tool-versions.yaml"
 _MOST_YAML_BYTES = 1 << 20
@@ -96,15 +97,11 @@ def read_metadata(directory: Path, extensions: str | None) -> GenieMetadata:
     """
     document = _document(directory / METADATA_NAME)
     chipset = document.chipset_attributes or _Chipset()
-    socs, archs = {}, {}
-    if chipset.soc_model is not None:
-        socs[chipset.soc_model] = METADATA_NAME
-    if chipset.htp_version is not None:
-        archs[chipset.htp_version] = METADATA_NAME
+    told = [(chipset.soc_model, chipset.htp_version, METADATA_NAME)]
     if extensions is not None and (directory / extensions).exists():
-        soc, arch = _extensions(directory / extensions)
-        socs |= {} if soc is None else {soc: extensions}
-        archs |= {} if arch is None else {arch: extensions}
+        told.append((*_extensions(directory / extensions), extensions))
+    socs = {soc: file for soc, _, file in told if soc is not None}
+    archs = {arch: file for _, arch, file in told if arch is not None}
     for what, found in (("soc_model", socs), ("HTP version", archs)):
         check_one(directory, what, found)
     versions = document.tool_versions or _ToolVersions()

@@ -10,8 +10,16 @@ from itertools import pairwise
 
 from coordgen_rs.bundle.qnn import CacheEncodings, Encoding
 from coordgen_rs.errors import BundleError
-from coordgen_rs.formats.genie.parts import CacheTensors, PartGraph, PartReader
-from coordgen_rs.formats.genie.tensors import CACHE_INDEX, COS, MASK, SIN, GraphFacts, GraphName
+from coordgen_rs.formats.genie.binary import GraphFacts, TensorFacts
+from coordgen_rs.formats.genie.graphs import (
+    CACHE_INDEX,
+    COS,
+    MASK,
+    SIN,
+    GraphName,
+    PartGraph,
+    read_graph,
+)
 
 _OF_LAYERS = {MASK, COS, SIN, CACHE_INDEX}
 """What a graph reads that has layers."""
@@ -70,8 +78,7 @@ def choose_model(
     Raises:
         BundleError: There are no such graphs, or they do not fit together.
     """
-    named = {name: GraphName.of(name) for name in graphs}
-    known = {name: at for name, at in named.items() if at is not None}
+    known = {name: at for name in graphs if (at := GraphName.of(name)) is not None}
     if not known:
         said = ", ".join(sorted(graphs)[:3]) or "none"
         raise BundleError(f"{where}: no graph has a name of the form arN_clM_s_of_t, but {said}")
@@ -79,13 +86,12 @@ def choose_model(
     if len(totals) > 1:
         raise BundleError(f"{where}: its graphs are of {sorted(totals)} parts, expected one number")
     context, widths = _chosen(where, known.values(), totals.pop(), most_context)
-    reader = PartReader(where)
     parts: dict[int, dict[int, PartGraph]] = {}
     for name, at in sorted(known.items(), key=lambda item: (item[1].part, item[1].rows)):
         if at.context == context and at.rows in widths:
             if at.rows in parts.setdefault(at.part, {}):
                 raise BundleError(f"{where}: more than one graph is {name}")
-            parts[at.part][at.rows] = reader.read(name, *graphs[name])
+            parts[at.part][at.rows] = read_graph(where, name, at, *graphs[name])
     return _joined(where, context, [parts[number] for number in sorted(parts)])
 
 
@@ -128,33 +134,30 @@ def _joined(where: str, context: int, parts: list[dict[int, PartGraph]]) -> Geni
             f"{where}: its graphs keep keys and values inside (genie_model), so that no draft can "
             "be taken back"
         )
-    caches = _caches(where, parts)
-    hidden = [_hidden(where, *pair) for pair in pairwise(parts)]
-    out = {graph.facts.outputs[graph.out].shape[-1] for graph in parts[-1].values()}
-    embedded = [graph.facts.inputs[graph.embedded] for graph in graphs if graph.embedded]
-    sizes = {
-        graph.facts.outputs[graph.out].shape[-1] for part in parts[:-1] for graph in part.values()
-    }
-    sizes |= {facts.shape[-1] for facts in embedded}
-    sizes |= {g.facts.inputs[g.hidden_in].shape[-1] for g in graphs if g.hidden_in is not None}
+    ins = [(it, it.facts.inputs) for it in graphs]
+    outs = [graph.facts.outputs[graph.out] for graph in parts[-1].values()]
+    embedded = [inputs[graph.embedded] for graph, inputs in ins if graph.embedded]
+    passed = [inputs[graph.hidden_in] for graph, inputs in ins if graph.hidden_in]
+    passed += [it.facts.outputs[it.out] for part in parts[:-1] for it in part.values()]
+    sizes = {facts.shape[-1] for facts in (*embedded, *passed)}
+    mask, cos, sin = (
+        _same(where, name, [graph.facts.inputs[name] for graph in layered])
+        for name in (MASK, COS, SIN)
+    )
     return GenieModel(
         context=context,
         parts=parts,
-        mask=_same(where, MASK, [graph.facts.inputs[MASK].encoding for graph in layered]),
-        cos=_same(where, COS, [graph.facts.inputs[COS].encoding for graph in layered]),
-        sin=_same(where, SIN, [graph.facts.inputs[SIN].encoding for graph in layered]),
-        embedded=_same(where, "inputs_embeds", [e.encoding for e in embedded])
-        if embedded
-        else None,
-        hidden=hidden,
-        logits=_same(
-            where, "logits", [g.facts.outputs[g.out].encoding for g in parts[-1].values()]
-        ),
-        caches=caches,
-        num_kv_heads=_one(where, "heads of keys and values", {g.num_kv_heads for g in layered}),
-        head_dim=_one(where, "widths of heads", {graph.head_dim for graph in layered}),
+        mask=mask,
+        cos=cos,
+        sin=sin,
+        embedded=_same(where, "inputs_embeds", embedded) if embedded else None,
+        hidden=[_hidden(where, *pair) for pair in pairwise(parts)],
+        logits=_same(where, "logits", outs),
+        caches=_caches(where, parts),
+        num_kv_heads=_one(where, "heads of keys and values", {it.num_kv_heads for it in layered}),
+        head_dim=_one(where, "widths of heads", {it.head_dim for it in layered}),
         hidden_size=_one(where, "hidden sizes", sizes) if sizes else None,
-        vocab_size=_one(where, "numbers of logits", out),
+        vocab_size=_one(where, "numbers of logits", {facts.shape[-1] for facts in outs}),
     )
 
 
@@ -166,7 +169,7 @@ def _caches(where: str, parts: list[dict[int, PartGraph]]) -> list[CacheEncoding
     """
     found: dict[int, CacheEncodings] = {}
     for part in parts:
-        by_width = [_layers(graph.keys, graph.values) for graph in part.values()]
+        by_width = [_layers(graph) for graph in part.values()]
         if any(other != by_width[0] for other in by_width):
             raise BundleError(
                 f"{where}: the widths {list(part)} encode keys and values differently, so they "
@@ -180,32 +183,26 @@ def _caches(where: str, parts: list[dict[int, PartGraph]]) -> list[CacheEncoding
     return [found[layer] for layer in range(len(found))]
 
 
-def _layers(
-    keys: dict[int, CacheTensors], values: dict[int, CacheTensors]
-) -> dict[int, CacheEncodings]:
+def _layers(graph: PartGraph) -> dict[int, CacheEncodings]:
     return {
         layer: CacheEncodings(
-            keys[layer].past_encoding,
-            values[layer].past_encoding,
-            keys[layer].new_encoding,
-            values[layer].new_encoding,
+            key.past_encoding, value.past_encoding, key.new_encoding, value.new_encoding
         )
-        for layer in keys
+        for (layer, key), value in zip(graph.keys.items(), graph.values.values(), strict=True)
     }
 
 
 def _hidden(where: str, part: dict[int, PartGraph], after: dict[int, PartGraph]) -> Encoding:
     """How hidden states pass from a part to the one after it."""
-    passed = [graph.facts.outputs[graph.out].encoding for graph in part.values()]
-    passed += [g.facts.inputs[g.hidden_in].encoding for g in after.values() if g.hidden_in]
-    return _same(
-        where, f"the hidden states behind part {next(iter(part.values())).at.part}", passed
-    )
+    passed = [graph.facts.outputs[graph.out] for graph in part.values()]
+    passed += [it.facts.inputs[it.hidden_in] for it in after.values() if it.hidden_in]
+    number = next(iter(part.values())).at.part
+    return _same(where, f"the hidden states behind part {number}", passed)
 
 
-def _same(where: str, what: str, encodings: list[Encoding | None]) -> Encoding:
-    first = encodings[0]
-    if first is None or any(other != first for other in encodings):
+def _same(where: str, what: str, tensors: list[TensorFacts]) -> Encoding:
+    first, *others = {facts.encoding for facts in tensors}
+    if first is None or others:
         raise BundleError(f"{where}: its graphs encode {what} differently")
     return first
 

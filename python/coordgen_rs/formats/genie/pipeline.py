@@ -7,13 +7,11 @@ encodings stand in the binaries.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
@@ -23,12 +21,12 @@ from coordgen_rs.bundle.typed_json import parse
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.formats.files import MOST_JSON_BYTES, read_object, token_ids
-from coordgen_rs.formats.genie.binary import can_read
+from coordgen_rs.formats.genie.binary import GraphFacts, can_read, read_binary
 from coordgen_rs.formats.genie.config import GenieConfig
-from coordgen_rs.formats.genie.folder import GenieFolder, opened, read_binaries
+from coordgen_rs.formats.genie.folder import GenieFolder, opened
+from coordgen_rs.formats.genie.graphs import COS, MASK, SIN
 from coordgen_rs.formats.genie.metadata import read_metadata
 from coordgen_rs.formats.genie.model import GenieModel
-from coordgen_rs.formats.genie.tensors import COS, MASK, SIN, GraphFacts
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 
 if TYPE_CHECKING:
@@ -92,10 +90,12 @@ class PipelineFolder(GenieFolder):
                 f"{directory} is a pipeline for QNN; opening it needs {how_to_install('genie')}"
             )
         path = directory / CONFIG_NAME
-        config = _read_config(path)
+        with file_errors_as(BundleError, path):
+            config = parse(_Model, read_object(path).get("model"), "model")
         stages = [stage for group in config.decoder.pipeline for stage in group.values()]
-        wrapped = list(_wrapped(directory, stages))
-        binaries = read_binaries(directory, dict.fromkeys(file for file, _ in wrapped))
+        wrapped = _wrapped(directory, stages)
+        files = dict.fromkeys(file for file, _ in wrapped)
+        binaries = {file: read_binary(directory / file) for file in files}
         graphs: dict[str, tuple[str, GraphFacts]] = {}
         for file, node in wrapped:
             graphs[node.name] = file, _checked(directory, file, node, binaries[file].graphs)
@@ -107,9 +107,6 @@ class PipelineFolder(GenieFolder):
             end_token_ids=token_ids(f"{path}: eos_token_id", config.eos_token_id),
             tokenizer=_TOKENIZER_NAME,
             binaries=list(binaries),
-            extensions=None,
-            embedding=None,
-            rotation=None,
         )
         metadata = read_metadata(directory, None)
         fields = opened(directory, CONFIG_NAME, names, metadata, binaries, graphs)
@@ -135,32 +132,26 @@ def is_pipeline(path: Path) -> bool:
         return False  # then it is for the reader of other folders to say what is wrong
 
 
-def _read_config(path: Path) -> _Model:
-    with file_errors_as(BundleError, path):
-        return parse(_Model, read_object(path).get("model"), "model")
-
-
-def _wrapped(directory: Path, stages: list[_Stage]) -> "Iterator[tuple[str, onnx.NodeProto]]":
+def _wrapped(directory: Path, stages: list[_Stage]) -> "list[tuple[str, onnx.NodeProto]]":
     """The binary and the node of each stage that runs on the HTP.
 
     Raises:
         BundleError: A stage is none that is known, or refers to something else.
     """
-    num_wrapped = 0
+    wrapped = []
     for stage in stages:
-        graph = _graph(directory, stage.filename)
-        nodes = [node for node in graph.node if node.op_type == "EPContext"]
-        attention = [n.op_type for n in graph.node if n.op_type.endswith("Attention")]
+        path, nodes = directory / stage.filename, _graph(directory, stage.filename).node
+        attention = [node.op_type for node in nodes if node.op_type.endswith("Attention")]
         if attention:
             raise BundleError(
-                f"{directory / stage.filename} runs {attention[0]} on the CPU between graphs for "
-                "the HTP, as pipelines of Olive do; only those of AI Hub can be opened"
+                f"{path} runs {attention[0]} on the CPU between graphs for the HTP, as pipelines "
+                "of Olive do; only those of AI Hub can be opened"
             )
-        for node in nodes:
-            num_wrapped += 1
-            yield _binary_name(directory / stage.filename, node), node
-    if num_wrapped == 0:
+        of_qnn = (node for node in nodes if node.op_type == "EPContext")
+        wrapped += [(_binary_name(path, node), node) for node in of_qnn]
+    if not wrapped:
         raise BundleError(f"{directory}: no stage of its pipeline is a context binary of QNN")
+    return wrapped
 
 
 def _binary_name(path: Path, node: "onnx.NodeProto") -> str:
@@ -281,19 +272,23 @@ def _position_tables(path: Path, model: GenieModel) -> dict[str, NDArray[np.floa
         BundleError: The graph cannot be run, or gives something else.
     """
     set_threads(None)
+    pieces: dict[str, list[NDArray[np.float32]]] = {"cos": [], "sin": []}
     try:
         session = cpu_session(path)
-        outputs = {
-            key: _position_output(session, name) for key, name in (("cos", COS), ("sin", SIN))
-        }
-        pieces: dict[str, list[NDArray[np.float32]]] = {key: [] for key in outputs}
+        given = [item.name for item in session.get_outputs()]
+        # An output's name begins with that of the input that it is for.
+        outputs = [next(it for it in given if it.startswith(name)) for name in (COS, SIN)]
         for first in range(0, model.context, _AT_ONCE):
             positions = np.arange(first, min(first + _AT_ONCE, model.context))
-            results = session.run(
-                list(outputs.values()), _position_inputs(session, positions, model.context)
-            )
-            for key, result in zip(pieces, results, strict=True):
-                pieces[key].append(np.asarray(result, np.float32).reshape(len(positions), -1))
+            mask = np.ones((1, model.context))  # of a context that is full
+            fed = {
+                item.name: (positions[np.newaxis] if item.name == "position_ids" else mask).astype(
+                    _TYPES[item.type]
+                )
+                for item in session.get_inputs()
+            }
+            for piece, result in zip(pieces.values(), session.run(outputs, fed), strict=True):
+                piece.append(np.asarray(result, np.float32).reshape(len(positions), -1))
         tables = {key: np.concatenate(arrays) for key, arrays in pieces.items()}
     except Exception as error:  # ONNX Runtime raises its own unrelated classes
         raise BundleError(f"{path}: ONNX Runtime cannot run it: {error}") from error
@@ -301,20 +296,3 @@ def _position_tables(path: Path, model: GenieModel) -> dict[str, NDArray[np.floa
         if table.shape != (model.context, model.head_dim // 2) or not np.isfinite(table).all():
             raise BundleError(f"{path} gives {key} of the shape {table.shape}")
     return tables
-
-
-def _position_output(session: onnxruntime.InferenceSession, name: str) -> str:
-    """The output whose name begins with that of the input that it is for."""
-    return next(str(item.name) for item in session.get_outputs() if item.name.startswith(name))
-
-
-def _position_inputs(
-    session: onnxruntime.InferenceSession, positions: NDArray[np.int64], context: int
-) -> dict[str, NDArray[np.generic]]:
-    """Some positions, and the mask of a context that is full."""
-    return {
-        item.name: (
-            positions[np.newaxis] if item.name == "position_ids" else np.ones((1, context))
-        ).astype(_TYPES[item.type])
-        for item in session.get_inputs()
-    }

@@ -3,24 +3,21 @@
 In: a bundle. Out: a device whose graphs write keys and values to absolute slots, in place.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.errors import BundleError, ProviderError
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.caches.states import StateArrays
-from coordgen_rs.runtime.cpu.experts import ExpertFiles
 from coordgen_rs.runtime.cpu.graph_shapes import check_block, check_head, row_sizes
 from coordgen_rs.runtime.device import Buffers, Device, GraphName
+from coordgen_rs.runtime.experts import ExpertFiles
 from coordgen_rs.runtime.onnx_runtime import cpu_session, give_small_memory_back, kernel_build
-from coordgen_rs.runtime.session import ExpertReport
 
 
 class CpuDevice(Device):
@@ -36,10 +33,6 @@ class CpuDevice(Device):
             loaded separately, as on an NPU.
         kv_cache: How keys and values are held, one of `KV_FORMS`.
 
-    Attributes:
-        experts: The mixtures of experts that its graphs read.
-        Others are those of `Device`.
-
     Raises:
         OptionError: Keys and values cannot be held so.
     """
@@ -48,6 +41,7 @@ class CpuDevice(Device):
     is_host = True
     allowed_commits = ("canonical", "compact")
     cache: KvCache
+    experts: ExpertFiles
 
     def __init__(
         self, bundle: Bundle, *, share_graphs: bool = True, kv_cache: str = KV_FORMS[0]
@@ -61,23 +55,6 @@ class CpuDevice(Device):
     def facts(cls, bundle: Bundle) -> dict[str, object]:
         """The build of the kernels, where the graphs of the bundle have them."""
         return {} if bundle.manifest.weights == "fp32" else {"kernels": kernel_build()}
-
-    def graphs_within(self, memory_budget: int, costs: Sequence[BlockCost]) -> int:
-        """Divide a memory budget between the blocks' graphs and experts, if there are any.
-
-        Args:
-            memory_budget: Bytes for both.
-            costs: What the blocks cost, as plans and streams of their graphs reckon with it.
-
-        Returns:
-            Bytes of it for graphs. To be called before a block is loaded.
-
-        Raises:
-            MemoryBudgetError: It is too small for experts; the message says how much is needed.
-            OptionError: It is negative; or there are experts, on Windows.
-        """
-        graph_bytes = [max(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
-        return self.experts.keep_within(memory_budget, graph_bytes)
 
     def buffers(self, rows: int) -> Buffers:
         """New buffers for `rows` tokens."""
@@ -137,14 +114,6 @@ class CpuDevice(Device):
             BundleDamagedError: It cannot be read any more; the message names it.
         """
         self.experts.name_failure(error)
-
-    def experts_read(self) -> tuple[int, int] | None:
-        """Same as in `Device`."""
-        return self.experts.num_read
-
-    def expert_report(self) -> ExpertReport | None:
-        """Same as in `Device`."""
-        return self.experts.report()
 
     def release(self, block: int, graph: GraphName) -> None:
         """Drop a graph of a block; does nothing if it is not loaded."""

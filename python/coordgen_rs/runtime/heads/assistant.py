@@ -23,8 +23,8 @@ from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
 from coordgen_rs.runtime.cpu.graph_shapes import check_assistant
-from coordgen_rs.runtime.device import ort_value
-from coordgen_rs.runtime.heads.own_head import Graphs, OwnHead, bound, run_bound
+from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
+from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import OnLogits, OnRead
 
@@ -32,7 +32,7 @@ _WIDTHS = (1, 4)
 """Rows of its steps, which run one by one; more are certain, and read without logits."""
 
 
-class AssistantSession(OwnHead):
+class AssistantSession(DraftHead):
     """The drafter beside a target.
 
     Args:
@@ -40,7 +40,7 @@ class AssistantSession(OwnHead):
 
     Attributes:
         num_scored: All tokens.
-        Others are the same as in `OwnHead`.
+        Others are the same as in `DraftHead`.
 
     Raises:
         BundleError: The bundle has no drafter, or ONNX Runtime cannot load it.

@@ -19,17 +19,17 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
-from coordgen_rs.runtime.cpu.experts import ExpertFiles
 from coordgen_rs.runtime.cpu.graph_shapes import check_mtp
-from coordgen_rs.runtime.device import ort_value
-from coordgen_rs.runtime.heads.own_head import Graphs, OwnHead, bound, run_bound
+from coordgen_rs.runtime.experts import ExpertFiles
+from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
+from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import OnLogits, OnRead
 
 _FILLED = ("key_0", "value_0")
 
 
-class MtpSession(OwnHead):
+class MtpSession(DraftHead):
     """The head of a target that has one.
 
     Args:
@@ -37,7 +37,7 @@ class MtpSession(OwnHead):
 
     Attributes:
         num_scored: Tokens that it scores: the first of the vocabulary.
-        Others are the same as in `OwnHead`.
+        Others are the same as in `DraftHead`.
 
     Raises:
         BundleError: The bundle has no such head, or ONNX Runtime cannot load it.

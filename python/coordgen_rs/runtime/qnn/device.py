@@ -15,22 +15,100 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.qnn import CompiledGraphs, QnnTarget, Soc
+from coordgen_rs.bundle.qnn import QnnTarget, Soc
 from coordgen_rs.errors import BundleError, DeviceLostError, ProviderError
-from coordgen_rs.runtime.device import Buffers, Device, GraphName, ort_value
-from coordgen_rs.runtime.onnx_runtime import cpu_session
-from coordgen_rs.runtime.qnn.buffers import QnnBuffers
+from coordgen_rs.runtime.device import Buffers, Device, GraphName
+from coordgen_rs.runtime.onnx_runtime import cpu_session, ort_value
 from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
-from coordgen_rs.runtime.qnn.onnx_runtime import (
+from coordgen_rs.runtime.qnn.options import QnnOptions
+from coordgen_rs.runtime.qnn.provider import (
     QnnVersion,
     check_available,
     is_emulator,
     qnn_session,
     version,
 )
-from coordgen_rs.runtime.qnn.options import QnnOptions
 
 _SHARED = {"ep.share_ep_contexts": "1"}
+
+
+class BoundMask:
+    """The mask that graphs of one width read, kept as the core's, but in integers.
+
+    Args:
+        array: `(..., rows, columns)`, the graphs' input.
+        target: How they read it: the integers of a slot that a row sees, and of another.
+        is_native: Whether new rows stand in their slots, and not behind all slots.
+    """
+
+    def __init__(self, array: NDArray[Any], target: QnnTarget, *, is_native: bool = False) -> None:
+        self._array, self._is_native, self._past_len = array, is_native, 0
+        values = np.array([0, target.mask_value], np.float32)
+        self._seen, self._unseen = map(int, target.mask.quantize(values))
+        array.fill(self._unseen)
+
+    def fill(self, drafted: NDArray[np.float32], start: int) -> None:
+        """Show every row all slots before the run's, and of the new rows those on its path.
+
+        Args:
+            drafted: The core's mask `(1, 1, rows, slots) f32`, 0 for a slot that a row sees.
+            start: The slot of row 0.
+        """
+        mask, seen, unseen = self._array, self._seen, self._unseen
+        rows, columns = mask.shape[-2:]
+        mask[..., self._past_len : start] = seen
+        mask[..., start : self._past_len] = unseen
+        first = start if self._is_native else columns - rows
+        new = drafted[..., start : start + rows] == 0
+        mask[..., first : first + rows] = np.where(new, seen, unseen)
+        mask[..., first + rows :] = unseen
+        self._past_len = start
+
+
+class QnnBuffers(Buffers):
+    """What the graphs read and write in one run; all but ids and the drafted mask are uint16.
+
+    Args:
+        arrays: Those of `Buffers`, in its order; the drafted mask has absolute slots as columns.
+        slots: Slots of the cache; the graphs' mask is `(1, 1, rows, slots + rows) u16`.
+        target: How the graphs read the mask.
+    """
+
+    def __init__(self, *arrays: Any, slots: int, target: QnnTarget) -> None:
+        super().__init__(*arrays)
+        self._slots, self._target = slots, target
+        mask = np.zeros((1, 1, self.rows, slots + self.rows), np.uint16)
+        self._bound_mask = BoundMask(mask, target)
+        self.values["mask"] = ort_value(mask)
+
+    def before_run(self) -> None:
+        """Turn the drafted mask into the graphs' own."""
+        self._bound_mask.fill(self.by_row["mask"], int(self.write_index[0]))
+
+    def _of(self, *arrays: Any) -> "QnnBuffers":
+        return QnnBuffers(*arrays, slots=self._slots, target=self._target)
+
+
+def masked_arrays(
+    rows: int, columns: int, hidden_size: int, dtype: str
+) -> tuple[
+    NDArray[np.int64],
+    NDArray[np.int64],
+    dict[str, NDArray[Any]],
+    tuple[NDArray[Any], NDArray[Any]],
+]:
+    """Ids, positions, the drafted mask and hidden states: the first arguments of `Buffers`.
+
+    Args:
+        rows: Of the run.
+        columns: Of the mask, as many at every width, so that a narrow step can be run under a wide
+            graph.
+        hidden_size: Of the hidden states.
+        dtype: Of the hidden states.
+    """
+    ids, positions = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    mask, size = np.zeros((1, 1, rows, columns), np.float32), (1, rows, hidden_size)
+    return ids, positions, {"mask": mask}, (np.zeros(size, dtype), np.zeros(size, dtype))
 
 
 class HtpDevice(Device):
@@ -115,12 +193,12 @@ class HtpDevice(Device):
 
     def logits(self, buffers: Buffers, first: int, end: int) -> NDArray[np.float32]:
         """Same as in `Device`; the graphs give integers."""
-        given = self.given_logits(buffers, first, end)
+        given = self.integer_logits(buffers, first, end)
         if len(given) > len(self._real):
             self._real = np.zeros(given.shape, np.float32)
         return self._target.logits.dequantize(given, self._real[: len(given)])
 
-    def given_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
+    def integer_logits(self, buffers: Buffers, first: int, end: int) -> NDArray[Any]:
         """The integers of some rows' logits, valid until the next call."""
         return super().logits(buffers, first, end)
 
@@ -173,7 +251,13 @@ class QnnDevice(HtpDevice):
 
     def buffers(self, rows: int) -> QnnBuffers:
         """New buffers for `rows` tokens."""
-        return QnnBuffers.of_rows(rows, self.bundle, self._target)
+        manifest, half = self.bundle.manifest, (1, 1, rows, len(self.bundle.manifest.inv_freq))
+        ids, positions, by_row, states = masked_arrays(
+            rows, manifest.slots + manifest.widths[-1], manifest.model.hidden_size, "uint16"
+        )
+        by_row |= {name: np.zeros(half, np.uint16) for name in ("cos", "sin")}
+        arrays = ids, positions, by_row, states
+        return QnnBuffers(*arrays, slots=manifest.slots, target=self._target)
 
     def rope_tables(self) -> dict[str, NDArray[Any]]:
         """Same as in `Bundle`, but u16 in the graphs' encoding."""
@@ -251,9 +335,22 @@ def _usable(bundle: Bundle, target: QnnTarget, recompile: bool) -> QnnTarget:
     Raises:
         ProviderError: They cannot, and may not be compiled again.
     """
-    compiled = target.compiled if _fits(bundle, target, target.compiled, recompile) else None
-    shared = target.shared if _fits(bundle, target, target.shared, recompile) else None
-    return replace(target, compiled=compiled, shared=shared)
+    here, chip, unfit = version(), (target.soc_model, target.htp_arch), dict[str, Any]()
+    for name, binaries in (("compiled", target.compiled), ("shared", target.shared)):
+        if binaries is None:
+            continue
+        made = QnnVersion(binaries.provider_version, binaries.qnn_version)
+        if made == here and (binaries.soc_model, binaries.htp_arch) == chip:
+            continue
+        if not recompile:
+            raise ProviderError(
+                f"{bundle.shown}: its context binaries were made by onnxruntime-qnn "
+                f"{made.provider} (QNN {made.qnn}) for chip {binaries.soc_model}, here are "
+                f"{here.provider} ({here.qnn}) and chip {chip[0]}: run coordgen compile again, or "
+                "allow recompiling"
+            )
+        unfit[name] = None
+    return replace(target, **unfit)
 
 
 def _loadable(
@@ -280,21 +377,3 @@ def _loadable(
         stacklevel=4,
     )
     return replace(target, shared=None), {}
-
-
-def _fits(
-    bundle: Bundle, target: QnnTarget, compiled: CompiledGraphs | None, recompile: bool
-) -> bool:
-    if compiled is None:
-        return False
-    made, here = QnnVersion(compiled.provider_version, compiled.qnn_version), version()
-    made_for, chip = ((item.soc_model, item.htp_arch) for item in (compiled, target))
-    if made == here and made_for == chip:
-        return True
-    if recompile:
-        return False
-    raise ProviderError(
-        f"{bundle.shown}: its context binaries were made by onnxruntime-qnn {made.provider} (QNN "
-        f"{made.qnn}) for chip {made_for[0]}, here are {here.provider} ({here.qnn}) and chip "
-        f"{chip[0]}: run coordgen compile again, or allow recompiling"
-    )

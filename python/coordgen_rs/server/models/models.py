@@ -17,7 +17,7 @@ from typing import Literal
 
 from coordgen_rs.errors import MemoryBudgetError, arguments
 from coordgen_rs.model import Model
-from coordgen_rs.runtime.batch.sharing import BatchStats
+from coordgen_rs.runtime.batch import BatchStats
 from coordgen_rs.runtime.machine import resident_bytes
 from coordgen_rs.server.clients import Places
 from coordgen_rs.server.figures import Figures, merged, summed

@@ -208,11 +208,6 @@ def test_commands_take_a_folder_where_they_take_a_bundle(written, tmp_path):
     assert hashes(written) == before
 
 
-def test_a_folder_for_cpu_is_not_run_on_an_npu(written):
-    with pytest.raises(BundleError, match=r"made for cpu, not for qnn$"):
-        open_session(written, provider=ProviderChoice("qnn"))
-
-
 @pytest.mark.parametrize("precision", ["fp32", "int4"])
 def test_folders_of_the_model_builder(tmp_path, precision):
     pytest.importorskip("onnx_ir", reason="the model builder needs onnx_ir")
@@ -249,6 +244,8 @@ def test_folders_of_the_model_builder(tmp_path, precision):
 
 
 def test_requests_take_turns_and_the_model_says_why(written):
+    with pytest.raises(BundleError, match=r"made for cpu, not for qnn$"):
+        open_session(written, provider=ProviderChoice("qnn"))
     with Model.open(written, parallel=3) as model:
         assert model.parallel == 1
         assert "folders of other tools" in model.why_alone

@@ -14,8 +14,8 @@ from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.formats.genie import folder
 from coordgen_rs.formats.genie import metadata as described
 from coordgen_rs.formats.genie.folder import GenieFolder
+from coordgen_rs.formats.genie.graphs import CacheName, GraphName
 from coordgen_rs.formats.genie.metadata import version_numbers
-from coordgen_rs.formats.genie.tensors import CacheName, GraphName
 from genie_facts import CONFIG_NAME, METADATA_NAME, edit, tensor
 from json_values import JSON_VALUES
 
@@ -85,32 +85,34 @@ def backend(document):
     return document["dialog"]["engine"]["backend"]
 
 
+def ctx_bins(*names):
+    return lambda it: model(it)["binary"].update({"ctx-bins": list(names)})
+
+
+def context(**fields):
+    return lambda it: it["dialog"]["context"].update(fields)
+
+
 CONFIGS = {
     "a dialog of type 'spd' has more than one model": lambda it: it["dialog"].update(type="spd"),
-    "a dialog of type 'eaglet'": lambda it: it["dialog"].update(type="eaglet"),
     "has 2 engines": lambda it: it["dialog"].update(engine=[{}, {}]),
     "the backend 'QnnGenAiTransformer'": lambda it: backend(it).update(type="QnnGenAiTransformer"),
     "the model is of type 'library'": lambda it: model(it).update(type="library"),
     "has LoRA adapters": lambda it: model(it)["binary"].update(lora={"version": 1}),
-    r"part\.dlc is a DLC": lambda it: model(it)["binary"].update({"ctx-bins": ["part.dlc"]}),
-    "ctx-bins is empty": lambda it: model(it)["binary"].update({"ctx-bins": []}),
-    r"names '\.\./part\.bin'": lambda it: model(it)["binary"].update({"ctx-bins": ["../part.bin"]}),
+    r"part\.dlc is a DLC": ctx_bins("part.dlc"),
+    "ctx-bins is empty": ctx_bins(),
+    r"names '\.\./part\.bin'": ctx_bins("../part.bin"),
     "positions are encoded as 'absolute'": lambda it: positions(it).update(type="absolute"),
-    "rope-type 'longrope' is not known": lambda it: positions(it)["rope-scaling"].update(
-        {"rope-type": "longrope"}
-    ),
+    "rope-type 'longrope' is not": lambda it: positions(it)["rope-scaling"].update(LONG_ROPE),
     "rope-scaling llama3 lacks a figure": lambda it: positions(it)["rope-scaling"].pop("factor"),
     "rope-theta is None": lambda it: positions(it).pop("rope-theta"),
-    "eos-token is": lambda it: it["dialog"]["context"].update({"eos-token": ["end"]}),
-    "token 99 is not in the vocabulary": lambda it: it["dialog"]["context"].update(
-        {"eos-token": 99}
-    ),
-    "has 100 tokens, the graphs give 24": lambda it: it["dialog"]["context"].update(
-        {"n-vocab": 100}
-    ),
+    "eos-token is": context(**{"eos-token": ["end"]}),
+    "token 99 is not in the vocabulary": context(**{"eos-token": 99}),
+    "has 100 tokens, the graphs give 24": context(**{"n-vocab": 100}),
     "dialog has no field context": lambda it: it["dialog"].pop("context"),
     "does not describe a dialog": lambda it: it.pop("dialog"),
 }
+LONG_ROPE = {"rope-type": "longrope"}
 
 
 @pytest.mark.parametrize("match", CONFIGS)
@@ -153,71 +155,58 @@ def other_names(document):
     document["model_files"] = {"decoder": {"inputs": {}, "outputs": {}}}
 
 
+def without(part, way, name):
+    return wide(part, way, lambda it: it.pop(name))
+
+
+def with_tensors(part, way, **tensors):
+    return wide(part, way, lambda it: it.update(tensors))
+
+
+def altered(part, way, name, **fields):
+    return wide(part, way, lambda it: it[name].update(fields))
+
+
+def encoded(part, way, name, **fields):
+    return wide(part, way, lambda it: it[name]["quantization_parameters"].update(fields))
+
+
+def chipset(**fields):
+    return lambda document: document["chipset_attributes"].update(fields)
+
+
+HIDDEN, PAST = genie_facts.HIDDEN_NAMES[1], "past_key_0_in"
+LONGER = {PAST: tensor("uint8", 2, 1, 4, 30), "past_value_0_in": tensor("uint8", 2, 1, 30, 4)}
 GRAPHS = {
-    "the logits of the last row only": wide(
-        2, "outputs", lambda it: it.update(logits=tensor("uint16", 1, 1, 24))
+    "the logits of the last row only": with_tensors(
+        2, "outputs", logits=tensor("uint16", 1, 1, 24)
     ),
     "keep keys and values inside": inside,
     "its graphs keep keys and values inside": inside_of_one_part,
     "so no draft can be verified": only_one_row,
-    r"different hidden sizes: \[8, 16\]": wide(
-        2, "inputs", lambda it: it[genie_facts.HIDDEN_NAMES[1]].update(shape=[1, 8, 8])
-    ),
+    r"different hidden sizes: \[8, 16\]": altered(2, "inputs", HIDDEN, shape=[1, 8, 8]),
     "has no metadata.json that tells of its graphs": other_names,
-    "it reads state_0, expected": wide(
-        1, "inputs", lambda it: it.update(state_0=tensor("uint16", 1, 8, 4))
+    "it reads state_0, expected": with_tensors(1, "inputs", state_0=tensor("uint16", 1, 8, 4)),
+    "it has no attention_mask": without(1, "inputs", "attention_mask"),
+    "it has no position_ids_sin": without(2, "inputs", "position_ids_sin"),
+    "the values of layer 1 are not both": without(2, "outputs", "past_value_1_out"),
+    "attention_mask has the shape": altered(1, "inputs", "attention_mask", shape=[1, 1, 8, 24]),
+    "its caches have 30 slots, expected 24": with_tensors(1, "inputs", **LONGER),
+    "past_key_0_in is float16, expected uint8": altered(1, "inputs", PAST, dtype="float16"),
+    "encode keys and values differently": encoded(1, "inputs", PAST, scale=0.7),
+    "encode the hidden states behind part 1": encoded(2, "inputs", HIDDEN, scale=0.7),
+    "encode logits differently": encoded(2, "outputs", "logits", zero_point=3),
+    "logits is encoded as .*scale=0.0.* which": encoded(2, "outputs", "logits", scale=0.0),
+    "attention_mask is encoded as .*zero_point=65536.* which cannot be": encoded(
+        1, "inputs", "attention_mask", zero_point=65536
     ),
-    "it has no attention_mask": wide(1, "inputs", lambda it: it.pop("attention_mask")),
-    "it has no position_ids_sin": wide(2, "inputs", lambda it: it.pop("position_ids_sin")),
-    "the values of layer 1 are not both": wide(2, "outputs", lambda it: it.pop("past_value_1_out")),
-    "attention_mask has the shape": wide(
-        1, "inputs", lambda it: it.update(attention_mask=tensor("uint16", 1, 1, 8, 24))
-    ),
-    "its caches have 30 slots, expected 24": wide(
-        1,
-        "inputs",
-        lambda it: it.update(
-            past_key_0_in=tensor("uint8", 2, 1, 4, 30),
-            past_value_0_in=tensor("uint8", 2, 1, 30, 4),
-        ),
-    ),
-    "past_key_0_in is float16, expected uint8 or uint16": wide(
-        1, "inputs", lambda it: it["past_key_0_in"].update(dtype="float16")
-    ),
-    "encode keys and values differently": wide(
-        1,
-        "inputs",
-        lambda it: it["past_key_0_in"]["quantization_parameters"].update(scale=0.7),
-    ),
-    "encode the hidden states behind part 1 differently": wide(
-        2,
-        "inputs",
-        lambda it: it[genie_facts.HIDDEN_NAMES[1]]["quantization_parameters"].update(scale=0.7),
-    ),
-    "encode logits differently": wide(
-        2, "outputs", lambda it: it["logits"]["quantization_parameters"].update(zero_point=3)
-    ),
-    "logits is encoded as .*scale=0.0.* which cannot be": wide(
-        2, "outputs", lambda it: it["logits"]["quantization_parameters"].update(scale=0.0)
-    ),
-    "attention_mask is encoded as .*zero_point=65536.* which cannot be": wide(
-        1,
-        "inputs",
-        lambda it: it["attention_mask"]["quantization_parameters"].update(zero_point=65536),
-    ),
-    "input_ids is int64, expected int32": wide(
-        1, "inputs", lambda it: it["input_ids"].update(dtype="int64")
-    ),
-    "disagree about the soc_model: 60 .* and 69": lambda it: it["chipset_attributes"].update(
-        soc_model=60
-    ),
-    "disagree about the HTP version: 73 .* and 79": lambda it: it["chipset_attributes"].update(
-        htp_version=73
-    ),
+    "input_ids is int64, expected int32": altered(1, "inputs", "input_ids", dtype="int64"),
+    "disagree about the soc_model: 60 .* and 69": chipset(soc_model=60),
+    "disagree about the HTP version: 73 .* and 79": chipset(htp_version=73),
     "of 3 parts, but there are 2 binaries": lambda it: it["model_files"].update(
         ar8_cl32_1_of_3={"inputs": {}, "outputs": {}}
     ),
-    "shape is str": wide(1, "inputs", lambda it: it["input_ids"].update(shape="many")),
+    "shape is str": altered(1, "inputs", "input_ids", shape="many"),
 }
 
 

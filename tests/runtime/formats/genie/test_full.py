@@ -3,7 +3,7 @@
 import pytest
 
 from answers import tokens_of
-from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, open_session, plain
+from coordgen_rs import Tokenizer, open_bundle, open_session, plain
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.formats.genie.device import GenieDevice
 from coordgen_rs.lab.check import check
@@ -11,7 +11,7 @@ from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from genie_bundles import Form, write_genie
 from genie_pipelines import write_pipeline
-from qnn_bundles import PROMPT, needs_emulator, qnn_bundle
+from qnn_bundles import PROMPT, check_tokens, needs_emulator, qnn_bundle
 from real_model import GGUF, QUESTIONS, chat, needs_real_model
 
 pytestmark = [needs_emulator, pytest.mark.qnn_full]
@@ -41,11 +41,14 @@ def own(tmp_path_factory):
     return open_bundle(qnn_bundle(folder, "embedded", "8-gen-2", blocks=2))
 
 
+def said_by(own, prompt, new_tokens=8):
+    with OrtSession(QnnDevice(own)) as ours:
+        return tokens_of(plain(ours, prompt, max_new_tokens=new_tokens))
+
+
 @pytest.fixture(scope="module")
 def expected(own):
-    session = OrtSession(QnnDevice(own))
-    prompt = Tokenizer.of(own).encode(PROMPT)
-    return tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS))
+    return said_by(own, Tokenizer.of(own).encode(PROMPT), NEW_TOKENS)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -55,11 +58,7 @@ def test_tokens_are_those_of_our_own_bundle(own, expected, tmp_path, name):
     assert session.widths == FORMS[name].widths
     assert session.is_exact_after_prefill
     prompt = Tokenizer.of(session.bundle).encode(PROMPT)
-    assert tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS)) == expected
-    for commit in ("canonical", "compact"):
-        drafter = make_drafter(session, "auto", commit)
-        steps = generate(session, prompt, max_new_tokens=NEW_TOKENS, drafter=drafter)
-        assert tokens_of(steps) == expected, commit
+    check_tokens(session, prompt, expected)
     report = check(session, prompt, max_new_tokens=8)
     assert report.exact_commits == ("canonical", "compact")
     assert all(item.identical for item in report.comparisons), report.comparisons
@@ -71,14 +70,10 @@ def test_a_real_model_in_the_form_of_genie_says_the_same_as_ours(tmp_path):
     export_qnn(GGUF, tmp_path / "own", soc="8-gen-2", **sizes)
     own = open_bundle(tmp_path / "own")
     prompt = Tokenizer.of(own).encode(chat(QUESTIONS[0]))[-32:]
-    ours = OrtSession(QnnDevice(own))
-    expected = tokens_of(plain(ours, prompt, max_new_tokens=8))
-    ours.close()
+    expected = said_by(own, prompt)
     form = Form(widths=(1, 16), context=48, has_lookup=True, has_4_sizes=True)
     session = open_session(write_genie(own, tmp_path / "bundle", form) / "genie_config.json")
-    assert tokens_of(plain(session, prompt, max_new_tokens=8)) == expected
-    drafter = make_drafter(session, "auto", "compact")
-    assert tokens_of(generate(session, prompt, max_new_tokens=8, drafter=drafter)) == expected
+    check_tokens(session, prompt, expected)
 
 
 PIPELINES = {
@@ -96,13 +91,7 @@ def test_tokens_of_pipelines_are_those_of_our_own_bundle(tmp_path, name):
     options, form = PIPELINES[name]
     own = open_bundle(qnn_bundle(tmp_path, "embedded", "8-gen-2", **options))
     prompt = Tokenizer.of(own).encode(PROMPT)
-    ours = OrtSession(QnnDevice(own))
-    expected = tokens_of(plain(ours, prompt, max_new_tokens=8))
-    ours.close()
+    expected = said_by(own, prompt)
     path = write_pipeline(own, tmp_path / "pipeline", form)
     session = OrtSession(GenieDevice(open_bundle(path / "genai_config.json")))
-    assert tokens_of(plain(session, prompt, max_new_tokens=8)) == expected
-    for commit in ("canonical", "compact"):
-        drafter = make_drafter(session, "auto", commit)
-        steps = generate(session, prompt, max_new_tokens=8, drafter=drafter)
-        assert tokens_of(steps) == expected, commit
+    check_tokens(session, prompt, expected)

@@ -1,6 +1,7 @@
 """Caches and masks in the layouts of Genie's graphs, beside plain lists. Needs no device."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +12,8 @@ import genie_facts
 from coordgen_rs import open_bundle
 from coordgen_rs.bundle.qnn import CacheEncodings, Encoding
 from coordgen_rs.formats.genie import folder as folder_module
-from coordgen_rs.formats.genie.device import Forms, GenieBuffers
-from coordgen_rs.formats.genie.tensors import TensorFacts
-from coordgen_rs.runtime.qnn.buffers import MaskIntegers
+from coordgen_rs.formats.genie.binary import TensorFacts
+from coordgen_rs.formats.genie.device import GenieDevice, InputEncodings
 from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 
 TIED = Encoding("uint8", 0.5, 128)
@@ -131,9 +131,10 @@ def natively(model):
 
 def buffers_of(model, rows):
     table = np.arange(64, dtype=np.uint16).reshape(32, 2)
-    return GenieBuffers.of_rows(
-        rows, Forms(model, {"cos": table, "sin": table + 1}, None, MaskIntegers(SEEN, UNSEEN))
-    )
+    target = SimpleNamespace(mask=Encoding("uint16", 1.0, SEEN), mask_value=UNSEEN - SEEN)
+    encodings = InputEncodings(model, {"cos": table, "sin": table + 1}, None, target)
+    device = SimpleNamespace(bundle=SimpleNamespace(model=model), _encodings=encodings)
+    return GenieDevice.buffers(device, rows)
 
 
 def test_hidden_states_of_a_part_are_those_of_its_rows(model):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from answers import tokens_of
-from coordgen_rs import Tokenizer, generate, make_drafter, open_bundle, plain
+from coordgen_rs import Tokenizer, open_bundle, plain
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, ProviderError
 from coordgen_rs.formats.genie import device as device_module
 from coordgen_rs.formats.genie.binary import read_binary
@@ -17,10 +17,10 @@ from coordgen_rs.formats.genie.device import GenieDevice
 from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
-from coordgen_rs.runtime.qnn.onnx_runtime import QnnVersion, qnn_session
 from coordgen_rs.runtime.qnn.options import QnnOptions
+from coordgen_rs.runtime.qnn.provider import QnnVersion, qnn_session
 from genie_bundles import CONFIG_NAME, Form, write_genie
-from qnn_bundles import needs_emulator
+from qnn_bundles import check_tokens, needs_emulator
 
 pytestmark = needs_emulator
 
@@ -62,14 +62,9 @@ def test_compiled_graphs_are_not_for_the_cpu(written):
 
 def test_tokens_are_those_of_our_own_bundle_with_and_without_drafts(own, written, session, prompt):
     before = hashes(written)
-    ours = OrtSession(QnnDevice(own))
-    expected = tokens_of(plain(ours, prompt, max_new_tokens=NEW_TOKENS))
-    ours.close()
-    assert tokens_of(plain(session, prompt, max_new_tokens=NEW_TOKENS)) == expected
-    for commit in ("canonical", "compact"):
-        drafter = make_drafter(session, "auto", commit)
-        steps = generate(session, prompt, max_new_tokens=NEW_TOKENS, drafter=drafter)
-        assert tokens_of(steps) == expected, commit
+    with OrtSession(QnnDevice(own)) as ours:
+        expected = tokens_of(plain(ours, prompt, max_new_tokens=NEW_TOKENS))
+    check_tokens(session, prompt, expected)
     assert hashes(written) == before
 
 
@@ -139,45 +134,47 @@ def test_a_bundle_without_metadata_tells_the_same_by_its_binaries(folder):
     assert open_bundle(folder).model == described.model
 
 
-def test_metadata_of_another_export_is_refused(folder):
-    path = folder / "metadata.json"
-    document = json.loads(path.read_text())
+def rewritten(name, change):
+    """An edit of a file's bytes."""
+    return lambda folder: (folder / name).write_bytes(change((folder / name).read_bytes()))
+
+
+def of_another_export(folder):
+    document = json.loads((folder / "metadata.json").read_text())
     graph = document["model_files"]["ar8_cl48_1_of_1"]
     graph["inputs"]["past_key_0_in"]["quantization_parameters"]["scale"] *= 2
-    path.write_text(json.dumps(document))
-    with pytest.raises(BundleError, match="disagree about past_key_0_in of ar8_cl48_1_of_1"):
-        open_bundle(folder)
+    (folder / "metadata.json").write_text(json.dumps(document))
 
 
-@pytest.mark.parametrize("keep", [0, 100, 5000])
-def test_a_binary_that_is_cut_off_is_named(folder, keep):
-    path = folder / "part_1_ar8.bin"
-    path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises((BundleDamagedError, BlockLoadError), match=r"part_1_ar8\.bin"):
-        OrtSession(GenieDevice(open_bundle(folder)))
-
-
-def test_a_binary_that_holds_something_else_is_named(folder):
-    path = folder / "part_1_ar8.bin"
-    path.write_bytes(np.random.default_rng(0).bytes(1 << 16))
-    with pytest.raises(BundleDamagedError, match=r"part_1_ar8\.bin is not a context binary"):
-        open_bundle(folder)
-
-
-def test_a_graph_that_two_binaries_have_is_refused(folder):
-    shutil.copy(folder / "part_1_ar8.bin", folder / "part_1_ar1.bin")
-    with pytest.raises(
-        BundleError, match=r"both part_1_ar1\.bin and part_1_ar8\.bin have ar8_cl48"
-    ):
-        open_bundle(folder)
-
-
-def test_binaries_for_another_chip_than_the_config_says_are_refused(folder):
-    path = folder / "htp_backend_ext_config.json"
-    path.write_text(path.read_text().replace("43", "60"))
+def of_another_chip(folder):
+    rewritten("htp_backend_ext_config.json", lambda text: text.replace(b"43", b"60"))(folder)
     (folder / "metadata.json").unlink()
-    with pytest.raises(BundleError, match=r"soc_model: 43 \(part_1_ar1\.bin\) and 60"):
-        open_bundle(folder)
+
+
+WIDE, NARROW, ANY = "part_1_ar8.bin", "part_1_ar1.bin", (BundleDamagedError, BlockLoadError)
+OTHER_BYTES = np.random.default_rng(0).bytes(1 << 16)
+
+
+@pytest.mark.parametrize(
+    ("change", "match", "error"),
+    [
+        (of_another_export, "disagree about past_key_0_in of ar8_cl48_1_of_1", BundleError),
+        (of_another_chip, r"soc_model: 43 \(part_1_ar1\.bin\) and 60", BundleError),
+        (rewritten(WIDE, lambda _: b""), r"part_1_ar8\.bin", ANY),
+        (rewritten(WIDE, lambda content: content[:100]), r"part_1_ar8\.bin", ANY),
+        (rewritten(WIDE, lambda content: content[:5000]), r"part_1_ar8\.bin", ANY),
+        (rewritten(WIDE, lambda _: OTHER_BYTES), "ar8.bin is not a context binary", ANY),
+        (
+            lambda folder: shutil.copy(folder / WIDE, folder / NARROW),
+            r"both part_1_ar1\.bin and part_1_ar8\.bin have ar8_cl48",
+            BundleError,
+        ),
+    ],
+)
+def test_bundles_whose_files_are_damaged_or_disagree_are_refused(folder, change, match, error):
+    change(folder)
+    with pytest.raises(error, match=match):
+        OrtSession(GenieDevice(open_bundle(folder)))
 
 
 def test_another_chip_or_provider_than_the_bundle_is_for_is_refused(written):

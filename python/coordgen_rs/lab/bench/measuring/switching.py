@@ -147,8 +147,8 @@ def bench_switching(
     costs = [cost.with_load_delay(round(1e6 * load_delay_s)) for cost in costs]
     choice = provider or ProviderChoice()
     device = choice.device(open_bundle(path), share_graphs=False, kv_cache=kv_cache)
-    if memory_budget is not None:
-        memory_budget = device.graphs_within(memory_budget, costs)
+    if memory_budget is not None and device.experts is not None:
+        memory_budget = device.experts.keep_within(memory_budget, costs)
     session = OrtSession(device, threads=threads, preload=False, costs=costs)
     if rounds < 1 or not 1 < prompt_len <= session.capacity - max_new_tokens:
         raise OptionError(

@@ -128,7 +128,7 @@ class Workbench:
 
         All methods leave out the target's own head where it has none.
         """
-        lacks = set[str]() if self.session.bundle.manifest.has_own_head else {MTP}
+        lacks = set[str]() if self.session.bundle.manifest.has_draft_head else {MTP}
         if self.draft_model is None:
             lacks |= {name for name in METHODS if needs_draft_model(name)}
         asked = self.settings.methods or [name for name in METHODS if name not in lacks]

@@ -1,56 +1,26 @@
 """The operator `Product` in ONNX Runtime."""
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
-from onnxruntime import OrtValue
 
 from coordgen_rs._core import weight_panels, weight_types
-from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
 from dequantized import dequantized_as, random_blocks, rounded_to_8_bits
-
-
-def product_model(segments, columns, absent=(), gate=""):
-    """A model of one product; `segments` are pairs of a type and a number of outputs."""
-    infos = {
-        "rows": (TensorProto.FLOAT, ["m", "k"]),
-        "norm": (TensorProto.FLOAT, ["c"]),
-        "residual": (TensorProto.FLOAT, ["m", "n"]),
-        "bias": (TensorProto.FLOAT, ["n"]),
-    } | {f"weights_{i}": (TensorProto.UINT8, ["b"]) for i in range(len(segments))}
-    node = helper.make_node(
-        "Product",
-        ["" if name in absent else name for name in infos],
-        ["products"],
-        domain="ai.coordgen",
-        columns=columns,
-        sizes=[outputs for _, outputs in segments],
-        types=",".join(name for name, _ in segments),
-        epsilon=1e-5,
-        gate=gate,
-    )
-    graph = helper.make_graph(
-        [node],
-        "product",
-        [
-            helper.make_tensor_value_info(name, kind, shape)
-            for name, (kind, shape) in infos.items()
-            if name not in absent
-        ],
-        [helper.make_tensor_value_info("products", TensorProto.FLOAT, ["m", "n"])],
-    )
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
-
+from operators import BYTE, FLOAT, operator_session, run_in_place
 
 ALL = ("norm", "residual", "bias")
 """Inputs that may be absent."""
 
 
-def session_of(*args):
-    set_threads(None)
-    return cpu_session(product_model(*args))
+def session_of(segments, columns, absent=(), gate=""):
+    """A session of one product; `segments` are pairs of a type and a number of outputs."""
+    inputs = {"rows": (FLOAT, ["m", "k"]), "norm": (FLOAT, ["c"])}
+    inputs |= {"residual": (FLOAT, ["m", "n"]), "bias": (FLOAT, ["n"])}
+    inputs |= {f"weights_{i}": (BYTE, ["b"]) for i in range(len(segments))}
+    attributes = {"columns": columns, "sizes": [outputs for _, outputs in segments]}
+    attributes |= {"types": ",".join(name for name, _ in segments), "epsilon": 1e-5, "gate": gate}
+    return operator_session(
+        "Product", inputs, {"products": (FLOAT, ["m", "n"])}, absent, **attributes
+    )
 
 
 def test_segments_bias_and_residual_make_one_row():
@@ -90,14 +60,8 @@ def test_products_may_be_written_over_their_residual(weight_type):
     fed = {"rows": x, "weights_0": weight_panels(weight_type, blocks)}
     session = session_of([(weight_type, outputs)], columns, ("norm", "bias"))
     (wanted,) = session.run(None, fed | {"residual": residual})
-    shared = OrtValue.ortvalue_from_numpy(residual)
-    binding = session.io_binding()
-    for name, array in fed.items():
-        binding.bind_cpu_input(name, array)
-    binding.bind_ortvalue_input("residual", shared)
-    binding.bind_ortvalue_output("products", shared)
-    session.run_with_iobinding(binding)
-    np.testing.assert_array_equal(shared.numpy(), wanted)
+    run_in_place(session, fed | {"residual": residual}, {"products": residual})
+    np.testing.assert_array_equal(residual, wanted)
 
 
 def made(kind, x, weight):
@@ -138,25 +102,6 @@ def test_rows_are_normed_or_gated_first(kind):
         np.testing.assert_array_equal(one, got[row : row + 1])
 
 
-def test_norm_and_gate_that_do_not_fit_are_refused_by_name():
-    panels = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
-    x, weight = np.zeros((3, 64), np.float32), np.ones(64, np.float32)
-    with pytest.raises(Exception, match="normed or gated, not both"):
-        session_of([("Q4_0", 20)], 64, ALL[1:], "silu").run(
-            None, {"rows": np.zeros((3, 128), np.float32), "norm": weight, "weights_0": panels}
-        )
-    for absent, gate, fed in (
-        (ALL, "silu", {"rows": x}),
-        (ALL, "", {"rows": np.zeros((3, 128), np.float32)}),
-        (ALL[1:], "", {"rows": x, "norm": weight[1:]}),
-    ):
-        session = session_of([("Q4_0", 20)], 64, absent, gate)
-        with pytest.raises(Exception, match="do not fit each other"):
-            session.run(None, {**fed, "weights_0": panels})
-    with pytest.raises(Exception, match="activation is unknown"):
-        session_of([("Q4_0", 20)], 64, ALL, "relu")
-
-
 @pytest.mark.parametrize("weight_type", weight_types())
 def test_products_are_those_of_the_files_weights(weight_type):
     columns, outputs = 512, 37
@@ -174,20 +119,39 @@ def test_products_are_those_of_the_files_weights(weight_type):
     assert np.median(np.abs(found - wanted) / size) < 1e-6
 
 
-def test_what_does_not_fit_is_refused_by_name():
-    rows = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
-    session = session_of([("Q4_0", 20)], 64, ALL)
+X, NORM = np.zeros((3, 64), np.float32), np.ones(64, np.float32)
+PANELS = weight_panels("Q4_0", random_blocks("Q4_0", 20, 2, 0))
 
-    x = np.zeros((3, 64), np.float32)
-    for rows_in, panels, why in (
-        (x, rows[1:], "not as long as its sizes say"),
-        (x[:0], rows, "do not fit each other"),
-    ):
-        with pytest.raises(Exception, match=why):  # ONNX Runtime has classes of its own
-            session.run(None, {"rows": rows_in, "weights_0": panels})
-    for segments in ([("Q3_X", 20)], [("Q4_0", 0)]):
-        with pytest.raises(Exception, match=r"type is unknown|out of range"):
-            session_of(segments, 64, ALL)
-    with pytest.raises(Exception, match="no whole blocks of a segment's type"):
-        session_of([("Q8_0", 20), ("Q6_K", 20)], 288, ALL)
-    onnx.load_from_string(product_model([("Q4_0", 20)], 64))
+
+@pytest.mark.parametrize(
+    ("gate", "fed", "why"),
+    [
+        ("", {"rows": X, "weights_0": PANELS[1:]}, "not as long as its sizes say"),
+        ("", {"rows": X[:0]}, "do not fit each other"),
+        ("", {"rows": np.zeros((3, 128), np.float32)}, "do not fit each other"),
+        ("", {"rows": X, "norm": NORM[1:]}, "do not fit each other"),
+        ("silu", {"rows": X}, "do not fit each other"),
+        ("silu", {"rows": X, "norm": NORM}, "normed or gated, not both"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(gate, fed, why):
+    def run():
+        absent = [name for name in ALL if name not in fed]
+        session_of([("Q4_0", 20)], 64, absent, gate).run(None, {"weights_0": PANELS} | fed)
+
+    with pytest.raises(Exception, match=why):  # ONNX Runtime has classes of its own
+        run()
+
+
+@pytest.mark.parametrize(
+    ("segments", "columns", "gate", "why"),
+    [
+        ([("Q3_X", 20)], 64, "", "type is unknown"),
+        ([("Q4_0", 0)], 64, "", "out of range"),
+        ([("Q8_0", 20), ("Q6_K", 20)], 288, "", "no whole blocks of a segment's type"),
+        ([("Q4_0", 20)], 64, "relu", "activation is unknown"),
+    ],
+)
+def test_products_that_cannot_be_are_refused_by_name(segments, columns, gate, why):
+    with pytest.raises(Exception, match=why):
+        session_of(segments, columns, ALL, gate)

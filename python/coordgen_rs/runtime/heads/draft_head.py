@@ -19,7 +19,7 @@ from coordgen_rs._core import StepInputs
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import SessionClosedError
 from coordgen_rs.runtime.device import Bound
-from coordgen_rs.runtime.native import run_native
+from coordgen_rs.runtime.onnx_runtime import run_native
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import GapWork, Session, StepCost
 
@@ -29,7 +29,7 @@ _ROUNDS = 3
 """How often each width is timed."""
 
 
-class OwnHead(ABC):
+class DraftHead(ABC):
     """A session that reads what a target has computed.
 
     A row reads a token, its rotation, and the state behind the token before.
@@ -107,18 +107,17 @@ class OwnHead(ABC):
         self.step_costs = _COSTS[self._target]
 
     def _measured(self) -> list[StepCost]:
-        """What a step of each width costs."""
-        return [self._cost(inputs) for inputs in self.step_inputs]
-
-    def _cost(self, inputs: StepInputs) -> StepCost:
-        """What a step costs: the shortest of some runs of it."""
-        inputs.fill_chain(np.zeros(inputs.rows, np.uint32), 0)
-        times = []
-        for _ in range(_ROUNDS):
-            start = time.perf_counter()
-            self.step(inputs)
-            times.append(time.perf_counter() - start)
-        return StepCost(round(1e6 * min(times), 1), 0.0)
+        """What a step of each width costs: the shortest of some runs of it."""
+        costs = []
+        for inputs in self.step_inputs:
+            inputs.fill_chain(np.zeros(inputs.rows, np.uint32), 0)
+            times = []
+            for _ in range(_ROUNDS):
+                start = time.perf_counter()
+                self.step(inputs)
+                times.append(time.perf_counter() - start)
+            costs.append(StepCost(round(1e6 * min(times), 1), 0.0))
+        return costs
 
 
 def bound(

@@ -7,6 +7,7 @@ the core (`src/batch`); a row computes what it would compute alone (`src/kernels
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Several
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,13 +15,13 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
-from coordgen_rs.runtime.batch.sequence import Sequence
-from coordgen_rs.runtime.batch.sharing import BatchStats, Filled, Offers, Reading
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
 from coordgen_rs.runtime.device import Buffers
 from coordgen_rs.runtime.machine import memory_bytes
 from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.sequence import Sequence
+from coordgen_rs.runtime.session import FilledStep, Prefill, Proposer
 
 _EXACT_ROWS = 64
 """Up to so many rows a run has as many as are needed; beyond, a multiple of `_WIDE_ROWS`."""
@@ -46,12 +47,46 @@ class _Part(NamedTuple):
     inputs: StepInputs | None
     first: int
     num_rows: int
-    read: Reading | None = None
+    read: Prefill | None = None
 
     @property
     def rows(self) -> slice:
         """Which rows they are."""
         return slice(self.first, self.first + self.num_rows)
+
+
+@dataclass
+class BatchStats:
+    """What the runs of a batch were made of so far.
+
+    Attributes:
+        runs: How many there were.
+        requests: Requests that had rows in them: two that take part in a run count twice.
+        rows: Rows of all of them.
+        decode_rows: How many of these verified what requests are about to say; prompts had the
+            others.
+        prompt_tokens_beside: Tokens of prompts that were read in runs in which others decoded.
+    """
+
+    runs: int = 0
+    requests: int = 0
+    rows: int = 0
+    decode_rows: int = 0
+    prompt_tokens_beside: int = 0
+
+    def add(self, decoding: list[int], reading: list[int]) -> None:
+        """Count a run.
+
+        Args:
+            decoding: Rows of each request that decodes in it.
+            reading: Tokens that are read in it of each prompt.
+        """
+        self.runs += 1
+        self.requests += len(decoding) + len(reading)
+        self.rows += sum(decoding) + sum(reading)
+        self.decode_rows += sum(decoding)
+        if decoding:
+            self.prompt_tokens_beside += sum(reading)
 
 
 class Batch:
@@ -87,7 +122,9 @@ class Batch:
         self.session, self.counts = session, BatchStats()
         self._cache = cache_of(manifest, form, num_sequences)
         caches = (self._cache.sequence(number) for number in range(num_sequences))
-        self.sequences = [Sequence(self, number, cache) for number, cache in enumerate(caches)]
+        self.sequences = [
+            Sequence(session, self.run, number, cache) for number, cache in enumerate(caches)
+        ]
         widest = session.widths[-1]
         most = max(manifest.prefill_rows, num_sequences * widest)
         self._whole = path_buffers(most, manifest, self._cache)
@@ -107,9 +144,9 @@ class Batch:
         waiting = [it for it in self.sequences if it.is_waiting]
         if some is not None:
             waiting = [it for it in waiting if it in some]
-        self._settle()
+        self._learn_gain()
         try:
-            parts = self._alone(waiting[0]) if len(waiting) == 1 else self._shared_out(waiting)
+            parts = self._whole_step(waiting[0]) if len(waiting) == 1 else self._share_rows(waiting)
         except Exception as error:
             for sequence in waiting:
                 sequence.failed(_copied(error))
@@ -123,30 +160,37 @@ class Batch:
                 part.sequence.failed(_copied(error))
         return True
 
-    def _settle(self) -> None:
+    def _learn_gain(self) -> None:
         """Learn what the last shared step has brought."""
         paid, self._paid = self._paid, []
         if paid:
             gained = sum(sequence.num_gained - before for sequence, before, _ in paid)
             self._batcher.took(gained, sum(cost for _, _, cost in paid))
 
-    def _alone(self, sequence: Sequence) -> list[_Part]:
+    def _whole_step(self, sequence: Sequence) -> list[_Part]:
         """The rows of a sequence that waits alone: it chooses by itself, or reads a whole chunk."""
         asked = sequence.asked
         if asked is None:
             return []
-        if not isinstance(asked, Reading):
+        if not isinstance(asked, Prefill):
             inputs = asked.propose(sequence.length)
-            rows = asked.rows if isinstance(asked, Filled) else inputs.rows
+            rows = asked.rows if isinstance(asked, FilledStep) else inputs.rows
             return [_Part(sequence, inputs, 0, rows)]
         most_rows = self.session.bundle.manifest.prefill_rows
         num_tokens = min(sequence.num_readable(asked), most_rows)
         return [_Part(sequence, None, 0, num_tokens, asked)]
 
-    def _shared_out(self, waiting: Several[Sequence]) -> list[_Part]:
+    def _share_rows(self, waiting: Several[Sequence]) -> list[_Part]:
         """Who gets which rows: those that decode first."""
-        offered = list(_offered(waiting))
-        reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Reading)]
+        offered = list[tuple[Sequence, Proposer, NDArray[np.float32], int]]()
+        for sequence in waiting:
+            asked = sequence.asked
+            if asked is not None and not isinstance(asked, Prefill):
+                try:
+                    offered.append((sequence, asked, *asked.offer(sequence.length)))
+                except Exception as error:
+                    sequence.failed(error)
+        reading = [(it, it.asked) for it in waiting if isinstance(it.asked, Prefill)]
         reading.sort(key=lambda pair: pair[0].reading_since)
         nodes, tokens, costs = self._batcher.share(
             [(worths, least, sequence.length) for sequence, _, worths, least in offered],
@@ -182,13 +226,13 @@ class Batch:
                 session.device.run(block, "decode", buffers)
             for sequence in self.sequences:
                 sequence.end_run()
-            self._hand_out(parts, buffers)
+            self._deliver(parts, buffers)
         self.counts.add(
             [part.num_rows for part in parts if part.inputs is not None],
             [part.num_rows for part in parts if part.inputs is None],
         )
 
-    def _hand_out(self, parts: Several[_Part], buffers: Buffers) -> None:
+    def _deliver(self, parts: Several[_Part], buffers: Buffers) -> None:
         """Tell what came of a run: those that read first, as their logits are nobody's for long."""
         device = self.session.device
         for part in parts:
@@ -267,20 +311,6 @@ def most_together(session: OrtSession) -> int:
     if memory is None:
         return _MOST_TOGETHER
     return max(1, min(_MOST_TOGETHER, int(_SHARE_OF_MEMORY * memory) // session.cache.nbytes))
-
-
-_Offered = tuple[Sequence, Offers, NDArray[np.float32], int]
-
-
-def _offered(waiting: Iterable[Sequence]) -> Iterable[_Offered]:
-    """What those that decode offer; who cannot is told."""
-    for sequence in waiting:
-        asked = sequence.asked
-        if asked is not None and not isinstance(asked, Reading):
-            try:
-                yield sequence, asked, *asked.offer(sequence.length)
-            except Exception as error:
-                sequence.failed(error)
 
 
 def _copied(error: Exception) -> Exception:

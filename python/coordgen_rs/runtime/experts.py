@@ -21,11 +21,11 @@ from coordgen_rs.errors import (
     OptionError,
     SessionClosedError,
 )
-from coordgen_rs.runtime.device import ort_value
+from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.session import ExpertReport
 
 if TYPE_CHECKING:
-    from coordgen_rs._core import ExpertStore
+    from coordgen_rs._core import BlockCost, ExpertStore
 
 _ON_WINDOWS = sys.platform == "win32"
 
@@ -54,14 +54,14 @@ class ExpertFiles:
         self._is_closed = False
         self.keep_cached = True
 
-    def keep_within(self, memory_budget: int, graph_bytes: Sequence[int]) -> int:
+    def keep_within(self, memory_budget: int, costs: "Sequence[BlockCost]") -> int:
         """Keep experts in what a memory budget leaves beside the blocks' graphs.
 
         To be called before the first layer is asked for.
 
         Args:
             memory_budget: Bytes for both.
-            graph_bytes: Bytes of each block's graph.
+            costs: What the blocks cost, as plans and streams of their graphs reckon with it.
 
         Returns:
             Bytes of the budget for graphs: all of them, or within what they are to be streamed.
@@ -79,6 +79,7 @@ class ExpertFiles:
         from coordgen_rs._core import memory_shares
 
         layers = [(self._num, region.num_bytes // self._num) for region in self._regions]
+        graph_bytes = [max(cost.prefill_bytes, cost.decode_bytes) for cost in costs]
         graphs, self.budget = memory_shares(memory_budget, graph_bytes, layers)
         self._store = self._opened()
         return graphs

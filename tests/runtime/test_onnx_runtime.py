@@ -1,4 +1,4 @@
-"""The crate's kernels as a library that ONNX Runtime loads."""
+"""ONNX Runtime in this process: runs that its end waits for, and the crate's kernels."""
 
 import pytest
 
@@ -44,3 +44,32 @@ def test_another_build_of_the_kernels_is_tested_anew_and_makes_profiles_stale(
         monkeypatch.setattr(opening, "kernel_build", lambda build=build: build)
         assert len(open_session(bundle.path).widths) > 1
     assert len(set(builds)) == len(list(cache.rglob("*.json"))) == 2
+
+
+class Interrupted(list):
+    """A list in which an interrupt comes as an item is added, before or behind it."""
+
+    def __init__(self, *, is_behind):
+        super().__init__()
+        self._is_behind = is_behind
+
+    def append(self, item):
+        if self._is_behind:
+            super().append(item)
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("is_behind", [False, True])
+def test_the_end_waits_for_no_run_that_an_interrupt_has_ended(monkeypatch, is_behind):
+    under_way = Interrupted(is_behind=is_behind)
+    monkeypatch.setattr(onnx_runtime, "_under_way", under_way)
+    with pytest.raises(KeyboardInterrupt):
+        onnx_runtime.run_native(lambda: None)
+    assert under_way == []
+
+
+def test_a_run_that_fails_is_over(monkeypatch):
+    monkeypatch.setattr(onnx_runtime, "_under_way", [])
+    with pytest.raises(ZeroDivisionError):
+        onnx_runtime.run_native(lambda: 1 / 0)
+    assert onnx_runtime._under_way == []

@@ -2,21 +2,12 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
-from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
+from operators import FLOAT, operator_session
 
 
 def session_of(cap, rank=2):
-    node = helper.make_node("SoftCap", ["x"], ["y"], domain="ai.coordgen", cap=cap)
-    x, y = (
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, [None] * rank) for name in ("x", "y")
-    )
-    graph = helper.make_graph([node], "cap", [x], [y])
-    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    set_threads(None)
-    return cpu_session(model.SerializeToString())
+    return operator_session("SoftCap", {"x": (FLOAT, rank)}, {"y": (FLOAT, rank)}, cap=cap)
 
 
 @pytest.mark.parametrize("columns", [1, 7, 16, 5000, 40_000])

@@ -4,32 +4,29 @@ In: what its request asks for, a tree to verify or tokens to read. Out: what cam
 batch has run; asked for earlier, it runs alone. Who else takes part is not known here.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
-from coordgen_rs.runtime.batch.sharing import Reading, SharesRuns
+from coordgen_rs.runtime.caches.cached_session import CachedSession, turn_of
 from coordgen_rs.runtime.caches.kv_cache import Cache
-from coordgen_rs.runtime.caches.tokens import CachedSession, turn_of
-from coordgen_rs.runtime.session import OnLogits, OnRead, StepCost
-
-if TYPE_CHECKING:
-    from coordgen_rs.runtime.batch.batch import Batch
-
+from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.session import OnLogits, OnRead, Prefill, SharedSession, StepCost
 
 _NUMBERS = count()
 
 
-class Sequence(CachedSession, SharesRuns):
+class Sequence(CachedSession, SharedSession):
     """A session that shares its runs.
 
     Args:
-        batch: Runs it.
-        number: Its place there.
+        session: The target of all sequences of its batch.
+        run: Runs a step of some of them, if they wait: `Batch.run`.
+        number: Its number there, from 0.
         cache: Its keys and values.
 
     Attributes:
@@ -37,13 +34,18 @@ class Sequence(CachedSession, SharesRuns):
         steps: Its own step inputs' buffers, by rows.
         reading_since: The smaller, the longer it has been reading.
         num_gained: Tokens of steps that it has committed so far, of all its requests.
-        Others are those of `SharesRuns` and `CachedSession`.
+        Others are those of `SharedSession` and `CachedSession`.
     """
 
-    def __init__(self, batch: "Batch", number: int, cache: Cache) -> None:
-        session = batch.session
+    def __init__(
+        self,
+        session: OrtSession,
+        run: Callable[[Several["Sequence"]], object],
+        number: int,
+        cache: Cache,
+    ) -> None:
         super().__init__(session.bundle, cache, session.allowed_commits)
-        self._batch, self.number = batch, number
+        self._run, self.number = run, number
         self.capacity = session.capacity
         self.is_exact_after_prefill = session.is_exact_after_prefill
         self.is_exact_on_branches = session.is_exact_on_branches
@@ -54,10 +56,10 @@ class Sequence(CachedSession, SharesRuns):
         self.reading_since = self.num_gained = self._turn = 0
 
     def ask_to_read(self, token_ids: NDArray[np.uint32], on_logits: OnLogits = None) -> None:
-        """Ask for tokens to be read; same as in `SharesRuns`."""
+        """Ask for tokens to be read; same as in `SharedSession`."""
         token_ids = self._readable(token_ids)
         self._verified = self._failure = None
-        self.asked = Reading(token_ids, self.length, on_logits) if len(token_ids) else None
+        self.asked = Prefill(token_ids, self.length, on_logits) if len(token_ids) else None
         self.reading_since = next(_NUMBERS)
         self._turn = turn_of(self, len(token_ids))
 
@@ -77,7 +79,7 @@ class Sequence(CachedSession, SharesRuns):
                 on_read(len(token_ids) - self.rest)
         return None
 
-    def num_readable(self, asked: Reading) -> int:
+    def num_readable(self, asked: Prefill) -> int:
         """How many of the tokens that it has `asked` to read one run may read.
 
         A state is kept where a turn may end.
@@ -87,7 +89,7 @@ class Sequence(CachedSession, SharesRuns):
 
     def run_alone(self) -> None:
         """Run what was asked for, without others."""
-        self._batch.run([self])
+        self._run([self])
 
     def begin_run(self, *, reads: bool) -> None:
         """A run of the batch begins, whether or not it has rows of this sequence.
@@ -118,7 +120,7 @@ class Sequence(CachedSession, SharesRuns):
 
     def has_read(self, num_tokens: int) -> None:
         """The run is over that has read some of the tokens: they are committed."""
-        if isinstance(self.asked, Reading):
+        if isinstance(self.asked, Prefill):
             self._written = self.length + num_tokens
             self._commit(np.arange(num_tokens, dtype=np.uint32))
             states = self.cache.states

@@ -67,7 +67,7 @@ class CachedSession(NotCopied, ABC):
     def prefill(self, token_ids: NDArray[np.uint32]) -> SwitchReport | None:
         """Compute and commit tokens after the committed ones."""
 
-    def _keep_given(self, rows: NDArray[np.intp], start: int) -> None:
+    def _keep_hidden(self, rows: NDArray[np.intp], start: int) -> None:
         """Keep what the last block gave for rows of the last run, if anybody wants it.
 
         They are being committed.
@@ -77,7 +77,7 @@ class CachedSession(NotCopied, ABC):
             start: Tokens that are committed before them.
         """
 
-    def _forget_given(self, length: int) -> None:
+    def _forget_hidden(self, length: int) -> None:
         """Of the first tokens it is not known what the last block has given."""
 
     @property
@@ -118,10 +118,10 @@ class CachedSession(NotCopied, ABC):
     def _readable(self, token_ids: NDArray[np.uint32]) -> NDArray[np.uint32]:
         """Tokens that may be read; raises the errors of their arguments as `prefill` does."""
         token_ids = arguments.token_ids("prefill", token_ids, self.vocab_size)
-        self._check_room(len(token_ids))
+        self._check_capacity(len(token_ids))
         return token_ids
 
-    def _check_room(self, num_tokens: int) -> None:
+    def _check_capacity(self, num_tokens: int) -> None:
         if self.length + num_tokens > self.capacity:
             raise ShapeError(
                 f"{self.length} committed and {num_tokens} new tokens exceed the capacity of "
@@ -136,7 +136,7 @@ class CachedSession(NotCopied, ABC):
             ShapeError: They do not ascend, the last step has not written one, or the cache is full.
         """
         rows = arguments.commit_rows(rows, self._written - self.length)
-        self._check_room(len(rows))
+        self._check_capacity(len(rows))
         self._commit(rows)
 
     def _commit(self, rows: NDArray[np.uint32]) -> None:
@@ -150,7 +150,7 @@ class CachedSession(NotCopied, ABC):
         is_canonical = len(rows) == 0 or int(rows[-1]) == len(rows) - 1
         if not is_canonical:
             self._token_ids[start:end] = self._token_ids[start + rows.astype(np.intp)]
-        self._keep_given(start - self._run_at + rows.astype(np.intp), start)
+        self._keep_hidden(start - self._run_at + rows.astype(np.intp), start)
         self.cache.commit(rows)
         if (is_canonical or self.is_exact_on_branches) and self._num_canonical == start:
             self._num_canonical = end
@@ -247,7 +247,7 @@ class CachedSession(NotCopied, ABC):
             self.cache.states.put(prefix.states or (), reached)
         self.cache.put(prefix.layers, reached)
         self._token_ids[:num_tokens] = prefix.token_ids[:num_tokens]
-        self._forget_given(reached)
+        self._forget_hidden(reached)
         self._num_canonical = self._written = self._run_at = reached
         self._read_again(num_tokens)
 

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
-from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads
+from operators import BYTE, FLOAT, INTEGER, operator_session, run_in_place
 
-FLOAT, INTEGER, BYTE = TensorProto.FLOAT, TensorProto.INT32, TensorProto.UINT8
 NODES = 8
 TREE = ("parents", "sequences", "lengths", "span", "reads", "pending")
 PARENTS = [-1, -1, 0, 0, 1, 3, -1]
@@ -81,21 +79,7 @@ class Layer:
         kinds |= {"state": (BYTE, 3), "updates": (BYTE, 2)}
         kinds |= dict.fromkeys(TREE, (INTEGER, 1))
         outputs = {"given": (FLOAT, 2), "state_out": (BYTE, 3), "updates_out": (BYTE, 2)}
-        node = helper.make_node(
-            operator, list(kinds), list(outputs), domain="ai.coordgen", **(own | attributes)
-        )
-        inputs, outputs = (
-            [
-                helper.make_tensor_value_info(name, kind, [f"{name}_{i}" for i in range(rank)])
-                for name, (kind, rank) in infos.items()
-            ]
-            for infos in (kinds, outputs)
-        )
-        graph = helper.make_graph([node], operator, inputs, outputs)
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.coordgen", 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-        set_threads(None)
-        self.session = cpu_session(model.SerializeToString())
+        self.session = operator_session(operator, kinds, outputs, **(own | attributes))
 
     def run(self, rows, parents, sequences, reads=(0, 0), **changed):
         """Run rows, each the numbers of a token, in place; what they give."""
@@ -112,17 +96,9 @@ class Layer:
         }
         tree = {name: np.array(numbers, np.int32) for name, numbers in (tree | changed).items()}
         given = np.full((len(rows), self.width), np.nan, np.float32)
-        binding = self.session.io_binding()
         fed |= self.weights | {"state": self.state, "updates": self.updates} | tree
-        for name, array in fed.items():
-            binding.bind_cpu_input(name, array)
-        for name, array in (
-            ("given", given),
-            ("state_out", self.state),
-            ("updates_out", self.updates),
-        ):
-            binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
-        self.session.run_with_iobinding(binding)
+        written = {"given": given, "state_out": self.state, "updates_out": self.updates}
+        run_in_place(self.session, fed, written)
         return given
 
 
@@ -160,23 +136,6 @@ def test_a_node_has_the_bits_of_its_path_token_by_token(operator):
             alone.lengths[0] += 1
             alone.pending = [0]
         np.testing.assert_array_equal(row[0], given[node])
-
-
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_a_committed_path_is_applied_once_also_where_a_run_is_repeated(operator):
-    layer, prompts = read(operator)
-    nodes = tokens(layer, len(PARENTS), seed=1)
-    layer.run(nodes, PARENTS, SEQUENCES)
-    layer.lengths, layer.pending = [8, 2], [0, 3, 5, -1]
-    (next_one,) = tokens(layer, 1, seed=2)
-    first = layer.run([next_one], [-1], [0])
-    again = layer.run([next_one], [-1], [0])
-    np.testing.assert_array_equal(again, first)
-    whole = Layer(operator)
-    chain = [*prompts[0], nodes[0], nodes[3], nodes[5], next_one]
-    expected = whole.run(chain, [-1, *range(8)], [0] * 9, reads=(1, 0))
-    np.testing.assert_array_equal(first[0], expected[-1])
-    assert layer.state[0, 0, :8].view(np.int64) == 8
 
 
 @pytest.mark.parametrize("operator", OPERATORS)

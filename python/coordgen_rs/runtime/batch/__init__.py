@@ -1,1 +1,0 @@
-"""Several requests in one step of a target: sequences, each a session, and their runs."""
