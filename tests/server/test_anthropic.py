@@ -12,12 +12,10 @@ import anthropic
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.model.answer import Gain
-from coordgen_rs.server.answers.anthropic import MESSAGES
-from coordgen_rs.server.answers.dialect import Answered
-from coordgen_rs.server.answers.reader import Delta
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.requests.anthropic import parse_message
-from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.dialects.anthropic import MESSAGES, parse_message
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.reader import Delta
+from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from fake_model import STEPS, FakeModel
 from fake_served import listening, serving
@@ -101,7 +99,7 @@ def test_events_come_in_anthropics_order():
 
 def test_thoughts_and_the_parts_of_a_call_are_blocks():
     request = parse_message(Fields(dict(HELLO) | {"tools": [TOOL]}), FakeModel())
-    writing = MESSAGES.stream([Answered(request, "fake", chr)])
+    writing = MESSAGES.stream([request])
     [begin] = next(writing)
     assert begin["type"] == "message_start"
     said = [

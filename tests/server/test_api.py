@@ -15,9 +15,9 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs import JsonSchema, Lark, Regex
 from coordgen_rs.errors import BundleError, ChatTemplateError, NonFiniteLogitsError
-from coordgen_rs.server.figures import merged
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.requests import body as bodies
+from coordgen_rs.server.dialects import fields as bodies
+from coordgen_rs.server.guard import api_key
+from coordgen_rs.server.metrics import Family, exposition
 from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
 from fake_served import listening, refused, serving
 
@@ -347,8 +347,12 @@ def test_a_failure_that_names_a_path_is_told_by_its_kind_and_logged(client, mode
 
 
 def test_the_name_of_a_model_is_one_label_whatever_it_holds():
-    text = merged({'a"b\\c\nd': '# TYPE x counter\nx{y="z"} 1\n'})
-    assert text == '# TYPE x counter\nx{model="a\\"b\\\\c\\nd",y="z"} 1\n'
+    empty = Family("y", "gauge", "None.", {})
+    told = Family("x", "counter", "All.", {"z": 1}, "y")
+    text = exposition({'a"b\\c\nd': [told, empty], "e": [told]})
+    labels = ('model="a\\"b\\\\c\\nd",y="z"', 'model="e",y="z"')
+    samples = "".join(f"x{{{one}}} 1\n" for one in labels)
+    assert text == f"# HELP x All.\n# TYPE x counter\n{samples}"
 
 
 @pytest.mark.parametrize("path", [CHAT, "/tokenize", "/v1/messages", "/api/chat", "/v1/documents"])

@@ -14,13 +14,15 @@ from starlette.testclient import TestClient
 
 from coordgen_rs import Model
 from coordgen_rs.errors import BundleError, NonFiniteLogitsError
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.answers.answering import _Sent
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.clients import Client, Places
-from coordgen_rs.server.models import Offered
-from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server import app
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.clients import Client, ClientSlots
+from coordgen_rs.server.dialects import openai
+from coordgen_rs.server.guard import Access
+from coordgen_rs.server.models import answering
+from coordgen_rs.server.models.catalog import ModelEntry
+from coordgen_rs.server.models.pool import ModelPool
 from fake_model import STEPS, FakeModel
 from fake_served import refused, serving
 from with_worker import Job, ended, in_thread, response_to, with_worker
@@ -149,13 +151,13 @@ def test_an_error_of_one_choice_is_the_requests(is_streamed):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
-    may_open, real, signs = threading.Event(), _Sent.sign, []
+    may_open, pings = threading.Event(), []
 
-    async def sign(sent):
-        signs.append(sent)
-        if len(signs) == 3:
+    def ping(name):
+        pings.append(name)
+        if len(pings) == 3:
             may_open.set()
-        await real(sent)
+        return ": waiting\n\n"
 
     def opened(one):
         may_open.wait()
@@ -164,8 +166,9 @@ def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
         return FakeModel()
 
     monkeypatch.setattr(answering, "PING_S", 0.001)
-    monkeypatch.setattr(_Sent, "sign", sign)
-    models = Models([Offered("fake", Path("fake"))], opened, 8)
+    how = openai.parse_chat, openai.OPENAI._replace(ping=ping)
+    monkeypatch.setitem(app._ANSWERS, CHAT, how)
+    models = ModelPool([ModelEntry("fake", Path("fake"))], opened, 8)
     models.start()
     with TestClient(make_app(models, Access()), base_url="http://localhost:8080") as client:
         response = client.post(CHAT, json=HELLO | {"n": 2, "stream": True})
@@ -190,11 +193,11 @@ def test_more_answers_than_a_client_may_have_are_refused_for_good():
 
 
 def test_several_places_are_held_together_or_not_at_all():
-    places, client = Places(4, lambda _: 1), Client("alice", "10.0.0.1")
+    places, client = ClientSlots(4, lambda _: 1), Client("alice", "10.0.0.1")
     with places.hold(client), places.hold(client, 2):
-        with pytest.raises(RefusalError), places.hold(client, 2):
+        with pytest.raises(APIError), places.hold(client, 2):
             pass
-        with places.hold(client, 1), pytest.raises(RefusalError), places.hold(client):
+        with places.hold(client, 1), pytest.raises(APIError), places.hold(client):
             pass
     assert not places._of_client
     assert not places._of_key
@@ -248,7 +251,7 @@ def test_a_client_that_goes_away_ends_all_its_answers():
         behind = Job("next")
         await behind.submit(worker)
         await behind.end()
-        assert worker.figures.given_up == 3
+        assert worker.metrics.outcomes["given_up"] == 3
         assert model.ended == ["gone", "next"]
 
     with_worker(test, model)

@@ -14,8 +14,8 @@ import httpx
 from coordgen_rs import Bundle, History, Model
 from coordgen_rs.errors import OptionError
 from coordgen_rs.server import documents
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.api_error import UnavailableError
+from coordgen_rs.server.guard import api_key
 from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.corpus import Corpus
 from corpora import knows, source

@@ -16,11 +16,12 @@ from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, MemoryBudgetError, OptionError
 from coordgen_rs.runtime.batch.sharing import RunCounts
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.models import Offered, offered
-from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.api_error import UnavailableError
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.guard import Access
+from coordgen_rs.server.models import answering
+from coordgen_rs.server.models.catalog import ModelEntry, find_models
+from coordgen_rs.server.models.pool import ModelPool
 from coordgen_rs.store.prefixes.store import StoreCounts
 from fake_model import STEPS, FakeModel
 from fake_served import refused
@@ -40,8 +41,8 @@ class Several:
             (tmp_path / f"{name}.gguf").write_bytes(bytes(100))
         self.closed = threading.Semaphore(0)
         paths = [tmp_path / f"{name}.gguf" for name in "abc"]
-        self.models = Models(
-            offered(paths), self._open, 8, memory_limit=limit, on_change=self._changed
+        self.models = ModelPool(
+            find_models(paths), self._open, 8, memory_limit=limit, on_change=self._changed
         )
 
     def _open(self, one):
@@ -78,7 +79,7 @@ class Several:
 @pytest.fixture(autouse=True)
 def no_growth(monkeypatch):
     """What a model is reckoned to take is the size of its file."""
-    monkeypatch.setattr("coordgen_rs.server.models.models.resident_bytes", lambda: 0)
+    monkeypatch.setattr("coordgen_rs.server.models.pool.resident_bytes", lambda: 0)
 
 
 def may_all(several):
@@ -158,9 +159,9 @@ def test_a_model_that_cannot_be_opened_fails_its_own_requests_alone(tmp_path, mo
         assert client.get("/health").status_code == 200
         assert several.opened.count("b") == 1
         several.fails.clear()
-        monkeypatch.setattr("coordgen_rs.server.models.models._RETRY_S", 0)
+        monkeypatch.setattr("coordgen_rs.server.models.pool._RETRY_S", 0)
         assert said(client, "b") == ("b", TEXT)
-    assert several.models.failure is None
+    assert several.models.failure("a") is None
 
 
 def test_the_model_used_longest_ago_is_put_away_for_another(tmp_path):
@@ -170,12 +171,20 @@ def test_the_model_used_longest_ago_is_put_away_for_another(tmp_path):
         for name in "aba":
             said(client, name)
         said(client, "c")
-        assert [several.models.state(name) for name in "abc"] == ["ready", "unloaded", "ready"]
+        assert [several.models.status(name).state for name in "abc"] == [
+            "ready",
+            "unloaded",
+            "ready",
+        ]
         assert several.made["b"].is_closed
         assert client.get("/v1/models/c").json()["memory_bytes"] == 100
         said(client, "b")
         assert several.opened == ["a", "b", "c", "b"]
-        assert [several.models.state(name) for name in "abc"] == ["unloaded", "ready", "ready"]
+        assert [several.models.status(name).state for name in "abc"] == [
+            "unloaded",
+            "ready",
+            "ready",
+        ]
 
 
 def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
@@ -185,7 +194,7 @@ def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
     with several.models.hold("a") as held:
         model = asyncio.run(held.opened())
         with several.models.hold("b") as waiting:
-            while several.models.state("a") != "unloaded":
+            while several.models.status("a").state != "unloaded":
                 pass
             assert held.state == "ready"
             assert waiting.state == "loading"
@@ -206,7 +215,7 @@ def test_others_go_where_a_model_turns_out_to_take_more(tmp_path):
     with several.client() as client:
         said(client, "a")
         said(client, "b")
-        assert [several.models.state(name) for name in "ab"] == ["unloaded", "ready"]
+        assert [several.models.status(name).state for name in "ab"] == ["unloaded", "ready"]
         while not several.made["a"].is_closed:  # by its own thread
             pass
         assert client.get("/v1/models/b").json()["memory_bytes"] == 200
@@ -230,13 +239,13 @@ def test_a_model_that_turns_out_larger_than_the_limit_is_refused_now_and_later(t
 
 def test_what_others_grow_by_meanwhile_does_not_shut_a_model_out(tmp_path, monkeypatch):
     grown = iter(range(0, 100_000, 1_000))
-    where = "coordgen_rs.server.models.models.resident_bytes"
+    where = "coordgen_rs.server.models.pool.resident_bytes"
     monkeypatch.setattr(where, lambda: next(grown))
     several = Several(tmp_path, limit=250)
     may_all(several)
     with several.client() as client:
         assert [said(client, name)[0] for name in "aba"] == ["a", "b", "a"]
-        assert several.models.taken("a") == 250
+        assert several.models.status("a").num_bytes == 250
 
 
 def test_health_is_that_of_the_server_while_the_first_model_is_opened_again(tmp_path):
@@ -248,7 +257,7 @@ def test_health_is_that_of_the_server_while_the_first_model_is_opened_again(tmp_
         said(client, "b")
         several.may_open["a"].clear()
         with several.models.hold("a"):
-            while several.models.state("a") != "loading":
+            while several.models.status("a").state != "loading":
                 pass
             assert client.get("/health").status_code == 200
             several.may_open["a"].set()
@@ -272,7 +281,7 @@ def test_who_waits_for_room_is_sent_away_when_the_server_ends(tmp_path):
     with several.models.hold("a") as busy:
         asyncio.run(busy.opened())
         with several.models.hold("b") as waiting:
-            while several.models.state("a") != "unloaded":  # asked to go for b
+            while several.models.status("a").state != "unloaded":  # asked to go for b
                 pass
             several.models.stop_all(UnavailableError("the server is going down"))
             with pytest.raises(UnavailableError, match="going down"):
@@ -337,10 +346,10 @@ def test_a_directory_offers_what_is_a_model_in_it(tmp_path):
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "manifest.json").write_text(json.dumps({}))
     (tmp_path / "empty").mkdir()
-    found = offered([Path("first.gguf")], tmp_path)
+    found = find_models([Path("first.gguf")], tmp_path)
     assert [one.name for one in found] == ["first", "bundle", "x"]
     assert found[1].num_bytes == 2
-    assert Offered("n", Path("hf:owner/name")).num_bytes == 0
+    assert ModelEntry("n", Path("hf:owner/name")).num_bytes == 0
 
 
 def test_a_model_in_parts_is_offered_once_with_the_size_of_all(tmp_path):
@@ -348,7 +357,7 @@ def test_a_model_in_parts_is_offered_once_with_the_size_of_all(tmp_path):
         (tmp_path / f"m-0000{number}-of-00003.gguf").write_bytes(b"x" * number)
     (tmp_path / "m-of-00003.gguf").touch()
     (tmp_path / "mmproj-m.gguf").touch()
-    found = {one.name: one.num_bytes for one in offered([], tmp_path)}
+    found = {one.name: one.num_bytes for one in find_models([], tmp_path)}
     assert found == {"m-00001-of-00003": 6, "m-of-00003": 0}
 
 
@@ -362,4 +371,4 @@ def test_a_model_in_parts_is_offered_once_with_the_size_of_all(tmp_path):
 )
 def test_models_that_cannot_be_told_apart_are_refused(paths, name, told):
     with pytest.raises(OptionError, match=told):
-        offered([Path(path) for path in paths], name=name)
+        find_models([Path(path) for path in paths], name=name)

@@ -19,11 +19,11 @@ from starlette.responses import JSONResponse
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.cost_check import is_wanted
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.network import guard
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.requests import body as bodies
+from coordgen_rs.server import guard
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.dialects import fields as bodies
+from coordgen_rs.server.guard import Access, api_key
+from coordgen_rs.server.models import answering
 from coordgen_rs.text.token_bytes import TokenBound
 from fake_model import STEPS, FakeModel, FakeTokenizer
 from fake_served import fake_models

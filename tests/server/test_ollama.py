@@ -15,12 +15,10 @@ import ollama
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.model.answer import Gain
-from coordgen_rs.server.answers.dialect import Answered
-from coordgen_rs.server.answers.ollama import CHAT
-from coordgen_rs.server.answers.reader import Delta
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.requests.body import Fields
-from coordgen_rs.server.requests.ollama import parse_chat
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.ollama import CHAT, parse_chat
+from coordgen_rs.server.dialects.reader import Delta
+from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.tools.calls import Call, Content, Thought
 from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel, MarkedTokenizer
@@ -130,7 +128,7 @@ def test_text_and_calls_are_streamed_in_their_order(size):
 
 def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
     request = parse_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}), FakeModel())
-    writing = CHAT.stream([Answered(request, "fake", chr)])
+    writing = CHAT.stream([request])
     assert next(writing) == []
     said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
     lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))

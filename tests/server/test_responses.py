@@ -10,9 +10,9 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.kinds import Lark
-from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.body import Fields
-from coordgen_rs.server.requests.responses import messages_of_items
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.responses import messages_of_items
 from fake_model import FakeModel
 from fake_served import refused, serving
 
@@ -310,7 +310,7 @@ def test_thoughts_go_to_the_template_and_what_is_encrypted_does_not():
     ],
 )
 def test_what_cannot_be_read_is_refused_by_name(item, param):
-    with pytest.raises(RefusalError) as wrong:
+    with pytest.raises(APIError) as wrong:
         messages(item)
     assert wrong.value.param == param
 

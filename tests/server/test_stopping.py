@@ -18,7 +18,7 @@ import httpx
 
 from command_line import MODULE
 from coordgen_rs.cli.exit_codes import INTERRUPTED
-from coordgen_rs.server.serving import Stopping
+from coordgen_rs.server.serving import Shutdown
 from served import served
 from stalled import stall_servers
 
@@ -140,7 +140,7 @@ class Answerer:
 
 def stopping(answerer, grace_s=10.0):
     told, left = [], []
-    made = Stopping(answerer, grace_s, told.append, lambda: left.append(True))
+    made = Shutdown(answerer, grace_s, told.append, lambda: left.append(True))
     return made, told, left
 
 

@@ -15,8 +15,7 @@ from coordgen_rs import JsonSchema
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model.prompts import TemplateFacts
-from coordgen_rs.server.answers.reader import ContentTokens
-from coordgen_rs.server.answers.thinking import ThinkingReader
+from coordgen_rs.server.dialects.reader import ContentTokens, ThinkingReader
 from coordgen_rs.server.tools.calls import CallReader, Content, Thought
 from coordgen_rs.text.thinking import CHANNELS, Thinking, marks_of
 from fake_model import FakeModel, FakeSpelling

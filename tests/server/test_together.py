@@ -11,9 +11,9 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from coordgen_rs.errors import DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
 from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.server.api_error import APIError, UnavailableError
 from coordgen_rs.server.clients import Client
-from coordgen_rs.server.figures import Figures
-from coordgen_rs.server.refusal import RefusalError, UnavailableError
+from coordgen_rs.server.metrics import Metrics, exposition
 from coordgen_rs.server.serving import how_many_together
 from fake_model import STEPS, FakeModel
 from fake_served import fake_models, is_loading
@@ -40,7 +40,7 @@ def test_as_many_as_there_are_places_run_at_the_same_time():
         model.may_step.release(1000)
         for one in (first, second, third):
             assert (await one.end()).text == TEXT
-        assert worker.figures.finished == 3
+        assert worker.metrics.outcomes["finished"] == 3
 
     with_worker(test, model)
 
@@ -55,7 +55,7 @@ def test_one_that_fails_ends_alone():
         model.may_step.release(1000)
         assert isinstance(await bad.end(), NonFiniteLogitsError)
         assert (await good.end()).text == TEXT
-        assert (worker.state, worker.figures.failed) == ("ready", 1)
+        assert (worker.state, worker.metrics.outcomes["failed"]) == ("ready", 1)
 
     with_worker(test, model)
 
@@ -73,7 +73,7 @@ def test_one_that_is_cut_gives_its_place_to_the_next():
         assert (await other.end()).text == TEXT
         worker.close()
         await ended(worker)
-        assert worker.figures.given_up == 1
+        assert worker.metrics.outcomes["given_up"] == 1
 
     with_worker(test, model)
 
@@ -193,35 +193,37 @@ def test_a_client_may_have_as_many_waiting_as_asked_for_beside_those_that_are_an
         pass
     with ExitStack() as held:
         for _ in range(3):
-            held.enter_context(models.places.hold(Client("", "one")))
-        with pytest.raises(RefusalError), models.places.hold(Client("", "one")):
+            held.enter_context(models.slots.hold(Client("", "one")))
+        with pytest.raises(APIError), models.slots.hold(Client("", "one")):
             pass
     models.close()
     models.join()
 
 
-def test_figures_that_many_threads_count_lose_nothing():
-    figures, together = Figures(), threading.Barrier(8)
+def test_metrics_that_many_threads_count_lose_nothing():
+    metrics, together = Metrics(), threading.Barrier(8)
 
     def count():
         together.wait()
         for _ in range(500):
-            figures.ended("failed")
+            metrics.count("failed")
 
     threads = [threading.Thread(target=count) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert figures.failed == 4000
+    assert metrics.outcomes["failed"] == 4000
 
 
-def test_figures_tell_of_the_runs_that_requests_shared():
+def test_metrics_tell_of_the_runs_that_requests_shared():
     counts = RunCounts()
     counts.add([3, 1], [])
     counts.add([2], [10, 4])
     counts.add([], [64])
-    text = Figures().text(num_running=1, num_waiting=2, num_places=3, runs=counts)
+    now = {"num_running": 1, "num_waiting": 2, "num_places": 3}
+    families = Metrics().families(**now, counts={"shared": vars(counts)})
+    text = exposition({"one": families})
     told = dict(line.split(" ") for line in text.splitlines() if line[0] != "#")
     assert float(told["coordgen_places"]) == 3
     shared = {
@@ -233,8 +235,8 @@ def test_figures_tell_of_the_runs_that_requests_shared():
     }
     for name, value in shared.items():
         assert float(told[f"coordgen_shared_{name}_total"]) == value
-    alone = Figures().text(num_running=1, num_waiting=2, num_places=1, runs=None)
-    assert "shared" not in alone
+    alone = Metrics().families(**now, counts={})
+    assert not any("shared" in one.name for one in alone)
 
 
 def test_the_ready_line_tells_how_many_and_why_only_one():

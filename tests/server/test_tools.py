@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from call_templates import TEMPLATES
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
-from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.body import Fields
-from coordgen_rs.server.requests.prompts import messages_of
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.prompts import messages_of
 from coordgen_rs.server.tools.calls import Content
 from coordgen_rs.server.tools.formats import HERMES, Calling, call_reader, constrained
 from coordgen_rs.server.tools.functions import tools_of
@@ -32,7 +32,7 @@ TOOLS = [
 CALL = {"id": "1", "type": "function", "function": {"name": "time", "arguments": {"z": 1}}}
 
 
-def offered(**fields):
+def find_models(**fields):
     return tools_of(Fields({"tools": TOOLS} | fields))
 
 
@@ -80,14 +80,14 @@ def called(name, **arguments):
 )
 def test_calls_are_found_and_all_else_is_content(text, content, calls):
     for parts in ([text], list(text), [text[:7], text[7:]]):
-        assert read(offered(), *parts) == (content, calls)
+        assert read(find_models(), *parts) == (content, calls)
     assert read(None, *text) == (text, [])
 
 
 @given(st.lists(st.sampled_from([BEGIN, END, "{", "}", called("time"), " ", "x", "<"])))
 def test_however_it_is_cut_the_same_is_found_and_no_text_is_lost(parts):
-    whole = read(offered(), "".join(parts))
-    assert read(offered(), *parts) == whole
+    whole = read(find_models(), "".join(parts))
+    assert read(find_models(), *parts) == whole
     if not whole[1]:
         assert whole[0] == "".join(parts)
 
@@ -104,13 +104,13 @@ def forced(name):
 
 
 def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
-    tools = offered(tool_choice=forced("weather"), parallel_tool_calls=False)
+    tools = find_models(tool_choice=forced("weather"), parallel_tool_calls=False)
     assert (tools.is_required, [*tools.callable]) == (True, ["weather"])
     text = grammar(tools)
     assert "weather" in text
     assert "time" not in text
     assert "TEXT" not in text
-    assert "TEXT" in grammar(offered())
+    assert "TEXT" in grammar(find_models())
 
 
 def test_a_function_that_is_asked_for_is_called_once():
@@ -119,7 +119,7 @@ def test_a_function_that_is_asked_for_is_called_once():
 
     said = f'{BEGIN}\n{{"name": "time", "arguments": {{}}}}\n{END}'
     for choice, twice in ((forced("time"), len(said) + 1), ("required", None)):
-        text = grammar(offered(tool_choice=choice))
+        text = grammar(find_models(tool_choice=choice))
         assert marked_tokens().refused_at(text, f"{said}\n") is None
         assert marked_tokens().refused_at(text, f"{said}\n{said}") == twice
 
@@ -128,28 +128,28 @@ def test_allowed_tools_leave_the_others_told_but_not_callable():
     for mode in ("auto", "required"):
         allowed = {"mode": mode, "tools": [forced("time")]}
         choice = {"type": "allowed_tools", "allowed_tools": allowed}
-        tools = offered(tool_choice=choice)
+        tools = find_models(tool_choice=choice)
         assert tools.is_required == (mode == "required")
         assert [*tools.callable] == ["time"]
         assert [tool["function"]["name"] for tool in tools.listed] == ["weather", "time"]
     allowed["tools"] = [forced("rain")]
-    with pytest.raises(RefusalError, match="not among tools"):
-        offered(tool_choice=choice)
+    with pytest.raises(APIError, match="not among tools"):
+        find_models(tool_choice=choice)
 
 
 @pytest.mark.parametrize("name", ["mcp.server/tool", "a:b", "x" * 128, "get-it_2"])
 def test_names_of_functions_may_be_those_of_servers(name):
     tools = [{"type": "function", "function": {"name": name}}]
-    assert [*offered(tools=tools).callable] == [name]
+    assert [*find_models(tools=tools).callable] == [name]
     for wrong in ("", "a b", "\u00e9", "x" * 129, 'a"', "a\n"):
-        with pytest.raises(RefusalError, match="name"):
-            offered(tools=[{"type": "function", "function": {"name": wrong}}])
+        with pytest.raises(APIError, match="name"):
+            find_models(tools=[{"type": "function", "function": {"name": wrong}}])
 
 
 def test_tools_that_are_no_functions_are_refused_by_name():
     for kind, flats in (("custom", (True, False)), ("web_search", (False,)), ("mcp", (False,))):
         for flat in flats:
-            with pytest.raises(RefusalError, match="functions") as refused:
+            with pytest.raises(APIError, match="functions") as refused:
                 tools_of(Fields({"tools": [{"type": kind, "name": "x"}]}), is_flat=flat)
             assert refused.value.param == "tools[0].type"
 
@@ -169,7 +169,7 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
     }
     functions = [{"name": name, "parameters": tree} for name in ("grow", "cut")]
     tools = [{"type": "function", "function": it} for it in functions]
-    text = grammar(offered(tools=tools, tool_choice="required"))
+    text = grammar(find_models(tools=tools, tool_choice="required"))
     right = {"definitions": "a", "child": {"definitions": "b", "other": "c"}}
     said = BEGIN + "\n" + called("cut", **right)[len(BEGIN) : -len(END)] + "\n" + END
     assert marked_tokens().refused_at(text, said) is None
@@ -185,7 +185,7 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
 )
 def test_parameters_that_stand_elsewhere_may_be_given(parameters):
     tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
-    assert offered(tools=tools).callable == {"a": parameters | {"type": "object"}}
+    assert find_models(tools=tools).callable == {"a": parameters | {"type": "object"}}
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,8 @@ def test_parameters_that_stand_elsewhere_may_be_given(parameters):
 )
 def test_parameters_that_are_no_object_are_refused_by_name(parameters):
     tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
-    with pytest.raises(RefusalError, match="schema of an object") as refused:
-        offered(tools=tools)
+    with pytest.raises(APIError, match="schema of an object") as refused:
+        find_models(tools=tools)
     assert refused.value.param == "tools[0].function.parameters"
 
 
@@ -234,7 +234,7 @@ def test_arguments_are_closed_by_the_rule_of_every_schema(name):
 
     parameters, allowed, refused = OBJECTS[name]
     tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
-    text = grammar(offered(tools=tools, tool_choice="required"))
+    text = grammar(find_models(tools=tools, tool_choice="required"))
     for values, is_allowed in ((allowed, True), (refused, False)):
         for value in values:
             said = f'{BEGIN}\n{{"name": "a", "arguments": {json.dumps(value)}}}\n{END}'
@@ -249,7 +249,7 @@ def test_arguments_are_an_object_whatever_else_their_schema_allows(kind):
     from call_marks import marked_tokens
 
     tools = [{"type": "function", "function": {"name": "a", "parameters": kind | {"title": "A"}}}]
-    text = grammar(offered(tools=tools, tool_choice="required"))
+    text = grammar(find_models(tools=tools, tool_choice="required"))
     said = f'{BEGIN}\n{{"name": "a", "arguments": '
     assert marked_tokens().refused_at(text, f"{said}{{}}}}\n{END}") is None
     assert marked_tokens().refused_at(text, f"{said}null") == len(said)
@@ -274,7 +274,7 @@ class TestWhatCannotBeHeld:
         return model
 
     def test_is_any_object_unless_it_has_to_be_held_to(self, model):
-        text = grammar(offered(tools=self.tools), model)
+        text = grammar(find_models(tools=self.tools), model)
         assert "sky" in text
         assert "rain" not in text
         assert '"city"' in text  # the others are held to
@@ -283,33 +283,33 @@ class TestWhatCannotBeHeld:
         schema = JsonSchema({"type": "object", "properties": {"sun": {"type": "boolean"}}})
         for name in ("hermes", "llama"):
             model.reads_tools, model.tools_template = True, TEMPLATES[name]
-            calling, found = constrained(offered(tools=self.tools), model, schema)
+            calling, found = constrained(find_models(tools=self.tools), model, schema)
             assert (calling.is_constrained, '"sun"' in found.text) == (True, True)
 
     def test_is_refused_where_a_call_is_asked_for_or_the_function_is_strict(self, model):
-        with pytest.raises(RefusalError, match="no rain"):
-            constrained(offered(tools=self.tools, tool_choice="required"), model, None)
-        constrained(offered(tools=self.tools, tool_choice=forced("time")), model, None)
+        with pytest.raises(APIError, match="no rain"):
+            constrained(find_models(tools=self.tools, tool_choice="required"), model, None)
+        constrained(find_models(tools=self.tools, tool_choice=forced("time")), model, None)
         strict = [*self.tools[:2], json.loads(json.dumps(self.tools[2]))]
         strict[2]["function"]["strict"] = True
-        with pytest.raises(RefusalError, match="no rain"):
-            constrained(offered(tools=strict), model, None)
+        with pytest.raises(APIError, match="no rain"):
+            constrained(find_models(tools=strict), model, None)
 
     def test_is_nothing_at_all_without_the_package(self, model):
         model.unfollowed = {"": OptionError("no llguidance")}
-        calling, found = constrained(offered(), model, None)
+        calling, found = constrained(find_models(), model, None)
         assert (calling.is_constrained, found) == (False, None)
-        with pytest.raises(RefusalError, match="no llguidance"):
-            constrained(offered(tool_choice="required"), model, None)
+        with pytest.raises(APIError, match="no llguidance"):
+            constrained(find_models(tool_choice="required"), model, None)
 
 
 def test_a_schema_of_the_answer_leaves_calls_and_other_grammars_do_not():
     schema = JsonSchema({"type": "object", "properties": {"sun": {"type": "boolean"}}})
-    text = grammar(offered(), given=schema)
+    text = grammar(find_models(), given=schema)
     assert '"sun"' in text
     assert BEGIN in text
     assert "TEXT" not in text
-    calling, found = constrained(offered(), FakeModel(), Regex("a+"))
+    calling, found = constrained(find_models(), FakeModel(), Regex("a+"))
     assert (calling.is_constrained, found) == (False, Regex("a+"))
 
 
@@ -325,17 +325,17 @@ def test_calls_of_a_template_with_ids_of_its_own_length_get_such():
 
 
 def test_the_choice_may_be_left_to_the_model_or_taken_from_it():
-    assert not offered().is_required
-    assert offered(tool_choice="none") is None
+    assert not find_models().is_required
+    assert find_models(tool_choice="none") is None
     assert tools_of(Fields({})) is None
-    with pytest.raises(RefusalError, match="there are no tools"):
+    with pytest.raises(APIError, match="there are no tools"):
         tools_of(Fields({"tool_choice": "required"}))
 
 
 def test_a_result_without_content_is_refused():
     none = {"role": "assistant", "tool_calls": []}
     for message in ({"role": "tool"}, {"role": "tool", "tool_calls": [CALL]}, none):
-        with pytest.raises(RefusalError, match=r"messages\[0\] has no content"):
+        with pytest.raises(APIError, match=r"messages\[0\] has no content"):
             messages_of(Fields({"messages": [message]}))
 
 
@@ -361,13 +361,13 @@ def test_a_template_without_tools_gets_them_in_words():
         {"role": "assistant", "tool_calls": [CALL]},
         {"role": "tool", "tool_call_id": "1", "content": "noon"},
     ]
-    system, user, assistant, result = described(messages, offered())
+    system, user, assistant, result = described(messages, find_models())
     assert system["role"] == "system"
     assert '"name": "weather"' in system["content"]
     assert user == messages[0]
-    assert read(offered(), assistant["content"]) == ("", [("time", {"z": 1})])
+    assert read(find_models(), assistant["content"]) == ("", [("time", {"z": 1})])
     assert result == {"role": "user", "content": "<tool_response>\nnoon\n</tool_response>"}
-    told = described([{"role": "system", "content": "Be short."}, *messages], offered())
+    told = described([{"role": "system", "content": "Be short."}, *messages], find_models())
     assert told[0]["content"].startswith("Be short.\n\n")
     assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
     assert described(messages[:1], None) == messages[:1]

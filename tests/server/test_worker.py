@@ -15,14 +15,15 @@ from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, DeviceLostError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.answers.reader import AnswerReader
-from coordgen_rs.server.app import Access, make_app
+from coordgen_rs.server.api_error import UnavailableError
+from coordgen_rs.server.app import make_app
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
-from coordgen_rs.server.models import Offered
-from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.refusal import UnavailableError
-from coordgen_rs.server.worker import Worker
+from coordgen_rs.server.dialects.reader import AnswerReader
+from coordgen_rs.server.guard import Access
+from coordgen_rs.server.models import answering
+from coordgen_rs.server.models.catalog import ModelEntry
+from coordgen_rs.server.models.pool import ModelPool
+from coordgen_rs.server.models.worker import Worker
 from fake_model import STEPS, FakeModel
 from with_worker import Job, ended, in_thread, response_to, with_worker
 
@@ -94,7 +95,7 @@ async def given_up_while_running(model, worker):
     await follower.submit(worker)
     await in_thread(model.at_step.acquire)
     assert model.ended == ["running"]
-    assert worker.figures.given_up == 1
+    assert worker.metrics.outcomes["given_up"] == 1
     return follower
 
 
@@ -147,7 +148,7 @@ def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt():
 
     async def test(worker):
         follower = await given_up_while_running(model, worker)
-        assert worker.figures.failed == 0
+        assert worker.metrics.outcomes["failed"] == 0
         model.may_step.release(1000)
         assert isinstance(await follower.end(), Answer)
 
@@ -303,7 +304,7 @@ def test_a_client_that_leaves_while_the_model_opens_is_counted():
         may_open.wait()
         return FakeModel()
 
-    models = Models([Offered("fake", Path("fake"))], lambda one: opened(), 8)
+    models = ModelPool([ModelEntry("fake", Path("fake"))], lambda one: opened(), 8)
     models.start()
     app, gone = make_app(models, Access()), asyncio.Event()
     body = [{"type": "http.request", "body": b'{"prompt": "?"}', "more_body": False}]
@@ -340,7 +341,7 @@ def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open():
         may_open.wait()
         return FakeModel()
 
-    models = Models([Offered("fake", Path("fake"))], opened, 8)
+    models = ModelPool([ModelEntry("fake", Path("fake"))], opened, 8)
     models.start()
     with TestClient(make_app(models, Access()), base_url="http://localhost") as client:
 
@@ -363,7 +364,7 @@ def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open():
 def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():
     model, may_open = FakeModel(), threading.Event()
 
-    def opened():
+    def opened(_):
         may_open.wait()
         return model
 
@@ -384,7 +385,7 @@ def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():
 def test_requests_that_wait_for_the_model_are_told_that_the_server_ends():
     may_open = threading.Event()
 
-    def opened():
+    def opened(_):
         may_open.wait()
         return FakeModel()
 
@@ -403,11 +404,11 @@ def test_requests_that_wait_for_the_model_are_told_that_the_server_ends():
 
 
 def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():
-    def fail():
+    def fail(_):
         raise BundleError("no bundle")
 
     changes = []
-    worker = Worker(fail, lambda: changes.append(worker.state))
+    worker = Worker(fail, lambda worker: changes.append(worker.state))
     with pytest.raises(UnavailableError, match="being loaded"):
         _ = worker.model
     worker.start()

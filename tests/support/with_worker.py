@@ -1,14 +1,13 @@
 """A server's worker over a fake model, without HTTP: requests, their news, a worker that runs."""
 
 import asyncio
+from dataclasses import replace
 
-from coordgen_rs.server.answers.answering import Answering, Prepared
-from coordgen_rs.server.answers.dialect import Answered
-from coordgen_rs.server.answers.openai import OPENAI
 from coordgen_rs.server.clients import Client
-from coordgen_rs.server.requests.body import Fields
-from coordgen_rs.server.requests.openai import parse_completion
-from coordgen_rs.server.worker import Admission, Worker
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.openai import OPENAI, parse_completion
+from coordgen_rs.server.models.answering import AnswerResponse, PreparedRequest
+from coordgen_rs.server.models.worker import Admission, Worker
 
 
 def asked(prompt, model, **fields):
@@ -38,8 +37,7 @@ class Job:
                 model = await worker.opened(admission)
                 request = asked(self._prompt, model, **self._fields)
                 stream = request.begin(model)
-                async for one in worker.answer(request, stream, self._client, admission):
-                    self.news.append(one)
+                await worker.answer(request, stream, self._client, admission, self.news.append)
         except Exception as error:
             self.news.append(error)
 
@@ -59,13 +57,12 @@ def response_to(worker, prompt, *, num=1, **fields):
     """What sends the answer to a request, or so many; the client is "one"."""
 
     async def prepare():
-        request = asked(prompt, worker.model, n=num, **fields)
+        request = replace(asked(prompt, worker.model, n=num, **fields), model="fake")
         each = [request.choice(number) for number in range(num)]
-        answered = [Answered(one, "fake", chr) for one in each]
         streams = [one.begin(worker.model) for one in each]
-        return Prepared(worker, Admission(), Client("", "one"), answered, streams)
+        return PreparedRequest(worker, Admission(), Client("", "one"), each, streams)
 
-    return Answering(OPENAI, "fake", prepare, is_streamed=fields["stream"])
+    return AnswerResponse(OPENAI, "fake", prepare, is_streamed=fields["stream"])
 
 
 async def in_thread(function, *arguments):
@@ -83,7 +80,7 @@ def with_worker(test, model):
     async def run():
         ready = asyncio.Event()
         loop = asyncio.get_running_loop()
-        worker = Worker(lambda: model, lambda: loop.call_soon_threadsafe(ready.set))
+        worker = Worker(lambda _: model, lambda _: loop.call_soon_threadsafe(ready.set))
         worker.start()
         await ready.wait()
         try:

@@ -16,7 +16,7 @@ from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
 from coordgen_rs.model import Model
-from coordgen_rs.server.refusal import UnfollowedError
+from coordgen_rs.server.api_error import UnfollowedError
 from coordgen_rs.server.tools.calls import CallReader, Choice, Parameters
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.harmony import HARMONY, Harmony, HarmonyReader

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.tools.syntax import choices_of, kind_of
 
 MOST_TOOLS = 128
@@ -99,7 +99,7 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         is_flat: Whether functions stand in the tools themselves, as in the Responses API.
 
     Raises:
-        RefusalError: They are malformed, or the choice is none of them.
+        APIError: They are malformed, or the choice is none of them.
     """
     given, choice = fields.take("tools"), fields.take("tool_choice")
     is_parallel = fields.flag("parallel_tool_calls", default=True)
@@ -142,7 +142,7 @@ def _function(given: object, number: int, is_flat: bool) -> Function:
     """The function that a tool is.
 
     Raises:
-        RefusalError: It is malformed, or no function.
+        APIError: It is malformed, or no function.
     """
     tool = Fields(given, f"tools[{number}]")
     tool.only("type", "function", why="tools are functions")
@@ -178,7 +178,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     """What a `tool_choice` asks for: a mode, and the functions that it names.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     if choice is None:
         return "auto", []
@@ -191,7 +191,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     if kind == "allowed_tools":
         return _allowed(chosen, is_flat)
     if kind != "function":
-        raise RefusalError(
+        raise APIError(
             f"tool_choice.type is not supported: {_CHOICES}",
             param="tool_choice.type",
             code="unsupported_value",
@@ -199,7 +199,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     function = chosen if is_flat else chosen.nested("function")
     name = function.text("name")
     if name is None:
-        raise RefusalError(f"tool_choice is not supported: {_CHOICES}", param="tool_choice")
+        raise APIError(f"tool_choice is not supported: {_CHOICES}", param="tool_choice")
     function.end()
     chosen.end()
     return "function", [name]
@@ -209,7 +209,7 @@ def _allowed(chosen: Fields, is_flat: bool) -> tuple[str, list[str]]:
     """Mode and names of an `allowed_tools`.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     allowed = chosen if is_flat else chosen.nested("allowed_tools")
     mode, listed = allowed.text("mode"), allowed.take("tools")

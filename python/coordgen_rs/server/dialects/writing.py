@@ -1,4 +1,4 @@
-"""What the writers of answers share: what a dialect is, and how figures and likelihoods are told.
+"""What the writers of answers share: what a dialect is, and how metrics and likelihoods are told.
 
 In: an answer, and its steps. Out: objects for JSON: `usage` as OpenAI has it, `timings` as
 llama.cpp's server does, `metrics` as vLLM's, our own `coordgen`, and entries of `logprobs`. Times
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Gain
-from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.record import Request
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.dialects.reader import Delta, Ended
+from coordgen_rs.server.dialects.request import Request
 from coordgen_rs.text.token_spelling import TokenSpelling
 
 Event = dict[str, Any]
@@ -27,20 +27,6 @@ Writing = Generator[list[Event], Delta | Ended, None]
 
 as_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 """A value as JSON, without white space."""
-
-
-class Answered(NamedTuple):
-    """What is answered, and by whom.
-
-    Attributes:
-        request: What was asked for.
-        model: The model's name.
-        text_of: The text of a token, for trees.
-    """
-
-    request: Request
-    model: str
-    text_of: Callable[[int], str]
 
 
 def server_sent(event: Event) -> str:
@@ -64,9 +50,9 @@ class Dialect(NamedTuple):
         streams_by_default: Whether an answer is streamed where the request says nothing.
     """
 
-    stream: Callable[[Sequence[Answered]], Writing]
-    whole: Callable[[Sequence[Answered], Sequence[Ended]], Event]
-    failure: Callable[[RefusalError, int], Event] = lambda error, _: error.to_json()
+    stream: Callable[[Sequence[Request]], Writing]
+    whole: Callable[[Sequence[Request], Sequence[Ended]], Event]
+    failure: Callable[[APIError, int], Event] = lambda error, _: error.to_json()
     ping: Callable[[str], str] = lambda _: ": waiting\n\n"
     encoded: Callable[[Event], str] = server_sent
     content_type: str = "text/event-stream; charset=utf-8"
@@ -74,39 +60,38 @@ class Dialect(NamedTuple):
     streams_by_default: bool = False
 
 
-class StepFigures:
+class StepMetrics:
     """What `coordgen` tells of each step of one answer.
 
     Args:
-        answered: What is answered.
+        request: What was asked for.
 
     Attributes:
         is_wanted: Whether a step is told of, also where no text is certain with it.
     """
 
-    def __init__(self, answered: Answered) -> None:
-        request = answered.request
-        self._answered = answered
+    def __init__(self, request: Request) -> None:
+        self._request = request
         self.is_wanted = request.with_spans or request.with_trees or request.with_token_ids
         self._num_chars = self._num_tokens = 0
 
     def of(self, gain: Gain) -> dict[str, Any]:
         """The next step's; nothing where none are asked for."""
-        request, own = self._answered.request, dict[str, Any]()
+        request, own = self._request, dict[str, Any]()
         if request.with_spans:
             by_char = [piece.source for piece in gain.pieces for _ in piece.text]
             own["spans"] = _runs(by_char, self._num_chars)
             own["token_spans"] = _runs(gain.sources, self._num_tokens)
         if (request.with_spans or request.with_trees) and gain.step is not None:
-            own["step"] = _step(self._answered, gain)
+            own["step"] = _step(request, gain)
         self._num_chars += sum(len(piece.text) for piece in gain.pieces)
         self._num_tokens += len(gain.token_ids)
         return own
 
 
-def figures(answered: Answered, end: Ended, *, is_whole: bool) -> dict[str, Any]:
-    """Those of an answer; with `is_whole` also what a stream tells step by step."""
-    request, answer, stats = answered.request, end.answer, end.answer.stats
+def answer_metrics(request: Request, end: Ended, *, is_whole: bool) -> dict[str, Any]:
+    """All that is measured of an answer; with `is_whole` also what a stream tells step by step."""
+    answer, stats = end.answer, end.answer.stats
     own: dict[str, Any] = {
         "per_source": stats.per_source,
         "token_sources": Counter(answer.sources),
@@ -120,12 +105,12 @@ def figures(answered: Answered, end: Ended, *, is_whole: bool) -> dict[str, Any]
         own["spans"] = [[*span] for span in answer.spans]
         own["token_spans"] = _runs(answer.sources, 0)
     if request.with_trees and is_whole:
-        own["steps"] = [_step(answered, gain) for gain in end.gains if gain.step]
+        own["steps"] = [_step(request, gain) for gain in end.gains if gain.step]
     return {"timings": timings(answer), "metrics": metrics(answer, end.queued_s), "coordgen": own}
 
 
-def _step(answered: Answered, gain: Gain) -> dict[str, Any]:
-    step, text_of = gain.step, answered.text_of
+def _step(request: Request, gain: Gain) -> dict[str, Any]:
+    step, text_of = gain.step, request.text_of
     if step is None:
         return {}
     told: dict[str, Any] = {
@@ -133,7 +118,7 @@ def _step(answered: Answered, gain: Gain) -> dict[str, Any]:
         "drafted": step.num_drafted,
         "accepted": step.accept_len,
     }
-    if answered.request.with_trees and step.tree is not None:
+    if request.with_trees and step.tree is not None:
         tree, path = step.tree, step.tree.path(step.token_ids)
         own = step.token_ids[len(path) : len(path) + 1]
         told["tree"] = {

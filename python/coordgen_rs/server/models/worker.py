@@ -1,12 +1,12 @@
 """A model of the server: opened in a thread, asked by requests that take turns, closed again.
 
 In: requests, in the event loop. Out: their answers. How many requests each client may have in the
-server is bounded above (`models/models.py`); steps are made by the model's own engine.
+server is bounded above (`pool.py`); steps are made by the model's own engine.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Literal
@@ -14,16 +14,20 @@ from typing import Literal
 from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
-from coordgen_rs.model.stream import Stream
-from coordgen_rs.runtime.batch.sharing import RunCounts
-from coordgen_rs.server.answers.reader import LONG_ANSWER, steps
+from coordgen_rs.model.stream import Stream, wake
+from coordgen_rs.server.api_error import UnavailableError, UnfollowedError
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
-from coordgen_rs.server.figures import Figures
-from coordgen_rs.server.refusal import UnavailableError, UnfollowedError
-from coordgen_rs.server.requests.record import Request
-from coordgen_rs.store.prefixes.store import StoreCounts
+from coordgen_rs.server.dialects.reader import LONG_ANSWER
+from coordgen_rs.server.dialects.request import Request
+from coordgen_rs.server.metrics import Counts, Metrics
 
 State = Literal["loading", "ready", "closing", "failed"]
+
+Update = Gain | tuple[Answer, float]
+"""A step of an answer, or all of it and the seconds that it waited for its turn."""
+
+_MOST_AT_ONCE = 64
+"""Steps that are read before others go on, where an answer is ahead of its reader."""
 
 
 class Admission:
@@ -42,30 +46,38 @@ class Worker:
     Args:
         open_model: Opens it; called in a thread, and what it returns is closed there.
         on_change: Called when the model is ready, and when it has failed.
-        figures: Counts what is answered; None for counts of its own.
         on_end: Called in the thread when the model is closed, or could not be opened.
+        metrics: Counts what is answered; None for counts of its own.
 
     Attributes:
         state: "loading", "ready", "closing" or "failed".
         failure: Why the model could not be opened, or cannot be used any more.
-        figures: Counts of what was answered.
+        metrics: Counts of what was answered.
         num_running: How many requests are being answered.
         mean_s: Seconds that an answer took lately.
+        num_held: How many requests keep the model open; this and what follows is the pool's.
+        last_used: When it was held last, as a number that grows.
+        num_bytes: What the model is reckoned to take.
+        is_leaving: Whether it is put away, as soon as nothing holds it.
+        failed_s: When it failed; None where it has not.
     """
 
     def __init__(
         self,
-        open_model: Callable[[], Model],
-        on_change: Callable[[], None] = lambda: None,
-        figures: Figures | None = None,
-        on_end: Callable[[], None] = lambda: None,
+        open_model: Callable[["Worker"], Model],
+        on_change: Callable[["Worker"], None] = lambda worker: None,
+        on_end: Callable[["Worker"], None] = lambda worker: None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._open, self._on_change, self._on_end = open_model, on_change, on_end
         self.state: State = "loading"
         self.failure: BaseException | None = None
-        self.figures = Figures() if figures is None else figures
+        self.metrics = Metrics() if metrics is None else metrics
+        self.num_held = self.last_used = self.num_bytes = 0
+        self.is_leaving = False
+        self.failed_s: float | None = None
         self._model: Model | None = None
-        self._right, self._may_end = Lock(), Event()
+        self._lock, self._may_end = Lock(), Event()
         self._early = set[Admission]()  # requests that have not asked for a turn yet
         self._openers = list[Waiter]()  # those that wait for the model to be open
         self._waiting, self.num_running = FairQueue(), 0
@@ -94,15 +106,8 @@ class Worker:
     def _why_not(self) -> UnavailableError:
         """Why nothing is taken any more."""
         if self.state == "failed":
-            return _told(self.failure)
-        return _told(self._stopped or UnavailableError("the server is going down"))
-
-    def text_of(self, token: int) -> str:
-        """The text of a token of an answer; the model is open, or was."""
-        if self._model is None:
-            return ""
-        tokenizer = self._model.tokenizer
-        return tokenizer.decode([token]) or tokenizer.token(token) or ""
+            return _as_unavailable(self.failure)
+        return _as_unavailable(self._stopped or UnavailableError("the server is going down"))
 
     @property
     def is_opening(self) -> bool:
@@ -117,7 +122,7 @@ class Worker:
     @property
     def num_waiting(self) -> int:
         """Requests that wait for the model, or for their turn."""
-        with self._right:
+        with self._lock:
             return len(self._early) + len(self._waiting)
 
     @property
@@ -126,15 +131,14 @@ class Worker:
         return 0 if self._model is None else self._model.parallel
 
     @property
-    def runs(self) -> RunCounts | None:
-        """What the runs that requests shared were made of; None where there are none."""
-        return None if self._model is None else self._model.runs
-
-    @property
-    def store(self) -> StoreCounts | None:
-        """What was done with prefixes on disk; None where none are kept."""
-        store = None if self._model is None else self._model.prefix_store
-        return None if store is None else store.counts
+    def counts(self) -> Counts:
+        """What the model counts: of runs that requests shared, of prefixes on disk."""
+        found, model = dict[str, Mapping[str, float]](), self._model
+        if model is not None and model.runs is not None:
+            found["shared"] = vars(model.runs)
+        if model is not None and model.prefix_store is not None:
+            found["prefix_store"] = vars(model.prefix_store.counts)
+        return found
 
     @contextmanager
     def admitted(self) -> Iterator[Admission]:
@@ -147,14 +151,14 @@ class Worker:
             UnavailableError: The model cannot be used any more.
         """
         admission = Admission()
-        with self._right:
+        with self._lock:
             if self.state not in ("loading", "ready"):
                 raise self._why_not()
             self._early.add(admission)
         try:
             yield admission
         finally:
-            with self._right:
+            with self._lock:
                 self._early.discard(admission)
                 self._call()
 
@@ -168,7 +172,7 @@ class Worker:
             UnavailableError: It cannot be opened, or nothing is answered any more.
         """
         waiter, since = Waiter(Client("", "")), monotonic()
-        with self._right:
+        with self._lock:
             if self.is_opening and self.is_wanted:
                 self._openers.append(waiter)
             else:
@@ -176,7 +180,7 @@ class Worker:
         try:
             await waiter.called.wait()
         finally:
-            with self._right, suppress(ValueError):
+            with self._lock, suppress(ValueError):
                 self._openers.remove(waiter)
         if self._model is None or self._stopped is not None:
             raise self._why_not()
@@ -185,18 +189,21 @@ class Worker:
         return self._model
 
     async def answer(
-        self, request: Request, stream: Stream, client: Client, admission: Admission
-    ) -> AsyncGenerator[Gain | tuple[Answer, float]]:
+        self,
+        request: Request,
+        stream: Stream,
+        client: Client,
+        admission: Admission,
+        put: Callable[[Update], None],
+    ) -> None:
         """Answer a request in its turn.
 
         Args:
             request: What it asks for.
-            stream: The answer, which was not read yet.
+            stream: The answer, which was not read yet; it is closed.
             client: Whose turn it takes.
             admission: What `admitted` has given.
-
-        Yields:
-            Its steps, where it wants them, and last the answer, with the seconds that it waited.
+            put: Takes its steps, where it wants them, and last the answer.
 
         Raises:
             UnavailableError: The model cannot be used, or not any more.
@@ -204,18 +211,27 @@ class Worker:
         """
         since = monotonic()
         await self._turn(client, admission)
-        queued_s, num_tokens = admission.waited_s + monotonic() - since, 0
+        queued_s, num_tokens, num_steps = admission.waited_s + monotonic() - since, 0, 0
         stream.events.is_whole = not request.wants_steps
-        with self._running(request, stream, queued_s):
-            async with aclosing(steps(stream)) as gains:
-                async for gain in gains:
-                    num_tokens += len(gain.token_ids)
-                    if request.wants_steps:
-                        yield gain
+        news = asyncio.Event()
+        wake(stream, news)
+        with self._running(request, stream, queued_s), stream:
+            while True:
+                if num_steps % _MOST_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                while not stream.is_step_ready:
+                    await news.wait()
+                    news.clear()
+                if (gain := stream.step()) is None:
+                    break
+                num_steps += 1
+                num_tokens += len(gain.token_ids)
+                if request.wants_steps:
+                    put(gain)
         is_long = num_tokens > LONG_ANSWER
         answer = await asyncio.to_thread(lambda: stream.answer) if is_long else stream.answer
-        self.figures.add(answer, queued_s, is_given_up=False)
-        yield answer, queued_s
+        self.metrics.add(answer, queued_s, is_given_up=False)
+        put((answer, queued_s))
 
     async def _turn(self, client: Client, admission: Admission) -> None:
         """Wait for a turn, which ends by `_leave`.
@@ -224,7 +240,7 @@ class Worker:
             UnavailableError: There will be none.
         """
         waiter = Waiter(client)
-        with self._right:
+        with self._lock:
             if self._stopped is not None:
                 raise self._why_not()
             self._waiting.add(waiter)
@@ -235,10 +251,10 @@ class Worker:
             if self._stopped is not None:
                 raise self._why_not()
         except BaseException:
-            with self._right:
+            with self._lock:
                 was_waiting = self._waiting.remove(waiter)
             if was_waiting or waiter.has_turn:
-                self.figures.ended("given_up")
+                self.metrics.count("given_up")
             if waiter.has_turn:  # it came as its client left, or the server ended
                 self._leave()
             raise
@@ -254,7 +270,7 @@ class Worker:
 
     def _leave(self) -> None:
         """End a turn."""
-        with self._right:
+        with self._lock:
             self.num_running -= 1
             self._call()
 
@@ -279,13 +295,13 @@ class Worker:
         """Count a request that ends by an error; what is told of it."""
         if isinstance(error, UnavailableError | asyncio.CancelledError | GeneratorExit):
             if (answer := stream.answer).token_ids:  # it was stopped, or its client has left
-                self.figures.add(answer, queued_s, is_given_up=True)
+                self.metrics.add(answer, queued_s, is_given_up=True)
             else:
-                self.figures.ended("given_up")
+                self.metrics.count("given_up")
         elif isinstance(error, DeviceLostError | SessionClosedError):
             self._fail(error)
         elif isinstance(error, Exception):
-            self.figures.ended("failed")
+            self.metrics.count("failed")
             if isinstance(error, GrammarError):
                 return UnfollowedError(error, request.grammar_field)
         else:  # such as a panic of the core
@@ -295,18 +311,18 @@ class Worker:
 
     def stop_all(self, why: UnavailableError) -> None:
         """End what runs, within a step, and what waits."""
-        with self._right:
+        with self._lock:
             self._stopped = self._stopped or why
             waiting = [*self._waiting.clear(), *self._openers]
             self._call()
         for waiter in waiting:
             waiter.call()
         for stream in [*self._streams]:
-            stream.events.cancel(_told(why))
+            stream.events.cancel(_as_unavailable(why))
 
     def close(self) -> None:
         """Take no more requests; those that wait are still answered."""
-        with self._right:
+        with self._lock:
             if self.state in ("loading", "ready"):
                 self.state = "closing"
             self._call()
@@ -319,8 +335,8 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            with self._open() as model:
-                with self._right:
+            with self._open(self) as model:
+                with self._lock:
                     self._model = model
                     if self.state == "loading":
                         self.state = "ready"
@@ -328,21 +344,21 @@ class Worker:
                     self._call()
                 for waiter in openers:
                     waiter.call()
-                self._on_change()
+                self._on_change(self)
                 self._may_end.wait()
         except BaseException as error:
             self._fail(error)
         finally:
-            self._on_end()
+            self._on_end(self)
 
     def _fail(self, error: BaseException) -> None:
-        with self._right:
+        with self._lock:
             self.state, self.failure = "failed", self.failure or error
-        self.stop_all(_told(self.failure))
-        self._on_change()
+        self.stop_all(_as_unavailable(self.failure))
+        self._on_change(self)
 
 
-def _told(failure: BaseException | None) -> UnavailableError:
+def _as_unavailable(failure: BaseException | None) -> UnavailableError:
     """What a request is told of a failure; each gets an error of its own to raise."""
     if isinstance(failure, UnavailableError):
         return UnavailableError(str(failure), code=failure.code)

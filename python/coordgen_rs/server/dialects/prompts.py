@@ -19,8 +19,8 @@ from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.errors import ChatTemplateError, arguments
 from coordgen_rs.model import Model
 from coordgen_rs.model.prompts import TemplateFacts
-from coordgen_rs.server.refusal import RefusalError, TooLongError, names_path
-from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.api_error import APIError, TooLongError, names_path
+from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.tools.formats import format_for
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
@@ -74,7 +74,7 @@ def messages_of(fields: Fields) -> list[dict[str, Any]]:
     """The dialogue, oldest message first.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     messages = fields.take("messages")
     if not isinstance(messages, list) or not messages:
@@ -86,7 +86,7 @@ def _message(body: Fields, message: object, where: str) -> dict[str, Any]:
     """A message with its text parts joined: most templates know text only.
 
     Raises:
-        RefusalError: It is malformed, or holds something else than text.
+        APIError: It is malformed, or holds something else than text.
     """
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise body.wrong(where, "must be an object with a role")
@@ -94,9 +94,7 @@ def _message(body: Fields, message: object, where: str) -> dict[str, Any]:
     if fields.has("content"):
         plain["content"] = text_of(fields, "content")
     elif not plain.get("tool_calls") or plain["role"] == "tool":
-        raise RefusalError(
-            f"{where} has no content", param=f"{where}.content", code="invalid_value"
-        )
+        raise APIError(f"{where} has no content", param=f"{where}.content", code="invalid_value")
     if fields.has("tool_calls"):
         calls = fields.objects("tool_calls", "must be a list of calls")
         plain["tool_calls"] = [_call(call) for call in calls]
@@ -109,7 +107,7 @@ def _call(call: Fields) -> dict[str, Any]:
     """A call that the model has made.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     call.only("type", "function", why='its type must be "function"')
     identity, function = call.text("id"), call.nested("function")
@@ -132,7 +130,7 @@ def call_of(identity: str | None, name: str, fields: Fields, field: str) -> dict
         field: Which of them has.
 
     Raises:
-        RefusalError: The arguments are neither an object nor text.
+        APIError: The arguments are neither an object nor text.
     """
     given = fields.take(field)
     if isinstance(given, str):
@@ -160,7 +158,7 @@ def text_of(
         expected: What messages say that it must be.
 
     Raises:
-        RefusalError: It is something else.
+        APIError: It is something else.
     """
     content = fields.take(name)
     if isinstance(content, str):
@@ -189,7 +187,7 @@ def check_messages(messages: Sequence[dict[str, Any]], template: str) -> None:
         template: The chat template, in Jinja.
 
     Raises:
-        RefusalError: One is known neither here nor to the template.
+        APIError: One is known neither here nor to the template.
     """
     for index, message in enumerate(messages):
         role, where = message["role"], f"messages[{index}]"
@@ -218,7 +216,7 @@ def chat_ids(model: Model, dialogue: Dialogue, field: str = "messages") -> NDArr
         field: Where it comes from, for messages.
 
     Raises:
-        RefusalError: There is no text for it, or it does not fit into the context.
+        APIError: There is no text for it, or it does not fit into the context.
     """
     return encode(model, chat_text(model, dialogue), field)
 
@@ -227,13 +225,13 @@ def chat_text(model: Model, dialogue: Dialogue) -> str:
     """The text that a model reads for a dialogue, special tokens included.
 
     Raises:
-        RefusalError: There is no chat template, it refuses the messages, one is malformed, or
+        APIError: There is no chat template, it refuses the messages, one is malformed, or
             the effort contradicts a variable.
     """
     try:
         return _rendered(model, dialogue)
     except ChatTemplateError as error:
-        raise RefusalError(_without_path(str(error))) from error
+        raise APIError(_without_path(str(error))) from error
 
 
 def _rendered(model: Model, dialogue: Dialogue) -> str:
@@ -241,7 +239,7 @@ def _rendered(model: Model, dialogue: Dialogue) -> str:
 
     Raises:
         ChatTemplateError: There is no chat template, or it refuses the messages.
-        RefusalError: Same as in `chat_text`.
+        APIError: Same as in `chat_text`.
     """
     facts, messages, tools = model.template_facts, dialogue.messages, dialogue.tools
     listed = None if tools is None else tools.listed
@@ -269,7 +267,7 @@ def effort_of(fields: Fields, name: str) -> str | None:
     """The effort that a field asks for; None if it is absent.
 
     Raises:
-        RefusalError: It is none.
+        APIError: It is none.
     """
     effort = fields.text(name)
     if effort is not None and effort not in EFFORTS:
@@ -283,7 +281,7 @@ def _variables(dialogue: Dialogue, facts: TemplateFacts) -> dict[str, Any] | Non
     """The variables of the template; None where nothing says anything.
 
     Raises:
-        RefusalError: The client's own contradict the effort.
+        APIError: The client's own contradict the effort.
     """
     effort, thinks, given = dialogue.effort, dialogue.thinks, dialogue.variables
     if effort is None and thinks is None:
@@ -297,7 +295,7 @@ def _variables(dialogue: Dialogue, facts: TemplateFacts) -> dict[str, Any] | Non
     found = {name: value for name, value in wanted.items() if name in facts.variables}
     for name, value in (given or {}).items():
         if name in wanted and value not in (wanted[name], effort):
-            raise RefusalError(
+            raise APIError(
                 f"reasoning_effort is {effort}, but chat_template_kwargs.{name} is "
                 f"{arguments.shown(value)}: give one of them",
                 param="reasoning_effort",
@@ -411,13 +409,13 @@ def infilled(
         suffix: The text that comes last.
 
     Raises:
-        RefusalError: The model has no tokens for that.
+        APIError: The model has no tokens for that.
         TooLongError: It does not fit into the context.
     """
     tokenizer = model.tokenizer
     marks = infill_marks(tokenizer)
     if marks is None:
-        raise RefusalError(
+        raise APIError(
             "suffix is not supported: the model's tokenizer has no tokens to fill in the middle of "
             "a text, such as <|fim_prefix|>: leave it out, or take a model for code that has them",
             param="suffix",

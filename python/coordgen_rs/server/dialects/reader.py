@@ -1,29 +1,145 @@
 """What a model says, read once: thinking, text and calls, with how likely the text's tokens were.
 
 In: the steps of one answer, and the answer. Out: the same as parts, for whatever dialect writes
-them. Which tokens are the content's is found by reading the answer a second time, a token at a
-time: what comes out as content is looked for among the tokens that went in.
+them. Marks of thinking are left out, and so is white space around them. Models with tags think
+before they answer; gpt-oss says each thing in a channel of its own, which `harmony.py` reads. Which
+tokens are the content's is found by reading the answer a second time, a token at a time: what comes
+out as content is looked for among the tokens that went in.
 """
 
-import asyncio
 from codecs import getincrementaldecoder
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from typing import NamedTuple
 
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model.answer import Answer, Gain
-from coordgen_rs.model.stream import Stream, wake
-from coordgen_rs.server.answers.thinking import ThinkingReader
-from coordgen_rs.server.requests.record import Request
-from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content
+from coordgen_rs.server.dialects.request import Request
+from coordgen_rs.server.tools.calls import (
+    AnswerEvent,
+    Call,
+    CallReader,
+    Content,
+    Thought,
+    begun_len,
+)
 from coordgen_rs.server.tools.formats import call_reader
+from coordgen_rs.server.tools.harmony import HarmonyReader
+from coordgen_rs.text.thinking import CHANNELS, Thinking
 from coordgen_rs.text.token_spelling import TokenSpelling
+
+
+class ThinkingReader:
+    """Reads one answer.
+
+    Args:
+        thinking: How it may think; None for an answer that does not.
+        calls: Reads the rest.
+    """
+
+    def __init__(self, thinking: Thinking | None, calls: CallReader) -> None:
+        self._calls, self._thinks = calls, thinking is not None
+        self._thoughts = CallReader()  # for which all is content
+        if thinking is not None and thinking.marks is not CHANNELS:
+            self._thoughts = _Tags(thinking)
+        elif thinking is not None and not isinstance(calls, HarmonyReader):
+            self._thoughts = HarmonyReader({})
+
+    @property
+    def num_calls(self) -> int:
+        """Calls found so far."""
+        return self._calls.num_calls
+
+    @property
+    def num_held(self) -> int:
+        """How many of the last characters are neither told nor left out yet."""
+        return len(self._calls.ahead) + len(self._thoughts.ahead)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a call has begun that has not ended."""
+        return self._calls.is_open
+
+    def read(self, text: str) -> list[AnswerEvent]:
+        """What is certain with this piece of text."""
+        return self._behind(self._thoughts.read(text))
+
+    def end(self, *, is_cut: bool = False) -> list[AnswerEvent]:
+        """What is left at the end of the answer; `is_cut` as in `CallReader`."""
+        left = self._behind(self._thoughts.end())
+        return left + self._told(self._calls.end(is_cut=is_cut))
+
+    def _behind(self, parts: list[AnswerEvent]) -> list[AnswerEvent]:
+        """Thoughts, and what the calls' reader makes of the rest."""
+        found: list[AnswerEvent] = []
+        for one in parts:
+            found += self._told(self._calls.read(one.text)) if isinstance(one, Content) else [one]
+        return found
+
+    def _told(self, found: list[AnswerEvent]) -> list[AnswerEvent]:
+        """What the calls' reader tells; thoughts that it finds are text where none are wanted."""
+        if self._thinks:
+            return found
+        return [Content(one.text) if isinstance(one, Thought) else one for one in found]
+
+
+class _Tags(CallReader):
+    """Reads thinking between two marks, at the beginning of an answer, or also within it."""
+
+    def __init__(self, thinking: Thinking) -> None:
+        super().__init__()
+        self._marks, self._is_thinking = thinking.marks, thinking.is_open
+
+    def _answer(self) -> Generator[None]:
+        begin = self._marks.begin
+        while not self._is_thinking:
+            said = self.ahead.lstrip()
+            self._is_thinking = said.startswith(begin)
+            if self._is_thinking:
+                self.ahead = said[len(begin) :]
+            elif self._is_over or not begin.startswith(said):
+                break
+            else:
+                yield
+        while True:
+            if self._is_thinking:
+                yield from self._thought()
+            yield from self._text()
+
+    def _thought(self) -> Generator[None]:
+        """Read thinking and its end mark, with the white space around it."""
+        end, has_thought = self._marks.end, False
+        while True:
+            said, mark, behind = self.ahead.partition(end)
+            kept = 0 if mark or self._is_over else begun_len(said, end)
+            certain = said[: len(said) - kept].rstrip()
+            shown = certain if has_thought else certain.lstrip()
+            self._tell(Thought, shown)
+            has_thought = has_thought or bool(shown)
+            self.ahead = behind if mark else self.ahead[len(certain) :]
+            if mark:
+                break
+            yield
+        while not (said := self.ahead.lstrip()):
+            self.ahead = said
+            yield
+        self.ahead, self._is_thinking = said, False
+
+    def _text(self) -> Generator[None]:
+        """Read text up to the next thinking, if there may be more."""
+        begin = self._marks.begin if self._marks.is_repeated else ""
+        while not self._is_thinking:
+            place = self.ahead.find(begin) if begin else -1
+            kept = 0 if self._is_over else begun_len(self.ahead, begin)
+            self._tell(Content, self.take(place if place >= 0 else len(self.ahead) - kept))
+            self._is_thinking = place >= 0
+            if self._is_thinking:
+                self.take(len(begin))
+            else:
+                yield
+
 
 LONG_ANSWER = 200
 """Tokens from which on an answer is put together in a thread: with trees, a megabyte or more."""
-
-_MOST_AT_ONCE = 64
-"""Steps that are read before others go on, where an answer is ahead of its reader."""
 
 _FINISH = {"stop": "stop", "length": "length", "capacity": "length", "grammar": "stop"}
 
@@ -189,24 +305,3 @@ class ContentTokens:
 def _meets(token: _Ahead, place: int, end: int) -> bool:
     """Whether a token has a character of a part of the text, or begins it without one."""
     return token.start < end and (token.end > place or token.start == place)
-
-
-async def steps(stream: Stream) -> AsyncGenerator[Gain]:
-    """The steps of an answer, each once it is made.
-
-    The stream is closed at the end, or when the reader is cancelled.
-    """
-    news, num_steps = asyncio.Event(), 0
-    wake(stream, news)
-    with stream:
-        while True:
-            if num_steps % _MOST_AT_ONCE == 0:
-                await asyncio.sleep(0)
-            while not stream.is_step_ready:
-                await news.wait()
-                news.clear()
-            gain = stream.step()
-            if gain is None:
-                return
-            num_steps += 1
-            yield gain

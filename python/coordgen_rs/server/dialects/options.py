@@ -23,8 +23,8 @@ from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
 from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
-from coordgen_rs.server.requests.body import Fields
-from coordgen_rs.server.requests.prompts import check_fits, text_of
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.prompts import check_fits, text_of
 
 MOST_STOPS, MOST_STOP_LEN = 16, 256
 """Stop strings, and characters of each: every token is compared with all of them."""
@@ -123,7 +123,7 @@ def options_of(fields: Fields, dialect: str) -> RequestOptions:
     The length, and what depends on the model, are read apart.
 
     Raises:
-        RefusalError: A field is out of range, or asks for what cannot be had.
+        APIError: A field is out of range, or asks for what cannot be had.
     """
     found: dict[str, Any] = {}
     for name, option in REQUEST.items():
@@ -144,7 +144,7 @@ def _value(fields: Fields, option: Option, name: str) -> Any:
     """The value of an option in a field; None where that says nothing.
 
     Raises:
-        RefusalError: It is of a wrong type or out of range.
+        APIError: It is of a wrong type or out of range.
     """
     if bool in option.types:
         return fields.flag(name) if fields.has(name) else None
@@ -158,7 +158,7 @@ def _stops(fields: Fields, name: str) -> list[str]:
     """The strings at which the answer is to end.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     given, forms = fields.take(name), "a list of strings"
     if name == "stop":  # elsewhere it is a list
@@ -182,7 +182,7 @@ def limit_of(fields: Fields, *names: str, default: int | None = None) -> int | N
         default: Where none is given.
 
     Raises:
-        RefusalError: It is out of range, or the names disagree.
+        APIError: It is out of range, or the names disagree.
     """
 
     def read(name: str) -> int | None:
@@ -206,7 +206,7 @@ def num_alternatives_of(fields: Fields, is_asked: bool, asked_by: str) -> int | 
         asked_by: What asks for that.
 
     Raises:
-        RefusalError: `top_logprobs` is malformed, or asks for some of what is not told.
+        APIError: `top_logprobs` is malformed, or asks for some of what is not told.
     """
     num = fields.count("top_logprobs", most=MAX_ALTERNATIVES)
     if num and not is_asked:
@@ -218,7 +218,7 @@ def prediction_of(fields: Fields, model: Model) -> str | None:
     """The answer as the client expects it; None if it does not say.
 
     Raises:
-        RefusalError: It is malformed, or does not fit.
+        APIError: It is malformed, or does not fit.
     """
     if not fields.has("prediction"):
         return None
@@ -238,7 +238,7 @@ def biases_of(fields: Fields, model: Model) -> dict[int, float] | None:
     counts.
 
     Raises:
-        RefusalError: The field is malformed, has too many, or names a token that there is not.
+        APIError: The field is malformed, has too many, or names a token that there is not.
     """
     given = fields.take("logit_bias")
     if not given and isinstance(given, dict | list | None):
@@ -270,7 +270,7 @@ def _bias(fields: Fields, item: object) -> tuple[int | str, float]:
     """A token, or a text, and what is added.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     if not isinstance(item, list | tuple) or len(item) != 2:
         raise fields.wrong("logit_bias", f"{_FORMS}, but holds {arguments.shown(item)}")
@@ -298,7 +298,7 @@ def _check_neutral(fields: Fields, *, has_penalty: bool) -> None:
         has_penalty: Whether repetitions are made less likely.
 
     Raises:
-        RefusalError: One would.
+        APIError: One would.
     """
     for name, (values, why) in _NEUTRAL.items():
         fields.only(name, *values, why=why)
@@ -326,7 +326,7 @@ def constraint_of(
         given: What another field holds it to.
 
     Raises:
-        RefusalError: It is malformed, or there are several.
+        APIError: It is malformed, or there are several.
     """
     outputs = fields.nested("structured_outputs")
     asked = [
@@ -353,7 +353,7 @@ def _grammar(fields: Fields, name: str, kind: str) -> Constraint | None:
         kind: What it holds.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     if not fields.has(name):
         return None
@@ -384,7 +384,7 @@ def schema_of(fields: Fields, name: str, *, may_be_text: bool = False) -> JsonSc
     """The JSON schema in a field.
 
     Raises:
-        RefusalError: It is none.
+        APIError: It is none.
     """
     schema = fields.take(name)
     if not isinstance(schema, dict | str if may_be_text else dict):
@@ -407,7 +407,7 @@ def format_of(
         is_flat: Whether the schema stands in it, and not in its `json_schema`.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     asked = fields.nested(name)
     kind, schema = asked.text("type"), JsonSchema(_ANY_OBJECT)

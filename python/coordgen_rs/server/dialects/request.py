@@ -17,8 +17,8 @@ from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.refusal import UnfollowedError
-from coordgen_rs.server.requests.options import Constraint
+from coordgen_rs.server.api_error import UnfollowedError
+from coordgen_rs.server.dialects.options import Constraint
 from coordgen_rs.server.tools.formats import Calling, constrained
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
@@ -76,6 +76,8 @@ class Request(Settings):
         grammar_field: The field that holds the answer to a grammar; None where none does.
         matcher: Keeps the grammar compiled until the answer begins.
         spelling: How tokens are spelt, where the answer tells how likely they were.
+        text_of: The text of a token, for draft trees.
+        model: The model's name for clients; "" until it is known.
     """
 
     kind: Kind
@@ -87,6 +89,8 @@ class Request(Settings):
     grammar_field: str | None
     matcher: "Matcher | None"
     spelling: TokenSpelling | None
+    text_of: Callable[[int], str]
+    model: str = ""
 
     @property
     def wants_steps(self) -> bool:
@@ -167,4 +171,5 @@ def complete(
         grammar_field=field,
         matcher=matcher,
         spelling=None if options["logprobs"] is None else tokenizer.spelling,
+        text_of=lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
     )

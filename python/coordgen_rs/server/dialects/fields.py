@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.api_error import APIError
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _T = TypeVar("_T")
@@ -49,13 +49,13 @@ class Fields:
         where: Its own name in messages; "" for the body.
 
     Raises:
-        RefusalError: It is no object.
+        APIError: It is no object.
     """
 
     def __init__(self, value: object, where: str = "") -> None:
         if not isinstance(value, dict):
             what = where or "the body"
-            raise RefusalError(
+            raise APIError(
                 f"{what} must be a JSON object, but is {arguments.shown(value)}",
                 param=where or None,
             )
@@ -82,7 +82,7 @@ class Fields:
         """A field that is true or false.
 
         Raises:
-            RefusalError: It is something else.
+            APIError: It is something else.
         """
         value = self.take(name)
         if value is None:
@@ -95,7 +95,7 @@ class Fields:
         """A whole number within bounds, both inclusive.
 
         Raises:
-            RefusalError: It is something else.
+            APIError: It is something else.
         """
         return self.checked(name, lambda n, v: arguments.count(n, v, least=least, most=most))
 
@@ -103,7 +103,7 @@ class Fields:
         """Text.
 
         Raises:
-            RefusalError: It is something else.
+            APIError: It is something else.
         """
         return self.checked(name, arguments.text)
 
@@ -111,7 +111,7 @@ class Fields:
         """Text that has to be there; `how` is what the message says where it is not.
 
         Raises:
-            RefusalError: It is absent, or something else.
+            APIError: It is absent, or something else.
         """
         text = self.text(name)
         if text is None:
@@ -122,7 +122,7 @@ class Fields:
         """One of some words; `default` where it is absent.
 
         Raises:
-            RefusalError: It is none of them, or absent without a default.
+            APIError: It is none of them, or absent without a default.
         """
         word = self.text(name) or default
         if word is None or word not in choices:
@@ -137,7 +137,7 @@ class Fields:
             read: Reads the field of a name; None where it is absent.
 
         Raises:
-            RefusalError: `read` says so, or two names disagree.
+            APIError: `read` says so, or two names disagree.
         """
         found = [(name, value) for name in names if (value := read(name)) is not None]
         for name, value in found[1:]:
@@ -155,7 +155,7 @@ class Fields:
             least: How many there must be.
 
         Raises:
-            RefusalError: It is something else.
+            APIError: It is something else.
         """
         given = self.take(name)
         if not isinstance(given, list) or len(given) < least:
@@ -166,7 +166,7 @@ class Fields:
         """The fields of an object, of an empty one if it is absent.
 
         Raises:
-            RefusalError: It is something else.
+            APIError: It is something else.
         """
         value = self.take(name)
         return Fields({} if value is None else value, self.name(name))
@@ -180,7 +180,7 @@ class Fields:
             why: What the message says about others.
 
         Raises:
-            RefusalError: It asks for something else.
+            APIError: It asks for something else.
         """
         value = self.take(name)
         same = [item for item in allowed if isinstance(item, bool) == isinstance(value, bool)]
@@ -202,7 +202,7 @@ class Fields:
                 for none.
 
         Raises:
-            RefusalError: There is something.
+            APIError: There is something.
         """
         self.ignore(*ignored)
         for name in self._left:
@@ -213,16 +213,16 @@ class Fields:
             if name not in known:
                 shown = arguments.shown(param).strip("'")
                 said, code = f"unknown field: {shown}", "unknown_parameter"
-            raise RefusalError(said, param=param, code=code)
+            raise APIError(said, param=param, code=code)
 
-    def wrong(self, name: str, how: str) -> RefusalError:
+    def wrong(self, name: str, how: str) -> APIError:
         """The refusal of a field's value."""
-        return RefusalError(f"{self.name(name)} {how}", param=self.name(name), code="invalid_value")
+        return APIError(f"{self.name(name)} {how}", param=self.name(name), code="invalid_value")
 
-    def unsupported(self, name: str, how: str) -> RefusalError:
+    def unsupported(self, name: str, how: str) -> APIError:
         """The refusal of a value that means something, but not here."""
         param = self.name(name)
-        return RefusalError(f"{param} {how}", param=param, code="unsupported_value")
+        return APIError(f"{param} {how}", param=param, code="unsupported_value")
 
     def checked(self, name: str, check: Callable[[str, Any], _T]) -> _T | None:
         """A value as a check gives it; None if it is absent.
@@ -232,7 +232,7 @@ class Fields:
             check: Takes its name in messages, and its value; may raise an OptionError.
 
         Raises:
-            RefusalError: It does.
+            APIError: It does.
         """
         value = self.take(name)
         if value is None:
@@ -240,7 +240,7 @@ class Fields:
         try:
             return check(self.name(name), value)
         except OptionError as error:
-            raise RefusalError(str(error), param=self.name(name), code="invalid_value") from error
+            raise APIError(str(error), param=self.name(name), code="invalid_value") from error
 
 
 def most_body_bytes(tokenizer: Tokenizer, context: int) -> int:
@@ -264,11 +264,11 @@ async def read(
         in_thread: Runs what takes long.
 
     Raises:
-        RefusalError: The body is compressed, too long, too slow, cut short, or no JSON object.
+        APIError: The body is compressed, too long, too slow, cut short, or no JSON object.
     """
     coding = request.headers.get("content-encoding", "identity")
     if coding.strip().lower() not in ("", "identity"):
-        raise RefusalError(
+        raise APIError(
             "the Content-Encoding of a body has to be identity: send it without compression",
             status=415,
             param="Content-Encoding",
@@ -279,9 +279,9 @@ async def read(
         async with asyncio.timeout(SLOWEST_BODY_S):
             body = await _body(request, most_bytes)
     except ClientDisconnect as error:
-        raise RefusalError("the client went away while it sent the body") from error
+        raise APIError("the client went away while it sent the body") from error
     except TimeoutError as error:
-        raise RefusalError(
+        raise APIError(
             f"the body did not come within {SLOWEST_BODY_S:g} s",
             status=408,
             headers={"Connection": "close"},
@@ -296,10 +296,10 @@ def _parsed(body: bytes) -> Fields:
     """The fields of a body.
 
     Raises:
-        RefusalError: It is no JSON object, or would become far more objects than it has bytes.
+        APIError: It is no JSON object, or would become far more objects than it has bytes.
     """
     if _num_values(body) > MOST_VALUES and _num_values(_STRING.sub(b"", body)) > MOST_VALUES:
-        raise RefusalError(
+        raise APIError(
             f"the body has more than {MOST_VALUES:,} values in lists and objects",
             status=413,
             code="body_too_large",
@@ -307,7 +307,7 @@ def _parsed(body: bytes) -> Fields:
     try:
         return Fields(parse_json(body, "the body"))
     except JsonTextError as error:
-        raise RefusalError(str(error), code="invalid_json") from error
+        raise APIError(str(error), code="invalid_json") from error
 
 
 def _num_values(text: bytes) -> int:
@@ -318,7 +318,7 @@ async def _body(request: Request, most_bytes: int) -> bytes:
     """The bytes of a body.
 
     Raises:
-        RefusalError: There are too many; where its head says so, none are read.
+        APIError: There are too many; where its head says so, none are read.
     """
     said = request.headers.get("content-length", "0")
     body, headers = bytearray(), dict[str, str]()
@@ -330,7 +330,7 @@ async def _body(request: Request, most_bytes: int) -> bytes:
                 break
         else:
             return bytes(body)
-    raise RefusalError(
+    raise APIError(
         f"the body is longer than {most_bytes:,} bytes, the most that this path takes",
         status=413,
         code="body_too_large",

@@ -34,7 +34,7 @@ _OF_REQUEST = (
 """Errors that the request itself causes: another one would not get them."""
 
 
-class RefusalError(Exception):
+class APIError(Exception):
     """A request is answered with an error.
 
     Args:
@@ -66,24 +66,24 @@ class RefusalError(Exception):
         return {"error": told}
 
 
-def refusal(error: Exception) -> RefusalError:
+def as_api_error(error: Exception) -> APIError:
     """What a client is told about an error.
 
     An error that is not of this package is told by its type alone: its message may hold anything.
     """
-    if isinstance(error, RefusalError):
+    if isinstance(error, APIError):
         return error
     if isinstance(error, PromptTooLongError):
-        return RefusalError(str(error), code="context_length_exceeded", param="messages")
+        return APIError(str(error), code="context_length_exceeded", param="messages")
     said = str(error)
     is_of_server = isinstance(error, ChatTemplateError) and names_path(said)
     if isinstance(error, _OF_REQUEST) and not is_of_server:
-        return RefusalError(said)
+        return APIError(said)
     if isinstance(error, CoordgenError):
         if names_path(said):
             said = f"the request failed ({type(error).__name__}): the server's log says why"
-        return RefusalError(said, status=500, kind="server_error")
-    return RefusalError(f"internal error: {type(error).__name__}", status=500, kind="server_error")
+        return APIError(said, status=500, kind="server_error")
+    return APIError(f"internal error: {type(error).__name__}", status=500, kind="server_error")
 
 
 def names_path(said: str) -> bool:
@@ -98,17 +98,17 @@ def log_unexpected(error: Exception) -> None:
     """
     if isinstance(error, CoordgenError) and names_path(str(error)):
         logging.getLogger(__name__).error("%s: %s", type(error).__name__, error)
-    if not isinstance(error, CoordgenError | RefusalError):
+    if not isinstance(error, CoordgenError | APIError):
         where = "".join(traceback.format_tb(error.__traceback__))
         logging.getLogger(__name__).error("internal error: %s\n%s", type(error).__name__, where)
 
 
-class UnavailableError(RefusalError):
+class UnavailableError(APIError):
     """The server cannot answer now: it loads the model, or is going down.
 
     Args:
         message: Tells which of these.
-        code: Same as in `RefusalError`.
+        code: Same as in `APIError`.
     """
 
     def __init__(self, message: str, code: str | None = None) -> None:
@@ -116,7 +116,7 @@ class UnavailableError(RefusalError):
         super().__init__(message, status=503, kind="unavailable_error", code=code, headers=headers)
 
 
-class TooLongError(RefusalError):
+class TooLongError(APIError):
     """A text does not fit into the model's context.
 
     Args:
@@ -134,7 +134,7 @@ class TooLongError(RefusalError):
         )
 
 
-class UnfollowedError(RefusalError):
+class UnfollowedError(APIError):
     """What an answer is to be held to cannot be followed.
 
     Args:
@@ -151,7 +151,7 @@ class UnfollowedError(RefusalError):
         )
 
 
-class HeadTooLongError(RefusalError):
+class HeadTooLongError(APIError):
     """The head of a request is too long.
 
     Args:
@@ -186,7 +186,7 @@ _ANTHROPIC_TYPES = {
 }
 
 
-def error_json(error: RefusalError, scope: Mapping[str, Any]) -> dict[str, Any]:
+def error_json(error: APIError, scope: Mapping[str, Any]) -> dict[str, Any]:
     """An error as who has sent a request of this scope reads it."""
     path = scope["path"]
     is_of_both = path.startswith(_OF_BOTH) and OF_ANTHROPIC in Headers(raw=[*scope["headers"]])
@@ -197,7 +197,7 @@ def error_json(error: RefusalError, scope: Mapping[str, Any]) -> dict[str, Any]:
     return error.to_json()
 
 
-def anthropic_error(error: RefusalError) -> dict[str, Any]:
+def anthropic_error(error: APIError) -> dict[str, Any]:
     """An error as Anthropic writes it; our own code beside its message, and where clients look."""
     other = _INVALID if error.status < 500 else "api_error"
     kind = _ANTHROPIC_TYPES.get(error.status, other)
@@ -207,6 +207,6 @@ def anthropic_error(error: RefusalError) -> dict[str, Any]:
     return {"type": "error", "error": told}
 
 
-def refused(error: RefusalError, scope: Mapping[str, Any]) -> JSONResponse:
+def error_response(error: APIError, scope: Mapping[str, Any]) -> JSONResponse:
     """The response that tells an error to who has sent a request of this scope."""
     return JSONResponse(error_json(error, scope), status_code=error.status, headers=error.headers)

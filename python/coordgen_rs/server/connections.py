@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.server.clients import network_of
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES
+from coordgen_rs.server.dialects.fields import MOST_BODY_BYTES
 
 MOST_CONNECTIONS = 512
 """Most connections however many descriptors there are: one request is answered at a time."""

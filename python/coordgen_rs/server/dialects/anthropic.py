@@ -1,22 +1,33 @@
-"""The bodies of Anthropic's Messages API, translated.
+"""Anthropic's Messages API: what is asked and answered.
 
-In: a body as `Fields`, `model` excepted, and the model. Out: a `Request`, or a refusal that names
-the field or the block at fault. What coding agents send about accounts, caches and betas is
-accepted by name, and says nothing about the answer: prefixes are always kept.
+In: a body as `Fields`, `model` excepted, and the model; later what it says. Out: a `Request`, or
+an error that names the field or the block at fault; later one message, or the events of a stream,
+in which text, thoughts and calls are blocks, one after the other. What coding agents send about
+accounts, caches and betas is accepted by name, and says nothing about the answer: prefixes are
+always kept.
 """
 
+import json
+import secrets
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from coordgen_rs.errors import arguments
 from coordgen_rs.model import Model
+from coordgen_rs.model.answer import Answer
 from coordgen_rs.model.options import REQUEST
-from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.body import Fields
-from coordgen_rs.server.requests.options import Constraint, format_of, options_of
-from coordgen_rs.server.requests.prompts import Dialogue, call_of, chat_ids, effort_of
-from coordgen_rs.server.requests.record import Request, Settings, complete
+from coordgen_rs.server.api_error import APIError, anthropic_error
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.options import Constraint, format_of, options_of
+from coordgen_rs.server.dialects.prompts import Dialogue, call_of, chat_ids, effort_of
+from coordgen_rs.server.dialects.reader import Delta, Ended
+from coordgen_rs.server.dialects.request import Request, Settings, complete
+from coordgen_rs.server.dialects.writing import Dialect, Event, Writing, server_sent
 from coordgen_rs.server.tools import functions
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.server.tools.syntax import is_object
 
 _IGNORED = (
     *("betas", "cache_control", "container", "context_management", "diagnostics", "inference_geo"),
@@ -38,7 +49,7 @@ def parse_message(fields: Fields, model: Model) -> Request:
     """The body of `/v1/messages`.
 
     Raises:
-        RefusalError: It cannot be answered.
+        APIError: It cannot be answered.
     """
     dialogue, constraint = _dialogue(fields)
     limit = fields.count("max_tokens", least=1)
@@ -51,7 +62,7 @@ def parse_message(fields: Fields, model: Model) -> Request:
         constraint=constraint,
         is_streamed=fields.flag("stream"),
     )
-    _end(fields)
+    _refuse_others(fields)
     return complete(model, "chat", chat_ids(model, dialogue), settings)
 
 
@@ -59,13 +70,13 @@ def count_tokens(fields: Fields, model: Model) -> dict[str, Any]:
     """The answer of `/v1/messages/count_tokens`: how many tokens the prompt has.
 
     Raises:
-        RefusalError: The body is malformed.
+        APIError: The body is malformed.
     """
     dialogue, _ = _dialogue(fields)
     for option in REQUEST.values():
         fields.ignore(*option.names.get("anthropic", ()))
     fields.ignore("stream")
-    _end(fields)
+    _refuse_others(fields)
     return {"input_tokens": len(chat_ids(model, dialogue))}
 
 
@@ -73,7 +84,7 @@ def _dialogue(fields: Fields) -> tuple[Dialogue, Constraint | None]:
     """The dialogue of a body, and what the answer is held to where nothing is called.
 
     Raises:
-        RefusalError: One of them is malformed.
+        APIError: One of them is malformed.
     """
     _check_thread(fields)
     messages = _messages(fields)
@@ -89,11 +100,11 @@ def _check_thread(fields: Fields) -> None:
     """No dialogue is kept, and clients that are told so send theirs whole.
 
     Raises:
-        RefusalError: A thread is to be gone on with, or something else is asked.
+        APIError: A thread is to be gone on with, or something else is asked.
     """
     thread = fields.peek("thread")
     if isinstance(thread, dict) and thread.get("type") == "continue":
-        raise RefusalError(
+        raise APIError(
             'no thread is kept: send the whole dialogue, with a thread of type "create"',
             status=404,
             param="thread",
@@ -115,7 +126,7 @@ def _constraint(fields: Fields, config: Fields) -> Constraint | None:
     """What `output_format`, or `format` of `output_config`, holds the answer to.
 
     Raises:
-        RefusalError: It is malformed, or both are there.
+        APIError: It is malformed, or both are there.
     """
     old = format_of(fields, "output_format", ("json_schema",), is_flat=True)
     new = format_of(config, "format", ("json_schema",), is_flat=True)
@@ -125,7 +136,7 @@ def _constraint(fields: Fields, config: Fields) -> Constraint | None:
     return old or new
 
 
-def _end(fields: Fields) -> None:
+def _refuse_others(fields: Fields) -> None:
     fields.only("mcp_servers", [], why="the server calls no other servers")
     fields.end(*_IGNORED)
 
@@ -134,7 +145,7 @@ def _messages(fields: Fields) -> list[dict[str, Any]]:
     """The dialogue, oldest message first, what the system says in front.
 
     Raises:
-        RefusalError: It is malformed, holds something else than text, or ends with the assistant.
+        APIError: It is malformed, holds something else than text, or ends with the assistant.
     """
     found = list[dict[str, Any]]()
     if fields.has("system"):
@@ -150,7 +161,7 @@ def _message(message: Fields) -> list[dict[str, Any]]:
     """The messages that a message is: results of tools are messages of their own.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     role = message.one_of("role", _ROLES)
     blocks = _blocks(message, "content")
@@ -200,7 +211,7 @@ def _blocks(fields: Fields, name: str) -> list[tuple[str | None, Fields]]:
     """The blocks of content, each with its kind; a text is one block.
 
     Raises:
-        RefusalError: It is something else.
+        APIError: It is something else.
     """
     content = fields.peek(name)
     if isinstance(content, str):
@@ -221,7 +232,7 @@ def _text(kind: str | None, block: Fields) -> str:
     """The text of a block.
 
     Raises:
-        RefusalError: It is of another kind.
+        APIError: It is of another kind.
     """
     if kind != "text":
         how = "which is not supported here: the model reads text only"
@@ -235,7 +246,7 @@ def _tools(fields: Fields) -> dict[str, Any]:
     """`tools` and `tool_choice` as OpenAI's requests have them.
 
     Raises:
-        RefusalError: They are malformed, or tools that the service itself would run.
+        APIError: They are malformed, or tools that the service itself would run.
     """
     found = dict[str, Any]()
     if fields.has("tools"):
@@ -267,3 +278,117 @@ def _tool(tool: Fields) -> dict[str, Any]:
     }
     tool.end(*_OF_TOOLS)
     return {"type": "function", "function": function}
+
+
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+
+
+class _Blocks:
+    """The events of what is said, block by block."""
+
+    def __init__(self) -> None:
+        self._num = 0
+        self._open: type[AnswerEvent] | int | None = None  # the block that goes on, or its call
+
+    def say(self, found: Sequence[AnswerEvent]) -> Iterator[Event]:
+        """Tell what was said next."""
+        for one in found:
+            kind = one.number if isinstance(one, Call) else type(one)
+            if kind != self._open:
+                yield from self.close()
+                self._open, block = kind, _block(one)
+                yield {"type": "content_block_start", "index": self._num, "content_block": block}
+            yield {"type": "content_block_delta", "index": self._num, "delta": _delta(one)}
+
+    def close(self) -> Iterator[Event]:
+        """End the block that goes on, if one does."""
+        if self._open is not None:
+            self._open = None
+            self._num += 1
+            yield {"type": "content_block_stop", "index": self._num - 1}
+
+
+def _block(one: AnswerEvent) -> Event:
+    """A block before what it holds."""
+    if isinstance(one, Call):
+        block = {"type": "tool_use", "id": f"toolu_{secrets.token_hex(12)}"}
+        return block | {"name": one.name, "input": {}}
+    if isinstance(one, Content):
+        return {"type": "text", "text": ""}
+    return {"type": "thinking", "thinking": "", "signature": ""}
+
+
+def _delta(one: AnswerEvent) -> Event:
+    if isinstance(one, Call):
+        return {"type": "input_json_delta", "partial_json": one.arguments}
+    if isinstance(one, Content):
+        return {"type": "text_delta", "text": one.text}
+    return {"type": "thinking_delta", "thinking": one.text}
+
+
+def _stream(requests: Sequence[Request]) -> Writing:
+    [request], blocks = requests, _Blocks()
+    used = {"input_tokens": len(request.prompt_ids), "output_tokens": 0}
+    used |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
+    told = yield [{"type": "message_start", "message": _head(request) | {"usage": used}}]
+    while isinstance(told, Delta):
+        told = yield [*blocks.say(told.said)]
+    end = {"type": "message_delta", "delta": _stop_reason(told), "usage": _usage(told.answer)}
+    yield [*blocks.say(told.said), *blocks.close(), end, {"type": "message_stop"}]
+
+
+def _whole(requests: Sequence[Request], ends: Sequence[Ended]) -> Event:
+    """The message as one object; a call that was cut off is left out."""
+    [request], [end] = requests, ends
+    content = list[Event]()
+    for kind, same in groupby(joined(end.said), type):
+        parts = [*same]
+        if kind is Call:
+            called = [one for one in parts if isinstance(one, Call) and is_object(one.arguments)]
+            content += [_block(one) | {"input": json.loads(one.arguments)} for one in called]
+        else:
+            block = _block(parts[0])
+            content.append(
+                block | {block["type"]: text_of(parts, Content) or text_of(parts, Thought)}
+            )
+    return _head(request) | {"content": content} | _stop_reason(end) | {"usage": _usage(end.answer)}
+
+
+MESSAGES = Dialect(
+    _stream,
+    _whole,
+    lambda error, _: anthropic_error(error),
+    ping=lambda _: server_sent({"type": "ping"}),
+)
+
+
+def _head(request: Request) -> Event:
+    """A message before its first block."""
+    return {
+        "id": f"msg_{secrets.token_hex(12)}",
+        "type": "message",
+        "role": "assistant",
+        "model": request.model,
+        "content": [],
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _stop_reason(end: Ended) -> Event:
+    """Why the answer ends."""
+    stopped = end.answer.stats.stop_string
+    if end.reason == "stop" and stopped is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stopped}
+    return {"stop_reason": _REASONS[end.reason], "stop_sequence": None}
+
+
+def _usage(answer: Answer) -> Event:
+    """Tokens, as Anthropic counts them: those that were read before are not input."""
+    stats = answer.stats
+    return {
+        "input_tokens": stats.prompt_tokens - stats.reused_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": stats.reused_tokens,
+        "output_tokens": len(answer.token_ids),
+    }

@@ -1,8 +1,10 @@
-"""OpenAI's responses: one object, or the events of a stream, each with its number.
+"""OpenAI's Responses API, as far as it is text and functions: what is asked and answered.
 
-In: what a model says. Out: objects for JSON, with figures in the response
-itself. Its output is items, in the order in which they are said; events tell how each begins, grows
-and ends.
+In: a body as `Fields`, `model` excepted, and the model; later what it says. Out: a `Request`, or
+an error that names the field; later one object, or numbered events. Nothing is stored, so no
+response can be gone on with by its id: a dialogue is sent whole, as items of `input`. What the
+model said in one turn, text and calls, is one message of it; so templates expect it. The output is
+items, too, in the order in which they are said; events tell how each begins, grows and ends.
 """
 
 import secrets
@@ -11,20 +13,191 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-from coordgen_rs.server.answers.dialect import (
-    Answered,
+from coordgen_rs.model import Model
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.openai import settings_of
+from coordgen_rs.server.dialects.options import format_of, limit_of, num_alternatives_of
+from coordgen_rs.server.dialects.prompts import (
+    NAMELESS,
+    ROLES,
+    Dialogue,
+    call_of,
+    chat_ids,
+    effort_of,
+    text_of,
+)
+from coordgen_rs.server.dialects.reader import Delta, Ended
+from coordgen_rs.server.dialects.request import Request, complete
+from coordgen_rs.server.dialects.writing import (
     Dialect,
     Event,
-    StepFigures,
+    StepMetrics,
     Writing,
+    answer_metrics,
     entries,
-    figures,
     usage,
 )
-from coordgen_rs.server.answers.reader import Delta, Ended
-from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.tools.calls import Call, Thought
-from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.functions import Tools, tools_of
+
+_NOT_STORED = "the server stores no responses: send the whole dialogue as input"
+_LOGPROBS = "message.output_text.logprobs"
+_OF_OTHER_ITEMS = (
+    *("reasoning.encrypted_content", "message.input_image.image_url"),
+    *("web_search_call.action.sources", "web_search_call.results", "file_search_call.results"),
+    *("code_interpreter_call.outputs", "computer_call_output.output.image_url"),
+)
+"""What may be included of items of which there are none here, such as encrypted thinking."""
+_KINDS = "its type must be message, function_call, function_call_output or reasoning"
+
+
+def parse_response(fields: Fields, model: Model) -> Request:
+    """The body of `/v1/responses`.
+
+    Raises:
+        APIError: It cannot be answered.
+    """
+    messages = messages_of_items(fields)
+    limit = limit_of(fields, "max_output_tokens")
+    for name in ("previous_response_id", "conversation", "prompt"):
+        fields.only(name, why=_NOT_STORED)
+    fields.only("store", False, why=_NOT_STORED)
+    fields.only("background", False, why=_NOT_STORED)
+    fields.only("truncation", "disabled", why="a dialogue that is too long is refused")
+    fields.ignore("max_tool_calls")
+    num_alternatives = _num_alternatives(fields)
+    tools = tools_of(fields, is_flat=True)
+    effort = _effort(fields)
+    text = fields.nested("text")
+    constraint = format_of(text, "format", is_flat=True)
+    text.only("verbosity", "medium", why="the model has no such setting")
+    text.end()
+    for name in ("n", "best_of"):
+        fields.only(name, 1, why="a response is one answer")
+    settings = settings_of(
+        fields, model, limit, num_alternatives, constraint=constraint, tools=tools
+    )
+    prompt_ids = chat_ids(model, Dialogue(messages, tools, effort), "input")
+    return complete(model, "response", prompt_ids, settings)
+
+
+def _num_alternatives(fields: Fields) -> int | None:
+    """How many alternatives are told of each token; None where nothing is told.
+
+    Raises:
+        APIError: `include` is malformed, or asks for what cannot be included.
+    """
+    given = fields.take("include")
+    included = [] if given is None else given
+    known = (_LOGPROBS, *_OF_OTHER_ITEMS)
+    if not isinstance(included, list) or any(name not in known for name in included):
+        raise fields.wrong("include", f'must be a list, in which only "{_LOGPROBS}" may be')
+    return num_alternatives_of(fields, _LOGPROBS in included, f'include: ["{_LOGPROBS}"]')
+
+
+def _effort(fields: Fields) -> str | None:
+    """The effort in `reasoning`; None if it says nothing.
+
+    Raises:
+        APIError: It is malformed.
+    """
+    reasoning = fields.nested("reasoning")
+    effort = effort_of(reasoning, "effort")
+    for name in ("summary", "generate_summary"):  # "auto" is the best that there is
+        reasoning.only(name, "auto", why="thinking is given as it is, without a summary")
+    reasoning.end()
+    return effort
+
+
+def messages_of_items(fields: Fields) -> list[dict[str, Any]]:
+    """The dialogue of `input`, `instructions` first.
+
+    Raises:
+        APIError: It is malformed, or holds something else than text and calls.
+    """
+    instructions = fields.text("instructions")
+    if isinstance(text := fields.peek("input"), str):
+        fields.ignore("input")
+        dialogue = [{"role": "user", "content": text}]
+    else:
+        how = "must be a text, or a list of one item or more"
+        dialogue = _messages(fields.objects("input", how, least=1))
+    if not dialogue:
+        raise fields.wrong("input", "must hold a message")
+    said = [] if instructions is None else [{"role": "system", "content": instructions}]
+    return [*said, *dialogue]
+
+
+def _messages(items: list[Fields]) -> list[dict[str, Any]]:
+    """Items, oldest first, as messages.
+
+    All kinds in one loop: what an item is depends on whose turn those before it belong to.
+
+    Raises:
+        APIError: One is malformed, or of another kind.
+    """
+    messages, names = list[dict[str, Any]](), dict[str, str]()  # functions by the ids of calls
+    turn: dict[str, Any] | None = None  # the model's, to which its next items belong
+    thought = dict[str, str]()  # right before a turn that is still to come; of no later one
+    for item in items:
+        kind = item.text("type") or "message"
+        if kind == "message":
+            item.ignore("phase")
+            message = {"role": item.one_of("role", ROLES), "content": _text(item, "content")}
+            turn = message | thought if message["role"] == "assistant" else None
+            messages.append(turn or message)
+            thought = {}
+        elif kind == "function_call":
+            name, identity = item.needed("name", NAMELESS), item.text("call_id")
+            item.only("namespace", why="functions have no namespaces")
+            item.ignore("caller")
+            call = call_of(identity, name, item, "arguments")
+            names |= {} if identity is None else {identity: name}
+            if turn is None:
+                turn, thought = {"role": "assistant", "content": "", **thought}, {}
+                messages.append(turn)
+            turn.setdefault("tool_calls", []).append(call)
+        elif kind == "function_call_output":
+            identity = item.needed("call_id", "must be the id of a call")
+            item.ignore("caller")
+            name_of = {"name": names[identity]} if identity in names else {}
+            said = {"content": _text(item, "output")}
+            messages.append({"role": "tool", "tool_call_id": identity} | name_of | said)
+            turn, thought = None, {}
+        elif kind == "reasoning":  # templates write thoughts, not what is encrypted or summed up
+            item.ignore("summary", "encrypted_content")
+            if item.peek("content"):
+                text = thought.get("reasoning_content", "") + _text(item, "content")
+                turn, thought = None, {"reasoning_content": text} if text else {}
+            item.ignore("content")
+        else:
+            raise item.unsupported("type", f"is not supported: {_KINDS}")
+        item.end("id", "status")
+    return messages
+
+
+def _text(item: Fields, name: str) -> str:
+    return text_of(item, name, _part, "text")
+
+
+def _part(item: Fields, name: str, part: object) -> str:
+    """The text of a part.
+
+    Raises:
+        APIError: It has none.
+    """
+    if isinstance(part, str):
+        return part
+    fields = Fields(part, item.name(name))
+    kinds = ("input_text", "output_text", "reasoning_text", "text")
+    fields.only("type", *kinds, why="the model reads text only")
+    text = fields.text("text")
+    fields.end("annotations", "logprobs")
+    if text is None:
+        raise APIError(f"{fields.name('text')} must be text", param=fields.name("text"))
+    return text
+
 
 _DELTA = {"reasoning": "reasoning_text", "message": "output_text"}
 
@@ -32,8 +205,8 @@ _DELTA = {"reasoning": "reasoning_text", "message": "output_text"}
 class _Response:
     """One response as it grows: its items, and the events that tell of it, which are numbered."""
 
-    def __init__(self, answered: Answered) -> None:
-        self._answered, self._number, self._base = answered, 0, _base(answered)
+    def __init__(self, request: Request) -> None:
+        self._request, self._number, self._base = request, 0, _base(request)
         self.items = list[Event]()
         self._is_open = False  # whether the last one goes on
         self._entries = list[Event]()  # of tokens, to be told with the next text
@@ -50,7 +223,7 @@ class _Response:
 
     def say(self, told: Delta | Ended) -> list[Event]:
         """Tell what the model says; how likely tokens were is told with the next text."""
-        if (spelling := self._answered.request.spelling) is not None:
+        if (spelling := self._request.spelling) is not None:
             self._entries += entries(told.logprobs, spelling)
         events = list[Event]()
         for one in told.said:
@@ -76,8 +249,8 @@ class _Response:
 
     def whole(self, end: Ended) -> Event:
         """The whole response; its output has been said."""
-        request, answer, status = self._answered.request, end.answer, _status(end)
-        told, mine = usage(request, answer), figures(self._answered, end, is_whole=True)
+        request, answer, status = self._request, end.answer, _status(end)
+        told, mine = usage(request, answer), answer_metrics(request, end, is_whole=True)
         if request.with_token_ids:
             mine["coordgen"]["token_ids"] = answer.token_ids
         is_cut = status == "incomplete"
@@ -171,9 +344,9 @@ class _Response:
         return place if item["type"] == "function_call" else place | {"content_index": 0}
 
 
-def _stream(several: Sequence[Answered]) -> Writing:
-    [answered] = several
-    request, response, own = answered.request, _Response(answered), StepFigures(answered)
+def _stream(requests: Sequence[Request]) -> Writing:
+    [request] = requests
+    response, own = _Response(request), StepMetrics(request)
     beside = Event()  # for the next event: nothing of it is for a call's own events
     told = yield response.begin()
     while isinstance(told, Delta):
@@ -202,14 +375,14 @@ def _add(beside: Event, own: Event, token_ids: Sequence[int]) -> None:
         beside["token_ids"] = [*beside.get("token_ids", []), *token_ids]
 
 
-def _whole(several: Sequence[Answered], ends: Sequence[Ended]) -> Event:
-    [answered], [end] = several, ends
-    response = _Response(answered)
+def _whole(requests: Sequence[Request], ends: Sequence[Ended]) -> Event:
+    [request], [end] = requests, ends
+    response = _Response(request)
     response.end(end)
     return response.whole(end)
 
 
-def _failure(error: RefusalError, num_events: int) -> Event:
+def _failure(error: APIError, num_events: int) -> Event:
     return {
         "type": "error",
         "sequence_number": num_events,
@@ -226,15 +399,15 @@ def _status(end: Ended) -> str:
     return "incomplete" if end.reason == "length" else "completed"
 
 
-def _base(answered: Answered) -> Event:
+def _base(request: Request) -> Event:
     """A response before it is answered."""
-    request, tools = answered.request, answered.request.tools
+    tools = request.tools
     return {
         "id": f"resp_{secrets.token_hex(12)}",
         "object": "response",
         "created_at": int(time.time()),
         "completed_at": None,
-        "model": answered.model,
+        "model": request.model,
         "status": "in_progress",
         "error": None,
         "incomplete_details": None,
