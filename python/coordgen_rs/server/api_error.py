@@ -127,14 +127,11 @@ class TooLongError(APIError):
     """
 
     def __init__(self, what: str, num: str, context: int, field: str) -> None:
-        super().__init__(
-            f"{what} has {num} tokens, the model's context {context}",
-            param=field,
-            code="context_length_exceeded",
-        )
+        said = f"{what} has {num} tokens, the model's context {context}"
+        super().__init__(said, param=field, code="context_length_exceeded")
 
 
-class UnfollowedError(APIError):
+class ConstraintError(APIError):
     """What an answer is to be held to cannot be followed.
 
     Args:
@@ -146,25 +143,8 @@ class UnfollowedError(APIError):
         said = str(error)
         if "NoExtension" in said:  # llguidance's word
             said = "it cannot be followed to an end: it comes to a place where no text may follow"
-        super().__init__(
-            said if field is None else f"{field}: {said}", param=field, code="invalid_value"
-        )
-
-
-class HeadTooLongError(APIError):
-    """The head of a request is too long.
-
-    Args:
-        most: Bytes that it may have.
-    """
-
-    def __init__(self, most: int) -> None:
-        super().__init__(
-            f"the head of the request is longer than {most:,} bytes",
-            status=431,
-            code="head_too_large",
-            headers={"Connection": "close"},
-        )
+        said = said if field is None else f"{field}: {said}"
+        super().__init__(said, param=field, code="invalid_value")
 
 
 ANTHROPIC, OLLAMA = "/v1/messages", "/api/"

@@ -25,7 +25,6 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.server.api_error import (
     APIError,
-    HeadTooLongError,
     as_api_error,
     error_response,
     log_unexpected,
@@ -289,8 +288,13 @@ def _check_head(scope: Scope, headers: Headers) -> None:
     """Check the length of a head that was read whole, as short ones and those on a fast line are.
 
     Raises:
-        HeadTooLongError: It is.
+        APIError: It is.
     """
     line = len(scope.get("raw_path") or scope["path"]) + len(scope["query_string"])
     if line + sum(len(name) + len(value) + 4 for name, value in headers.raw) > MOST_HEAD_BYTES:
-        raise HeadTooLongError(MOST_HEAD_BYTES)
+        raise APIError(
+            f"the head of the request is longer than {MOST_HEAD_BYTES:,} bytes",
+            status=431,
+            code="head_too_large",
+            headers={"Connection": "close"},
+        )

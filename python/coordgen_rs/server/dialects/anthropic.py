@@ -90,7 +90,7 @@ def _dialogue(fields: Fields) -> tuple[Dialogue, Constraint | None]:
     messages = _messages(fields)
     tools = functions.tools_of(Fields(_tools(fields)))
     if tools is not None:
-        tools = replace(tools, parameters_field="tools[{}].input_schema")
+        tools = replace(tools, field="tools[{}].input_schema")
     config = fields.nested("output_config")
     dialogue = Dialogue(messages, tools, effort_of(config, "effort"), _thinks(fields))
     return dialogue, _constraint(fields, config)

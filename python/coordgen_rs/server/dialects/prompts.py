@@ -10,6 +10,7 @@ and a suffix by models that were trained on that, with the marks of their family
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,42 +226,32 @@ def chat_text(model: Model, dialogue: Dialogue) -> str:
     """The text that a model reads for a dialogue, special tokens included.
 
     Raises:
-        APIError: There is no chat template, it refuses the messages, one is malformed, or
-            the effort contradicts a variable.
+        APIError: There is no chat template, it refuses the messages, one is malformed, or the
+            effort contradicts a variable.
     """
+    messages, tools = dialogue.messages, dialogue.tools
     try:
-        return _rendered(model, dialogue)
+        facts, listed = model.template_facts, None if tools is None else tools.listed
+        check_messages(messages, model.tools_template)
+        if not facts.knows_developer:  # whom OpenAI's newer clients send
+            system = {"role": "system"}
+            messages = [one | system if one["role"] == "developer" else one for one in messages]
+        about_tools = listed is not None or any(
+            message["role"] == "tool" or "tool_calls" in message for message in messages
+        )
+        if about_tools and not model.reads_tools:
+            messages, listed = described(messages, tools), None
+        elif about_tools and (length := format_for(model).id_len) is not None:
+            messages = with_short_ids(messages, length)
+        render = partial(
+            model.chat_prompt, tools=listed, template_variables=_variables(dialogue, facts)
+        )
+        if (mapped := with_mapped_arguments(messages)) != messages:
+            with suppress(ChatTemplateError):
+                return render(messages)
+        return render(mapped)
     except ChatTemplateError as error:
         raise APIError(_without_path(str(error))) from error
-
-
-def _rendered(model: Model, dialogue: Dialogue) -> str:
-    """The same.
-
-    Raises:
-        ChatTemplateError: There is no chat template, or it refuses the messages.
-        APIError: Same as in `chat_text`.
-    """
-    facts, messages, tools = model.template_facts, dialogue.messages, dialogue.tools
-    listed = None if tools is None else tools.listed
-    check_messages(messages, model.tools_template)
-    if not facts.knows_developer:  # whom OpenAI's newer clients send
-        system = {"role": "system"}
-        messages = [one | system if one["role"] == "developer" else one for one in messages]
-    about_tools = listed is not None or any(
-        message["role"] == "tool" or "tool_calls" in message for message in messages
-    )
-    if about_tools and not model.reads_tools:
-        messages, listed = described(messages, tools), None
-    elif about_tools and (length := format_for(model).id_len) is not None:
-        messages = with_short_ids(messages, length)
-    variables = _variables(dialogue, facts)
-    try:
-        return model.chat_prompt(messages, tools=listed, template_variables=variables)
-    except ChatTemplateError:
-        if (mapped := with_mapped_arguments(messages)) == messages:
-            raise
-        return model.chat_prompt(mapped, tools=listed, template_variables=variables)
 
 
 def effort_of(fields: Fields, name: str) -> str | None:
@@ -329,7 +320,7 @@ def encode(
         special_tokens: Same as in `Tokenizer.encode`.
 
     Raises:
-        TooLongError: It does not fit into the context.
+        APIError: It does not fit into the context.
     """
     check_fits(model, text, field)
     return fitting(model, model.tokenizer.encode(text, special_tokens=special_tokens), field)
@@ -410,7 +401,7 @@ def infilled(
 
     Raises:
         APIError: The model has no tokens for that.
-        TooLongError: It does not fit into the context.
+        APIError: It does not fit into the context.
     """
     tokenizer = model.tokenizer
     marks = infill_marks(tokenizer)

@@ -17,7 +17,7 @@ from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
-from coordgen_rs.server.api_error import UnfollowedError
+from coordgen_rs.server.api_error import ConstraintError
 from coordgen_rs.server.dialects.options import Constraint
 from coordgen_rs.server.tools.formats import Calling, constrained
 from coordgen_rs.server.tools.functions import Tools
@@ -138,7 +138,7 @@ def complete(
         ends: Special tokens that end the answer.
 
     Raises:
-        UnfollowedError: The answer cannot be held to the constraint, or to a function.
+        ConstraintError: The answer cannot be held to the constraint, or to a function.
     """
     options, tools, tokenizer = settings.options.copy(), settings.tools, model.tokenizer
     field, grammar = settings.constraint or (None, None)
@@ -156,7 +156,7 @@ def complete(
     try:  # compiled here, for who answers waits for nothing else
         matcher = None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
     except GrammarError as error:
-        raise UnfollowedError(error, field) from error
+        raise ConstraintError(error, field) from error
     options["max_new_tokens"] = settings.limit or model.context
     options["grammar"], options["special_tokens"] = grammar, tuple(marks)
     options["stop"] = [*(options["stop"] or ()), *ends]

@@ -6,7 +6,8 @@ server is bounded above (`pool.py`); steps are made by the model's own engine.
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from threading import Event, Lock, Thread
 from time import monotonic
 from typing import Literal
@@ -15,7 +16,7 @@ from coordgen_rs.errors import DeviceLostError, GrammarError, SessionClosedError
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.model.stream import Stream, wake
-from coordgen_rs.server.api_error import UnavailableError, UnfollowedError
+from coordgen_rs.server.api_error import ConstraintError, UnavailableError
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
 from coordgen_rs.server.dialects.reader import LONG_ANSWER
 from coordgen_rs.server.dialects.request import Request
@@ -79,7 +80,8 @@ class Worker:
         self._model: Model | None = None
         self._lock, self._may_end = Lock(), Event()
         self._early = set[Admission]()  # requests that have not asked for a turn yet
-        self._openers = list[Waiter]()  # those that wait for the model to be open
+        self._opening = Future[None]()  # done once it is open, or nothing waits for that any more
+        self._opening.set_running_or_notify_cancel()  # who leaves cancels it for nobody else
         self._waiting, self.num_running = FairQueue(), 0
         self._stopped: UnavailableError | None = None  # why nothing is answered any more
         self._streams = set[Stream]()  # those of the requests that run
@@ -171,17 +173,9 @@ class Worker:
         Raises:
             UnavailableError: It cannot be opened, or nothing is answered any more.
         """
-        waiter, since = Waiter(Client("", "")), monotonic()
-        with self._lock:
-            if self.is_opening and self.is_wanted:
-                self._openers.append(waiter)
-            else:
-                waiter.called.set()
-        try:
-            await waiter.called.wait()
-        finally:
-            with self._lock, suppress(ValueError):
-                self._openers.remove(waiter)
+        since = monotonic()
+        if self.is_opening and self.is_wanted:
+            await asyncio.wrap_future(self._opening)
         if self._model is None or self._stopped is not None:
             raise self._why_not()
         if admission is not None:
@@ -268,6 +262,10 @@ class Worker:
         if self.state in ("closing", "failed") and is_idle:
             self._may_end.set()
 
+    def _end_opening(self) -> None:
+        if not self._opening.done():
+            self._opening.set_result(None)
+
     def _leave(self) -> None:
         """End a turn."""
         with self._lock:
@@ -303,7 +301,7 @@ class Worker:
         elif isinstance(error, Exception):
             self.metrics.count("failed")
             if isinstance(error, GrammarError):
-                return UnfollowedError(error, request.grammar_field)
+                return ConstraintError(error, request.grammar_field)
         else:  # such as a panic of the core
             self._fail(error)
             return UnavailableError("the model has failed")
@@ -313,7 +311,8 @@ class Worker:
         """End what runs, within a step, and what waits."""
         with self._lock:
             self._stopped = self._stopped or why
-            waiting = [*self._waiting.clear(), *self._openers]
+            waiting = self._waiting.clear()
+            self._end_opening()
             self._call()
         for waiter in waiting:
             waiter.call()
@@ -340,10 +339,8 @@ class Worker:
                     self._model = model
                     if self.state == "loading":
                         self.state = "ready"
-                    openers = [*self._openers]
+                    self._end_opening()
                     self._call()
-                for waiter in openers:
-                    waiter.call()
                 self._on_change(self)
                 self._may_end.wait()
         except BaseException as error:

@@ -61,7 +61,7 @@ class Tools:
         forced: The one to call; None leaves the choice to the model.
         is_required: Whether one has to be called.
         is_parallel: Whether more than one may be called.
-        parameters_field: The field of a function's schema, with `{}` for its number.
+        field: The field of a function's schema, with `{}` for its number.
     """
 
     functions: list[Function]
@@ -69,7 +69,7 @@ class Tools:
     forced: str | None = None
     is_required: bool = False
     is_parallel: bool = True
-    parameters_field: str = "tools[{}].function.parameters"
+    field: str = "tools[{}].function.parameters"
 
     @property
     def listed(self) -> list[dict[str, Any]]:
@@ -81,14 +81,9 @@ class Tools:
         """The functions whose schema has to be followed, or the request refused."""
         return {one.name for one in self.functions if one.is_strict and one.name in self.callable}
 
-    @property
-    def schemas(self) -> dict[str, dict[str, Any]]:
-        """The schemas of the functions that may be called, by their fields in the request."""
-        return {
-            self.parameters_field.format(one.number): one.parameters
-            for one in self.functions
-            if one.name in self.callable
-        }
+    def field_of(self, name: str) -> str:
+        """The field of a function's schema in the request."""
+        return next(self.field.format(one.number) for one in self.functions if one.name == name)
 
 
 def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
@@ -128,7 +123,7 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         return None
     callable_ = {name: parameters[name] for name in allowed or parameters}
     forced = allowed[0] if mode == "function" else None
-    field = "tools[{}].parameters" if is_flat else Tools.parameters_field
+    field = "tools[{}].parameters" if is_flat else Tools.field
     return Tools(functions, callable_, forced, is_required, is_parallel, field)
 
 
