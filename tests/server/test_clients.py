@@ -111,3 +111,14 @@ def test_what_a_function_raises_is_raised_and_the_lane_is_free_again():
         assert await lanes.run(ALICE, lambda: 1) == 1
 
     asyncio.run(test())
+
+
+def test_several_places_are_held_together_or_not_at_all():
+    places, client = ClientSlots(4, lambda _: 1), ALICE
+    with places.hold(client), places.hold(client, 2):
+        with pytest.raises(APIError), places.hold(client, 2):
+            pass
+        with places.hold(client, 1), pytest.raises(APIError), places.hold(client):
+            pass
+    assert not places._of_client
+    assert not places._of_key

@@ -109,36 +109,6 @@ def test_each_key_has_its_own_documents(model):
         assert [one.name for one in corpus.documents()] == ["src/1.txt"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "param"),
-    [
-        ({}, "documents"),
-        ({"documents": []}, "documents"),
-        ({"documents": "text"}, "documents"),
-        ({"documents": [1]}, "documents[0]"),
-        ({"documents": [{"text": "x"}]}, "documents[0].name"),
-        ({"documents": [{"name": "", "text": "x"}]}, "documents[0].name"),
-        ({"documents": [{"name": "n" * 1025, "text": "x"}]}, "documents[0].name"),
-        ({"documents": [{"name": "x"}]}, "documents[0].text"),
-        ({"documents": [{"name": "x", "text": 1}]}, "documents[0].text"),
-        ({"documents": [{"name": "x", "text": "a\0b"}]}, "documents[0].text"),
-        ({"documents": [{"name": "x", "text": "x", "more": 1}]}, "documents[0].more"),
-        ({"documents": [{"name": "x", "text": "x"}] * 2}, "documents[1].name"),
-        ({"documents": [{"name": "x", "text": "x"}], "model": "x"}, "model"),
-    ],
-)
-def test_a_malformed_body_is_refused_and_stores_nothing(client, wrong, param):
-
-    response = client.post(PATH, json=wrong)
-    assert refused(response)["param"] == param
-    assert client.get(PATH).json()["data"] == []
-
-
-def test_a_body_that_is_too_long_is_refused(client):
-    response = client.post(PATH, content=b"x" * (documents.MOST_BODY_BYTES + 1))
-    assert refused(response, 413)["code"] == "body_too_large"
-
-
 def test_a_full_namespace_takes_no_more(client, monkeypatch):
     client.post(PATH, json=body(1))
     monkeypatch.setattr(documents, "MOST_TOKENS", 10)
@@ -148,16 +118,6 @@ def test_a_full_namespace_takes_no_more(client, monkeypatch):
     assert refused(client.post(PATH, json=body(2)), 413)["code"] == "documents_full"
     assert client.post(PATH, json=body(1)).status_code == 200
     assert client.delete(PATH + "/src").status_code == 200
-
-
-def test_without_a_history_there_is_nothing_to_add_to(model):
-    def corpus(namespace=None):
-        raise OptionError("documents are kept in a history, but the model has none")
-
-    model.corpus = corpus
-    with serving(model) as client:
-        assert refused(client.post(PATH, json=body(1)))["code"] == "no_history"
-        assert refused(client.get(PATH))["code"] == "no_history"
 
 
 def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):

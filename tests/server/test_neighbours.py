@@ -210,17 +210,6 @@ def test_a_grammar_that_is_being_compiled_holds_nobody_up_and_ends_with_its_clie
     with_app(test, model)
 
 
-def test_the_refusal_of_a_long_text_names_its_length_and_the_tokens_that_it_has_at_least():
-    async def test(app):
-        _, told = await ask(app, COMPLETIONS, {"prompt": TOO_LONG})
-        assert told["error"]["message"] == (
-            "the text of prompt, 2,400 characters long, has at least 600 tokens, "
-            "the model's context 200"
-        )
-
-    with_app(test)
-
-
 def test_a_text_that_may_fit_is_tokenized(monkeypatch):
     monkeypatch.setattr(FakeTokenizer, "bound", None)
     monkeypatch.setattr(FakeTokenizer, "least_tokens", lambda *_: 0)

@@ -97,13 +97,6 @@ def test_answers_that_end_earlier_let_the_server_end_earlier(bundle):
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_server_that_has_nothing_to_do_ends_at_once(bundle):
-    with served(bundle, "--grace", "3600") as (process, _):
-        process.send_signal(signal.SIGINT)
-        assert "no request is being answered" in line_with(process, "ending")
-        assert process.wait(600) == 0
-
-
 def connected(url):
     place = urlsplit(url)
     return socket.create_connection((place.hostname, place.port), timeout=60)

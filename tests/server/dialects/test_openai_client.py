@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import openai
 
 from checkpoints import ROOT
-from coordgen_rs import JsonSchema, Model
+from coordgen_rs import Model
 from coordgen_rs.store.history.store import HistoryStore
 from served import served
 from stalled import stall_servers
@@ -84,22 +84,6 @@ def test_a_chat_is_what_the_model_says_streamed_or_not(client, model, options):
     )
 
 
-def test_completions_stop_strings_and_token_ids(client, model):
-    expected = model.generate(TEXT, max_new_tokens=40)
-    stop = expected.text[8:12]
-    cut = model.generate(TEXT, max_new_tokens=40, stop=stop)
-    for prompt in (TEXT, model.tokenizer.encode(TEXT).tolist()):
-        told = client.completions.create(
-            model="embedded", prompt=prompt, max_tokens=40, stop=[stop]
-        )
-        assert told.choices[0].text == cut.text
-        assert told.choices[0].finish_reason == "stop"
-    stream = client.completions.create(
-        model="embedded", prompt=TEXT, max_tokens=40, stop=stop, stream=True
-    )
-    assert "".join(chunk.choices[0].text for chunk in stream) == cut.text
-
-
 def test_the_same_seed_gives_the_same_answer_whoever_asks_at_the_same_time(client, model):
     prompts = [f"{number}. {TEXT}" for number in range(2)]
     expected = [model.generate(text, max_new_tokens=12, **SAMPLED).text for text in prompts]
@@ -122,22 +106,6 @@ def test_a_right_prediction_is_accepted_and_changes_no_token(client, model):
     assert predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0
     answer = ask(max_tokens=30)
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
-
-
-def test_an_answer_is_held_to_a_schema(client, model):
-    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    colours = {"enum": ["red", "green"]}
-    schema = {"type": "object", "properties": {"lamp": colours}, "required": ["lamp"]}
-    schema["additionalProperties"] = False
-    asked = {"type": "json_schema", "json_schema": {"name": "lamp", "schema": schema}}
-    answer = chat(client, max_tokens=40, response_format=asked)
-    expected = model.chat(MESSAGES, max_new_tokens=40, grammar=JsonSchema(schema))
-    assert answer.choices[0].message.content == expected.text
-    assert json.loads(expected.text)["lamp"] in ("red", "green")
-    assert answer.choices[0].finish_reason == "stop"
-    asked["json_schema"]["schema"] = {"type": "object", "unevaluatedProperties": {"not": {}}}
-    with pytest.raises(openai.BadRequestError):
-        chat(client, max_tokens=40, response_format=asked)
 
 
 CHANGED = {"presence_penalty": 0.6, "frequency_penalty": 0.3, "logit_bias": {"300": 2, "9": -100}}
@@ -168,16 +136,6 @@ def test_the_package_reads_how_likely_tokens_were_streamed_or_not(client, model,
         extra_body={k: v for k, v in options.items() if k in SAMPLED | CHANGED},
     )
     assert told(response.output[0].content[0].logprobs) == numbers
-
-
-def test_a_completion_has_the_older_lists(client, model):
-    expected = model.generate(TEXT, max_new_tokens=24, logprobs=2)
-    answer = client.completions.create(model="embedded", prompt=TEXT, max_tokens=24, logprobs=2)
-    [choice] = answer.choices
-    assert choice.logprobs.token_logprobs == [one.logprob for one in expected.logprobs]
-    starts = choice.logprobs.text_offset
-    for token, start in zip(choice.logprobs.tokens, starts, strict=True):
-        assert choice.text[start:].startswith(token) or start == len(choice.text)
 
 
 def test_errors_are_those_of_openai(client):

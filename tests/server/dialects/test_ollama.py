@@ -14,13 +14,6 @@ import ollama
 
 from coordgen_rs import JsonSchema
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.model.answer import Gain
-from coordgen_rs.server.dialects.fields import Fields
-from coordgen_rs.server.dialects.ollama import CHAT, parse_chat
-from coordgen_rs.server.dialects.reader import Delta
-from coordgen_rs.server.guard import api_key
-from coordgen_rs.server.tools.calls import Call, Content, Thought
-from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel, MarkedTokenizer
 from fake_served import listening, serving
 
@@ -39,28 +32,6 @@ def model():
 def client(model):
     with listening(model) as url:
         yield ollama.Client(host=url)
-
-
-@pytest.mark.parametrize("name", ["fake", "fake:latest"])
-def test_a_chat_is_the_same_whole_and_streamed(client, name):
-    whole = client.chat(name, MESSAGES)
-    assert (whole.message.role, whole.message.content) == ("assistant", TEXT)
-    assert (whole.model, whole.done, whole.done_reason) == ("fake", True, "length")
-    assert (whole.prompt_eval_count, whole.eval_count) == (5, len(TEXT))
-    assert isinstance(whole.total_duration, int)
-    *parts, last = client.chat(name, MESSAGES, stream=True)
-    assert [part.message.content for part in parts] == [text for text, _ in STEPS]
-    assert not any(part.done for part in parts)
-    assert (last.done, last.done_reason, last.message.content) == (True, "length", "")
-    assert last.eval_count == len(TEXT)
-
-
-def test_a_text_is_generated_by_the_template_or_raw(client, model):
-    assert client.generate("fake", "hello", system="Be short.").response == TEXT
-    *parts, last = client.generate("fake", "hello", raw=True, stream=True)
-    assert "".join(part.response for part in parts) == TEXT
-    assert last.done
-    assert [prompt for prompt, _ in model.asked] == ["Be short.|hello", "hello"]
 
 
 @pytest.mark.parametrize("path", ["chat", "generate"])
@@ -91,26 +62,6 @@ def test_what_an_open_model_is_made_of_is_shown(client, model):
     assert client.ps().models[0].details.quantization_level == "Q4_K"
 
 
-def test_a_stream_is_the_default_and_a_line_an_object(model):
-    with serving(model) as client:
-        told = client.post("/api/chat", json={"model": "fake", "messages": MESSAGES})
-    assert told.headers["content-type"] == "application/x-ndjson"
-    assert [json.loads(line)["done"] for line in told.text.splitlines()] == [False] * 3 + [True]
-
-
-def test_a_call_is_an_object_whole_and_streamed():
-    steps = [(text, ("target",) * len(text)) for text in ("So", "... ", CALL)]
-    with listening(FakeModel(steps=steps)) as url:
-        client = ollama.Client(host=url)
-        whole = client.chat("fake", MESSAGES, tools=[TOOL])
-        parts = [*client.chat("fake", MESSAGES, tools=[TOOL], stream=True)]
-    assert whole.message.content == "So... "
-    [call] = whole.message.tool_calls
-    assert (call.function.name, call.function.arguments) == ("f", {"x": 1})
-    assert [part.message.tool_calls for part in parts if part.message.tool_calls] == [[call]]
-    assert "".join(part.message.content for part in parts) == "So... "
-
-
 @pytest.mark.parametrize("size", [1, 7, 400])
 def test_text_and_calls_are_streamed_in_their_order(size):
     said = f"So {CALL} and {CALL}{CALL} end"
@@ -124,18 +75,6 @@ def test_text_and_calls_are_streamed_in_their_order(size):
         told += [call["function"]["index"] for call in message.get("tool_calls", [])]
     joined = ["".join(map(str, parts)) for _, parts in groupby(told, type)]
     assert joined == ["So ", "0", "and ", "12", "end"]
-
-
-def test_thoughts_are_told_apart_and_the_parts_of_a_call_put_together():
-    request = parse_chat(Fields({"messages": MESSAGES, "tools": [TOOL]}), FakeModel())
-    writing = CHAT.stream([request])
-    assert next(writing) == []
-    said = [Thought("hm"), Content("So"), Call(0, "f", '{"x"'), Call(0, None, ": 1}")]
-    lines = writing.send(Delta(said, (), Gain((), (), (), None), is_call_open=False))
-    thought, text, called = (line["message"] for line in lines)
-    [call] = called["tool_calls"]
-    assert (thought["thinking"], text["content"]) == ("hm", "So")
-    assert call["function"] == {"index": 0, "name": "f", "arguments": {"x": 1}}
 
 
 def test_options_reach_the_model(client, model):
@@ -166,27 +105,6 @@ def test_options_reach_the_model(client, model):
     assert model.asked[1][1]["grammar"] == JsonSchema({"type": "array"})
 
 
-def test_a_dialogue_with_calls_and_results_is_read(client, model):
-    call = {"function": {"name": "f", "arguments": {"x": 1}}}
-    messages = [
-        *MESSAGES,
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "five", "tool_name": "f"},
-    ]
-    client.chat("fake", messages, tools=[TOOL])
-    assert model.asked[0][0].startswith("hello||five|")
-
-
-def test_models_are_listed_and_described(client):
-    assert [one.model for one in client.list().models] == ["fake:latest"]
-    shown = client.show("fake:latest")
-    assert "tools" in shown.capabilities
-    assert shown.modelinfo["coordgen.context_length"] == 200
-    assert [one.model for one in client.ps().models] == ["fake:latest"]
-    assert client.generate("fake").done_reason == "load"
-    assert client.chat("fake").done_reason == "load"
-
-
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 def test_a_request_that_asks_nothing_opens_the_model_or_lets_it_go(model, path):
     with serving(model) as client:
@@ -205,27 +123,6 @@ def test_a_request_that_asks_nothing_opens_the_model_or_lets_it_go(model, path):
             [name] = field
             assert name in told.json()["error"]
     assert model.asked == []
-
-
-@pytest.mark.parametrize("given", [0, False, [], {}])
-def test_a_prompt_that_is_no_text_is_refused_though_it_is_nothing(model, given):
-    with serving(model) as client:
-        told = client.post("/api/generate", json={"prompt": given})
-        assert (told.status_code, "prompt must be" in told.text) == (400, True)
-
-
-def test_a_model_that_thinks_is_told_to(model):
-    for thinking, capabilities in ((None, set()), (marks_of("</think>"), {"thinking"})):
-        model.template_facts = model.template_facts._replace(thinking=thinking)
-        with serving(model) as client:
-            shown = client.post("/api/show", json={"model": "fake"}).json()
-        assert {*shown["capabilities"]} == {"completion", "tools"} | capabilities
-
-
-@pytest.mark.parametrize("limit", [0, -1, -2])
-def test_a_limit_that_is_none_is_as_many_tokens_as_fit(client, model, limit):
-    client.chat("fake", MESSAGES, options={"num_predict": limit})
-    assert model.asked[0][1]["max_new_tokens"] == model.context
 
 
 @pytest.mark.parametrize("before", ["a(", ""])
@@ -272,47 +169,3 @@ def test_the_penalty_may_say_how_far_back_it_looks_where_it_does(client, model, 
 def test_options_are_refused_by_their_own_names(client, name, value):
     with pytest.raises(ollama.ResponseError, match=f"options.{name}"):
         client.chat("fake", MESSAGES, options={name: value})
-
-
-@pytest.mark.parametrize(
-    ("ask", "status"),
-    [
-        (lambda client: client.chat("gpt", MESSAGES), 404),
-        (lambda client: client.chat("fake", MESSAGES, options={"temperature": -1}), 400),
-        (lambda client: client.chat("fake", MESSAGES, options={"mirostat": 2}), 400),
-        (lambda client: client.chat("fake", MESSAGES, options={"num_predict": -3}), 400),
-        (lambda client: client.generate("fake", "x", template="y"), 400),
-        (lambda client: client.generate("fake", "x", suffix="y"), 400),
-        (lambda client: client.generate("fake", "x", suffix="y", system="z"), 400),
-        (lambda client: client.embed("fake", "x"), 501),
-        (lambda client: client.embeddings("fake", "x"), 501),
-        (lambda client: client.pull("fake"), 501),
-        (lambda client: client.delete("fake"), 501),
-        (lambda client: client.copy("fake", "other"), 501),
-    ],
-)
-def test_what_cannot_be_is_refused_in_ollamas_form(client, model, ask, status):
-    with pytest.raises(ollama.ResponseError) as error:
-        ask(client)
-    assert error.value.status_code == status
-    assert error.value.error
-    assert model.asked == []
-
-
-def test_an_image_is_refused_by_name(model):
-    with serving(model) as client:
-        body = {"messages": [MESSAGES[0] | {"images": ["aGk="]}]}
-        told = client.post("/api/chat", json=body)
-        assert (told.status_code, list(told.json())) == (400, ["error"])
-        assert "messages[0].images" in told.json()["error"]
-        told = client.post("/v1/embeddings", json={"input": "x"})
-        assert (told.status_code, told.json()["error"]["code"]) == (501, "unsupported_path")
-        assert client.get("/api/version").json()["version"].count(".") == 2
-
-
-def test_keys_and_hosts_are_asked_for(model):
-    with serving(model, keys=(api_key("k"),)) as client:
-        assert client.post("/api/chat", json={"messages": MESSAGES}).status_code == 401
-        assert client.get("/api/tags").status_code == 401
-        told = client.get("/api/tags", headers={"Host": "evil.example"})
-        assert (told.status_code, list(told.json())) == (403, ["error"])

@@ -10,7 +10,6 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.kinds import Lark
-from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.responses import messages_of_items
 from fake_model import FakeModel
@@ -57,18 +56,6 @@ def call(name, arguments, status="completed"):
     return {"type": "function_call", "status": status, "name": name, "arguments": arguments}
 
 
-def test_text_and_calls_are_items_in_their_order():
-    told = asked_of(saying("So: " + CALLS), ASKED).json()
-    text, *calls = map(plain, told["output"])
-    assert (text["type"], text["content"][0]["text"]) == ("message", "So: ")
-    assert calls == [call("weather", '{"city": "Ulm"}'), call("time", "{}")]
-    assert told["status"] == "completed"
-    assert len({item["id"] for item in told["output"]}) == 3
-    assert len({item["call_id"] for item in told["output"][1:]}) == 2
-    assert told["tools"][0] == TOOLS[0] | {"description": None}
-    assert (told["tool_choice"], told["parallel_tool_calls"]) == ("auto", True)
-
-
 def test_fields_that_are_null_are_as_if_they_were_not_there():
     names = ["instructions", "metadata", "tools", "tool_choice", "text", "reasoning", "include"]
     names += ["temperature", "top_p", "stream", "store", "truncation", "background", "prompt"]
@@ -79,13 +66,6 @@ def test_fields_that_are_null_are_as_if_they_were_not_there():
         told = asked_of(saying("Hi"), {"input": [item]} | body)
         assert told.status_code == 200, told.text
         assert told.json()["output"][0]["content"][0]["text"] == "Hi"
-
-
-def test_an_answer_that_is_a_call_alone_has_no_message():
-    told = asked_of(saying(CALLS), ASKED).json()
-    assert [item["type"] for item in told["output"]] == ["function_call"] * 2
-    told = asked_of(saying("Hi"), ASKED).json()
-    assert [item["type"] for item in told["output"]] == ["message"]
 
 
 @pytest.mark.parametrize("step", [1, 5, 400])
@@ -133,13 +113,6 @@ def test_events_begin_fill_and_end_each_item(step):
     assert [plain(item) for item in output.values()] == [plain(item) for item in whole]
 
 
-def test_arguments_come_as_they_are_made():
-    events = events_of(saying(CALLS, step=3), ASKED)
-    deltas = [e["delta"] for e in events if e["type"] == "response.function_call_arguments.delta"]
-    assert len(deltas) > 4
-    assert "".join(deltas) == '{"city": "Ulm"}{}'
-
-
 def test_a_call_that_a_limit_cuts_is_incomplete_and_the_others_are_whole():
     text = CALLS[: CALLS.index("{}")]
     for told in (
@@ -173,15 +146,6 @@ def test_of_a_required_call_that_is_cut_the_chat_gets_what_there_is():
     with serving(saying(whole + cut[:20], ends="length")) as client:
         [choice] = client.post(CHAT, json=body | {"tool_choice": "required"}).json()["choices"]
     assert len(choice["message"]["tool_calls"]) == 1  # of the other nothing was said
-
-
-def test_a_stop_string_within_arguments_does_not_make_them_a_call_that_is_whole():
-    text = CALLS[: CALLS.index('Ulm"')]
-    body = {"messages": [{"role": "user", "content": "Hi"}]}
-    body["tools"] = [{"type": "function", "function": {"name": "weather", "parameters": CITY}}]
-    with serving(saying(text)) as client:
-        [choice] = client.post(CHAT, json=body).json()["choices"]
-    assert choice["finish_reason"] == "length"
 
 
 def test_the_answer_is_held_to_the_functions_and_to_what_is_chosen():
@@ -285,36 +249,6 @@ def test_what_the_model_said_in_a_turn_is_one_message():
     ]
 
 
-def test_thoughts_go_to_the_template_and_what_is_encrypted_does_not():
-    told = {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"}
-    thought = told | {"content": [{"type": "reasoning_text", "text": "Think."}]}
-    asked = {"role": "user", "content": "When?"}
-    for item in (MADE, {"role": "assistant", "content": "Noon."}):
-        assert messages(asked, thought, item)[1]["reasoning_content"] == "Think."
-        assert "reasoning_content" not in messages(asked, told, item)[1]
-
-
-@pytest.mark.parametrize(
-    ("item", "param"),
-    [
-        ({"type": "item_reference", "id": "x"}, "input[0].type"),
-        ({"type": "custom_tool_call", "name": "x"}, "input[0].type"),
-        (MADE | {"arguments": 5}, "input[0].arguments"),
-        (MADE | {"name": None}, "input[0].name"),
-        (MADE | {"namespace": "x"}, "input[0].namespace"),
-        (GIVEN | {"call_id": None}, "input[0].call_id"),
-        (GIVEN | {"output": [{"type": "input_image"}]}, "input[0].output[0].type"),
-        (GIVEN | {"output": 5}, "input[0].output"),
-        (GIVEN | {"more": 5}, "input[0].more"),
-        ({"type": "reasoning", "summary": []}, "input"),
-    ],
-)
-def test_what_cannot_be_read_is_refused_by_name(item, param):
-    with pytest.raises(APIError) as wrong:
-        messages(item)
-    assert wrong.value.param == param
-
-
 HOSTED = ("web_search", "web_search_preview_2025_03_11", "namespace", "image_generation", "shell")
 
 
@@ -337,11 +271,3 @@ def test_hosted_tools_are_left_out_and_what_belongs_to_them_may_be_asked_for():
     strict = function | {"strict": True, "parameters": {"type": "object", "title": "odd"}}
     error = refused(asked_of(model, body | {"tools": [*hosted, strict]}))
     assert error["param"] == f"tools[{len(hosted)}].parameters"
-
-
-@pytest.mark.parametrize("kind", ["custom", "fuction", "web_search_x"])
-def test_tools_of_other_kinds_are_refused(kind):
-    error = refused(asked_of(FakeModel(), {"input": "Hi", "tools": [{"type": kind}]}))
-    assert error["param"] == "tools[0].type"
-    error = refused(asked_of(FakeModel(), {"input": "Hi", "tools": [], "tool_choice": "required"}))
-    assert error["param"] == "tool_choice"

@@ -143,51 +143,6 @@ class ThinkingModel(FakeModel):
         return super().chat_prompt(messages)
 
 
-def deltas_of(response):
-    assert response.status_code == 200, response.text
-    *events, _, _ = response.text.split("\n\n")
-    choices = [json.loads(event.removeprefix("data: "))["choices"] for event in events]
-    return [choice["delta"] for choice, *_ in choices]
-
-
-def test_a_chat_has_thinking_beside_its_content_streamed_or_not():
-    with serving(ThinkingModel()) as client:
-        whole = client.post(CHAT, json=HELLO).json()
-        deltas = deltas_of(client.post(CHAT, json=HELLO | {"stream": True}))
-    [choice] = whole["choices"]
-    assert choice["finish_reason"] == "stop"
-    for name in ("reasoning_content", "reasoning"):
-        assert choice["message"][name] == "so it is"
-        assert "".join(delta.get(name, "") for delta in deltas) == "so it is"
-    assert choice["message"]["content"] == "Yes."
-    assert "".join(delta.get("content", "") for delta in deltas) == "Yes."
-    num = len("<think>\nso it is\n</think>")
-    assert whole["usage"]["completion_tokens_details"]["reasoning_tokens"] == num
-
-
-def test_thinking_stays_in_the_content_where_it_is_not_to_be_told_apart():
-    with serving(ThinkingModel("<think>so</think>Yes.")) as client:
-        body = HELLO | {"reasoning_format": "none"}
-        message = client.post(CHAT, json=body).json()["choices"][0]["message"]
-    assert message == {
-        "role": "assistant",
-        "content": "<think>so</think>Yes.",
-        "refusal": None,
-    }
-
-
-def test_an_answer_begins_with_thinking_where_the_prompt_has_opened_it():
-    model = ThinkingModel("so</think>Yes.")
-    with serving(model) as client:
-        for prompt, told in [("x<think>\n", ("so", "Yes.")), ("x</think>\n\n", None)]:
-            body = {"messages": [{"role": "user", "content": prompt}]}
-            message = client.post(CHAT, json=body).json()["choices"][0]["message"]
-            if told is None:
-                assert message["content"] == "so</think>Yes."
-            else:
-                assert (message["reasoning_content"], message["content"]) == told
-
-
 @pytest.mark.parametrize(
     ("facts", "fields", "variables"),
     [
@@ -267,27 +222,6 @@ def test_thinking_is_asked_for_in_each_dialect(path, body, facts, variables):
     assert model.variables == variables
 
 
-def test_an_effort_that_is_none_is_refused_by_its_name():
-    with serving(ThinkingModel()) as client:
-        body = HELLO | {"max_tokens": 9, "output_config": {"effort": "lots"}}
-        told = client.post("/v1/messages", json=body)
-    assert (told.status_code, "output_config.effort" in told.text) == (400, True)
-
-
-def test_an_effort_and_a_variable_that_contradict_each_other_are_refused():
-    with serving(ThinkingModel()) as client:
-        body = HELLO | {"reasoning_effort": "none"}
-        for variables in ({"enable_thinking": True}, {"reasoning_effort": "high"}):
-            error = refused(client.post(CHAT, json=body | {"chat_template_kwargs": variables}))
-            assert (error["param"], "chat_template_kwargs" in error["message"]) == (
-                "reasoning_effort",
-                True,
-            )
-        for reasoning in ({"effort": "lots"}, {"summary": "detailed"}, {"x": 1}, 5):
-            body = {"input": "hello", "reasoning": reasoning}
-            assert "reasoning" in refused(client.post(RESPONSES, json=body))["param"]
-
-
 @pytest.mark.parametrize("knows", [False, True])
 def test_developers_are_the_system_where_the_template_has_none(knows):
     model = ThinkingModel(knows_developer=knows)
@@ -312,43 +246,6 @@ def test_a_grammar_holds_what_comes_behind_thinking():
         client.post(CHAT, json=body | {"reasoning_format": "none"})
         assert model.asked[-1][1]["grammar"] == JsonSchema(schema)
         assert model.asked[-1][1]["special_tokens"] == ()
-
-
-def test_a_response_has_an_item_of_thinking_before_its_message():
-    with serving(ThinkingModel()) as client:
-        whole = client.post(RESPONSES, json={"input": "hello"}).json()
-        streamed = client.post(RESPONSES, json={"input": "hello", "stream": True}).text
-    thought, message = whole["output"]
-    assert (thought["type"], thought["summary"]) == ("reasoning", [])
-    assert thought["content"] == [{"type": "reasoning_text", "text": "so it is"}]
-    assert (message["type"], message["content"][0]["text"]) == ("message", "Yes.")
-    assert whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0
-    events = [json.loads(one.split("data: ")[1]) for one in streamed.split("\n\n") if one]
-    assert [event["sequence_number"] for event in events] == [*range(len(events))]
-    kinds = [event["type"].removeprefix("response.") for event in events]
-    assert [kind for i, kind in enumerate(kinds) if kind != kinds[i - 1]] == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "reasoning_text.delta",
-        "reasoning_text.done",
-        "content_part.done",
-        "output_item.done",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        "completed",
-    ]
-    for kind, text in (("reasoning_text", "so it is"), ("output_text", "Yes.")):
-        deltas = [e["delta"] for e in events if e["type"] == f"response.{kind}.delta"]
-        assert "".join(deltas) == text
-    ids = {"type": None, "id": None}
-    last = [item | ids for item in events[-1]["response"]["output"]]
-    assert last == [item | ids for item in whole["output"]]
 
 
 @pytest.mark.parametrize(

@@ -1,31 +1,126 @@
-"""The turns that requests take, over a fake model that steps when a test lets it."""
+"""The turns that requests take, alone or several at a time: what one of them does changes no other.
+
+Over a fake model that steps when a test lets it.
+"""
 
 import asyncio
 import threading
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from starlette.testclient import TestClient
 
-from coordgen_rs.errors import BundleError, DeviceLostError
+from coordgen_rs.errors import BundleError, DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
-from coordgen_rs.server.api_error import UnavailableError
+from coordgen_rs.runtime.batch.sharing import RunCounts
+from coordgen_rs.server.api_error import APIError, UnavailableError
 from coordgen_rs.server.app import make_app
 from coordgen_rs.server.clients import Client, FairQueue, Waiter
+from coordgen_rs.server.dialects.fields import Fields
+from coordgen_rs.server.dialects.openai import OPENAI, parse_completion
 from coordgen_rs.server.dialects.reader import AnswerReader
 from coordgen_rs.server.guard import Access
+from coordgen_rs.server.metrics import Metrics, exposition
 from coordgen_rs.server.models import answering
+from coordgen_rs.server.models.answering import AnswerResponse, PreparedRequest
 from coordgen_rs.server.models.catalog import ModelEntry
 from coordgen_rs.server.models.pool import ModelPool
-from coordgen_rs.server.models.worker import Worker
+from coordgen_rs.server.models.worker import Admission, Worker
+from coordgen_rs.server.serving import how_many_together
 from fake_model import STEPS, FakeModel
-from with_worker import Job, ended, in_thread, response_to, with_worker
+from fake_served import fake_models, is_loading
+
+
+def asked(prompt, model, **fields):
+    return parse_completion(Fields({"prompt": prompt, **fields}), model)
+
+
+class Job:
+    """A request, read by a task of its own.
+
+    Attributes:
+        news: Its steps, and last the answer and the seconds that it waited, or why there is none.
+    """
+
+    def __init__(self, prompt, client="one", **fields):
+        self._prompt, self._client = prompt, Client("", client)
+        self._fields = {"stream": True} | fields
+        self.news = []
+
+    async def submit(self, worker):
+        """Begin it; it has its turn, or waits for it, then."""
+        self._task = asyncio.create_task(self._read(worker))
+        await asyncio.sleep(0)
+
+    async def _read(self, worker):
+        try:
+            with worker.admitted() as admission:
+                model = await worker.opened(admission)
+                request = asked(self._prompt, model, **self._fields)
+                stream = request.begin(model)
+                await worker.answer(request, stream, self._client, admission, self.news.append)
+        except Exception as error:
+            self.news.append(error)
+
+    async def withdraw(self):
+        """End it, as its client has left."""
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def end(self):
+        """Its last news: the answer, or why there is none."""
+        await asyncio.wait_for(self._task, 600)
+        last = self.news[-1]
+        return last if isinstance(last, Exception) else last[0]
+
+
+def response_to(worker, prompt, *, num=1, **fields):
+    """What sends the answer to a request, or so many; the client is "one"."""
+
+    async def prepare():
+        request = replace(asked(prompt, worker.model, n=num, **fields), model="fake")
+        each = [request.choice(number) for number in range(num)]
+        streams = [one.begin(worker.model) for one in each]
+        return PreparedRequest(worker, Admission(), Client("", "one"), each, streams)
+
+    return AnswerResponse(OPENAI, "fake", prepare, is_streamed=fields["stream"])
+
+
+async def in_thread(function, *arguments):
+    return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
+
+
+async def ended(worker):
+    """Wait until a worker that is closed has answered all, and its model is closed."""
+    await in_thread(worker._thread.join)
+
+
+def with_worker(test, model):
+    """Run an async test with a worker that is ready."""
+
+    async def run():
+        ready = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        worker = Worker(lambda _: model, lambda _: loop.call_soon_threadsafe(ready.set))
+        worker.start()
+        await ready.wait()
+        try:
+            await test(worker)
+        finally:
+            model.may_step.release(1000)
+            worker.close()
+            await in_thread(worker.join)
+        assert model.is_closed
+
+    asyncio.run(run())
 
 
 def test_clients_take_turns():
@@ -415,3 +510,234 @@ def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():
     worker.join()
     assert changes == ["failed"]
     assert isinstance(worker.failure, BundleError)
+
+
+TEXT = "".join(text for text, _ in STEPS)
+
+
+async def running(model, worker, *jobs):
+    """Submit jobs, and wait until all of them are at their first step."""
+    for one in jobs:
+        await one.submit(worker)
+        await in_thread(model.at_step.acquire)
+
+
+def test_as_many_as_there_are_places_run_at_the_same_time():
+    model = FakeModel(is_gated=True, parallel=2)
+
+    async def test(worker):
+        first, second, third = Job("a"), Job("b"), Job("c")
+        await running(model, worker, first, second)
+        await third.submit(worker)
+        assert (worker.num_running, worker.num_waiting, worker.num_places) == (2, 1, 2)
+        model.may_step.release(1000)
+        for one in (first, second, third):
+            assert (await one.end()).text == TEXT
+        assert worker.metrics.outcomes["finished"] == 3
+
+    with_worker(test, model)
+
+
+def test_one_that_fails_ends_alone():
+    model = FakeModel(is_gated=True, parallel=2)
+    model.fails_at = {"bad": NonFiniteLogitsError("NaN")}
+
+    async def test(worker):
+        bad, good = Job("bad"), Job("good")
+        await running(model, worker, bad, good)
+        model.may_step.release(1000)
+        assert isinstance(await bad.end(), NonFiniteLogitsError)
+        assert (await good.end()).text == TEXT
+        assert (worker.state, worker.metrics.outcomes["failed"]) == ("ready", 1)
+
+    with_worker(test, model)
+
+
+def test_one_that_is_cut_gives_its_place_to_the_next():
+    model = FakeModel(is_gated=True, parallel=2)
+
+    async def test(worker):
+        cut, other, waiting = Job("cut"), Job("other"), Job("waiting")
+        await running(model, worker, cut, other)
+        await waiting.submit(worker)
+        await cut.withdraw()
+        model.may_step.release(1000)
+        assert (await waiting.end()).text == TEXT
+        assert (await other.end()).text == TEXT
+        worker.close()
+        await ended(worker)
+        assert worker.metrics.outcomes["given_up"] == 1
+
+    with_worker(test, model)
+
+
+def test_a_client_that_reads_slowly_keeps_nobody_waiting():
+    model = FakeModel()
+
+    async def test(worker):
+        may_read, sent = asyncio.Event(), []
+
+        async def receive():
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+            await may_read.wait()
+
+        response = asyncio.create_task(response_to(worker, "slow", stream=True)({}, receive, send))
+        while not sent:
+            await asyncio.sleep(0)
+        for number in range(6):
+            other = Job(f"other {number}")
+            await other.submit(worker)
+            assert (await other.end()).text == TEXT
+        assert len(sent) == 1
+        may_read.set()
+        await asyncio.wait_for(response, 600)
+        assert sent[-2]["body"] == b"data: [DONE]\n\n"
+
+    with_worker(test, model)
+
+
+def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered():
+    model = FakeModel(is_gated=True, parallel=3)
+    model.fails_at = {"b": DeviceLostError("gone")}
+
+    async def test(worker):
+        jobs = {name: Job(name) for name in ("a", "b", "c")}
+        await running(model, worker, *jobs.values())
+        await jobs["a"].withdraw()
+        await jobs["c"].withdraw()
+        model.may_step.release(1000)
+        assert isinstance(await jobs["b"].end(), DeviceLostError)
+        await ended(worker)
+        assert worker.state == "failed"
+        assert isinstance(worker.failure, DeviceLostError)
+        later = Job("later")
+        await later.submit(worker)
+        with pytest.raises(UnavailableError, match="failed"):
+            raise await later.end()
+
+    with_worker(test, model)
+
+
+def test_closing_while_nothing_is_asked_ends_the_thread():
+    with_worker(lambda worker: asyncio.sleep(0), FakeModel(parallel=4))
+    names = {thread.name for thread in threading.enumerate()}
+    assert not any(name.startswith("coordgen-worker") for name in names)
+
+
+def test_a_client_may_have_as_many_waiting_as_asked_for_beside_those_that_are_answered():
+    models = fake_models(FakeModel(parallel=2), 1)
+    models.start()
+    while is_loading(models):
+        pass
+    with ExitStack() as held:
+        for _ in range(3):
+            held.enter_context(models.slots.hold(Client("", "one")))
+        with pytest.raises(APIError), models.slots.hold(Client("", "one")):
+            pass
+    models.close()
+    models.join()
+
+
+def test_metrics_that_many_threads_count_lose_nothing():
+    metrics, together = Metrics(), threading.Barrier(8)
+
+    def count():
+        together.wait()
+        for _ in range(500):
+            metrics.count("failed")
+
+    threads = [threading.Thread(target=count) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert metrics.outcomes["failed"] == 4000
+
+
+def test_metrics_tell_of_the_runs_that_requests_shared():
+    counts = RunCounts()
+    counts.add([3, 1], [])
+    counts.add([2], [10, 4])
+    counts.add([], [64])
+    now = {"num_running": 1, "num_waiting": 2, "num_places": 3}
+    families = Metrics().families(**now, counts={"shared": vars(counts)})
+    text = exposition({"one": families})
+    told = dict(line.split(" ") for line in text.splitlines() if line[0] != "#")
+    assert float(told["coordgen_places"]) == 3
+    shared = {
+        "runs": 3,
+        "requests": 6,
+        "rows": 84,
+        "decode_rows": 6,
+        "prompt_tokens_beside": 14,
+    }
+    for name, value in shared.items():
+        assert float(told[f"coordgen_shared_{name}_total"]) == value
+    alone = Metrics().families(**now, counts={})
+    assert not any("shared" in one.name for one in alone)
+
+
+def test_the_ready_line_tells_how_many_and_why_only_one():
+    model = FakeModel(parallel=3)
+    assert how_many_together(model) == "3 requests at a time"
+    model = FakeModel()
+    assert how_many_together(model) == "one request at a time"
+    model.why_alone = "the draft model drafts for one"
+    assert how_many_together(model) == "one request at a time: the draft model drafts for one"
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+async def nothing(message):
+    pass
+
+
+def test_other_clients_come_between_the_answers_of_one():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        await Job("first", "a").submit(worker)
+        await in_thread(model.at_step.acquire)
+        response = response_to(worker, "three", num=3, stream=True, temperature=1, seed=7)
+        answering = asyncio.create_task(response({}, never, nothing))
+        while worker.num_waiting < 3:
+            await asyncio.sleep(0)
+        await Job("other", "c").submit(worker)
+        model.may_step.release(1000)
+        worker.close()  # what waits is still answered
+        await answering
+        await ended(worker)
+        assert model.ended == ["first", "three", "other", "three", "three"]
+
+    with_worker(test, model)
+
+
+def test_a_client_that_goes_away_ends_all_its_answers():
+    model = FakeModel(is_gated=True)
+
+    async def test(worker):
+        has_left = asyncio.Event()
+
+        async def receive():
+            await has_left.wait()
+            return {"type": "http.disconnect"}
+
+        response = response_to(worker, "gone", num=3, stream=True, temperature=1, seed=7)
+        answering = asyncio.create_task(response({}, receive, nothing))
+        await in_thread(model.at_step.acquire)
+        has_left.set()
+        await answering
+        assert (worker.num_running, worker.num_waiting) == (0, 0)
+        model.may_step.release(1000)
+        behind = Job("next")
+        await behind.submit(worker)
+        await behind.end()
+        assert worker.metrics.outcomes["given_up"] == 3
+        assert model.ended == ["gone", "next"]
+
+    with_worker(test, model)

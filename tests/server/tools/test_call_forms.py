@@ -120,12 +120,6 @@ def test_calls_are_read_as_the_template_writes_them(name, is_constrained):
         assert parsed(read(BY_NAME[name], text, is_constrained=is_constrained)) == ("", calls)
 
 
-def test_ids_within_calls_are_left_out():
-    text = written("mistral-listed", WRITTEN)
-    assert '"id": "abcdefg01"' in text
-    assert parsed(read(BY_NAME["mistral-listed"], [text], is_constrained=False)) == ("", WRITTEN)
-
-
 def grammar(name, lexicon_of, functions=FUNCTIONS, **choice):
     return BY_NAME[name].grammar(Choice(functions, **choice), lexicon_of)
 

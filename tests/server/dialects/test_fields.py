@@ -1,7 +1,6 @@
 """Fields of other servers' clients: limits, penalties, formats, echo, and filling in the middle."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -48,30 +47,6 @@ def test_a_limit_of_minus_one_is_as_many_tokens_as_fit(client, model, path, fiel
     answered = client.post(path, json=body | fields)
     assert answered.status_code == 200, answered.text
     assert model.asked[-1][1]["max_new_tokens"] == limit
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": -2}, "max_tokens"),
-        ({"n_predict": "all"}, "n_predict"),
-        ({"max_tokens": 3, "n_predict": -1}, "n_predict"),
-        ({"repeat_penalty": 0}, "repeat_penalty"),
-        ({"repetition_penalty": 1.1, "repeat_penalty": 1.2}, "repeat_penalty"),
-        ({"echo": 1}, "echo"),
-        ({"suffix": 1}, "suffix"),
-    ],
-)
-def test_a_value_that_cannot_be_is_named(client, fields, param):
-    error = refused(client.post(COMPLETIONS, json={"prompt": "x"} | fields))
-    assert (error["param"], param in error["message"]) == (param, True)
-
-
-def test_the_penalty_has_llama_cpps_name_too(client, model):
-    for fields in ({"repeat_penalty": 1.3}, {"repeat_penalty": 1.3, "repetition_penalty": 1.3}):
-        assert client.post(CHAT, json=HELLO | fields).status_code == 200
-        assert model.asked[-1][1]["repetition_penalty"] == 1.3
 
 
 SAMPLERS = ["penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc"]
@@ -157,42 +132,6 @@ def test_a_format_is_held_to_by_the_name_that_each_server_has(client, model, pat
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"grammar": 5}, "grammar"),
-        ({"json_schema": 5}, "json_schema"),
-        ({"guided_json": "{"}, "guided_json"),
-        ({"guided_regex": 5}, "guided_regex"),
-        ({"guided_choice": []}, "guided_choice"),
-        ({"guided_choice": ["a", ""]}, "guided_choice"),
-        ({"structured_outputs": 5}, "structured_outputs"),
-        ({"structured_outputs": {"jsn": {}}}, "structured_outputs.jsn"),
-        ({"structured_outputs": {"json": 5}}, "structured_outputs.json"),
-        ({"response_format": {"type": "json_object", "schema": 5}}, "response_format.schema"),
-        ({"grammar": GBNF, "guided_regex": "a"}, "guided_regex"),
-        ({"json_schema": SCHEMA, "response_format": {"type": "json_object"}}, "json_schema"),
-        ({"structured_outputs": {"json": {}, "regex": "a"}}, "structured_outputs.regex"),
-    ],
-)
-def test_a_format_that_cannot_be_or_two_of_them_are_named(client, fields, param):
-    error = refused(client.post(CHAT, json=HELLO | fields))
-    assert (error["param"], param in error["message"]) == (param, True)
-
-
-@pytest.mark.parametrize("prompt", ["hello", [104, 101, 108, 108, 111]])
-def test_an_echo_begins_with_the_prompt(client, prompt):
-    body = {"prompt": prompt, "echo": True, "n": 2}
-    choices = client.post(COMPLETIONS, json=body).json()["choices"]
-    assert [choice["text"] for choice in choices] == [f"hello{TEXT}"] * 2
-    *events, _, _ = client.post(COMPLETIONS, json=body | {"stream": True}).text.split("\n\n")
-    texts = ["", ""]
-    for event in events:
-        for choice in json.loads(event.removeprefix("data: "))["choices"]:
-            texts[choice["index"]] += choice["text"]
-    assert texts == [f"hello{TEXT}"] * 2
-
-
-@pytest.mark.parametrize(
     ("marks", "prompt"),
     [
         (
@@ -225,80 +164,12 @@ def test_the_middle_is_filled_in_by_the_marks_of_the_models_family(model, marks,
     assert sorted(options["stop"][1:]) == sorted(marks)
 
 
-def test_a_model_that_cannot_fill_in_says_so(client):
-    error = refused(client.post(COMPLETIONS, json={"prompt": "a", "suffix": "b"}))
-    assert (error["param"], "fim_prefix" in error["message"]) == ("suffix", True)
-    assert client.post(COMPLETIONS, json={"prompt": "a", "suffix": ""}).status_code == 200
-
-
 def test_a_suffix_that_does_not_fit_is_refused(model):
     model.tokenizer = MarkedTokenizer("[PREFIX]", "[SUFFIX]")
     with serving(model) as client:
         for before, behind in (("a", "b" * 201), ("a" * 120, "b" * 120)):
             error = refused(client.post(COMPLETIONS, json={"prompt": before, "suffix": behind}))
             assert (error["param"], error["code"]) == ("suffix", "context_length_exceeded")
-
-
-NOT = {"type": "object", "not": {}}
-SAID = {"type": "json_schema", "json_schema": {"name": "x", "schema": NOT}}
-FLAT = {"type": "json_schema", "name": "x", "schema": NOT}
-LISTED = {"name": "f", "parameters": NOT}
-TOOLS = [{"type": "function", "function": {"name": "g"}}, {"type": "function", "function": LISTED}]
-STRICT = [TOOLS[0], {"type": "function", "function": LISTED | {"strict": True}}]
-MESSAGES = {"max_tokens": 5} | HELLO
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "field"),
-    [
-        (COMPLETIONS, {"prompt": "x", "guided_regex": "("}, "guided_regex"),
-        (COMPLETIONS, {"prompt": "x", "guided_regex": "a[^\\x00-\\x{10ffff}]"}, "guided_regex"),
-        (COMPLETIONS, {"prompt": "x", "grammar": "start: /a(/"}, "grammar"),
-        (COMPLETIONS, {"prompt": "x", "guided_json": NOT}, "guided_json"),
-        (COMPLETIONS, {"prompt": "x", "structured_outputs": {"json": NOT}}, "outputs.json"),
-        (COMPLETIONS, {"prompt": "x", "coordgen": {"lark": "x"}}, "coordgen.lark"),
-        (CHAT, HELLO | {"response_format": SAID}, "response_format"),
-        (CHAT, HELLO | {"response_format": SAID, "tools": TOOLS[:1]}, "response_format"),
-        (RESPONSES, {"input": "x", "text": {"format": FLAT}}, "text.format"),
-        ("/v1/messages", MESSAGES | {"output_config": {"format": FLAT}}, "output_config.format"),
-        ("/api/chat", HELLO | {"format": NOT}, "format"),
-        (CHAT, HELLO | {"tools": STRICT}, "tools[1].function.parameters"),
-        (
-            CHAT,
-            HELLO | {"tools": TOOLS, "tool_choice": "required"},
-            "tools[1].function.parameters",
-        ),
-        ("/api/chat", HELLO | {"tools": STRICT}, "tools[1].function.parameters"),
-        (
-            RESPONSES,
-            {"input": "x", "tools": [{"type": "function", "strict": True} | LISTED]},
-            "tools[0].parameters",
-        ),
-        (
-            "/v1/messages",
-            MESSAGES | {"tools": [{"name": "f", "input_schema": NOT, "strict": True}]},
-            "tools[0].input_schema",
-        ),
-    ],
-)
-def test_what_cannot_be_followed_is_told_by_its_field(held_to, path, body, field):
-    response = held_to.post(path, json={"stream": False} | body)
-    assert response.status_code == 400, response.text
-    error = response.json()["error"]
-    message = error if isinstance(error, str) else error["message"]
-    assert f"{field}: " in message
-    assert not any(word in message for word in ("NoExtension", "%json", "TEXT"))
-    if isinstance(error, dict) and "param" in error:
-        assert error["param"].endswith(field)
-
-
-@pytest.fixture(scope="module")
-def held_to(bundle_of):
-    pytest.importorskip("llguidance", reason="grammars need llguidance")
-    template = Path(__file__).parents[1] / "text" / "templates" / "qwen3.jinja"
-    model = Model.open(bundle_of("embedded", "fp32"), threads=1, chat_template=template)
-    with serving(model) as client:
-        yield client
 
 
 @pytest.mark.parametrize(
@@ -317,19 +188,6 @@ def test_roles_and_fields_of_messages_that_nobody_reads_are_named(client, model,
     assert refused(told())["param"] == param
     model.tools_template = "{{ m.contnet }}{% if m.role == 'usr' or m['prefix'] %}"
     assert told().status_code == 200
-
-
-def test_what_clients_send_back_beside_an_answer_is_taken(client):
-    said = {"role": "assistant", "content": "x", "refusal": None, "annotations": [], "audio": None}
-    said |= {"function_call": None, "provider_specific_fields": {"a": 1}, "parsed": {"b": 2}}
-    body = {"messages": [said, {"role": "user", "content": "hello", "name": "me", "images": []}]}
-    assert client.post("/v1/chat/completions", json=body).status_code == 200
-
-
-def test_variables_of_the_template_are_not_what_is_given_apart(client):
-    for name in ("messages", "tools", "add_generation_prompt"):
-        error = refused(client.post(CHAT, json=HELLO | {"chat_template_kwargs": {name: []}}))
-        assert (error["param"], name in error["message"]) == ("chat_template_kwargs", True)
 
 
 def test_formats_of_a_model_are_the_same_with_and_without_drafts(bundle_of):

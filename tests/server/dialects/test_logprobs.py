@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.text.thinking import marks_of
 from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
-from fake_served import refused, serving
+from fake_served import serving
 
 TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -41,21 +41,6 @@ def chunks_of(client, path, body):
     assert response.status_code == 200, response.text
     data = [line for line in response.text.split("\n") if line.startswith("data: {")]
     return [json.loads(line.removeprefix("data: ")) for line in data]
-
-
-def entry(token, logprob):
-    return {"token": token, "logprob": logprob, "bytes": [*token.encode()]}
-
-
-def expected_entries(num_alternatives):
-    """What the fake model tells of its answer: alternatives, the last of which is impossible."""
-    told = []
-    for token in TEXT:
-        top = [entry(chr(ord(token) + at), -0.5 * at) for at in range(1, num_alternatives)]
-        if num_alternatives:
-            top.append(entry(chr(ord(token) + 20), -9999.0))
-        told.append(entry(token, -1.0) | {"top_logprobs": top})
-    return told
 
 
 class PlacedModel(FakeModel):
@@ -114,18 +99,6 @@ def _cut(said, size):
     return [said[i : i + size] for i in range(0, len(said), size)]
 
 
-@pytest.mark.parametrize("num_alternatives", [None, 0, 2, 20])
-def test_a_chat_tells_each_token_once_streamed_or_not(client, model, num_alternatives):
-    body = BODIES[CHAT] | {"logprobs": True, "top_logprobs": num_alternatives}
-    expected = expected_entries(num_alternatives or 0)
-    [choice] = client.post(CHAT, json=body).json()["choices"]
-    assert choice["logprobs"] == {"content": expected, "refusal": None}
-    assert model.asked[0][1]["logprobs"] == (num_alternatives or 0)
-    chunks = chunks_of(client, CHAT, body)
-    told = [chunk["choices"][0]["logprobs"] for chunk in chunks]
-    assert [one for logprobs in told if logprobs for one in logprobs["content"]] == expected
-
-
 def test_tokens_come_with_their_step_though_their_text_is_held_back(client):
     body = BODIES[CHAT] | {"logprobs": True, "stop": "bcx"}
     chunks = chunks_of(client, CHAT, body)
@@ -140,20 +113,6 @@ def test_tokens_come_with_their_step_though_their_text_is_held_back(client):
         for chunk in chunks
     ]
     assert said == [("", []), ("Ä", ["Ä"]), (None, ["b", "c"]), ("bcd日", ["d", "日"]), (None, [])]
-
-
-def test_a_completion_has_lists_and_where_tokens_start(client):
-    body = BODIES[COMPLETIONS] | {"logprobs": 2}
-    [choice] = client.post(COMPLETIONS, json=body).json()["choices"]
-    told = choice["logprobs"]
-    assert told["tokens"] == [*TEXT]
-    assert told["token_logprobs"] == [-1.0] * len(TEXT)
-    assert told["text_offset"] == [*range(len(TEXT))]
-    assert told["top_logprobs"][1] == {"c": -0.5, "v": -9999.0, "b": -1.0}
-    chunks = chunks_of(client, COMPLETIONS, body)
-    parts = [part for chunk in chunks if (part := chunk["choices"][0]["logprobs"])]
-    for name, values in told.items():
-        assert [value for part in parts for value in part[name]] == values
 
 
 class InParts(FakeSpelling):
@@ -175,28 +134,6 @@ def test_tokens_of_a_completion_that_are_no_characters_are_told_apart(client, mo
     assert told["top_logprobs"][3]["same"] == told["token_logprobs"][3] == -1.0
 
 
-@pytest.mark.parametrize("num_alternatives", [None, 2])
-def test_a_response_includes_them_in_its_text_and_events(client, num_alternatives):
-    body = BODIES[RESPONSES] | INCLUDED | {"top_logprobs": num_alternatives}
-    expected = expected_entries(num_alternatives or 0)
-    [item] = client.post(RESPONSES, json=body).json()["output"]
-    assert item["content"][0]["logprobs"] == expected
-    events = chunks_of(client, RESPONSES, body)
-    deltas = [event for event in events if event["type"] == "response.output_text.delta"]
-    assert [one for event in deltas for one in event["logprobs"]] == expected
-    assert events[-1]["response"]["output"][0]["content"][0]["logprobs"] == expected
-    [done] = [event for event in events if event["type"] == "response.output_text.done"]
-    assert done["logprobs"] == expected
-
-
-@pytest.mark.parametrize("path", BODIES)
-def test_without_asking_nothing_is_told(client, model, path):
-    told = client.post(path, json=BODIES[path]).json()
-    choices = told.get("choices") or told["output"][0]["content"]
-    assert not choices[0]["logprobs"]
-    assert model.asked[0][1]["logprobs"] is None
-
-
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
@@ -215,57 +152,3 @@ def test_biases_in_all_forms_reach_the_model_by_id(client, model, path, given, e
     options = model.asked[0][1]
     assert options["logit_bias"] == expected
     assert (options["presence_penalty"], options["frequency_penalty"]) == (0.5, -2)
-
-
-@pytest.mark.parametrize(
-    ("path", "fields", "param", "says"),
-    [
-        (CHAT, {"logprobs": "yes"}, "logprobs", "must be true or false, but is 'yes'"),
-        (CHAT, {"logprobs": 1}, "logprobs", "must be true or false, but is 1"),
-        (
-            CHAT,
-            {"logprobs": True, "top_logprobs": 21},
-            "top_logprobs",
-            "is 21, but must be at most",
-        ),
-        (CHAT, {"logprobs": True, "top_logprobs": -1}, "top_logprobs", "is -1, but must be at le"),
-        (CHAT, {"logprobs": True, "top_logprobs": 1.5}, "top_logprobs", "must be an integer"),
-        (CHAT, {"top_logprobs": 2}, "top_logprobs", "is 2, but needs logprobs: true"),
-        (COMPLETIONS, {"logprobs": True}, "logprobs", "must be an integer, but is True"),
-        (COMPLETIONS, {"logprobs": 21}, "logprobs", "is 21, but must be at most 20"),
-        (COMPLETIONS, {"logprobs": 2, "top_logprobs": 2}, "top_logprobs", "not supported: here"),
-        (RESPONSES, {"include": ["usage"]}, "include", "message.output_text.logprobs"),
-        (RESPONSES, {"include": "all"}, "include", "must be a list"),
-        (RESPONSES, {"top_logprobs": 2}, "top_logprobs", "is 2, but needs include"),
-        (CHAT, {"presence_penalty": 2.5}, "presence_penalty", "is 2.5, but must be at most 2"),
-        (CHAT, {"frequency_penalty": -3}, "frequency_penalty", "is -3, but must be at least -2"),
-        (CHAT, {"frequency_penalty": "x"}, "frequency_penalty", "must be a number, but is 'x'"),
-        (CHAT, {"logit_bias": 5}, "logit_bias", "must map token ids to numbers"),
-        (CHAT, {"logit_bias": False}, "logit_bias", "but is False"),
-        (
-            CHAT,
-            {"logit_bias": {"5": 101}},
-            "logit_bias",
-            "of token 5 must be -100 to 100, but is 1",
-        ),
-        (CHAT, {"logit_bias": {"5": True}}, "logit_bias", "of token 5 must be -100 to 100"),
-        (CHAT, {"logit_bias": {"5": "x"}}, "logit_bias", "of token 5 must be -100 to 100"),
-        (CHAT, {"logit_bias": {"": 1}}, "logit_bias", "names the token ''"),
-        (CHAT, {"logit_bias": [[-1, 1]]}, "logit_bias", "names the token -1"),
-        (CHAT, {"logit_bias": [[1.5, 1]]}, "logit_bias", "names the token 1.5"),
-        (CHAT, {"logit_bias": [[True, 1]]}, "logit_bias", "names the token True"),
-        (CHAT, {"logit_bias": [[1]]}, "logit_bias", "holds [1]"),
-        (CHAT, {"logit_bias": ["ab"]}, "logit_bias", "holds 'ab'"),
-        (CHAT, {"logit_bias": {"1114112": 1}}, "logit_bias", "names token 1114112, but the model"),
-        (CHAT, {"logit_bias": {"9" * 40: 1}}, "logit_bias", "names token 4294967296"),
-        (CHAT, {"logit_bias": [[1, 1]] * 1025}, "logit_bias", "has 1025 entries"),
-        (CHAT, {"logit_bias": [["x" * 257, 1]]}, "logit_bias", "names the token 'xxx"),
-    ],
-)
-def test_what_cannot_be_had_is_refused_by_field_value_and_remedy(
-    client, model, path, fields, param, says
-):
-    error = refused(client.post(path, json=BODIES[path] | fields))
-    assert (error["param"], error["type"]) == (param, "invalid_request_error")
-    assert says in error["message"]
-    assert model.asked == []

@@ -1,6 +1,5 @@
 """Several answers to one request: each is that of its seed alone, and a place of its client."""
 
-import asyncio
 import json
 import threading
 from pathlib import Path
@@ -15,9 +14,7 @@ from starlette.testclient import TestClient
 from coordgen_rs import Model
 from coordgen_rs.errors import BundleError, NonFiniteLogitsError
 from coordgen_rs.server import app
-from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.app import make_app
-from coordgen_rs.server.clients import Client, ClientSlots
 from coordgen_rs.server.dialects import openai
 from coordgen_rs.server.guard import Access
 from coordgen_rs.server.models import answering
@@ -25,7 +22,6 @@ from coordgen_rs.server.models.catalog import ModelEntry
 from coordgen_rs.server.models.pool import ModelPool
 from fake_model import STEPS, FakeModel
 from fake_served import refused, serving
-from with_worker import Job, ended, in_thread, response_to, with_worker
 
 TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -76,13 +72,6 @@ def test_each_choice_is_that_of_its_seed_alone_streamed_or_not(path):
     assert {end["index"]: end["coordgen"]["seed"] for end in ends} == {0: 7, 1: 8, 2: 9}
 
 
-def test_the_last_seed_is_followed_by_the_first():
-    with serving(SeededModel()) as client:
-        body = HELLO | SAMPLED | {"n": 2, "seed": 2**64 - 1}
-        choices = client.post(CHAT, json=body).json()["choices"]
-    assert [c["message"]["content"] for c in choices] == [f"seed {2**64 - 1}", "seed 0"]
-
-
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_without_sampling_one_answer_is_made_and_given_to_each(is_streamed):
     model = FakeModel()
@@ -94,41 +83,6 @@ def test_without_sampling_one_answer_is_made_and_given_to_each(is_streamed):
             texts = [choice["message"]["content"] for choice in response.json()["choices"]]
     assert texts == [TEXT] * 4
     assert len(model.asked) == 1
-
-
-def test_usage_counts_the_prompt_once_and_all_answers():
-    with serving(FakeModel()) as client:
-        body = HELLO | SAMPLED
-        one = client.post(CHAT, json=body).json()["usage"]
-        whole = client.post(CHAT, json=body | {"n": 3}).json()["usage"]
-        asked = body | {"n": 3, "stream": True, "stream_options": {"include_usage": True}}
-        *_, last = chunks = chunks_of(client.post(CHAT, json=asked))
-    assert whole["prompt_tokens"] == one["prompt_tokens"]
-    assert whole["completion_tokens"] == 3 * one["completion_tokens"]
-    assert whole["total_tokens"] == whole["prompt_tokens"] + whole["completion_tokens"]
-    assert whole["completion_tokens_details"]["accepted_prediction_tokens"] == 3
-    assert (last["choices"], last["usage"]) == ([], whole)
-    assert [chunk for chunk in chunks[:-1] if chunk["usage"] is not None] == []
-
-
-@pytest.mark.parametrize(
-    ("field", "param"),
-    [
-        ({"n": 0}, "n"),
-        ({"n": 17}, "n"),
-        ({"n": 1.5}, "n"),
-        ({"n": True}, "n"),
-        ({"best_of": 2}, "best_of"),
-        ({"n": 2, "best_of": 3}, "best_of"),
-    ],
-)
-def test_a_number_of_answers_that_cannot_be_is_named(field, param):
-    with serving(FakeModel()) as client:
-        error = refused(client.post(COMPLETIONS, json={"prompt": "x"} | field))
-        told = client.post(COMPLETIONS, json={"prompt": "x", "n": 2, "best_of": 2})
-        assert len(told.json()["choices"]) == 2
-        assert refused(client.post("/v1/responses", json={"input": "x", "n": 2}))["param"] == "n"
-    assert error["param"] == param
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -182,79 +136,6 @@ def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
         *chunks, done, _ = told.split("\n\n")
         chunks = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
         assert (joined(chunks, 2), done) == ([TEXT] * 2, "data: [DONE]")
-
-
-def test_more_answers_than_a_client_may_have_are_refused_for_good():
-    with serving(FakeModel()) as client:  # nine places: eight that wait, and one
-        error = refused(client.post(CHAT, json=HELLO | SAMPLED | {"n": 10}))
-        assert (error["param"], "9 answers" in error["message"]) == ("n", True)
-        assert client.post(CHAT, json=HELLO | SAMPLED | {"n": 9}).status_code == 200
-        assert client.post(CHAT, json=HELLO | {"n": 16}).status_code == 200
-
-
-def test_several_places_are_held_together_or_not_at_all():
-    places, client = ClientSlots(4, lambda _: 1), Client("alice", "10.0.0.1")
-    with places.hold(client), places.hold(client, 2):
-        with pytest.raises(APIError), places.hold(client, 2):
-            pass
-        with places.hold(client, 1), pytest.raises(APIError), places.hold(client):
-            pass
-    assert not places._of_client
-    assert not places._of_key
-
-
-async def never():
-    await asyncio.Event().wait()
-
-
-async def nothing(message):
-    pass
-
-
-def test_other_clients_come_between_the_answers_of_one():
-    model = FakeModel(is_gated=True)
-
-    async def test(worker):
-        await Job("first", "a").submit(worker)
-        await in_thread(model.at_step.acquire)
-        response = response_to(worker, "three", num=3, stream=True, **SAMPLED)
-        answering = asyncio.create_task(response({}, never, nothing))
-        while worker.num_waiting < 3:
-            await asyncio.sleep(0)
-        await Job("other", "c").submit(worker)
-        model.may_step.release(1000)
-        worker.close()  # what waits is still answered
-        await answering
-        await ended(worker)
-        assert model.ended == ["first", "three", "other", "three", "three"]
-
-    with_worker(test, model)
-
-
-def test_a_client_that_goes_away_ends_all_its_answers():
-    model = FakeModel(is_gated=True)
-
-    async def test(worker):
-        has_left = asyncio.Event()
-
-        async def receive():
-            await has_left.wait()
-            return {"type": "http.disconnect"}
-
-        response = response_to(worker, "gone", num=3, stream=True, **SAMPLED)
-        answering = asyncio.create_task(response({}, receive, nothing))
-        await in_thread(model.at_step.acquire)
-        has_left.set()
-        await answering
-        assert (worker.num_running, worker.num_waiting) == (0, 0)
-        model.may_step.release(1000)
-        behind = Job("next")
-        await behind.submit(worker)
-        await behind.end()
-        assert worker.metrics.outcomes["given_up"] == 3
-        assert model.ended == ["gone", "next"]
-
-    with_worker(test, model)
 
 
 @pytest.mark.parametrize("drafts", [True, False])

@@ -1,6 +1,6 @@
 """Whatever a body holds, it is answered or refused by name, and the server goes on.
 
-    NUM_ODD=7500 pytest tests/server/test_malformed.py
+    NUM_ODD=7500 pytest tests/server/dialects/test_malformed.py
 
 sends 15,000 bodies of odd values, and those of other properties.
 """
