@@ -16,11 +16,10 @@ from coordgen_rs import Lark
 from coordgen_rs.errors import BundleError, ChatTemplateError
 from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.metrics import Family, exposition
-from fake_model import STEPS, FakeModel, FakeTokenizer
+from fake_model import FakeModel, FakeTokenizer
 from fake_served import listening, refused, serving
 
-TEXT = "".join(text for text, _ in STEPS)
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 
 
@@ -92,57 +91,12 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
 @pytest.mark.parametrize(
     ("field", "value", "param"),
     [
-        ("n", 0, "n"),
-        ("n", True, "n"),
-        ("logit_bias", {"5": 101}, "logit_bias"),
-        ("presence_penalty", 2.5, "presence_penalty"),
-        ("logprobs", 1, "logprobs"),
-        ("temperature", -1, "temperature"),
-        ("temperature", "hot", "temperature"),
-        ("top_p", 1.5, "top_p"),
-        ("top_p", 0, "top_p"),
-        ("top_p", 1e-60, "top_p"),
-        ("top_k", -2, "top_k"),
-        ("seed", -2, "seed"),
-        ("seed", 1.5, "seed"),
-        ("max_tokens", 0, "max_tokens"),
-        ("stop", [""], "stop"),
-        ("stop", ["x"] * 17, "stop"),
-        ("stop", "x" * 257, "stop"),
-        ("stream", "yes", "stream"),
-        ("stream_options", {"include_usage": True}, "stream_options"),
-        ("response_format", {"type": "xml"}, "response_format.type"),
-        ("response_format", {"type": "json_schema"}, "response_format.json_schema.schema"),
-        ("response_format", {"json_schema": {}}, "response_format.json_schema"),
-        ("response_format", "json", "response_format"),
-        ("coordgen", {"regex": "a", "lark": 'start: "a"'}, "coordgen.lark"),
-        ("tool_choice", "required", "tool_choice"),
-        ("tools", ["f"], "tools[0]"),
-        ("tools", "f", "tools"),
-        ("tools", [{"type": "retrieval"}], "tools[0].type"),
-        ("tools", [{"function": {"name": "größe"}}], "tools[0].function.name"),
-        ("tools", [{"function": {"name": "f"}}] * 2, "tools"),
-        ("tools", [{"function": {"name": "f", "parameters": []}}], "tools[0].function.parameters"),
-        ("tool_choice", {"type": "function", "function": {"name": "g"}}, "tool_choice"),
-        ("tool_choice", {"type": "custom", "name": "f"}, "tool_choice.type"),
+        *(("n", 0, "n"), ("n", True, "n"), ("temperature", -1, "temperature")),
+        *(("temperature", "hot", "temperature"), ("top_p", 0, "top_p"), ("top_p", 1e-60, "top_p")),
+        *(("top_k", -2, "top_k"), ("stop", [""], "stop"), ("stop", ["x"] * 17, "stop")),
+        *(("stream", "yes", "stream"), ("tempreature", 1, "tempreature")),
         ("tool_choice", {"type": "allowed_tools"}, "tool_choice.allowed_tools.mode"),
-        ("tool_choice", "any", "tool_choice"),
-        ("parallel_tool_calls", 1, "parallel_tool_calls"),
-        ("prediction", {"type": "content", "content": 5}, "prediction.content"),
-        ("prediction", "so", "prediction"),
-        ("reasoning_effort", "lots", "reasoning_effort"),
-        ("reasoning_format", "xml", "reasoning_format"),
-        ("tempreature", 1, "tempreature"),
-        ("coordgen", {"trees": 1}, "coordgen.trees"),
-        ("messages", [], "messages"),
-        ("messages", "hello", "messages"),
-        ("messages", [{"content": "x"}], "messages[0]"),
-        ("messages", [{"role": "user"}], "messages[0].content"),
-        (
-            "messages",
-            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
-            "messages[0].content[0]",
-        ),
+        *(("coordgen", {"trees": 1}, "coordgen.trees"), ("messages", [], "messages")),
     ],
 )
 def test_an_impossible_field_is_named(client, model, field, value, param):
@@ -201,28 +155,21 @@ def test_what_nobody_expects_is_told_and_logged_by_its_type_alone(client, monkey
     assert "a secret" not in caplog.text
 
 
-def test_models_and_health(client):
+def test_a_model_tells_its_costs_and_how_its_makers_draw_from_it(client):
     [listed] = client.get("/v1/models").json()["data"]
-    assert listed == client.get("/v1/models/fake").json()
-    assert (listed["id"], listed["object"], listed["context_length"]) == ("fake", "model", 200)
     assert listed["recommended"] == {"temperature": 0.6}
     assert listed["step_us"]["4"] == {"base": 1500.0, "per_token": 0.5}
-    assert client.get("/health").json() == client.get("/v1/health").json() == {"status": "ok"}
-    assert refused(client.get("/v1/models/gpt"), 404)["code"] == "model_not_found"
-    assert refused(client.post(CHAT, json=HELLO | {"model": "gpt"}), 404)["param"] == "model"
-    assert refused(client.get("/v2"), 404)["type"] == "not_found_error"
-    refused(client.get(CHAT), 405)
 
 
-@pytest.mark.parametrize(
-    "host",
-    [
+def test_an_unknown_host_is_refused(client):
+    for host in (
         *("evil.example", "evil.example:8080", "localhost.evil", "", "["),
         *("evil.example@localhost", "localhost/evil", "localhost?evil", "localhost#evil"),
-    ],
-)
-def test_an_unknown_host_is_refused(client, host):
-    assert refused(client.get("/health", headers={"Host": host}), 403)["code"] == "host_not_allowed"
+    ):
+        error = refused(client.get("/health", headers={"Host": host}), 403)
+        assert error["code"] == "host_not_allowed"
+    for host in ("localhost", "LOCALHOST:1", "127.0.0.1:80", "[::1]:80", "10.0.0.1"):
+        assert client.get("/health", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -74,24 +74,6 @@ def test_answers_of_many_clients_are_those_that_each_gets_alone(bundle, keys):
     assert metrics["coordgen_shared_decode_rows_total"] >= runs / 2
 
 
-def test_nothing_is_reused_or_drafted_across_keys(bundle, keys):
-    spans = {"coordgen": {"spans": True}}
-    with served(bundle, "--parallel", "2", "--api-key-file", str(keys)) as (_, url):
-        for _ in range(2):
-            first = complete(url, PROMPTS[0], **spans)
-        cached = first["usage"]["prompt_tokens_details"]["cached_tokens"]
-        assert cached > 0
-        assert "earlier-requests" in first["coordgen"]["per_source"]
-        with ThreadPoolExecutor(2) as pool:
-            alices = pool.submit(complete, url, PROMPTS[0], **spans)
-            bobs = complete(url, PROMPTS[0], "91b2", **spans)
-        assert alices.result()["choices"] == first["choices"]
-        assert bobs["choices"][0]["text"] == first["choices"][0]["text"]
-        assert bobs["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-        drafted = bobs["coordgen"]["per_source"].get("earlier-requests", {"proposed": 0})
-        assert drafted["proposed"] == 0
-
-
 def test_the_server_ends_when_all_that_run_are_answered(bundle):
     with served(bundle, "--parallel", "2") as (process, url), ThreadPoolExecutor(3) as pool:
         place = urlsplit(url)
@@ -156,5 +138,3 @@ def test_two_servers_share_a_store(bundle, tmp_path):
         assert again["choices"] == first["choices"]
         assert again["timings"]["cache_n"] >= again["usage"]["prompt_tokens"] - 32
         assert metrics_of(other)["coordgen_prefix_store_failures_total"] == 0
-
-

@@ -12,10 +12,9 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.text.thinking import marks_of
-from fake_model import STEPS, FakeModel, FakeSpelling, FakeTokenizer
+from fake_model import FakeModel, FakeSpelling, FakeTokenizer
 from fake_served import serving
 
-TEXT = "".join(text for text, _ in STEPS)
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 BODIES = {
     CHAT: {"messages": [{"role": "user", "content": "hello"}]},

@@ -152,32 +152,6 @@ def test_errors_are_those_of_openai(client):
     assert [model.id for model in client.models.list()] == ["embedded"]
 
 
-def test_a_stream_that_is_closed_gives_the_model_to_the_next(client, model):
-    stream = chat(client, max_tokens=500, stream=True, extra_body={"ignore_eos": True})
-    next(iter(stream))
-    stream.close()
-    answer = chat(client, max_tokens=4)
-    expected = model.chat(MESSAGES, max_new_tokens=4)
-    assert answer.choices[0].message.content == expected.text
-
-
-def test_sigterm_ends_a_stream_by_an_error_after_the_grace(
-    bundle_of, template, tmp_path, monkeypatch
-):
-    stall_servers(tmp_path, monkeypatch)
-    options = ("--chat-template", str(template), "--grace", "0")
-    with served(bundle_of("embedded", "fp32"), *options, "--name", "embedded") as (process, url):
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0, timeout=600)
-        body = {"ignore_eos": True}
-        stream = iter(chat(client, max_tokens=900, stream=True, extra_body=body))
-        next(stream)
-        process.send_signal(signal.SIGTERM)
-        with pytest.raises(openai.APIError, match="going down"):
-            list(stream)
-        assert process.wait(600) == 0
-        assert "Traceback" not in process.stderr.read()
-
-
 def test_a_kill_loses_no_finished_answer_and_the_next_server_goes_on(
     bundle_of, tmp_path, monkeypatch
 ):

@@ -7,6 +7,7 @@ import asyncio
 import threading
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -123,24 +124,34 @@ def with_worker(test, model):
     asyncio.run(run())
 
 
-def test_clients_take_turns():
-    model = FakeModel(is_gated=True)
+def over(fails_at=None, **options):
+    """Make an async test one that runs with a worker that is ready, and its fake model."""
 
-    async def test(worker):
-        first = Job("a0", "a")
-        await first.submit(worker)
-        await in_thread(model.at_step.acquire)
-        jobs = [Job(name, name[0]) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
-        for one in jobs:
-            await one.submit(worker)
-        assert (worker.num_running, worker.num_waiting) == (1, 6)
-        model.may_step.release(1000)
-        for one in (first, *jobs):
-            assert isinstance(await one.end(), Answer)
-        assert model.ended == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
-        assert all(one.news[-1][1] > 0 for one in jobs)
+    def made(test):
+        def run():
+            model = FakeModel(**options)
+            model.fails_at = fails_at or {}
+            with_worker(partial(test, model=model), model)
 
-    with_worker(test, model)
+        return run
+
+    return made
+
+
+@over(is_gated=True)
+async def test_clients_take_turns(worker, model):
+    first = Job("a0", "a")
+    await first.submit(worker)
+    await in_thread(model.at_step.acquire)
+    jobs = [Job(name, name[0]) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
+    for one in jobs:
+        await one.submit(worker)
+    assert (worker.num_running, worker.num_waiting) == (1, 6)
+    model.may_step.release(1000)
+    for one in (first, *jobs):
+        assert isinstance(await one.end(), Answer)
+    assert model.ended == ["a0", "a1", "b1", "c1", "a2", "b2", "a3"]
+    assert all(one.news[-1][1] > 0 for one in jobs)
 
 
 def test_keys_take_turns_and_the_addresses_of_a_key_among_themselves():
@@ -194,16 +205,12 @@ async def given_up_while_running(model, worker):
     return follower
 
 
-def test_a_request_that_is_given_up_stops_within_one_step():
-    model = FakeModel(is_gated=True, steps=[("x", ("target",))] * 50)
-
-    async def test(worker):
-        follower = await given_up_while_running(model, worker)
-        model.may_step.release(1000)
-        await follower.end()
-        assert len(follower.news) == 51
-
-    with_worker(test, model)
+@over(is_gated=True, steps=[("x", ("target",))] * 50)
+async def test_a_request_that_is_given_up_stops_within_one_step(worker, model):
+    follower = await given_up_while_running(model, worker)
+    model.may_step.release(1000)
+    await follower.end()
+    assert len(follower.news) == 51
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -238,16 +245,12 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
     assert "before" not in model.ended or "mine" not in model.ended
 
 
-def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt():
-    model = FakeModel(chunks=50)
-
-    async def test(worker):
-        follower = await given_up_while_running(model, worker)
-        assert worker.metrics.outcomes["failed"] == 0
-        model.may_step.release(1000)
-        assert isinstance(await follower.end(), Answer)
-
-    with_worker(test, model)
+@over(chunks=50)
+async def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt(worker, model):
+    follower = await given_up_while_running(model, worker)
+    assert worker.metrics.outcomes["failed"] == 0
+    model.may_step.release(1000)
+    assert isinstance(await follower.end(), Answer)
 
 
 def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
@@ -277,25 +280,20 @@ def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
     with_worker(test, model)
 
 
-def test_a_lost_device_ends_the_worker_and_tells_everyone():
-    model = FakeModel(is_gated=True)
-    model.fails_at = {"running": DeviceLostError("gone")}
-
-    async def test(worker):
-        running, waiting = Job("running"), Job("waiting")
-        await running.submit(worker)
-        await waiting.submit(worker)
-        model.may_step.release(2)
-        assert isinstance(await running.end(), DeviceLostError)
-        assert isinstance(await waiting.end(), UnavailableError)
-        await ended(worker)
-        assert isinstance(worker.failure, DeviceLostError)
-        later = Job("later")
-        await later.submit(worker)
-        with pytest.raises(UnavailableError, match="failed"):
-            raise await later.end()
-
-    with_worker(test, model)
+@over(is_gated=True, fails_at={"running": DeviceLostError("gone")})
+async def test_a_lost_device_ends_the_worker_and_tells_everyone(worker, model):
+    running, waiting = Job("running"), Job("waiting")
+    await running.submit(worker)
+    await waiting.submit(worker)
+    model.may_step.release(2)
+    assert isinstance(await running.end(), DeviceLostError)
+    assert isinstance(await waiting.end(), UnavailableError)
+    await ended(worker)
+    assert isinstance(worker.failure, DeviceLostError)
+    later = Job("later")
+    await later.submit(worker)
+    with pytest.raises(UnavailableError, match="failed"):
+        raise await later.end()
 
 
 def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
@@ -315,28 +313,24 @@ def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
     with_worker(test, model)
 
 
-def test_going_down_answers_those_who_wait_until_the_deadline():
-    model = FakeModel(is_gated=True)
-
-    async def test(worker):
-        running, waiting, late = Job("running"), Job("waiting"), Job("late")
-        await running.submit(worker)
-        await in_thread(model.at_step.acquire)
-        await waiting.submit(worker)
-        await late.submit(worker)
-        worker.close()
-        too_late = Job("too late")
-        await too_late.submit(worker)
-        with pytest.raises(UnavailableError, match="going down"):
-            raise await too_late.end()
-        model.may_step.release(len(STEPS))
-        assert isinstance(await running.end(), Answer)
-        worker.stop_all(UnavailableError("the server is going down"))
-        model.may_step.release(1)
-        assert isinstance(await waiting.end(), UnavailableError)
-        assert isinstance(await late.end(), UnavailableError)
-
-    with_worker(test, model)
+@over(is_gated=True)
+async def test_going_down_answers_those_who_wait_until_the_deadline(worker, model):
+    running, waiting, late = Job("running"), Job("waiting"), Job("late")
+    await running.submit(worker)
+    await in_thread(model.at_step.acquire)
+    await waiting.submit(worker)
+    await late.submit(worker)
+    worker.close()
+    too_late = Job("too late")
+    await too_late.submit(worker)
+    with pytest.raises(UnavailableError, match="going down"):
+        raise await too_late.end()
+    model.may_step.release(len(STEPS))
+    assert isinstance(await running.end(), Answer)
+    worker.stop_all(UnavailableError("the server is going down"))
+    model.may_step.release(1)
+    assert isinstance(await waiting.end(), UnavailableError)
+    assert isinstance(await late.end(), UnavailableError)
 
 
 def test_a_turn_that_comes_as_the_server_ends_is_none():
@@ -522,103 +516,81 @@ async def running(model, worker, *jobs):
         await in_thread(model.at_step.acquire)
 
 
-def test_as_many_as_there_are_places_run_at_the_same_time():
-    model = FakeModel(is_gated=True, parallel=2)
-
-    async def test(worker):
-        first, second, third = Job("a"), Job("b"), Job("c")
-        await running(model, worker, first, second)
-        await third.submit(worker)
-        assert (worker.num_running, worker.num_waiting, worker.num_places) == (2, 1, 2)
-        model.may_step.release(1000)
-        for one in (first, second, third):
-            assert (await one.end()).text == TEXT
-        assert worker.metrics.outcomes["finished"] == 3
-
-    with_worker(test, model)
+@over(is_gated=True, parallel=2)
+async def test_as_many_as_there_are_places_run_at_the_same_time(worker, model):
+    first, second, third = Job("a"), Job("b"), Job("c")
+    await running(model, worker, first, second)
+    await third.submit(worker)
+    assert (worker.num_running, worker.num_waiting, worker.num_places) == (2, 1, 2)
+    model.may_step.release(1000)
+    for one in (first, second, third):
+        assert (await one.end()).text == TEXT
+    assert worker.metrics.outcomes["finished"] == 3
 
 
-def test_one_that_fails_ends_alone():
-    model = FakeModel(is_gated=True, parallel=2)
-    model.fails_at = {"bad": NonFiniteLogitsError("NaN")}
-
-    async def test(worker):
-        bad, good = Job("bad"), Job("good")
-        await running(model, worker, bad, good)
-        model.may_step.release(1000)
-        assert isinstance(await bad.end(), NonFiniteLogitsError)
-        assert (await good.end()).text == TEXT
-        assert (worker.state, worker.metrics.outcomes["failed"]) == ("ready", 1)
-
-    with_worker(test, model)
+@over(is_gated=True, parallel=2, fails_at={"bad": NonFiniteLogitsError("NaN")})
+async def test_one_that_fails_ends_alone(worker, model):
+    bad, good = Job("bad"), Job("good")
+    await running(model, worker, bad, good)
+    model.may_step.release(1000)
+    assert isinstance(await bad.end(), NonFiniteLogitsError)
+    assert (await good.end()).text == TEXT
+    assert (worker.state, worker.metrics.outcomes["failed"]) == ("ready", 1)
 
 
-def test_one_that_is_cut_gives_its_place_to_the_next():
-    model = FakeModel(is_gated=True, parallel=2)
+@over(is_gated=True, parallel=2)
+async def test_one_that_is_cut_gives_its_place_to_the_next(worker, model):
+    cut, other, waiting = Job("cut"), Job("other"), Job("waiting")
+    await running(model, worker, cut, other)
+    await waiting.submit(worker)
+    await cut.withdraw()
+    model.may_step.release(1000)
+    assert (await waiting.end()).text == TEXT
+    assert (await other.end()).text == TEXT
+    worker.close()
+    await ended(worker)
+    assert worker.metrics.outcomes["given_up"] == 1
 
-    async def test(worker):
-        cut, other, waiting = Job("cut"), Job("other"), Job("waiting")
-        await running(model, worker, cut, other)
-        await waiting.submit(worker)
-        await cut.withdraw()
-        model.may_step.release(1000)
-        assert (await waiting.end()).text == TEXT
+
+@over()
+async def test_a_client_that_reads_slowly_keeps_nobody_waiting(worker, model):
+    may_read, sent = asyncio.Event(), []
+
+    async def receive():
+        await asyncio.Event().wait()
+
+    async def send(message):
+        sent.append(message)
+        await may_read.wait()
+
+    response = asyncio.create_task(response_to(worker, "slow", stream=True)({}, receive, send))
+    while not sent:
+        await asyncio.sleep(0)
+    for number in range(6):
+        other = Job(f"other {number}")
+        await other.submit(worker)
         assert (await other.end()).text == TEXT
-        worker.close()
-        await ended(worker)
-        assert worker.metrics.outcomes["given_up"] == 1
-
-    with_worker(test, model)
-
-
-def test_a_client_that_reads_slowly_keeps_nobody_waiting():
-    model = FakeModel()
-
-    async def test(worker):
-        may_read, sent = asyncio.Event(), []
-
-        async def receive():
-            await asyncio.Event().wait()
-
-        async def send(message):
-            sent.append(message)
-            await may_read.wait()
-
-        response = asyncio.create_task(response_to(worker, "slow", stream=True)({}, receive, send))
-        while not sent:
-            await asyncio.sleep(0)
-        for number in range(6):
-            other = Job(f"other {number}")
-            await other.submit(worker)
-            assert (await other.end()).text == TEXT
-        assert len(sent) == 1
-        may_read.set()
-        await asyncio.wait_for(response, 600)
-        assert sent[-2]["body"] == b"data: [DONE]\n\n"
-
-    with_worker(test, model)
+    assert len(sent) == 1
+    may_read.set()
+    await asyncio.wait_for(response, 600)
+    assert sent[-2]["body"] == b"data: [DONE]\n\n"
 
 
-def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered():
-    model = FakeModel(is_gated=True, parallel=3)
-    model.fails_at = {"b": DeviceLostError("gone")}
-
-    async def test(worker):
-        jobs = {name: Job(name) for name in ("a", "b", "c")}
-        await running(model, worker, *jobs.values())
-        await jobs["a"].withdraw()
-        await jobs["c"].withdraw()
-        model.may_step.release(1000)
-        assert isinstance(await jobs["b"].end(), DeviceLostError)
-        await ended(worker)
-        assert worker.state == "failed"
-        assert isinstance(worker.failure, DeviceLostError)
-        later = Job("later")
-        await later.submit(worker)
-        with pytest.raises(UnavailableError, match="failed"):
-            raise await later.end()
-
-    with_worker(test, model)
+@over(is_gated=True, parallel=3, fails_at={"b": DeviceLostError("gone")})
+async def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered(worker, model):
+    jobs = {name: Job(name) for name in ("a", "b", "c")}
+    await running(model, worker, *jobs.values())
+    await jobs["a"].withdraw()
+    await jobs["c"].withdraw()
+    model.may_step.release(1000)
+    assert isinstance(await jobs["b"].end(), DeviceLostError)
+    await ended(worker)
+    assert worker.state == "failed"
+    assert isinstance(worker.failure, DeviceLostError)
+    later = Job("later")
+    await later.submit(worker)
+    with pytest.raises(UnavailableError, match="failed"):
+        raise await later.end()
 
 
 def test_closing_while_nothing_is_asked_ends_the_thread():
@@ -697,47 +669,39 @@ async def nothing(message):
     pass
 
 
-def test_other_clients_come_between_the_answers_of_one():
-    model = FakeModel(is_gated=True)
-
-    async def test(worker):
-        await Job("first", "a").submit(worker)
-        await in_thread(model.at_step.acquire)
-        response = response_to(worker, "three", num=3, stream=True, temperature=1, seed=7)
-        answering = asyncio.create_task(response({}, never, nothing))
-        while worker.num_waiting < 3:
-            await asyncio.sleep(0)
-        await Job("other", "c").submit(worker)
-        model.may_step.release(1000)
-        worker.close()  # what waits is still answered
-        await answering
-        await ended(worker)
-        assert model.ended == ["first", "three", "other", "three", "three"]
-
-    with_worker(test, model)
+@over(is_gated=True)
+async def test_other_clients_come_between_the_answers_of_one(worker, model):
+    await Job("first", "a").submit(worker)
+    await in_thread(model.at_step.acquire)
+    response = response_to(worker, "three", num=3, stream=True, temperature=1, seed=7)
+    answering = asyncio.create_task(response({}, never, nothing))
+    while worker.num_waiting < 3:
+        await asyncio.sleep(0)
+    await Job("other", "c").submit(worker)
+    model.may_step.release(1000)
+    worker.close()  # what waits is still answered
+    await answering
+    await ended(worker)
+    assert model.ended == ["first", "three", "other", "three", "three"]
 
 
-def test_a_client_that_goes_away_ends_all_its_answers():
-    model = FakeModel(is_gated=True)
+@over(is_gated=True)
+async def test_a_client_that_goes_away_ends_all_its_answers(worker, model):
+    has_left = asyncio.Event()
 
-    async def test(worker):
-        has_left = asyncio.Event()
+    async def receive():
+        await has_left.wait()
+        return {"type": "http.disconnect"}
 
-        async def receive():
-            await has_left.wait()
-            return {"type": "http.disconnect"}
-
-        response = response_to(worker, "gone", num=3, stream=True, temperature=1, seed=7)
-        answering = asyncio.create_task(response({}, receive, nothing))
-        await in_thread(model.at_step.acquire)
-        has_left.set()
-        await answering
-        assert (worker.num_running, worker.num_waiting) == (0, 0)
-        model.may_step.release(1000)
-        behind = Job("next")
-        await behind.submit(worker)
-        await behind.end()
-        assert worker.metrics.outcomes["given_up"] == 3
-        assert model.ended == ["gone", "next"]
-
-    with_worker(test, model)
+    response = response_to(worker, "gone", num=3, stream=True, temperature=1, seed=7)
+    answering = asyncio.create_task(response({}, receive, nothing))
+    await in_thread(model.at_step.acquire)
+    has_left.set()
+    await answering
+    assert (worker.num_running, worker.num_waiting) == (0, 0)
+    model.may_step.release(1000)
+    behind = Job("next")
+    await behind.submit(worker)
+    await behind.end()
+    assert worker.metrics.outcomes["given_up"] == 3
+    assert model.ended == ["gone", "next"]

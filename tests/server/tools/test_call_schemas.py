@@ -14,7 +14,6 @@ from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
 from coordgen_rs.server.tools.syntax import Lexicon
 
 BY_NAME = {form.name: form for form in FORMATS}
-QUOTED = {"gemma": '<|"|>', "function-gemma": "<escape>"}
 SPELT = ("qwen-xml", "lfm2", "gemma", "function-gemma")
 """Forms with a spelling of their own."""
 
