@@ -86,54 +86,30 @@ def _dialogue(fields: Fields) -> tuple[Dialogue, Constraint | None]:
     Raises:
         APIError: One of them is malformed.
     """
-    _check_thread(fields)
-    messages = _messages(fields)
-    tools = functions.tools_of(Fields(_tools(fields)))
-    if tools is not None:
-        tools = replace(tools, field="tools[{}].input_schema")
-    config = fields.nested("output_config")
-    dialogue = Dialogue(messages, tools, effort_of(config, "effort"), _thinks(fields))
-    return dialogue, _constraint(fields, config)
-
-
-def _check_thread(fields: Fields) -> None:
-    """No dialogue is kept, and clients that are told so send theirs whole.
-
-    Raises:
-        APIError: A thread is to be gone on with, or something else is asked.
-    """
     thread = fields.peek("thread")
     if isinstance(thread, dict) and thread.get("type") == "continue":
-        raise APIError(
+        raise APIError(  # no dialogue is kept, and clients that are told so send theirs whole
             'no thread is kept: send the whole dialogue, with a thread of type "create"',
             status=404,
             param="thread",
             code="thread_not_found",
         )
     fields.only("thread", {"type": "create"}, why="it can only be created")
-
-
-def _thinks(fields: Fields) -> bool:
-    """Whether the template is told that the model is to think: where that is asked for."""
-    thinking = fields.nested("thinking")
-    kind = thinking.one_of("type", _THINKING, "disabled")
+    messages = _messages(fields)
+    tools = functions.tools_of(Fields(_tools(fields)))
+    if tools is not None:
+        tools = replace(tools, field="tools[{}].input_schema")
+    config, thinking = fields.nested("output_config"), fields.nested("thinking")
+    thinks = thinking.one_of("type", _THINKING, "disabled") != "disabled"
     thinking.count("budget_tokens")
     thinking.end("display")
-    return kind != "disabled"
-
-
-def _constraint(fields: Fields, config: Fields) -> Constraint | None:
-    """What `output_format`, or `format` of `output_config`, holds the answer to.
-
-    Raises:
-        APIError: It is malformed, or both are there.
-    """
+    dialogue = Dialogue(messages, tools, effort_of(config, "effort"), thinks)
     old = format_of(fields, "output_format", ("json_schema",), is_flat=True)
     new = format_of(config, "format", ("json_schema",), is_flat=True)
     config.end("task_budget")
     if old is not None and new is not None:
         raise fields.wrong("output_format", "and output_config.format exclude each other")
-    return old or new
+    return dialogue, old or new
 
 
 def _refuse_others(fields: Fields) -> None:
@@ -171,9 +147,18 @@ def _message(message: Fields) -> list[dict[str, Any]]:
     for kind, block in blocks:
         match role, kind:
             case "user", "tool_result":
-                results.append(_result(block))
+                call_id = block.needed("tool_use_id", "must name the call")
+                is_error = block.flag("is_error")
+                text = _texts(block, "content") if block.has("content") else ""
+                block.end()
+                told = f"Error: {text}" if is_error else text
+                results.append({"role": "tool", "tool_call_id": call_id, "content": told})
             case "assistant", "tool_use":
-                calls.append(_call(block))
+                identity, name = block.text("id"), block.text("name")
+                if identity is None or name is None:
+                    raise block.wrong("name", "must name the function, and id the call")
+                calls.append(call_of(identity, name, block, "input"))
+                block.end("caller")
             case "assistant", "thinking":
                 thoughts.append(block.text("thinking") or "")
                 block.end("signature")
@@ -187,24 +172,6 @@ def _message(message: Fields) -> list[dict[str, Any]]:
     if calls:
         said["tool_calls"] = calls
     return results if results and not texts else [*results, said]
-
-
-def _call(block: Fields) -> dict[str, Any]:
-    identity, name = block.text("id"), block.text("name")
-    if identity is None or name is None:
-        raise block.wrong("name", "must name the function, and id the call")
-    call = call_of(identity, name, block, "input")
-    block.end("caller")
-    return call
-
-
-def _result(block: Fields) -> dict[str, Any]:
-    identity = block.needed("tool_use_id", "must name the call")
-    is_error = block.flag("is_error")
-    text = _texts(block, "content") if block.has("content") else ""
-    block.end()
-    told = f"Error: {text}" if is_error else text
-    return {"role": "tool", "tool_call_id": identity, "content": told}
 
 
 def _blocks(fields: Fields, name: str) -> list[tuple[str | None, Fields]]:

@@ -43,12 +43,12 @@ from coordgen_rs.server.tools.functions import Tools, tools_of
 
 _NOT_STORED = "the server stores no responses: send the whole dialogue as input"
 _LOGPROBS = "message.output_text.logprobs"
-_OF_OTHER_ITEMS = (
-    *("reasoning.encrypted_content", "message.input_image.image_url"),
+_INCLUDED = (
+    *(_LOGPROBS, "reasoning.encrypted_content", "message.input_image.image_url"),
     *("web_search_call.action.sources", "web_search_call.results", "file_search_call.results"),
     *("code_interpreter_call.outputs", "computer_call_output.output.image_url"),
 )
-"""What may be included of items of which there are none here, such as encrypted thinking."""
+"""What may be asked for; most of it is of items of which there are none here."""
 _KINDS = "its type must be message, function_call, function_call_output or reasoning"
 
 
@@ -66,9 +66,17 @@ def parse_response(fields: Fields, model: Model) -> Request:
     fields.only("background", False, why=_NOT_STORED)
     fields.only("truncation", "disabled", why="a dialogue that is too long is refused")
     fields.ignore("max_tool_calls")
-    num_alternatives = _num_alternatives(fields)
-    tools = tools_of(fields, is_flat=True)
-    effort = _effort(fields)
+    include = fields.take("include")
+    included = [] if include is None else include
+    if not isinstance(included, list) or any(name not in _INCLUDED for name in included):
+        raise fields.wrong("include", f'must be a list, in which only "{_LOGPROBS}" may be')
+    is_told = _LOGPROBS in included
+    num_alternatives = num_alternatives_of(fields, is_told, f'include: ["{_LOGPROBS}"]')
+    tools, reasoning = tools_of(fields, is_flat=True), fields.nested("reasoning")
+    effort = effort_of(reasoning, "effort")
+    for name in ("summary", "generate_summary"):  # "auto" is the best that there is
+        reasoning.only(name, "auto", why="thinking is given as it is, without a summary")
+    reasoning.end()
     text = fields.nested("text")
     constraint = format_of(text, "format", is_flat=True)
     text.only("verbosity", "medium", why="the model has no such setting")
@@ -80,34 +88,6 @@ def parse_response(fields: Fields, model: Model) -> Request:
     )
     prompt_ids = chat_ids(model, Dialogue(messages, tools, effort), "input")
     return complete(model, "response", prompt_ids, settings)
-
-
-def _num_alternatives(fields: Fields) -> int | None:
-    """How many alternatives are told of each token; None where nothing is told.
-
-    Raises:
-        APIError: `include` is malformed, or asks for what cannot be included.
-    """
-    given = fields.take("include")
-    included = [] if given is None else given
-    known = (_LOGPROBS, *_OF_OTHER_ITEMS)
-    if not isinstance(included, list) or any(name not in known for name in included):
-        raise fields.wrong("include", f'must be a list, in which only "{_LOGPROBS}" may be')
-    return num_alternatives_of(fields, _LOGPROBS in included, f'include: ["{_LOGPROBS}"]')
-
-
-def _effort(fields: Fields) -> str | None:
-    """The effort in `reasoning`; None if it says nothing.
-
-    Raises:
-        APIError: It is malformed.
-    """
-    reasoning = fields.nested("reasoning")
-    effort = effort_of(reasoning, "effort")
-    for name in ("summary", "generate_summary"):  # "auto" is the best that there is
-        reasoning.only(name, "auto", why="thinking is given as it is, without a summary")
-    reasoning.end()
-    return effort
 
 
 def messages_of_items(fields: Fields) -> list[dict[str, Any]]:
@@ -199,6 +179,7 @@ def _part(item: Fields, name: str, part: object) -> str:
     return text
 
 
+_BEGINNINGS = ("created", "in_progress")
 _DELTA = {"reasoning": "reasoning_text", "message": "output_text"}
 
 
@@ -206,7 +187,7 @@ class _Response:
     """One response as it grows: its items, and the events that tell of it, which are numbered."""
 
     def __init__(self, request: Request) -> None:
-        self._request, self._number, self._base = request, 0, _base(request)
+        self._request, self._number, self.base = request, 0, _base(request)
         self.items = list[Event]()
         self._is_open = False  # whether the last one goes on
         self._entries = list[Event]()  # of tokens, to be told with the next text
@@ -216,10 +197,6 @@ class _Response:
         event = {"type": f"response.{kind}", "sequence_number": self._number, **values}
         self._number += 1
         return event
-
-    def begin(self) -> list[Event]:
-        """The events before the first item."""
-        return [self.event(kind, response=self._base) for kind in ("created", "in_progress")]
 
     def say(self, told: Delta | Ended) -> list[Event]:
         """Tell what the model says; how likely tokens were is told with the next text."""
@@ -254,7 +231,7 @@ class _Response:
         if request.with_token_ids:
             mine["coordgen"]["token_ids"] = answer.token_ids
         is_cut = status == "incomplete"
-        return self._base | {
+        return self.base | {
             "status": status,
             "completed_at": None if is_cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
@@ -348,7 +325,7 @@ def _stream(requests: Sequence[Request]) -> Writing:
     [request] = requests
     response, own = _Response(request), StepMetrics(request)
     beside = Event()  # for the next event: nothing of it is for a call's own events
-    told = yield response.begin()
+    told = yield [response.event(kind, response=response.base) for kind in _BEGINNINGS]
     while isinstance(told, Delta):
         events, gain = response.say(told), told.gain
         if gain.token_ids and (own.is_wanted or told.logprobs):
@@ -402,6 +379,11 @@ def _status(end: Ended) -> str:
 def _base(request: Request) -> Event:
     """A response before it is answered."""
     tools = request.tools
+    choice: str | Event = "auto"
+    if tools is not None and tools.forced is not None:
+        choice = {"type": "function", "name": tools.forced}
+    elif tools is not None and tools.is_required:
+        choice = "required"
     return {
         "id": f"resp_{secrets.token_hex(12)}",
         "object": "response",
@@ -419,19 +401,12 @@ def _base(request: Request) -> Event:
         "store": False,
         "temperature": request.options["temperature"],
         "top_p": request.options["top_p"],
-        "tool_choice": "auto" if tools is None else _choice(tools),
+        "tool_choice": choice,
         "tools": [] if tools is None else _listed(tools),
         "truncation": "disabled",
         "metadata": {},
         "usage": None,
     }
-
-
-def _choice(tools: Tools) -> str | Event:
-    """The `tool_choice` of a request, as OpenAI tells it."""
-    if tools.forced is not None:
-        return {"type": "function", "name": tools.forced}
-    return "required" if tools.is_required else "auto"
 
 
 def _listed(tools: Tools) -> list[Event]:
