@@ -16,22 +16,11 @@ from coordgen_rs import Lark
 from coordgen_rs.errors import BundleError, ChatTemplateError
 from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.metrics import Family, exposition
-from fake_model import FakeModel, FakeTokenizer
+from fake_model import FakeTokenizer
 from fake_served import listening, refused, serving
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
-
-
-@pytest.fixture
-def model():
-    return FakeModel()
-
-
-@pytest.fixture
-def client(model):
-    with serving(model, with_metrics=True) as client:
-        yield client
 
 
 def test_every_option_reaches_the_model(client, model):

@@ -87,7 +87,9 @@ def test_a_first_signal_drains_and_a_second_one_stops_at_once(
 
 def test_answers_that_end_earlier_let_the_server_end_earlier(bundle):
     with served(bundle, "--grace", "3600") as (process, url), httpx.Client(timeout=600) as client:
-        with client.stream("POST", f"{url}/v1/completions", json=LONG) as response:
+        with client.stream(
+            "POST", f"{url}/v1/completions", json=LONG | {"max_tokens": 200}
+        ) as response:
             told = events(response)
             next(told)
             process.send_signal(signal.SIGTERM)

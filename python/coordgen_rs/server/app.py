@@ -95,8 +95,8 @@ def make_app(pool: ModelPool, access: Access) -> ASGIApp:
         "/v1/models/{name:path}": endpoints.model,
         documents.PATH: own.list,
         "/api/version": partial(endpoints.list, lambda _: {"version": catalog.VERSION}),
-        "/api/tags": partial(endpoints.list, catalog.tags),
-        "/api/ps": partial(endpoints.list, catalog.running),
+        "/api/tags": partial(endpoints.list, catalog.ollama_tags),
+        "/api/ps": partial(endpoints.list, catalog.ollama_running),
     }
     posted: dict[str, Endpoint] = {
         **{path: partial(endpoints.answer, *how) for path, how in _ANSWERS.items()},
@@ -165,15 +165,15 @@ class Endpoints:
         """All models."""
         statuses = self._pool.statuses()
         if OF_ANTHROPIC in request.headers:
-            return JSONResponse(catalog.listed_to_anthropic(statuses, self._created))
-        found = [catalog.described(one, self._created) for one in statuses]
+            return JSONResponse(catalog.anthropic_models(statuses, self._created))
+        found = [catalog.openai_model(one, self._created) for one in statuses]
         return JSONResponse({"object": "list", "data": found})
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
         status = self._pool.status(self._pool.find(request.path_params["name"]).name)
         is_of_anthropic = OF_ANTHROPIC in request.headers
-        describe = catalog.described_to_anthropic if is_of_anthropic else catalog.described
+        describe = catalog.anthropic_model if is_of_anthropic else catalog.openai_model
         return JSONResponse(describe(status, self._created))
 
     async def show(self, request: Request) -> Response:
@@ -182,7 +182,9 @@ class Endpoints:
         other = fields.text("name")  # as it was called before
         fields.end("verbose", "system", "template", "options")
         self._pool.find(other)
-        return JSONResponse(catalog.shown(self._pool.status(self._pool.find(name or other).name)))
+        return JSONResponse(
+            catalog.ollama_model(self._pool.status(self._pool.find(name or other).name))
+        )
 
     async def list(
         self, listed: Callable[[Sequence[ModelStatus]], dict[str, Any]], request: Request

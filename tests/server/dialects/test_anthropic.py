@@ -25,11 +25,6 @@ def calling():
 
 
 @pytest.fixture
-def model():
-    return FakeModel()
-
-
-@pytest.fixture
 def client(model):
     with listening(model) as url:
         yield anthropic.Anthropic(base_url=url, api_key="any", max_retries=0)

@@ -29,13 +29,6 @@ HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 SAMPLED = {"temperature": 1, "seed": 7}
 
 
-class SeededModel(FakeModel):
-    """Says its seed, one letter a step."""
-
-    def steps_of(self, prompt, options):
-        return [(letter, ("target",)) for letter in f"seed {options['seed']}"]
-
-
 def chunks_of(response):
     assert response.status_code == 200, response.text
     *events, done, end = response.text.split("\n\n")
@@ -50,26 +43,6 @@ def joined(chunks, num, part="delta"):
             said = choice["text"] if part == "text" else choice["delta"].get("content", "")
             texts[choice["index"]] += said
     return texts
-
-
-@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_each_choice_is_that_of_its_seed_alone_streamed_or_not(path):
-    body = (HELLO if path == CHAT else {"prompt": "hello"}) | SAMPLED | {"n": 3}
-    with serving(SeededModel()) as client:
-        whole = client.post(path, json=body).json()
-        chunks = chunks_of(client.post(path, json=body | {"stream": True}))
-    texts = [
-        choice["message"]["content"] if path == CHAT else choice["text"]
-        for choice in whole["choices"]
-    ]
-    assert texts == ["seed 7", "seed 8", "seed 9"]
-    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2]
-    assert [choice["coordgen"]["seed"] for choice in whole["choices"]] == [7, 8, 9]
-    assert joined(chunks, 3, "delta" if path == CHAT else "text") == texts
-    assert len({chunk["id"] for chunk in chunks}) == 1
-    ends = [c for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
-    assert sorted(end["index"] for end in ends) == [0, 1, 2]
-    assert {end["index"]: end["coordgen"]["seed"] for end in ends} == {0: 7, 1: 8, 2: 9}
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

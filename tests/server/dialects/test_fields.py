@@ -8,24 +8,13 @@ pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from coordgen_rs import Gbnf, JsonSchema, Lark, Model, Regex
-from fake_model import FakeModel, MarkedTokenizer
+from fake_model import MarkedTokenizer
 from fake_served import refused, serving
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 GBNF, LARK = 'root ::= "a"', 'start: "a"'
-
-
-@pytest.fixture
-def model():
-    return FakeModel()
-
-
-@pytest.fixture
-def client(model):
-    with serving(model) as client:
-        yield client
 
 
 @pytest.mark.parametrize(

@@ -24,17 +24,6 @@ BODIES = {
 INCLUDED = {"include": ["message.output_text.logprobs"]}
 
 
-@pytest.fixture
-def model():
-    return FakeModel()
-
-
-@pytest.fixture
-def client(model):
-    with serving(model) as client:
-        yield client
-
-
 def chunks_of(client, path, body):
     response = client.post(path, json=body | {"stream": True})
     assert response.status_code == 200, response.text

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from fake_model import FakeModel
 from fake_served import serving
 
-NUM_ODD = int(os.environ.get("NUM_ODD", "200"))
+NUM_ODD = int(os.environ.get("NUM_ODD", "100"))
 PATHS = [
     *("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"),
     *("/apply-template", "/v1/messages", "/v1/messages/count_tokens", "/api/chat"),

@@ -24,11 +24,6 @@ CALL = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
 
 
 @pytest.fixture
-def model():
-    return FakeModel()
-
-
-@pytest.fixture
 def client(model):
     with listening(model) as url:
         yield ollama.Client(host=url)

@@ -9,7 +9,6 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
-from coordgen_rs.grammar.kinds import Lark
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.responses import messages_of_items
 from fake_model import FakeModel
@@ -68,51 +67,6 @@ def test_fields_that_are_null_are_as_if_they_were_not_there():
         assert told.json()["output"][0]["content"][0]["text"] == "Hi"
 
 
-@pytest.mark.parametrize("step", [1, 5, 400])
-def test_events_begin_fill_and_end_each_item(step):
-    events = events_of(saying("So: " + CALLS, step=step), ASKED)
-    assert [event["sequence_number"] for event in events] == [*range(len(events))]
-    kinds = [event["type"].removeprefix("response.") for event in events]
-    apart = [kind for at, kind in enumerate(kinds) if not at or kind != kinds[at - 1]]
-    told_call = [
-        "output_item.added",
-        "function_call_arguments.delta",
-        "function_call_arguments.done",
-        "output_item.done",
-    ]
-    assert apart == [
-        "created",
-        "in_progress",
-        "output_item.added",
-        "content_part.added",
-        "output_text.delta",
-        "output_text.done",
-        "content_part.done",
-        "output_item.done",
-        *told_call,
-        *told_call,
-        "completed",
-    ]
-    response = events[-1]["response"]
-    output = dict(enumerate(response["output"]))
-    for event in events[2:-1]:
-        item = output[event["output_index"]]
-        told = event.get("item", {"id": event.get("item_id")})
-        assert told["id"] == item["id"]
-        if event["type"] == "response.output_item.done":
-            assert event["item"] == item
-        if event["type"] == "response.output_item.added" and item["type"] == "function_call":
-            assert event["item"] == item | {"arguments": "", "status": "in_progress"}
-        if event["type"] == "response.function_call_arguments.done":
-            assert (event["name"], event["arguments"]) == (item["name"], item["arguments"])
-    for at, item in output.items():
-        deltas = [e["delta"] for e in events if "delta" in e and e["output_index"] == at]
-        whole = item.get("arguments") or item["content"][0]["text"]
-        assert "".join(deltas) == whole
-    whole = asked_of(saying("So: " + CALLS), ASKED).json()["output"]
-    assert [plain(item) for item in output.values()] == [plain(item) for item in whole]
-
-
 def test_a_call_that_a_limit_cuts_is_incomplete_and_the_others_are_whole():
     text = CALLS[: CALLS.index("{}")]
     for told in (
@@ -146,20 +100,6 @@ def test_of_a_required_call_that_is_cut_the_chat_gets_what_there_is():
     with serving(saying(whole + cut[:20], ends="length")) as client:
         [choice] = client.post(CHAT, json=body | {"tool_choice": "required"}).json()["choices"]
     assert len(choice["message"]["tool_calls"]) == 1  # of the other nothing was said
-
-
-def test_the_answer_is_held_to_the_functions_and_to_what_is_chosen():
-    model = saying("Hi")
-    forced = {"type": "function", "name": "time"}
-    for choice in ("auto", "required", forced):
-        told = asked_of(model, ASKED | {"tool_choice": choice}).json()
-        assert told["tool_choice"] == choice
-    grammars = [options["grammar"] for _, options in model.asked]
-    assert all(isinstance(grammar, Lark) for grammar in grammars)
-    assert "weather" not in grammars[2].text
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [forced]}
-    assert asked_of(model, ASKED | {"tool_choice": allowed}).status_code == 200
-    assert "weather" not in model.asked[3][1]["grammar"].text
 
 
 FORMAT = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}

@@ -31,7 +31,7 @@ from coordgen_rs.server.dialects.writing import (
     Event,
     Writing,
     as_json,
-    entries,
+    logprob_entries,
 )
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
 from coordgen_rs.server.tools.functions import Tools, tools_of
@@ -288,7 +288,7 @@ CHAT, GENERATE = _dialect(_chat_part), _dialect(_generate_part)
 def _likely(request: Request, told: Sequence[TokenLogprob]) -> Event:
     """How likely tokens were, as OpenAI's entries, which Ollama's are; nothing if none are."""
     spelling = request.spelling
-    return {} if spelling is None or not told else {"logprobs": entries(told, spelling)}
+    return {} if spelling is None or not told else {"logprobs": logprob_entries(told, spelling)}
 
 
 def _line(model: str, said: Event, *, is_end: bool = False) -> Event:

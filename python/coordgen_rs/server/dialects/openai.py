@@ -51,7 +51,7 @@ from coordgen_rs.server.dialects.writing import (
     StepMetrics,
     Writing,
     answer_metrics,
-    entries,
+    logprob_entries,
     usage,
 )
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
@@ -360,7 +360,7 @@ class _Choice:
             return None
         if not self._is_chat:
             return self._lists.told(likely)
-        return {"content": entries(likely, self._request.spelling), "refusal": None}
+        return {"content": logprob_entries(likely, self._request.spelling), "refusal": None}
 
     @property
     def _nothing(self) -> Event:

@@ -35,7 +35,7 @@ from coordgen_rs.server.dialects.writing import (
     StepMetrics,
     Writing,
     answer_metrics,
-    entries,
+    logprob_entries,
     usage,
 )
 from coordgen_rs.server.tools.calls import Call, Thought
@@ -201,7 +201,7 @@ class _Response:
     def say(self, told: Delta | Ended) -> list[Event]:
         """Tell what the model says; how likely tokens were is told with the next text."""
         if (spelling := self._request.spelling) is not None:
-            self._entries += entries(told.logprobs, spelling)
+            self._entries += logprob_entries(told.logprobs, spelling)
         events = list[Event]()
         for one in told.said:
             if isinstance(one, Call):

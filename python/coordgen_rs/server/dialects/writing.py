@@ -219,7 +219,7 @@ LEAST_LOGPROB = -9999.0
 """What OpenAI has for what is so unlikely that nothing else is known; JSON has no infinity."""
 
 
-def entries(told: Iterable[TokenLogprob], spelling: TokenSpelling) -> list[dict[str, Any]]:
+def logprob_entries(told: Iterable[TokenLogprob], spelling: TokenSpelling) -> list[dict[str, Any]]:
     """How likely tokens were, as OpenAI tells it: an entry for each, with its alternatives.
 
     Each token comes once, also one that adds no text, such as an end token.

@@ -129,7 +129,7 @@ class ModelStatus(NamedTuple):
     num_bytes: int
 
 
-def described(status: ModelStatus, created: int) -> dict[str, Any]:
+def openai_model(status: ModelStatus, created: int) -> dict[str, Any]:
     """A model as OpenAI describes it, with what is known of it while it is open.
 
     Args:
@@ -153,25 +153,25 @@ def described(status: ModelStatus, created: int) -> dict[str, Any]:
     return told
 
 
-def described_to_anthropic(status: ModelStatus, created: int) -> dict[str, Any]:
-    """A model as Anthropic describes it; arguments are those of `described`."""
+def anthropic_model(status: ModelStatus, created: int) -> dict[str, Any]:
+    """A model as Anthropic describes it; arguments are those of `openai_model`."""
     name = status.entry.name
     return {"type": "model", "id": name, "display_name": name, "created_at": _time(created)}
 
 
-def listed_to_anthropic(statuses: Sequence[ModelStatus], created: int) -> dict[str, Any]:
+def anthropic_models(statuses: Sequence[ModelStatus], created: int) -> dict[str, Any]:
     """All models as Anthropic lists them."""
-    data = [described_to_anthropic(one, created) for one in statuses]
+    data = [anthropic_model(one, created) for one in statuses]
     ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
     return {"data": data, "has_more": False} | ends
 
 
-def tags(statuses: Sequence[ModelStatus]) -> dict[str, Any]:
+def ollama_tags(statuses: Sequence[ModelStatus]) -> dict[str, Any]:
     """All models as Ollama lists them."""
     return {"models": [_listed(one.entry) for one in statuses]}
 
 
-def running(statuses: Sequence[ModelStatus]) -> dict[str, Any]:
+def ollama_running(statuses: Sequence[ModelStatus]) -> dict[str, Any]:
     """The models that are open, as Ollama lists them."""
     more = {"expires_at": _NEVER, "size_vram": 0}
     return {
@@ -183,7 +183,7 @@ def running(statuses: Sequence[ModelStatus]) -> dict[str, Any]:
     }
 
 
-def shown(status: ModelStatus) -> dict[str, Any]:
+def ollama_model(status: ModelStatus) -> dict[str, Any]:
     """What a model is and can do, as Ollama shows it."""
     entry, model = status.entry, status.model
     info: dict[str, Any] = {"general.architecture": "coordgen", "general.basename": entry.name}

@@ -17,7 +17,7 @@ from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
 from coordgen_rs.model import Model
 from coordgen_rs.server.api_error import ConstraintError
-from coordgen_rs.server.tools.calls import CallReader, Choice, Parameters
+from coordgen_rs.server.tools.calls import CallConstraint, CallReader, Parameters
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.harmony import HARMONY, Harmony, HarmonyReader
 from coordgen_rs.server.tools.marked import MarkedFormat, MarkedReader
@@ -214,7 +214,7 @@ def constrained(
         return calling, given
     answer = None if given is None else json.loads(given.text)
     is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
-    choice = Choice(tools.callable, tools.is_required, is_parallel, answer)
+    choice = CallConstraint(tools.callable, tools.is_required, is_parallel, answer)
     is_held = replace(calling, is_constrained=True)
     try:
         return is_held, _grammar(calling.format, choice, model)
@@ -239,7 +239,7 @@ def constrained(
         raise ConstraintError(why, field) from error
 
 
-def _grammar(call_format: ToolCallFormat, choice: Choice, model: Model) -> Lark:
+def _grammar(call_format: ToolCallFormat, choice: CallConstraint, model: Model) -> Lark:
     """A grammar that the model can follow.
 
     Raises:

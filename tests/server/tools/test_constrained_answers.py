@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 import jsonschema
 
 from coordgen_rs import Lark, Model
-from coordgen_rs.server.tools.calls import Call, Choice
+from coordgen_rs.server.tools.calls import Call, CallConstraint
 from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
 from coordgen_rs.server.tools.syntax import Lexicon
 
@@ -26,10 +26,12 @@ LAMP = {
 }
 FUNCTIONS = {"paint": LAMP, "wait": {"type": "object", "properties": {}}}
 CHOICES = {
-    "auto": Choice(FUNCTIONS),
-    "one": Choice(FUNCTIONS, is_parallel=False),
-    "required": Choice(FUNCTIONS, is_required=True, is_parallel=False),
-    "or JSON": Choice(FUNCTIONS, answer={"type": "object", "properties": {"a": {"enum": [1, 2]}}}),
+    "auto": CallConstraint(FUNCTIONS),
+    "one": CallConstraint(FUNCTIONS, is_parallel=False),
+    "required": CallConstraint(FUNCTIONS, is_required=True, is_parallel=False),
+    "or JSON": CallConstraint(
+        FUNCTIONS, answer={"type": "object", "properties": {"a": {"enum": [1, 2]}}}
+    ),
 }
 OPTIONS = ({}, {"temperature": 1.4, "seed": 3})
 

@@ -9,7 +9,8 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.server.tools.calls import Choice
+from coordgen_rs.server.tools import pairs
+from coordgen_rs.server.tools.calls import CallConstraint
 from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
 from coordgen_rs.server.tools.syntax import Lexicon
 
@@ -22,7 +23,9 @@ def held(name, parameters):
     """The tokens of a model of the form, and the grammar of a call that has to be made."""
     tokens = marked_tokens(tuple(BY_NAME[name].marks))
     lexicon = Lexicon(tokens.added(), tokens.ends)
-    return tokens, BY_NAME[name].grammar(Choice({"f": parameters}, is_required=True), lexicon)
+    return tokens, BY_NAME[name].grammar(
+        CallConstraint({"f": parameters}, is_required=True), lexicon
+    )
 
 
 def written(name, *arguments):
@@ -71,10 +74,11 @@ def test_choices_within_choices_are_looked_at_once(name):
     twice = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(60)}
     parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/d0"}}}
     parameters["$defs"] = twice | {"d60": {"type": "string"}}
-    assert len(BY_NAME[name].grammar(Choice({"f": parameters}), Lexicon())) < 50_000
+    assert len(BY_NAME[name].grammar(CallConstraint({"f": parameters}), Lexicon())) < 50_000
 
 
-def test_objects_within_objects_are_not_written_out_without_end():
+def test_objects_within_objects_are_not_written_out_without_end(monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_LEVELS", 1000)
     node = {"type": "object", "properties": {f"p{n}": {"$ref": "#/$defs/node"} for n in range(9)}}
     parameters = node | {"$defs": {"node": node}}
     with pytest.raises(UnsupportedGrammarError, match="parts"):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from call_templates import ENDS, TEMPLATES
 from checkpoints import ROOT
-from coordgen_rs.server.tools.calls import Call, Choice, Content
+from coordgen_rs.server.tools.calls import Call, CallConstraint, Content
 from coordgen_rs.server.tools.formats import FORMATS, HERMES, Calling, call_reader, format_of
 from coordgen_rs.server.tools.syntax import Lexicon
 from coordgen_rs.text.chat_template import ChatTemplate
@@ -121,7 +121,7 @@ def test_calls_are_read_as_the_template_writes_them(name, is_constrained):
 
 
 def grammar(name, lexicon_of, functions=FUNCTIONS, **choice):
-    return BY_NAME[name].grammar(Choice(functions, **choice), lexicon_of)
+    return BY_NAME[name].grammar(CallConstraint(functions, **choice), lexicon_of)
 
 
 @pytest.fixture(scope="module", params=["marks", "text"])
