@@ -171,7 +171,7 @@ class Endpoints:
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
-        status = self._pool.status(self._pool.find(request.path_params["name"]).name)
+        status = self._pool.status(request.path_params["name"])
         is_of_anthropic = OF_ANTHROPIC in request.headers
         describe = catalog.anthropic_model if is_of_anthropic else catalog.openai_model
         return JSONResponse(describe(status, self._created))
@@ -182,9 +182,7 @@ class Endpoints:
         other = fields.text("name")  # as it was called before
         fields.end("verbose", "system", "template", "options")
         self._pool.find(other)
-        return JSONResponse(
-            catalog.ollama_model(self._pool.status(self._pool.find(name or other).name))
-        )
+        return JSONResponse(catalog.ollama_model(self._pool.status(name or other)))
 
     async def list(
         self, listed: Callable[[Sequence[ModelStatus]], dict[str, Any]], request: Request

@@ -141,9 +141,13 @@ class ModelPool:
             code="model_not_found",
         )
 
-    def status(self, name: str) -> ModelStatus:
-        """How it stands with a model."""
-        found = self._models[name]
+    def status(self, name: str | None) -> ModelStatus:
+        """How it stands with a model; its name is as in `find`.
+
+        Raises:
+            APIError: There is none.
+        """
+        found = self._models[self.find(name).name]
         if (worker := found.worker) is None:
             return ModelStatus(found.entry, "unloaded", None, 0)
         try:
