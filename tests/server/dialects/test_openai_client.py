@@ -108,36 +108,6 @@ def test_a_right_prediction_is_accepted_and_changes_no_token(client, model):
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 0
 
 
-CHANGED = {"presence_penalty": 0.6, "frequency_penalty": 0.3, "logit_bias": {"300": 2, "9": -100}}
-
-
-@pytest.mark.parametrize("options", [{}, SAMPLED | CHANGED], ids=["greedy", "changed"])
-def test_the_package_reads_how_likely_tokens_were_streamed_or_not(client, model, options):
-    own = options | {"logit_bias": {int(k): v for k, v in options.get("logit_bias", {}).items()}}
-    expected = model.chat(MESSAGES, max_new_tokens=24, logprobs=3, **own).logprobs
-
-    def told(content):
-        return [(one.logprob, [other.logprob for other in one.top_logprobs]) for one in content]
-
-    numbers = [(one.logprob, [other.logprob for other in one.top]) for one in expected]
-    options = options | {"max_tokens": 24, "logprobs": True, "top_logprobs": 3}
-    [choice] = chat(client, **options).choices
-    assert told(choice.logprobs.content) == numbers
-    spelt = b"".join(bytes(one.bytes) for one in choice.logprobs.content)
-    assert spelt.decode(errors="replace").startswith(choice.message.content)
-    chunks = [chunk.choices[0].logprobs for chunk in chat(client, stream=True, **options)]
-    assert [one for logprobs in chunks if logprobs for one in told(logprobs.content)] == numbers
-    response = client.responses.create(
-        model="embedded",
-        input=MESSAGES,
-        max_output_tokens=24,
-        include=["message.output_text.logprobs"],
-        top_logprobs=3,
-        extra_body={k: v for k, v in options.items() if k in SAMPLED | CHANGED},
-    )
-    assert told(response.output[0].content[0].logprobs) == numbers
-
-
 def test_errors_are_those_of_openai(client):
     with pytest.raises(openai.BadRequestError, match="n is 17") as refused:
         chat(client, n=17)
@@ -242,30 +212,6 @@ def test_a_function_is_called_as_it_is_asked_for_streamed_or_not(client):
             model="embedded", messages=messages, tools=tools, max_tokens=4
         )
         assert answer.choices[0].finish_reason in ("stop", "length")
-
-
-def test_a_function_is_called_on_responses_and_its_result_goes_on_streamed_or_not(client):
-    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    lamp = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}}
-    tools = [{"type": "function", "name": "paint", "parameters": lamp | {"required": ["colour"]}}]
-    asked = {"model": "embedded", "tools": tools, "max_output_tokens": 60}
-    asked |= {"parallel_tool_calls": False, "store": False}
-    dialogue = [{"role": "user", "content": TEXT}]
-    response = client.responses.create(input=dialogue, tool_choice="required", **asked)
-    [call] = response.output
-    assert (call.type, call.name, call.status) == ("function_call", "paint", "completed")
-    assert json.loads(call.arguments)["colour"] in ("red", "green")
-    with client.responses.stream(input=dialogue, tool_choice="required", **asked) as stream:
-        events = list(stream)
-        [streamed] = stream.get_final_response().output
-    assert [event.sequence_number for event in events] == [*range(len(events))]
-    assert (streamed.name, streamed.arguments) == (call.name, call.arguments)
-    deltas = [e.delta for e in events if e.type == "response.function_call_arguments.delta"]
-    assert "".join(deltas) == call.arguments
-    result = {"type": "function_call_output", "call_id": call.call_id, "output": "done"}
-    dialogue += [call.model_dump(), result]
-    answer = client.responses.create(input=dialogue, **asked | {"max_output_tokens": 4})
-    assert answer.status in ("completed", "incomplete")
 
 
 @pytest.mark.parametrize(
