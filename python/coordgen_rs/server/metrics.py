@@ -111,17 +111,17 @@ class Metrics:
             self.outcomes[outcome] += 1
 
     def families(
-        self, *, num_running: int, num_waiting: int, num_places: int, counts: Counts
+        self, *, num_running: int, num_waiting: int, num_slots: int, counts: Counts
     ) -> list[Family]:
         """All metrics of the model.
 
         Args:
             num_running: Requests that are answered now.
             num_waiting: Requests that wait now.
-            num_places: How many are answered at a time.
+            num_slots: How many are answered at a time.
             counts: What the model counts itself.
         """
-        now = (num_running, num_waiting, num_places)
+        now = (num_running, num_waiting, num_slots)
         found = [
             Family(f"coordgen_{name}", "gauge", about, {"": value})
             for (name, about), value in zip(_GAUGES.items(), now, strict=True)

@@ -521,7 +521,7 @@ async def test_as_many_as_there_are_places_run_at_the_same_time(worker, model):
     first, second, third = Job("a"), Job("b"), Job("c")
     await running(model, worker, first, second)
     await third.submit(worker)
-    assert (worker.num_running, worker.num_waiting, worker.num_places) == (2, 1, 2)
+    assert (worker.num_running, worker.num_waiting, worker.num_slots) == (2, 1, 2)
     model.may_step.release(1000)
     for one in (first, second, third):
         assert (await one.end()).text == TEXT
@@ -634,7 +634,7 @@ def test_metrics_tell_of_the_runs_that_requests_shared():
     counts.add([3, 1], [])
     counts.add([2], [10, 4])
     counts.add([], [64])
-    now = {"num_running": 1, "num_waiting": 2, "num_places": 3}
+    now = {"num_running": 1, "num_waiting": 2, "num_slots": 3}
     families = Metrics().families(**now, counts={"shared": vars(counts)})
     text = exposition({"one": families})
     told = dict(line.split(" ") for line in text.splitlines() if line[0] != "#")

@@ -299,16 +299,16 @@ def _stream(requests: Sequence[Request]) -> Writing:
     used |= {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     told = yield [{"type": "message_start", "message": _head(request) | {"usage": used}}]
     while isinstance(told, Delta):
-        told = yield [*blocks.say(told.said)]
+        told = yield [*blocks.say(told.events)]
     end = {"type": "message_delta", "delta": _stop_reason(told), "usage": _usage(told.answer)}
-    yield [*blocks.say(told.said), *blocks.close(), end, {"type": "message_stop"}]
+    yield [*blocks.say(told.events), *blocks.close(), end, {"type": "message_stop"}]
 
 
 def _whole(requests: Sequence[Request], ends: Sequence[Ended]) -> Event:
     """The message as one object; a call that was cut off is left out."""
     [request], [end] = requests, ends
     content = list[Event]()
-    for kind, same in groupby(joined(end.said), type):
+    for kind, same in groupby(joined(end.events), type):
         parts = [*same]
         if kind is Call:
             called = [one for one in parts if isinstance(one, Call) and is_object(one.arguments)]

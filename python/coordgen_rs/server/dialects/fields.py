@@ -1,8 +1,8 @@
 """The body of a request: read within bounds, parsed, and its fields read once each, none left over.
 
-In: a request. Out: its fields, or a refusal. What is longer than any prompt that fits is refused by
+In: a request. Out: its fields, or an error. What is longer than any prompt that fits is refused by
 its head. Long bodies are parsed in another thread, so that the streams of other clients do not wait
-for them. A field that is null counts as absent; what is wrong with one is a refusal that names it,
+for them. A field that is null counts as absent; what is wrong with one is an error that names it,
 and so is a field that nobody has read.
 """
 
@@ -216,11 +216,11 @@ class Fields:
             raise APIError(said, param=param, code=code)
 
     def wrong(self, name: str, how: str) -> APIError:
-        """The refusal of a field's value."""
+        """The error of a field's value."""
         return APIError(f"{self.name(name)} {how}", param=self.name(name), code="invalid_value")
 
     def unsupported(self, name: str, how: str) -> APIError:
-        """The refusal of a value that means something, but not here."""
+        """The error of a value that means something, but not here."""
         param = self.name(name)
         return APIError(f"{param} {how}", param=param, code="unsupported_value")
 

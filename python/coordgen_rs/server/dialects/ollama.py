@@ -243,7 +243,7 @@ def _stream(saying: _Saying, requests: Sequence[Request]) -> Writing:
 
     def lines(told: Delta | Ended, *, is_call_open: bool) -> list[Event]:
         """What was said, in its order, as lines: text, and calls once they are complete."""
-        said = joined([*open_call, *told.said])
+        said = joined([*open_call, *told.events])
         open_call[:] = [said.pop()] if said and isinstance(said[-1], Call) and is_call_open else []
         return [_line(request.model, saying([*same])) for _, same in groupby(said, type)]
 
@@ -262,7 +262,7 @@ def _stream(saying: _Saying, requests: Sequence[Request]) -> Writing:
 
 def _whole(saying: _Saying, requests: Sequence[Request], ends: Sequence[Ended]) -> Event:
     [request], [end] = requests, ends
-    line = _line(request.model, saying(joined(end.said)), is_end=True)
+    line = _line(request.model, saying(joined(end.events)), is_end=True)
     return line | _likely(request, end.logprobs) | _totals(end)
 
 

@@ -307,7 +307,7 @@ class _Choice:
 
     def chunks(self, told: Delta) -> list[Event]:
         """The chunks of what is new with a step."""
-        said, gain = self._delta(told.said), told.gain
+        said, gain = self._delta(told.events), told.gain
         is_told = gain.token_ids and (self._steps.is_wanted or told.logprobs)
         if said is None and not is_told:
             return []
@@ -320,7 +320,7 @@ class _Choice:
 
     def last(self, told: Ended) -> list[Event]:
         """The chunks of the end, usage excepted."""
-        said = self._delta(told.said)
+        said = self._delta(told.events)
         last = self._chunk(self._nothing, (), told.reason)
         self._add(last, answer_metrics(self._request, told, is_whole=False))
         if said is None and not told.logprobs:
@@ -330,7 +330,7 @@ class _Choice:
     def whole(self, told: Ended) -> Event:
         """The answer as one object."""
         text = self._request.echoed + told.answer.text
-        said = {"message": _message(told.said)} if self._is_chat else {"text": text}
+        said = {"message": _message(told.events)} if self._is_chat else {"text": text}
         choice = self._choice(said, told.logprobs, told.reason)
         if self._request.with_token_ids:
             choice["token_ids"] = told.answer.token_ids
@@ -341,7 +341,7 @@ class _Choice:
         return whole
 
     def _add(self, like: Event, told: Event) -> None:
-        """Add figures to an object: beside the text where there are several choices."""
+        """Add metrics to an object: beside the text where there are several choices."""
         (like if self._is_alone else like["choices"][0]).update(told)
 
     def _chunk(

@@ -1,7 +1,7 @@
 """How an answer is made: sampling, where it ends, biases of tokens, and what it is held to.
 
 In: fields of a body, under all the names that clients of other servers send them by. Out: options
-as `Model` takes them and one grammar, or a refusal that names the field. Two names of one thing
+as `Model` takes them and one grammar, or an error that names the field. Two names of one thing
 must agree; two grammars exclude each other, and whether one can be followed is found out where it
 meets the model. What cannot be had may say what happens anyway: clients send their own settings at
 neutral values.

@@ -1,7 +1,7 @@
 """What the model reads: messages of a dialogue, their text by its chat template, and its tokens.
 
 In: fields of a body, tools, and how much the model is to think. Out: messages, a text, or tokens
-that fit, or a refusal that names the field, the message or the part at fault. Where the template
+that fit, or an error that names the field, the message or the part at fault. Where the template
 knows no tools, see `server/tools/prompts.py`. A template that reads none of the variables of
 thinking gets none: its model answers as it does in any case. A text is filled in between a prompt
 and a suffix by models that were trained on that, with the marks of their family around both.

@@ -148,14 +148,14 @@ class Delta(NamedTuple):
     """What is certain with a step.
 
     Attributes:
-        said: Thinking, text and calls, in order.
+        events: Thinking, text and calls, in order.
         logprobs: How likely the text's tokens were, as far as they are certain.
         gain: The step.
         is_call_open: Whether a call goes on.
         choice: The number of the choice that it is of.
     """
 
-    said: list[AnswerEvent]
+    events: list[AnswerEvent]
     logprobs: Sequence[TokenLogprob]
     gain: Gain
     is_call_open: bool
@@ -166,7 +166,7 @@ class Ended(NamedTuple):
     """The end of an answer.
 
     Attributes:
-        said: What is left; of an answer that is written whole, all of it.
+        events: What is left; of an answer that is written whole, all of it.
         logprobs: The same.
         answer: The answer.
         reason: "stop", "length" or "tool_calls".
@@ -175,7 +175,7 @@ class Ended(NamedTuple):
         choice: The number of the choice that it is.
     """
 
-    said: list[AnswerEvent]
+    events: list[AnswerEvent]
     logprobs: Sequence[TokenLogprob]
     answer: Answer
     reason: str
@@ -223,7 +223,7 @@ class AnswerReader:
         likely = told if self._content is None else self._content.read(told)
         end = self.end(answer, queued_s)
         return end._replace(
-            said=[*first, *end.said], logprobs=[*likely, *end.logprobs], gains=gains
+            events=[*first, *end.events], logprobs=[*likely, *end.logprobs], gains=gains
         )
 
 

@@ -1,7 +1,7 @@
 """A request for an answer, complete: what a worker begins, and what a writer of answers reads.
 
 In: an open model, the prompt's tokens, and what the fields of a body ask for. Out: a `Request`, or
-a refusal that names the field.
+an error that names the field.
 """
 
 from collections.abc import Callable, Sequence

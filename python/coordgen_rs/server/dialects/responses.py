@@ -203,7 +203,7 @@ class _Response:
         if (spelling := self._request.spelling) is not None:
             self._entries += logprob_entries(told.logprobs, spelling)
         events = list[Event]()
-        for one in told.said:
+        for one in told.events:
             if isinstance(one, Call):
                 events += self._call(one)
             else:
@@ -344,7 +344,7 @@ def _stream(requests: Sequence[Request]) -> Writing:
 
 
 def _add(beside: Event, own: Event, token_ids: Sequence[int]) -> None:
-    """Add a step's figures and tokens to those of the steps before it."""
+    """Add a step's metrics and tokens to those of the steps before it."""
     for name, value in own.items():
         waiting = beside.setdefault("coordgen", {})
         waiting[name] = waiting.get(name, []) + value if isinstance(value, list) else value

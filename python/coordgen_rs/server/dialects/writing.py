@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.reader import Delta, Ended
@@ -175,7 +174,7 @@ def timings(answer: Answer) -> dict[str, Any]:
         "predicted_per_token_ms": _ms(_per(stats.decode_s, num_new)),
         "predicted_per_second": round(stats.tokens_per_s, 2),
     }
-    drafted, accepted = _drafted(stats)
+    drafted, accepted = _drafted(answer)
     return told | {"draft_n": drafted, "draft_n_accepted": accepted} if drafted else told
 
 
@@ -183,7 +182,7 @@ def metrics(answer: Answer, queued_s: float) -> dict[str, Any]:
     """Latencies and drafts, in the form of vLLM."""
     stats = answer.stats
     after_first = stats.prefill_s + stats.decode_s - stats.first_token_s
-    drafted, accepted = _drafted(stats)
+    drafted, accepted = _drafted(answer)
     return {
         "time_to_first_token_ms": _ms(stats.first_token_s),
         "generation_time_ms": _ms(stats.prefill_s + stats.decode_s),
@@ -201,8 +200,9 @@ def metrics(answer: Answer, queued_s: float) -> dict[str, Any]:
     }
 
 
-def _drafted(stats: Stats) -> tuple[int, int]:
+def _drafted(answer: Answer) -> tuple[int, int]:
     """Tokens drafted, a tree with all its nodes, and those that were accepted."""
+    stats = answer.stats
     drafted = sum(counts["proposed"] for counts in stats.per_source.values())
     return drafted, sum(n * count for n, count in enumerate(stats.accept_histogram))
 

@@ -196,8 +196,9 @@ class AnswerResponse(Response):
                     await self._write(self._dialect.ping(self._model))
             return task.result()
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)  # what it holds, it holds until then
+            if not task.done():
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)  # it holds things until then
 
     async def _put(self, events: Sequence[Event]) -> None:
         for event in events:

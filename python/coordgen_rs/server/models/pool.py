@@ -202,7 +202,7 @@ class ModelPool:
         return model.metrics.families(
             num_running=sum(worker.num_running for worker in workers),
             num_waiting=sum(worker.num_waiting for worker in workers),
-            num_places=0 if model.worker is None else model.worker.num_places,
+            num_slots=0 if model.worker is None else model.worker.num_slots,
             counts=counts,
         )
 
@@ -381,7 +381,7 @@ class ModelPool:
         if worker.state == "failed":
             worker.failed_s = time.monotonic()
         else:
-            self.slots.most = max(self.slots.most, self._max_queue + worker.num_places)
+            self.slots.most = max(self.slots.most, self._max_queue + worker.num_slots)
         self._on_change(model.entry.name, worker.state)
 
     def _note_end(self, model: _Model, worker: Worker) -> None:
@@ -398,6 +398,6 @@ class ModelPool:
         self._first.metrics.count("refused")
         workers = self._workers()
         mean_s = max((worker.mean_s for worker in workers), default=1.0)
-        num_places = sum(worker.num_places for worker in workers)
-        after_s = mean_s * max(num, self.num_waiting + 1) / max(num_places, 1)
+        num_slots = sum(worker.num_slots for worker in workers)
+        after_s = mean_s * max(num, self.num_waiting + 1) / max(num_slots, 1)
         return math.ceil(min(after_s, _LONGEST_WAIT_S))

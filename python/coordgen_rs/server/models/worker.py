@@ -128,7 +128,7 @@ class Worker:
             return len(self._early) + len(self._waiting)
 
     @property
-    def num_places(self) -> int:
+    def num_slots(self) -> int:
         """How many requests are answered at a time; 0 until the model is open."""
         return 0 if self._model is None else self._model.parallel
 
@@ -254,8 +254,8 @@ class Worker:
             raise
 
     def _call(self) -> None:
-        """Call as many as there are free places; and let the model go when nothing is left."""
-        while self._waiting and self.num_running < self.num_places:
+        """Call as many as there are free slots; and let the model go when nothing is left."""
+        while self._waiting and self.num_running < self.num_slots:
             self.num_running += 1
             self._waiting.take().call(has_turn=True)
         is_idle = not (self._early or self._waiting or self.num_running)
