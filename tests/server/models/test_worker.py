@@ -99,6 +99,21 @@ async def in_thread(function, *arguments):
     return await asyncio.wait_for(asyncio.to_thread(function, *arguments), 600)
 
 
+async def begun(model, worker, *jobs):
+    """Submit jobs, and wait until all of them are at their first step."""
+    for one in jobs:
+        await one.submit(worker)
+        await in_thread(model.at_step.acquire)
+
+
+async def never():
+    await asyncio.Event().wait()
+
+
+async def nothing(message):
+    pass
+
+
 async def ended(worker):
     """Wait until a worker that is closed has answered all, and its model is closed."""
     await in_thread(worker._thread.join)
@@ -141,8 +156,7 @@ def over(fails_at=None, **options):
 @over(is_gated=True)
 async def test_clients_take_turns(worker, model):
     first = Job("a0", "a")
-    await first.submit(worker)
-    await in_thread(model.at_step.acquire)
+    await begun(model, worker, first)
     jobs = [Job(name, name[0]) for name in ("a1", "a2", "a3", "b1", "c1", "b2")]
     for one in jobs:
         await one.submit(worker)
@@ -194,12 +208,10 @@ def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
 async def given_up_while_running(model, worker):
     """Give a running request up within a step; the request behind it, which runs by then."""
     running, follower = Job("running"), Job("next")
-    await running.submit(worker)
-    await in_thread(model.at_step.acquire)
+    await begun(model, worker, running)
     await running.withdraw()
     model.may_step.release()
-    await follower.submit(worker)
-    await in_thread(model.at_step.acquire)
+    await begun(model, worker, follower)
     assert model.ended == ["running"]
     assert worker.metrics.outcomes["given_up"] == 1
     return follower
@@ -220,8 +232,7 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
 
     async def test(worker):
         if not is_running:
-            await Job("before").submit(worker)
-            await in_thread(model.at_step.acquire)
+            await begun(model, worker, Job("before"))
         gone, sent = asyncio.Event(), []
 
         async def receive():
@@ -260,15 +271,12 @@ def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
     async def test(worker):
         sent, pinged = [], asyncio.Event()
 
-        async def receive():
-            await asyncio.Event().wait()
-
         async def send(message):
             sent.append(message)
             if sum(m.get("body") == b": waiting\n\n" for m in sent) > 2:
                 pinged.set()
 
-        response = asyncio.create_task(response_to(worker, "mine", stream=True)({}, receive, send))
+        response = asyncio.create_task(response_to(worker, "mine", stream=True)({}, never, send))
         await asyncio.wait_for(pinged.wait(), 600)
         model.may_step.release(1000)
         await asyncio.wait_for(response, 600)
@@ -316,8 +324,7 @@ def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
 @over(is_gated=True)
 async def test_going_down_answers_those_who_wait_until_the_deadline(worker, model):
     running, waiting, late = Job("running"), Job("waiting"), Job("late")
-    await running.submit(worker)
-    await in_thread(model.at_step.acquire)
+    await begun(model, worker, running)
     await waiting.submit(worker)
     await late.submit(worker)
     worker.close()
@@ -338,8 +345,7 @@ def test_a_turn_that_comes_as_the_server_ends_is_none():
 
     async def test(worker):
         running, waiting = Job("running"), Job("waiting")
-        await running.submit(worker)
-        await in_thread(model.at_step.acquire)
+        await begun(model, worker, running)
         await waiting.submit(worker)
         leave = worker._leave
 
@@ -509,17 +515,10 @@ def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():
 TEXT = "".join(text for text, _ in STEPS)
 
 
-async def running(model, worker, *jobs):
-    """Submit jobs, and wait until all of them are at their first step."""
-    for one in jobs:
-        await one.submit(worker)
-        await in_thread(model.at_step.acquire)
-
-
 @over(is_gated=True, parallel=2)
 async def test_as_many_as_there_are_places_run_at_the_same_time(worker, model):
     first, second, third = Job("a"), Job("b"), Job("c")
-    await running(model, worker, first, second)
+    await begun(model, worker, first, second)
     await third.submit(worker)
     assert (worker.num_running, worker.num_waiting, worker.num_slots) == (2, 1, 2)
     model.may_step.release(1000)
@@ -531,7 +530,7 @@ async def test_as_many_as_there_are_places_run_at_the_same_time(worker, model):
 @over(is_gated=True, parallel=2, fails_at={"bad": NonFiniteLogitsError("NaN")})
 async def test_one_that_fails_ends_alone(worker, model):
     bad, good = Job("bad"), Job("good")
-    await running(model, worker, bad, good)
+    await begun(model, worker, bad, good)
     model.may_step.release(1000)
     assert isinstance(await bad.end(), NonFiniteLogitsError)
     assert (await good.end()).text == TEXT
@@ -541,7 +540,7 @@ async def test_one_that_fails_ends_alone(worker, model):
 @over(is_gated=True, parallel=2)
 async def test_one_that_is_cut_gives_its_place_to_the_next(worker, model):
     cut, other, waiting = Job("cut"), Job("other"), Job("waiting")
-    await running(model, worker, cut, other)
+    await begun(model, worker, cut, other)
     await waiting.submit(worker)
     await cut.withdraw()
     model.may_step.release(1000)
@@ -556,14 +555,11 @@ async def test_one_that_is_cut_gives_its_place_to_the_next(worker, model):
 async def test_a_client_that_reads_slowly_keeps_nobody_waiting(worker, model):
     may_read, sent = asyncio.Event(), []
 
-    async def receive():
-        await asyncio.Event().wait()
-
     async def send(message):
         sent.append(message)
         await may_read.wait()
 
-    response = asyncio.create_task(response_to(worker, "slow", stream=True)({}, receive, send))
+    response = asyncio.create_task(response_to(worker, "slow", stream=True)({}, never, send))
     while not sent:
         await asyncio.sleep(0)
     for number in range(6):
@@ -579,7 +575,7 @@ async def test_a_client_that_reads_slowly_keeps_nobody_waiting(worker, model):
 @over(is_gated=True, parallel=3, fails_at={"b": DeviceLostError("gone")})
 async def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered(worker, model):
     jobs = {name: Job(name) for name in ("a", "b", "c")}
-    await running(model, worker, *jobs.values())
+    await begun(model, worker, *jobs.values())
     await jobs["a"].withdraw()
     await jobs["c"].withdraw()
     model.may_step.release(1000)
@@ -661,18 +657,9 @@ def test_the_ready_line_tells_how_many_and_why_only_one():
     assert how_many_together(model) == "one request at a time: the draft model drafts for one"
 
 
-async def never():
-    await asyncio.Event().wait()
-
-
-async def nothing(message):
-    pass
-
-
 @over(is_gated=True)
 async def test_other_clients_come_between_the_answers_of_one(worker, model):
-    await Job("first", "a").submit(worker)
-    await in_thread(model.at_step.acquire)
+    await begun(model, worker, Job("first", "a"))
     response = response_to(worker, "three", num=3, stream=True, temperature=1, seed=7)
     answering = asyncio.create_task(response({}, never, nothing))
     while worker.num_waiting < 3:
