@@ -51,7 +51,9 @@ NOT_RUN = {
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
     r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/exactness/test_our_server.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
-    r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/dialects/test_openai_client.py"),
+    r"^from langchain_openai ": Exempt(
+        Reason.ENGINE, "tests/server/dialects/test_openai_client.py"
+    ),
     r"coordgen_rs\.adapters|HostDrafter\(": Exempt(
         Reason.ENGINE, "tests/model/adapters/test_live.py"
     ),

@@ -9,9 +9,11 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 import jsonschema
 
+from call_marks import marked_tokens
+from call_templates import read_calls
 from coordgen_rs import Lark, Model
-from coordgen_rs.server.tools.calls import Call, CallConstraint
-from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
+from coordgen_rs.server.tools.calls import CallConstraint
+from coordgen_rs.server.tools.formats import FORMATS
 from coordgen_rs.server.tools.syntax import Lexicon
 
 LAMP = {
@@ -42,15 +44,6 @@ def model(bundle_of):
         yield model
 
 
-def calls_of(form, text):
-    reader, calls = call_reader(Calling(form, FUNCTIONS, is_constrained=True)), {}
-    for said in [*reader.read(text), *reader.end()]:
-        if isinstance(said, Call):
-            name, before = calls.get(said.number, (said.name, ""))
-            calls[said.number] = name, before + said.arguments
-    return [*calls.values()], reader.is_open
-
-
 @pytest.mark.parametrize(
     ("form", "choice"),
     [
@@ -72,7 +65,7 @@ def test_drafts_change_no_token(model, form, choice):
         answer = model.generate(f"{said}\n" * 4, **asked)
         alone = model.generate(f"{said}\n" * 4, drafts=False, **asked)
         assert (answer.token_ids, answer.finish_reason) == (alone.token_ids, alone.finish_reason)
-        calls, is_open = calls_of(form, answer.text)
+        _, calls, is_open = read_calls(form, [answer.text], FUNCTIONS)
         assert calls or choice in ("auto", "one", "or JSON")
         for name, arguments in calls[: len(calls) - is_open]:
             jsonschema.validate(json.loads(arguments), FUNCTIONS[name])
@@ -81,7 +74,6 @@ def test_drafts_change_no_token(model, form, choice):
 
 
 def test_special_tokens_are_in_the_text_where_they_are_asked_for(model):
-    from call_marks import marked_tokens
 
     tokenizer = marked_tokens(("<|mark|>",)).tokenizer
     ids = tokenizer.encode("a<|mark|>\u65e5<|im_end|>").tolist()

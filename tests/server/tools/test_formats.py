@@ -9,9 +9,10 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from call_templates import ENDS, TEMPLATES
+from call_marks import marked_tokens
+from call_templates import ENDS, TEMPLATES, read_calls
 from checkpoints import ROOT
-from coordgen_rs.server.tools.calls import Call, CallConstraint, Content
+from coordgen_rs.server.tools.calls import CallConstraint
 from coordgen_rs.server.tools.formats import FORMATS, HERMES, Calling, call_reader, format_of
 from coordgen_rs.server.tools.syntax import Lexicon
 from coordgen_rs.text.chat_template import ChatTemplate
@@ -76,18 +77,7 @@ def spoken(name, calls):
 
 def read(form, parts, *, is_constrained, functions=FUNCTIONS, is_cut=False):
     """Content, and calls with the parts of each put together."""
-    reader, text, calls = call_reader(Calling(form, functions, is_constrained)), "", {}
-    found = [one for part in parts for one in reader.read(part)]
-    for said in [*found, *reader.end(is_cut=is_cut)]:
-        if isinstance(said, Content):
-            text += said.text
-        elif isinstance(said, Call) and said.name is not None:
-            assert said.number == len(calls)
-            calls[said.number] = [said.name, said.arguments]
-        elif isinstance(said, Call):
-            calls[said.number][1] += said.arguments
-    assert reader.num_calls == len(calls)
-    return text, [*map(tuple, calls.values())]
+    return read_calls(form, parts, functions, is_constrained=is_constrained, is_cut=is_cut)[:2]
 
 
 def parsed(found):
@@ -128,7 +118,6 @@ def grammar(name, lexicon_of, functions=FUNCTIONS, **choice):
 def tokens_of(request):
     """For a form the tokens of a model: its marks are tokens of their own, or plain text."""
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    from call_marks import marked_tokens
 
     def made(name):
         ends = ENDS.get(name, ())
@@ -237,7 +226,6 @@ def test_behind_a_call_white_space_may_follow_and_then_the_end(
 
 def test_in_channels_white_space_around_the_mark_behind_a_call_is_not_for_the_client():
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    from call_marks import marked_tokens
 
     tokens = marked_tokens(BY_NAME["harmony"].marks)  # the mark does not end the answer
     lark = grammar("harmony", Lexicon(tokens.added(), tokens.ends))

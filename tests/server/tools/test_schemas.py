@@ -8,10 +8,11 @@ pytest.importorskip("llguidance", reason="the extra grammar is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from call_marks import marked_tokens
+from call_templates import read_calls
 from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.server.tools import pairs
 from coordgen_rs.server.tools.calls import CallConstraint
-from coordgen_rs.server.tools.formats import FORMATS, Calling, call_reader
+from coordgen_rs.server.tools.formats import FORMATS
 from coordgen_rs.server.tools.syntax import Lexicon
 
 BY_NAME = {form.name: form for form in FORMATS}
@@ -49,13 +50,12 @@ def refused_at(name, parameters, *arguments):
 
 def read(name, parameters, *arguments, is_constrained=True):
     """The arguments of the one call that is read, whole and in pieces."""
-    found, text = [], written(name, *arguments)
-    for parts in ([text], text):
-        reader = call_reader(Calling(BY_NAME[name], {"f": parameters}, is_constrained))
-        said = [*(one for part in parts for one in reader.read(part)), *reader.end()]
-        found.append(json.loads("".join(one.arguments for one in said if hasattr(one, "number"))))
-    assert found[0] == found[1]
-    return found[0]
+    form, text, given = BY_NAME[name], written(name, *arguments), {"f": parameters}
+    whole, pieces = (
+        read_calls(form, parts, given, is_constrained=is_constrained)[1] for parts in ([text], text)
+    )
+    assert whole == pieces
+    return json.loads(whole[0][1])
 
 
 @pytest.mark.parametrize("name", SPELT)

@@ -11,14 +11,14 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 from hypothesis import given
 from hypothesis import strategies as st
 
-from call_templates import TEMPLATES
+from call_marks import marked_tokens
+from call_templates import TEMPLATES, read_calls
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.prompts import messages_of
-from coordgen_rs.server.tools.calls import Content
-from coordgen_rs.server.tools.formats import HERMES, Calling, call_reader, constrained
+from coordgen_rs.server.tools.formats import HERMES, constrained
 from coordgen_rs.server.tools.functions import tools_of
 from coordgen_rs.server.tools.prompts import with_short_ids
 from coordgen_rs.server.tools.syntax import is_object
@@ -42,16 +42,9 @@ def tools_with(**fields):
 
 def read(tools, *parts):
     """Content and calls, with the parts of each call put together."""
-    calling = None if tools is None else Calling(HERMES, tools.callable)
-    reader, text, calls = call_reader(calling), "", {}
-    for said in [*(one for part in parts for one in reader.read(part)), *reader.end()]:
-        if isinstance(said, Content):
-            text += said.text
-        elif said.name is not None:
-            calls[said.number] = [said.name, said.arguments]
-        else:
-            calls[said.number][1] += said.arguments
-    return text, [(name, json.loads(arguments)) for name, arguments in calls.values()]
+    known = (None, {}) if tools is None else (HERMES, tools.callable)
+    text, calls, _ = read_calls(known[0], parts, known[1], is_constrained=False)
+    return text, [(name, json.loads(arguments)) for name, arguments in calls]
 
 
 def called(name, **arguments):
@@ -119,7 +112,6 @@ def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
 
 def test_a_function_that_is_asked_for_is_called_once():
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    from call_marks import marked_tokens
 
     said = f'{BEGIN}\n{{"name": "time", "arguments": {{}}}}\n{END}'
     for choice, twice in ((forced("time"), len(said) + 1), ("required", None)):
@@ -152,7 +144,6 @@ def test_names_of_functions_may_be_those_of_servers(name):
 
 def test_parameters_keep_their_meaning_among_those_of_other_functions():
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    from call_marks import marked_tokens
 
     tree = {
         "type": "object",
@@ -226,7 +217,6 @@ OBJECTS = {
 @pytest.mark.parametrize("name", OBJECTS)
 def test_arguments_are_closed_by_the_rule_of_every_schema(name):
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    from call_marks import marked_tokens
 
     parameters, allowed, refused = OBJECTS[name]
     tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
@@ -242,7 +232,6 @@ def test_arguments_are_closed_by_the_rule_of_every_schema(name):
 @pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=["no type", "two types"])
 def test_arguments_are_an_object_whatever_else_their_schema_allows(kind):
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    from call_marks import marked_tokens
 
     tools = [{"type": "function", "function": {"name": "a", "parameters": kind | {"title": "A"}}}]
     text = grammar(tools_with(tools=tools, tool_choice="required"))
