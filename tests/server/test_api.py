@@ -16,7 +16,7 @@ from coordgen_rs import Lark
 from coordgen_rs.errors import BundleError, ChatTemplateError
 from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.metrics import Family, exposition
-from fake_model import FakeTokenizer
+from fake_model import FakeSpelling, FakeTokenizer
 from fake_served import listening, refused, serving
 
 CHAT = "/v1/chat/completions"
@@ -93,6 +93,23 @@ def test_an_impossible_field_is_named(client, model, field, value, param):
     assert (error["param"], error["type"]) == (param, "invalid_request_error")
     assert param.split(".")[-1] in error["message"]
     assert model.asked == []
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/api/chat"])
+def test_a_long_head_and_a_long_body_are_refused_in_the_form_of_the_dialect(client, path):
+    for headers in ({"X": "x" * 17000}, {f"X-{i}": "x" * 1000 for i in range(17)}):
+        response = client.get(path, headers=headers)
+        assert (response.status_code, response.headers["connection"]) == (431, "close")
+        assert "16,384" in str(response.json()["error"])
+    response = client.post(path, content=b" " * 9_000_000)
+    assert (response.status_code, response.headers["connection"]) == (413, "close")
+
+
+def test_a_token_that_is_no_text_alone_is_told_by_its_bytes(client, monkeypatch):
+    spelt = {97: b" rainbow", 98: b"\xc3"}
+    monkeypatch.setattr(FakeSpelling, "bytes_of", lambda _, token: spelt[token])
+    told = client.post("/tokenize", json={"content": "ab", "with_pieces": True}).json()["tokens"]
+    assert [it["piece"] for it in told] == [" rainbow", [0xC3]]
 
 
 @pytest.mark.parametrize(

@@ -130,6 +130,16 @@ def test_a_full_namespace_takes_no_more(client, monkeypatch):
     assert client.delete(PATH + "/src").status_code == 200
 
 
+def test_without_a_history_there_is_nothing_to_add_to(model):
+    def corpus(namespace=None):
+        raise OptionError("documents are kept in a history, but the model has none")
+
+    model.corpus = corpus
+    with serving(model) as client:
+        assert refused(client.post(PATH, json=body(1)))["code"] == "no_history"
+        assert refused(client.get(PATH))["code"] == "no_history"
+
+
 def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):
     client.post(PATH, json=body(1))
     monkeypatch.setattr(documents, "_WAIT_S", 0.05)

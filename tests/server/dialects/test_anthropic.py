@@ -52,6 +52,11 @@ def test_a_call_is_a_block_whole_and_streamed():
         assert message.stop_reason == "tool_use"
 
 
+def test_the_stop_sequence_that_ended_it_is_told(client):
+    told = client.messages.create(model="fake", stop_sequences=["x", "d"], **HELLO)
+    assert (told.stop_reason, told.stop_sequence) == ("stop_sequence", "d")
+
+
 def test_a_dialogue_with_tools_is_read_as_openais(client, model):
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "go"}]},

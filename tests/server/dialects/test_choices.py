@@ -111,6 +111,14 @@ def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
         assert (joined(chunks, 2), done) == ([TEXT] * 2, "data: [DONE]")
 
 
+def test_more_answers_than_a_client_may_have_are_refused_for_good():
+    with serving(FakeModel()) as client:  # nine places: eight that wait, and one
+        error = refused(client.post(CHAT, json=HELLO | SAMPLED | {"n": 10}))
+        assert (error["param"], "9 answers" in error["message"]) == ("n", True)
+        assert client.post(CHAT, json=HELLO | SAMPLED | {"n": 9}).status_code == 200
+        assert client.post(CHAT, json=HELLO | {"n": 16}).status_code == 200
+
+
 @pytest.mark.parametrize("drafts", [True, False])
 def test_choices_of_a_model_are_what_it_says_under_their_seeds(bundle_of, drafts):
     bundle = bundle_of("embedded", "fp32")

@@ -140,7 +140,10 @@ def test_the_middle_is_filled_in_by_the_marks_of_the_models_family(model, marks,
     assert sorted(options["stop"][1:]) == sorted(marks)
 
 
-def test_a_suffix_that_does_not_fit_is_refused(model):
+def test_a_suffix_that_does_not_fit_or_cannot_be_is_refused(model):
+    with serving(model) as client:
+        error = refused(client.post(COMPLETIONS, json={"prompt": "a", "suffix": "b"}))
+        assert (error["param"], "fim_prefix" in error["message"]) == ("suffix", True)
     model.tokenizer = MarkedTokenizer("[PREFIX]", "[SUFFIX]")
     with serving(model) as client:
         for before, behind in (("a", "b" * 201), ("a" * 120, "b" * 120)):

@@ -181,7 +181,7 @@ def test_an_effort_is_what_the_template_knows_of_it(facts, fields, variables):
 
 ALL = {"variables": frozenset({"enable_thinking", "thinking", "reasoning_effort"})}
 THINKING = {"variables": frozenset({"thinking"})}
-NEEDED = {"/v1/messages": {"max_tokens": 9}, "/api/chat": {"stream": False}}
+NEEDED = {"/v1/messages": {"max_tokens": 9, "stream": True}, "/api/chat": {"stream": False}}
 
 
 @pytest.mark.parametrize(
@@ -220,6 +220,15 @@ def test_thinking_is_asked_for_in_each_dialect(path, body, facts, variables):
         response = client.post(path, json=HELLO | NEEDED[path] | body)
     assert response.status_code == 200, response.text
     assert model.variables == variables
+
+
+def test_an_effort_and_a_variable_that_contradict_each_other_are_refused():
+    with serving(ThinkingModel()) as client:
+        for variables in ({"enable_thinking": True}, {"reasoning_effort": "high"}):
+            body = HELLO | {"reasoning_effort": "none", "chat_template_kwargs": variables}
+            error = refused(client.post(CHAT, json=body))
+            assert error["param"] == "reasoning_effort"
+            assert "chat_template_kwargs" in error["message"]
 
 
 @pytest.mark.parametrize("knows", [False, True])

@@ -589,6 +589,23 @@ async def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered(
         raise await later.end()
 
 
+@over(is_gated=True, parallel=2, steps=[("x", ("target",))] * 50)
+async def test_at_the_deadline_all_that_run_end_by_an_error_and_are_counted(worker, model):
+    jobs = [Job(name) for name in "abc"]
+    await begun(model, worker, *jobs[:2])
+    await jobs[2].submit(worker)
+    worker.close()
+    model.may_step.release(2)
+    while not any(one.news for one in jobs[:2]):
+        await asyncio.sleep(0)
+    worker.stop_all(UnavailableError("the server is going down"))
+    model.may_step.release(1000)
+    for one in jobs:
+        assert isinstance(await one.end(), UnavailableError)
+    await ended(worker)
+    assert worker.metrics.outcomes["given_up"] == 3
+
+
 def test_closing_while_nothing_is_asked_ends_the_thread():
     with_worker(lambda worker: asyncio.sleep(0), FakeModel(parallel=4))
     names = {thread.name for thread in threading.enumerate()}

@@ -20,7 +20,7 @@ from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.prompts import messages_of
 from coordgen_rs.server.tools.formats import HERMES, constrained
 from coordgen_rs.server.tools.functions import tools_of
-from coordgen_rs.server.tools.prompts import with_short_ids
+from coordgen_rs.server.tools.prompts import described, with_short_ids
 from coordgen_rs.server.tools.syntax import is_object
 from coordgen_rs.text.chat_template import ChatTemplate
 from fake_model import FakeModel
@@ -323,6 +323,27 @@ def test_messages_of_clients_that_made_no_call_or_tell_results_in_parts_are_take
     )
     assert said == {"role": "assistant", "content": "Hi"}
     assert result == {"role": "tool", "tool_call_id": "1", "name": "time", "content": "no\non"}
+
+
+def test_a_template_without_tools_gets_them_in_words():
+    function = {"name": "time", "arguments": {"z": 1}}
+    messages = [
+        {"role": "user", "content": "When?"},
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "type": "function", "function": function}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "noon"},
+    ]
+    system, user, assistant, result = described(messages, tools_with())
+    assert '"name": "weather"' in system["content"]
+    assert user == messages[0]
+    assert read(tools_with(), assistant["content"]) == ("", [("time", {"z": 1})])
+    assert result == {"role": "user", "content": "<tool_response>\nnoon\n</tool_response>"}
+    told = described([{"role": "system", "content": "Be short."}, *messages], tools_with())
+    assert told[0]["content"].startswith("Be short.\n\n")
+    assert [message["role"] for message in told] == ["system", "user", "assistant", "user"]
+    assert described(messages[:1], None) == messages[:1]
 
 
 MESSAGES = [{"role": "user", "content": "hello"}]
