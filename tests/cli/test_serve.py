@@ -13,8 +13,8 @@ from coordgen_rs.cli.main import main
 from coordgen_rs.cli.options import access as serve_access
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.server.models import offered
-from coordgen_rs.server.network.keys import read_keys
+from coordgen_rs.server.guard import read_keys
+from coordgen_rs.server.models.catalog import find_models
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key)
 def test_a_link_is_served_by_its_own_name(tmp_path):
     (tmp_path / "blob").touch()
     (tmp_path / "model.gguf").symlink_to("blob")
-    assert [one.name for one in offered([tmp_path / "model.gguf"])] == ["model"]
+    assert [one.name for one in find_models([tmp_path / "model.gguf"])] == ["model"]
 
 
 @pytest.mark.parametrize(

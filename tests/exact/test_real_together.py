@@ -1,4 +1,8 @@
-"""Requests of a real model that are answered together: each says what it says alone."""
+"""Requests of a real model that are answered together: each says what it says alone.
+
+The requests are random, as many programs with one model would make them: some are sampled, some
+follow a grammar, some are given up half-way, some fail while their prompt is read.
+"""
 
 import os
 from collections.abc import Iterable, Iterator

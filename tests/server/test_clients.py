@@ -8,8 +8,15 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from coordgen_rs.server.clients import FULL_CLIENTS, Client, Lanes, Places, client_of, network_of
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.clients import (
+    FULL_CLIENTS,
+    Client,
+    ClientSlots,
+    FairExecutor,
+    client_of,
+    network_of,
+)
 
 ALICE, BOB = Client("alice", "10.0.0.1"), Client("bob", "10.0.0.1")
 
@@ -22,10 +29,10 @@ def taken(places, client, num):
 
 
 def test_a_client_that_has_all_its_places_is_told_when_to_come_again():
-    places = Places(3, lambda num: 7 * num)
+    places = ClientSlots(3, lambda num: 7 * num)
     held = taken(places, ALICE, 3)
     with (
-        pytest.raises(RefusalError, match="3 requests of this client") as refused,
+        pytest.raises(APIError, match="3 requests of this client") as refused,
         places.hold(ALICE),
     ):
         pass
@@ -37,19 +44,19 @@ def test_a_client_that_has_all_its_places_is_told_when_to_come_again():
 
 
 def test_what_one_key_does_never_takes_a_place_of_another():
-    places = Places(2, lambda _: 1)
+    places = ClientSlots(2, lambda _: 1)
     with ExitStack() as held:
         for number in range(FULL_CLIENTS):
             held.enter_context(taken(places, Client("alice", f"10.0.0.{number}"), 2))
         for number in range(100):  # addresses of a key are bounded, too
             client = Client("alice", f"10.0.1.{number}")
-            with pytest.raises(RefusalError), places.hold(client):
+            with pytest.raises(APIError), places.hold(client):
                 pass
         held.enter_context(taken(places, BOB, 2))
 
 
 def test_places_that_were_left_take_no_memory():
-    places = Places(2, lambda _: 1)
+    places = ClientSlots(2, lambda _: 1)
     for number in range(1000):
         with places.hold(Client("", f"10.0.{number // 250}.{number % 250}")):
             pass
@@ -82,7 +89,7 @@ def test_a_client_has_one_lane_and_leaves_the_others_to_others():
         return name
 
     async def test():
-        lanes = Lanes()
+        lanes = FairExecutor()
         alice = [asyncio.create_task(lanes.run(ALICE, lambda: slow("alice"))) for _ in range(9)]
         while not begun:
             await asyncio.sleep(0)
@@ -97,10 +104,21 @@ def test_a_client_has_one_lane_and_leaves_the_others_to_others():
 
 def test_what_a_function_raises_is_raised_and_the_lane_is_free_again():
     async def test():
-        lanes = Lanes()
+        lanes = FairExecutor()
         for _ in range(20):
             with pytest.raises(ZeroDivisionError):
                 await lanes.run(ALICE, lambda: 1 // 0)
         assert await lanes.run(ALICE, lambda: 1) == 1
 
     asyncio.run(test())
+
+
+def test_several_places_are_held_together_or_not_at_all():
+    places, client = ClientSlots(4, lambda _: 1), ALICE
+    with places.hold(client), places.hold(client, 2):
+        with pytest.raises(APIError), places.hold(client, 2):
+            pass
+        with places.hold(client, 1), pytest.raises(APIError), places.hold(client):
+            pass
+    assert not places._of_client
+    assert not places._of_key

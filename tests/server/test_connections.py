@@ -12,8 +12,8 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import uvicorn
 from uvicorn.server import ServerState
 
-from coordgen_rs.server.network import connections
-from coordgen_rs.server.network.connections import Connection, Connections, tracked
+from coordgen_rs.server import connections
+from coordgen_rs.server.connections import Connection, Connections, tracked
 
 IDLE, ASKING = True, False
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"

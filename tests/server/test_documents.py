@@ -11,16 +11,19 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import httpx
 
+from checkpoints import ROOT
 from coordgen_rs import Bundle, History, Model
 from coordgen_rs.errors import OptionError
 from coordgen_rs.server import documents
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.api_error import UnavailableError
+from coordgen_rs.server.guard import api_key
 from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.corpus import Corpus
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving
+from http_cases import GROUPS
+from recorded_http import is_refused_alike, read_recording
 from served import served
 
 PATH = "/v1/documents"
@@ -109,34 +112,11 @@ def test_each_key_has_its_own_documents(model):
         assert [one.name for one in corpus.documents()] == ["src/1.txt"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "param"),
-    [
-        ({}, "documents"),
-        ({"documents": []}, "documents"),
-        ({"documents": "text"}, "documents"),
-        ({"documents": [1]}, "documents[0]"),
-        ({"documents": [{"text": "x"}]}, "documents[0].name"),
-        ({"documents": [{"name": "", "text": "x"}]}, "documents[0].name"),
-        ({"documents": [{"name": "n" * 1025, "text": "x"}]}, "documents[0].name"),
-        ({"documents": [{"name": "x"}]}, "documents[0].text"),
-        ({"documents": [{"name": "x", "text": 1}]}, "documents[0].text"),
-        ({"documents": [{"name": "x", "text": "a\0b"}]}, "documents[0].text"),
-        ({"documents": [{"name": "x", "text": "x", "more": 1}]}, "documents[0].more"),
-        ({"documents": [{"name": "x", "text": "x"}] * 2}, "documents[1].name"),
-        ({"documents": [{"name": "x", "text": "x"}], "model": "x"}, "model"),
-    ],
-)
-def test_a_malformed_body_is_refused_and_stores_nothing(client, wrong, param):
-
-    response = client.post(PATH, json=wrong)
-    assert refused(response)["param"] == param
-    assert client.get(PATH).json()["data"] == []
-
-
-def test_a_body_that_is_too_long_is_refused(client):
-    response = client.post(PATH, content=b"x" * (documents.MOST_BODY_BYTES + 1))
-    assert refused(response, 413)["code"] == "body_too_large"
+def test_a_malformed_body_is_refused_as_it_is_recorded_and_stores_nothing(client):
+    recorded = read_recording(ROOT / "tests" / "exact" / "recorded" / "http" / "documents.txt")
+    wrong = [case for case in GROUPS["documents"] if "HTTP/1.1 400" in recorded[case.name]]
+    assert all(is_refused_alike(client, case, recorded[case.name]) for case in wrong)
+    assert (len(wrong), client.get(PATH).json()["data"]) == (12, [])
 
 
 def test_a_full_namespace_takes_no_more(client, monkeypatch):

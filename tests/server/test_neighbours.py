@@ -19,11 +19,11 @@ from starlette.responses import JSONResponse
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.cost_check import is_wanted
-from coordgen_rs.server.answers import answering
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.network import guard
-from coordgen_rs.server.network.keys import api_key
-from coordgen_rs.server.requests import body as bodies
+from coordgen_rs.server import guard
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.dialects import fields as bodies
+from coordgen_rs.server.guard import Access, api_key
+from coordgen_rs.server.models import answering
 from coordgen_rs.text.token_bytes import TokenBound
 from fake_model import STEPS, FakeModel, FakeTokenizer
 from fake_served import fake_models
@@ -208,17 +208,6 @@ def test_a_grammar_that_is_being_compiled_holds_nobody_up_and_ends_with_its_clie
         assert model.has_ended.is_set()
 
     with_app(test, model)
-
-
-def test_the_refusal_of_a_long_text_names_its_length_and_the_tokens_that_it_has_at_least():
-    async def test(app):
-        _, told = await ask(app, COMPLETIONS, {"prompt": TOO_LONG})
-        assert told["error"]["message"] == (
-            "the text of prompt, 2,400 characters long, has at least 600 tokens, "
-            "the model's context 200"
-        )
-
-    with_app(test)
 
 
 def test_a_text_that_may_fit_is_tokenized(monkeypatch):

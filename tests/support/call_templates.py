@@ -5,6 +5,8 @@ around tools and calls; wording and structure are our own.
 """
 
 from checkpoints import ROOT
+from coordgen_rs.server.tools.calls import Content
+from coordgen_rs.server.tools.formats import Calling, call_reader
 
 _FAMILIES = ROOT / "tests" / "text" / "templates"
 
@@ -114,3 +116,25 @@ ENDS = {
     "llama": ("<|eot_id|>",),
 }
 """Tokens that end answers of these families, besides `<|im_end|>`."""
+
+
+def read_calls(call_format, parts, functions, *, is_constrained=True, is_cut=False):
+    """Content of an answer that comes in parts, its calls, and whether the last is cut.
+
+    A call is a name and arguments, which come in parts of their own; None for no format: all is
+    content.
+    """
+    calling = call_format and Calling(call_format, functions, is_constrained)
+    reader, text, calls = call_reader(calling), "", []
+    found = [one for part in parts for one in reader.read(part)]
+    for one in [*found, *reader.end(is_cut=is_cut)]:
+        if isinstance(one, Content):
+            text += one.text
+        elif one.name is not None:
+            assert one.number == len(calls)
+            calls.append((one.name, one.arguments))
+        else:
+            name, before = calls.pop()
+            calls.append((name, before + one.arguments))
+    assert reader.num_calls == len(calls)
+    return text, calls, reader.is_open

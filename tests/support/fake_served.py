@@ -7,19 +7,20 @@ from pathlib import Path
 import uvicorn
 from starlette.testclient import TestClient
 
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.models import Offered
-from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.network.connections import bound, url_of
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.connections import bound, url_of
+from coordgen_rs.server.guard import Access
+from coordgen_rs.server.models.catalog import ModelEntry
+from coordgen_rs.server.models.pool import ModelPool
 
 
 def fake_models(model, max_queue=8, **options):
     """Models of which the only one is called fake."""
-    return Models([Offered("fake", Path("fake"))], lambda one: model, max_queue, **options)
+    return ModelPool([ModelEntry("fake", Path("fake"))], lambda one: model, max_queue, **options)
 
 
 def is_loading(models):
-    return "loading" in [models.state(one.name) for one in models.offered]
+    return "loading" in [models.status(one.name).state for one in models.entries]
 
 
 @contextmanager

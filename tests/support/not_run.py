@@ -51,7 +51,9 @@ NOT_RUN = {
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
     r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/exactness/test_our_server.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
-    r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/test_openai_client.py"),
+    r"^from langchain_openai ": Exempt(
+        Reason.ENGINE, "tests/server/dialects/test_openai_client.py"
+    ),
     r"coordgen_rs\.adapters|HostDrafter\(": Exempt(
         Reason.ENGINE, "tests/model/adapters/test_live.py"
     ),
@@ -112,7 +114,7 @@ def check_dependency(text: str) -> None:
 
 def check_keys(text: str) -> None:
     """A file of keys, as `--api-key-file` reads it."""
-    from coordgen_rs.server.network.keys import read_keys
+    from coordgen_rs.server.guard import read_keys
 
     with TemporaryDirectory() as folder:
         path = Path(folder) / "keys"

@@ -238,6 +238,21 @@ def read_recording(path: Path) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
+def is_refused_alike(client: Any, case: Case, recorded: str) -> bool:
+    """Whether a client of another model gets the recorded status, and words where it is an error.
+
+    Args:
+        client: Starlette's.
+        case: What is asked.
+        recorded: The text of the recording.
+    """
+    head, _, body = recorded.partition("\n\n")
+    content = case.written().partition(b"\r\n\r\n")[2]
+    found = client.request(case.method, case.path, content=content, headers=case.headers)
+    is_same = found.status_code == int(head.split()[1])
+    return is_same and (found.status_code < 400 or body_text(found.content) == body)
+
+
 def write_recording(path: Path, texts: Mapping[str, str]) -> None:
     """Write a recording."""
     path.write_bytes("".join(f"=== {name}\n{text}" for name, text in texts.items()).encode())

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import uvicorn
 
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.models import Offered
-from coordgen_rs.server.models.models import Models
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.guard import Access
+from coordgen_rs.server.models.catalog import ModelEntry
+from coordgen_rs.server.models.pool import ModelPool
 from fake_model import FakeModel
 
 _PIECE = 7
@@ -43,7 +44,7 @@ class ScriptedModel(FakeModel):
 async def serve(rules):
     """Serve until standard input ends."""
     model = ScriptedModel(rules)
-    models = Models([Offered("scripted", Path("scripted"))], lambda _: model, 64)
+    models = ModelPool([ModelEntry("scripted", Path("scripted"))], lambda _: model, 64)
     models.start()
     listening = socket.create_server(("127.0.0.1", 0))
     app = make_app(models, Access())

@@ -8,7 +8,7 @@ import os
 _CODE = """
 import threading
 
-from coordgen_rs.server.worker import Worker
+from coordgen_rs.server.models.worker import Worker
 from coordgen_rs.runtime.ort_session import OrtSession
 
 is_ending = threading.Event()

@@ -1,15 +1,15 @@
-"""The routes: from a request to what answers it, or to a refusal in the form of its dialect.
+"""The routes: from a request to what answers it, or to an error in the form of its dialect.
 
-In: the models, and what the server is to allow. Out: an ASGI application. Bodies are checked in
-`requests/`, answers sent in `answers/answering.py`.
+In: the models, and what the server is to allow. Out: an ASGI application. Bodies are parsed in
+`dialects/`, answers sent in `models/answering.py`.
 """
 
 import asyncio
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -22,45 +22,39 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
 from coordgen_rs.model import Model
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents
-from coordgen_rs.server.answers.answering import Answering, Prepared
-from coordgen_rs.server.answers.anthropic import MESSAGES
-from coordgen_rs.server.answers.dialect import Answered, Dialect
-from coordgen_rs.server.answers.ollama import CHAT, GENERATE, loaded
-from coordgen_rs.server.answers.openai import OPENAI
-from coordgen_rs.server.answers.responses import RESPONSES
-from coordgen_rs.server.clients import Client, Lanes, Places, client_of
-from coordgen_rs.server.figures import CONTENT_TYPE
-from coordgen_rs.server.models import listed
-from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.network.guard import Guard, held
-from coordgen_rs.server.network.keys import ApiKey
+from coordgen_rs.server.api_error import OF_ANTHROPIC, APIError, as_api_error, error_response
+from coordgen_rs.server.clients import Client, ClientSlots, FairExecutor, client_of
+from coordgen_rs.server.dialects import anthropic, ollama, openai, responses
+from coordgen_rs.server.dialects.fields import MOST_BODY_BYTES, Fields, most_body_bytes, read
+from coordgen_rs.server.dialects.request import Request as ParsedRequest
+from coordgen_rs.server.dialects.writing import Dialect
+from coordgen_rs.server.guard import Access, Guard, held
+from coordgen_rs.server.metrics import CONTENT_TYPE
+from coordgen_rs.server.models import catalog
+from coordgen_rs.server.models.answering import AnswerResponse, PreparedRequest
+from coordgen_rs.server.models.catalog import ModelStatus
+from coordgen_rs.server.models.pool import ModelPool
+from coordgen_rs.server.models.worker import Worker
 from coordgen_rs.server.page import page
-from coordgen_rs.server.refusal import OF_ANTHROPIC, RefusalError, refusal, refused
-from coordgen_rs.server.requests import anthropic, ollama, openai
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, most_body_bytes, read
-from coordgen_rs.server.requests.record import Request as ParsedRequest
-from coordgen_rs.server.requests.responses import parse_response
-from coordgen_rs.server.worker import Worker
 from coordgen_rs.store.history.corpus import Corpus
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
-_ANSWERED: dict[str, tuple[Callable[[Fields, Model], ParsedRequest], Dialect]] = {
-    "/v1/chat/completions": (openai.parse_chat, OPENAI),
-    "/v1/completions": (openai.parse_completion, OPENAI),
-    "/v1/responses": (parse_response, RESPONSES),
-    "/v1/messages": (anthropic.parse_message, MESSAGES),
-    "/api/chat": (ollama.parse_chat, CHAT),
-    "/api/generate": (ollama.parse_generate, GENERATE),
+_ANSWERS: dict[str, tuple[Callable[[Fields, Model], ParsedRequest], Dialect]] = {
+    "/v1/chat/completions": (openai.parse_chat, openai.OPENAI),
+    "/v1/completions": (openai.parse_completion, openai.OPENAI),
+    "/v1/responses": (responses.parse_response, responses.RESPONSES),
+    "/v1/messages": (anthropic.parse_message, anthropic.MESSAGES),
+    "/api/chat": (ollama.parse_chat, ollama.CHAT),
+    "/api/generate": (ollama.parse_generate, ollama.GENERATE),
 }
 """Paths whose requests wait for the model's answer: what parses one, and how it is written."""
 
-_TOLD = {
+_COMPUTED = {
     "/tokenize": openai.tokenize,
     "/detokenize": openai.detokenize,
     "/apply-template": openai.apply_template,
@@ -84,35 +78,14 @@ _MOST_TEXTS = 16
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Access:
-    """Who may ask, and for what.
-
-    Attributes:
-        keys: The API keys; none asks for none.
-        namespace_by_key: Whether each name of a key has a namespace of its own.
-        namespace: The prefix of those namespaces.
-        hosts: Names of this server, besides localhost and IP addresses.
-        origins: Origins of other web pages that may ask.
-        with_metrics: Whether there is `/metrics`.
-    """
-
-    keys: tuple[ApiKey, ...] = ()
-    namespace_by_key: bool = False
-    namespace: str = DEFAULT_NAMESPACE
-    hosts: tuple[str, ...] = ()
-    origins: tuple[str, ...] = ()
-    with_metrics: bool = False
-
-
-def make_app(models: Models, access: Access) -> ASGIApp:
+def make_app(pool: ModelPool, access: Access) -> ASGIApp:
     """The application.
 
     Args:
-        models: Answer requests; started and ended by the caller.
+        pool: Answers requests; started and ended by the caller.
         access: Who may ask, and for what.
     """
-    endpoints = Endpoints(models, access)
+    endpoints = Endpoints(pool, access)
     own = endpoints.documents
     got: dict[str, Endpoint] = {
         "/": endpoints.page,
@@ -121,13 +94,13 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         "/v1/models": endpoints.models,
         "/v1/models/{name:path}": endpoints.model,
         documents.PATH: own.list,
-        "/api/version": endpoints.told_of(lambda _: {"version": listed.VERSION}),
-        "/api/tags": endpoints.told_of(listed.tags),
-        "/api/ps": endpoints.told_of(listed.running),
+        "/api/version": partial(endpoints.list, lambda _: {"version": catalog.VERSION}),
+        "/api/tags": partial(endpoints.list, catalog.ollama_tags),
+        "/api/ps": partial(endpoints.list, catalog.ollama_running),
     }
     posted: dict[str, Endpoint] = {
-        **{path: partial(endpoints.answer, *how) for path, how in _ANSWERED.items()},
-        **{path: partial(endpoints.tell, told) for path, told in _TOLD.items()},
+        **{path: partial(endpoints.answer, *how) for path, how in _ANSWERS.items()},
+        **{path: partial(endpoints.compute, how) for path, how in _COMPUTED.items()},
         "/api/show": endpoints.show,
         documents.PATH: own.add,
     }
@@ -143,9 +116,9 @@ def make_app(models: Models, access: Access) -> ASGIApp:
         routes=paths,
         exception_handlers={
             HTTPException: _http_error,
-            RefusalError: _refused,
-            CoordgenError: _refused,
-            Exception: _refused,
+            APIError: _api_error,
+            CoordgenError: _api_error,
+            Exception: _api_error,
         },
     )
     if access.origins:
@@ -157,28 +130,27 @@ def make_app(models: Models, access: Access) -> ASGIApp:
             allow_private_network=True,
             expose_headers=["Retry-After"],
         )
-    keys, hosts, origins = access.keys, access.hosts, access.origins
-    return Guard(app, keys=keys, hosts=hosts, origins=origins, place=endpoints.place)
+    return Guard(app, access, endpoints.slot)
 
 
 class Endpoints:
     """What each path answers.
 
     Args:
-        models: Answer requests.
+        pool: Answers requests.
         access: Who may ask.
 
     Attributes:
         documents: What is asked about documents to draft from.
     """
 
-    def __init__(self, models: Models, access: Access) -> None:
-        self._models, self._access = models, access
+    def __init__(self, pool: ModelPool, access: Access) -> None:
+        self._pool, self._access = pool, access
         self._created = int(time.time())
-        self._page, self._lanes = page(), Lanes()
-        self._places = Places(_MOST_TEXTS, lambda num: 1)
-        self._adding = Places(1, lambda num: 1)
-        self.documents = documents.Documents(self._corpus, self._lanes, self._adding.hold)
+        self._page, self._executor = page(), FairExecutor()
+        self._slots = ClientSlots(_MOST_TEXTS, lambda num: 1)
+        self._adding = ClientSlots(1, lambda num: 1)
+        self.documents = documents.Documents(self._corpus, self._executor, self._adding.hold)
 
     async def page(self, request: Request) -> Response:
         """The chat page."""
@@ -186,39 +158,37 @@ class Endpoints:
 
     async def health(self, request: Request) -> Response:
         """Whether requests can be answered; 503 if not."""
-        self._models.check_health()
+        self._pool.check_health()
         return JSONResponse({"status": "ok"})
 
     async def models(self, request: Request) -> Response:
         """All models."""
+        statuses = self._pool.statuses()
         if OF_ANTHROPIC in request.headers:
-            return JSONResponse(listed.listed_to_anthropic(self._models, self._created))
-        each = self._models.offered
-        found = [listed.described(self._models, one, self._created) for one in each]
+            return JSONResponse(catalog.anthropic_models(statuses, self._created))
+        found = [catalog.openai_model(one, self._created) for one in statuses]
         return JSONResponse({"object": "list", "data": found})
 
     async def model(self, request: Request) -> Response:
         """A model by its name."""
-        found = self._models.found(request.path_params["name"])
-        if OF_ANTHROPIC in request.headers:
-            return JSONResponse(listed.described_to_anthropic(found.name, self._created))
-        return JSONResponse(listed.described(self._models, found, self._created))
+        status = self._pool.status(request.path_params["name"])
+        is_of_anthropic = OF_ANTHROPIC in request.headers
+        describe = catalog.anthropic_model if is_of_anthropic else catalog.openai_model
+        return JSONResponse(describe(status, self._created))
 
     async def show(self, request: Request) -> Response:
         """What a model is and can do, for Ollama's clients."""
         name, fields = await self.read(request)
         other = fields.text("name")  # as it was called before
         fields.end("verbose", "system", "template", "options")
-        self._models.found(other)
-        return JSONResponse(listed.shown(self._models, self._models.found(name or other)))
+        self._pool.find(other)
+        return JSONResponse(catalog.ollama_model(self._pool.status(name or other)))
 
-    def told_of(self, told: Callable[[Models], dict[str, Any]]) -> Endpoint:
-        """An endpoint that tells of the models."""
-
-        async def tell(request: Request) -> Response:
-            return JSONResponse(told(self._models))
-
-        return tell
+    async def list(
+        self, listed: Callable[[Sequence[ModelStatus]], dict[str, Any]], request: Request
+    ) -> Response:
+        """What Ollama's clients list of the models."""
+        return JSONResponse(listed(self._pool.statuses()))
 
     async def answer(
         self,
@@ -234,100 +204,99 @@ class Endpoints:
             request: Its body has not been read.
 
         Raises:
-            RefusalError: The body cannot be used.
+            APIError: The body cannot be used.
         """
         name, fields = await self.read(request)
-        shown = self._models.found(name).name
-        is_of_ollama = dialect in (CHAT, GENERATE)
+        shown = self._pool.find(name).name
+        is_of_ollama = dialect in (ollama.CHAT, ollama.GENERATE)
         if is_of_ollama and (what := ollama.asked_of_model(fields)) is not None:
-            check = partial(ollama.check_of_model, fields, is_chat=dialect is CHAT)
-            await self._lanes.run(client_of(request.scope), check)
+            check = partial(ollama.check_of_model, fields, is_chat=dialect is ollama.CHAT)
+            await self._executor.run(client_of(request.scope), check)
             if what == "load":
                 await self.opened(request, name)
-            return JSONResponse(loaded(dialect, shown, what))
+            return JSONResponse(ollama.loaded(dialect, shown, what))
         given = fields.peek("stream")
         is_streamed = dialect.streams_by_default if given is None else given is True
         prepare = partial(self._prepared, request, shown, partial(parse, fields))
-        return Answering(dialect, shown, prepare, is_streamed=is_streamed)
+        return AnswerResponse(dialect, shown, prepare, is_streamed=is_streamed)
 
     async def _prepared(
         self, request: Request, name: str, parse: Callable[[Model], ParsedRequest]
-    ) -> Prepared:
+    ) -> PreparedRequest:
         """A request that only waits for its turn.
 
         Raises:
-            RefusalError: It does not fit, there are too few places, or the model cannot be opened.
+            APIError: It does not fit, there are too few places, or the model cannot be opened.
             CancelledError: Its client has left.
         """
         client, worker = client_of(request.scope), self._held(request, name)
         admission = held(request.scope).enter_context(worker.admitted())
 
-        def ready(model: Model) -> tuple[list[Answered], list[Stream]]:
-            parsed, namespace = parse(model), self._namespace(client)
-            each = [parsed.choice(number) for number in range(parsed.num_choices)]
-            begun = each[: 1 if parsed.seed is None else None]
-            answered = [Answered(one, name, worker.text_of) for one in each]
-            return answered, [one.begin(model, namespace=namespace) for one in begun]
+        def ready(model: Model) -> tuple[list[ParsedRequest], list[Stream]]:
+            parsed, namespace = replace(parse(model), model=name), self._namespace(client)
+            choices = [parsed.choice(number) for number in range(parsed.num_choices)]
+            begun = choices[: 1 if parsed.seed is None else None]
+            return choices, [one.begin(model, namespace=namespace) for one in begun]
 
         try:
             model = await worker.opened(admission)
-            answered, streams = await self._while_wanted(client, worker, partial(ready, model))
+            choices, streams = await self._while_wanted(client, worker, partial(ready, model))
         except asyncio.CancelledError:  # its client has left
-            worker.figures.ended("given_up")
+            worker.metrics.count("given_up")
             raise
-        places, num = self._models.places, len(streams)
-        if num > places.most:
-            raise RefusalError(
-                f"n is {num}, but a client may have {places.most} answers at a time here: "
+        slots, num = self._pool.slots, len(streams)
+        if num > slots.most:
+            raise APIError(
+                f"n is {num}, but a client may have {slots.most} answers at a time here: "
                 "ask for fewer, or start the server with a greater --max-queue",
                 param="n",
                 code="invalid_value",
             )
-        held(request.scope).enter_context(places.hold(client, num - 1))  # one it has already
-        return Prepared(worker, admission, client, answered, streams)
+        held(request.scope).enter_context(slots.hold(client, num - 1))  # one it has already
+        return PreparedRequest(worker, admission, client, choices, streams)
 
     async def _while_wanted(self, client: Client, worker: Worker, function: Callable[[], _T]) -> _T:
-        """Run what may compile a grammar in a lane, until the client leaves or the server ends.
+        """Run what may compile a grammar in a thread, until the client leaves or the server ends.
 
         Raises:
-            RefusalError: The function says so, or the server is going down.
+            APIError: The function says so, or the server is going down.
         """
         left = threading.Event()
 
-        def in_lane() -> _T:
+        def unless_left() -> _T:
             if left.is_set():
                 raise GivenUpError
             return function()
 
         compiling = is_wanted.set(lambda: worker.is_wanted and not left.is_set())
-        running = asyncio.ensure_future(self._lanes.run(client, in_lane))
+        running = asyncio.ensure_future(self._executor.run(client, unless_left))
         try:
             return await asyncio.shield(running)
         except GivenUpError as error:
             await worker.opened()  # if nothing is answered any more, that is why
-            raise RefusalError("the client has left", status=400) from error
+            raise APIError("the client has left", status=400) from error
         finally:
             left.set()
             is_wanted.reset(compiling)
-            await asyncio.gather(running, return_exceptions=True)  # it has its lane until then
+            await asyncio.gather(running, return_exceptions=True)  # it has its thread until then
 
-    async def tell(
-        self, told: Callable[[Fields, Model], dict[str, Any]], request: Request
+    async def compute(
+        self, compute: Callable[[Fields, Model], dict[str, Any]], request: Request
     ) -> Response:
         """Answer with what a model's tokenizer or template makes of a body."""
         name, fields = await self.read(request)
         model, client = await self.opened(request, name), client_of(request.scope)
-        return JSONResponse(await self._lanes.run(client, partial(told, fields, model)))
+        return JSONResponse(await self._executor.run(client, partial(compute, fields, model)))
 
     async def metrics(self, request: Request) -> Response:
         """Answer with counts for Prometheus."""
-        return PlainTextResponse(self._models.metrics(), media_type=CONTENT_TYPE)
+        return PlainTextResponse(self._pool.metrics(), media_type=CONTENT_TYPE)
 
-    def place(self, client: Client, path: str) -> AbstractContextManager[None]:
-        """A place for a request to a path; see `Guard`."""
+    def slot(self, client: Client, path: str) -> AbstractContextManager[None]:
+        """A slot for a request to a path; see `Guard`."""
         if path == documents.PATH:
             return self._adding.hold(client)
-        return (self._models.places if path in _ANSWERED else self._places).hold(client)
+        return (self._pool.slots if path in _ANSWERS else self._slots).hold(client)
 
     def _namespace(self, client: Client) -> str | None:
         """The namespace of a client's requests; None for that of the model."""
@@ -338,7 +307,7 @@ class Endpoints:
         """Opens the documents that a client's requests draft from.
 
         Raises:
-            RefusalError: There is no such model, or it cannot be opened.
+            APIError: There is no such model, or it cannot be opened.
         """
         model = await self.opened(request, request.query_params.get("model"))
         return lambda: model.corpus(self._namespace(client_of(request.scope)))
@@ -347,30 +316,30 @@ class Endpoints:
         """The name of the model that a body asks, and its other fields.
 
         Raises:
-            RefusalError: The body cannot be used, or there is no such model.
+            APIError: The body cannot be used, or there is no such model.
         """
-        in_thread = partial(self._lanes.run, client_of(request.scope))
-        open_ones = self._models.open_ones()
-        bounds = [most_body_bytes(model.tokenizer, model.context) for model in open_ones]
-        is_known = len(bounds) == len(self._models.offered)
+        in_thread = partial(self._executor.run, client_of(request.scope))
+        each = [status.model for status in self._pool.statuses()]
+        bounds = [most_body_bytes(one.tokenizer, one.context) for one in each if one is not None]
+        is_known = len(bounds) == len(each)
         fields = await read(request, max(bounds) if is_known else MOST_BODY_BYTES, in_thread)
         name = fields.text("model")
-        self._models.found(name)
+        self._pool.find(name)
         return name, fields
 
     def _held(self, request: Request, name: str | None) -> Worker:
         """The worker of a model, which stays until the request has ended.
 
         Raises:
-            RefusalError: There is no model of that name.
+            APIError: There is no model of that name.
         """
-        return held(request.scope).enter_context(self._models.hold(name))
+        return held(request.scope).enter_context(self._pool.hold(name))
 
     async def opened(self, request: Request, name: str | None) -> Model:
         """A model, once it is open; it stays until the request has ended.
 
         Raises:
-            RefusalError: There is no model of that name, or it cannot be opened.
+            APIError: There is no model of that name, or it cannot be opened.
         """
         worker = self._held(request, name)
         await worker.opened()
@@ -380,11 +349,11 @@ class Endpoints:
 async def _unsupported(request: Request) -> Response:
     path = request.scope["path"]
     why = _UNSUPPORTED.get(path, _NO_FILES)
-    raise RefusalError(f"{path} is not supported: {why}", status=501, code="unsupported_path")
+    raise APIError(f"{path} is not supported: {why}", status=501, code="unsupported_path")
 
 
-async def _refused(request: Request, error: Exception) -> Response:
-    return refused(refusal(error), request.scope)
+async def _api_error(request: Request, error: Exception) -> Response:
+    return error_response(as_api_error(error), request.scope)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -392,7 +361,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     said = {404: "there is no such path", 405: "the path does not take this method"}
     kind = "not_found_error" if status == 404 else "invalid_request_error"
-    told = RefusalError(said.get(status, "the request cannot be read"), status=status, kind=kind)
+    told = APIError(said.get(status, "the request cannot be read"), status=status, kind=kind)
     if isinstance(error, HTTPException):
         told.headers |= error.headers or {}
-    return refused(told, request.scope)
+    return error_response(told, request.scope)

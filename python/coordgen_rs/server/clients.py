@@ -1,6 +1,6 @@
 """Clients: who asks, how many requests each may have in the server, and whose turn it is.
 
-In: requests' scopes. Out: places, turns and threads, shared so that what one client does never
+In: requests' scopes. Out: slots, turns and threads, shared so that what one client does never
 keeps another out. Keys take turns, the addresses of a key among themselves. Whoever has one address
 of IPv6 has all of its network, so they count as one.
 """
@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 
 from starlette.types import Scope
 
-from coordgen_rs.server.refusal import RefusalError
+from coordgen_rs.server.api_error import APIError
 
 KEY_NAME = "coordgen.key_name"
 """Where in a request's scope the name behind its key stands."""
@@ -24,7 +24,7 @@ KEY_NAME = "coordgen.key_name"
 FULL_CLIENTS = 4
 """How many clients of one key can have as many requests as a client may."""
 
-NUM_LANES = 4
+NUM_THREADS = 4
 """Threads for what takes long before a request waits for the model."""
 
 _T = TypeVar("_T")
@@ -58,7 +58,7 @@ def network_of(host: str) -> str:
         return host
 
 
-class Places:
+class ClientSlots:
     """Who has how many requests in the server, from the head to the end of the answer.
 
     A client has its own bound, and so have all addresses of a key together, whose number nobody
@@ -78,10 +78,10 @@ class Places:
 
     @contextmanager
     def hold(self, client: Client, num_more: int = 1) -> Iterator[None]:
-        """Hold so many places until the end of the block, or none if there are fewer.
+        """Hold so many slots until the end of the block, or none if there are fewer.
 
         Raises:
-            RefusalError: There are fewer.
+            APIError: There are fewer.
         """
         num, num_of_key = self._of_client[client], self._of_key[client.key]
         most_of_key = FULL_CLIENTS * self.most
@@ -95,9 +95,9 @@ class Places:
             self._of_client -= Counter({client: num_more})
             self._of_key -= Counter({client.key: num_more})
 
-    def _full(self, num: int) -> RefusalError:
+    def _full(self, num: int) -> APIError:
         after = self._when_full(num)
-        return RefusalError(
+        return APIError(
             f"{num} requests of this client are waiting or being answered, which is all that the "
             f"queue holds: try again in {after} s",
             status=429,
@@ -177,7 +177,7 @@ class FairQueue:
         return waiters
 
 
-class Lanes:
+class FairExecutor:
     """Runs in threads what takes long before a request waits: parsing, templates, tokens.
 
     A few run at once, one of each client, so that no client's long texts keep those of others
@@ -185,7 +185,7 @@ class Lanes:
     """
 
     def __init__(self) -> None:
-        self._free = asyncio.Semaphore(NUM_LANES)
+        self._free = asyncio.Semaphore(NUM_THREADS)
         self._own: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, client: Client, function: Callable[[], _T]) -> _T:

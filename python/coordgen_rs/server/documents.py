@@ -16,9 +16,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError, OptionError
-from coordgen_rs.server.clients import Client, Lanes, client_of
-from coordgen_rs.server.refusal import RefusalError, UnavailableError
-from coordgen_rs.server.requests.body import MOST_BODY_BYTES, Fields, read
+from coordgen_rs.server.api_error import APIError, UnavailableError
+from coordgen_rs.server.clients import Client, FairExecutor, client_of
+from coordgen_rs.server.dialects.fields import MOST_BODY_BYTES, Fields, read
 from coordgen_rs.store.history.corpus import Corpus
 
 PATH = "/v1/documents"
@@ -41,28 +41,28 @@ class Documents:
 
     Args:
         corpus: Gives what opens the documents that a client may ask for.
-        lanes: Runs what takes long before documents are stored, such as parsing.
-        place: Holds a client's place for a request without a body; it may refuse. One with a body
-            has its place already (`Guard`).
+        executor: Runs what takes long before documents are stored, such as parsing.
+        slot: Holds a client's slot for a request without a body; it may refuse. One with a body has
+            its slot already (`Guard`).
     """
 
     def __init__(
         self,
         corpus: Callable[[Request], Awaitable[Callable[[], Corpus]]],
-        lanes: Lanes,
-        place: Callable[[Client], AbstractContextManager[None]],
+        executor: FairExecutor,
+        slot: Callable[[Client], AbstractContextManager[None]],
     ) -> None:
-        self._corpus, self._lanes, self._place = corpus, lanes, place
+        self._corpus, self._executor, self._slot = corpus, executor, slot
         self._changing = asyncio.Lock()
 
     async def list(self, request: Request) -> Response:
         """All documents of the namespace."""
-        with self._place(client_of(request.scope)):
+        with self._slot(client_of(request.scope)):
             return await self._done(request, _listed)
 
     async def add(self, request: Request) -> Response:
         """Add the documents of the body."""
-        run = partial(self._lanes.run, client_of(request.scope))
+        run = partial(self._executor.run, client_of(request.scope))
         fields = await read(request, MOST_BODY_BYTES, run)
         texts = await run(partial(_texts_of, fields))
         async with self._turn():
@@ -72,12 +72,12 @@ class Documents:
         """Remove a document, or all whose names begin with its name and a slash.
 
         Raises:
-            RefusalError: The name is empty.
+            APIError: The name is empty.
         """
         name = request.path_params["name"]
         if not name.strip("/"):
-            raise RefusalError("the name of a document is empty", param="name")
-        with self._place(client_of(request.scope)):
+            raise APIError("the name of a document is empty", param="name")
+        with self._slot(client_of(request.scope)):
             async with self._turn():
                 return await self._done(request, partial(_removed, name))
 
@@ -101,7 +101,7 @@ class Documents:
         """Do something with the documents of a client, in another thread.
 
         Raises:
-            RefusalError: There is no history to keep documents in, or others change them.
+            APIError: There is no history to keep documents in, or others change them.
         """
         corpus_of = await self._corpus(request)
 
@@ -110,14 +110,14 @@ class Documents:
                 try:
                     opened = corpus_of()
                 except OptionError as error:
-                    raise RefusalError(str(error), code="no_history") from error
+                    raise APIError(str(error), code="no_history") from error
                 with opened as corpus:
                     return JSONResponse(what(corpus))
             except HistoryBusyError as error:
                 raise UnavailableError(_BUSY) from error
             except (HistoryError, HistoryIndexError) as error:  # their messages name paths
                 logging.getLogger(__name__).error("documents: %s", error)
-                raise RefusalError(
+                raise APIError(
                     "the documents cannot be read or changed: the server's log says why",
                     status=500,
                     kind="server_error",
@@ -130,7 +130,7 @@ def _texts_of(fields: Fields) -> dict[str, str]:
     """The body of a request to add documents.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     fields.end(but="documents")
     texts: dict[str, str] = {}
@@ -163,7 +163,7 @@ def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
         full = f"has {MOST_TOKENS:,} tokens of documents, which is all that it may"
     if full is not None:
         said = f"the namespace {full}: remove some"
-        raise RefusalError(said, status=413, code="documents_full")
+        raise APIError(said, status=413, code="documents_full")
     added = corpus.add_texts(texts, wait_s=_WAIT_S)
     return {
         "added": added.num_added,
@@ -176,7 +176,7 @@ def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
 def _removed(name: str, corpus: Corpus) -> dict[str, Any]:
     removed = corpus.remove([name], wait_s=_WAIT_S)
     if not removed:
-        raise RefusalError(
+        raise APIError(
             "there is no such document", status=404, kind="not_found_error", param="name"
         )
     return {"removed": removed, "lost": [name for name in corpus.lost if name not in {*removed}]}

@@ -22,10 +22,9 @@ from types import FrameType
 import uvicorn
 
 from coordgen_rs.model import Model
-from coordgen_rs.server.app import Access, make_app
-from coordgen_rs.server.models import Offered
-from coordgen_rs.server.models.models import Models
-from coordgen_rs.server.network.connections import (
+from coordgen_rs.server.api_error import UnavailableError
+from coordgen_rs.server.app import make_app
+from coordgen_rs.server.connections import (
     ACCEPTED_AT_ONCE,
     LONGEST_READ_HEAD,
     MOST_CONNECTIONS,
@@ -36,7 +35,9 @@ from coordgen_rs.server.network.connections import (
     tracked,
     url_of,
 )
-from coordgen_rs.server.refusal import UnavailableError
+from coordgen_rs.server.guard import Access
+from coordgen_rs.server.models.catalog import ModelEntry
+from coordgen_rs.server.models.pool import ModelPool
 
 _SLOWEST_READER_S = 2
 """Seconds for clients to read the end of their answers, once the server is told to end."""
@@ -57,7 +58,7 @@ the thread that runs the model takes it several times a step."""
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerOptions:
     """Where and how to serve.
 
     Attributes:
@@ -93,9 +94,9 @@ def how_many_together(model: Model) -> str:
 
 
 def serve(
-    offered: Sequence[Offered],
-    open_model: Callable[[Offered], Model],
-    place: Place,
+    entries: Sequence[ModelEntry],
+    open_model: Callable[[ModelEntry], Model],
+    options: ServerOptions,
     access: Access,
     tell: Callable[[str], None],
     leave: Callable[[], object],
@@ -103,9 +104,9 @@ def serve(
     """Serve until SIGINT or SIGTERM.
 
     Args:
-        offered: The models; the first is opened at once, after the address is bound.
+        entries: The models; the first is opened at once, after the address is bound.
         open_model: Opens one, in another thread.
-        place: Where and how.
+        options: Where and how.
         access: Who may ask, and for what.
         tell: Takes a line for the user, from any thread.
         leave: Ends the process, whatever still runs in it; called for a second signal.
@@ -117,43 +118,41 @@ def serve(
         OptionError: The address cannot be bound.
         CoordgenError: The only model cannot be opened, or has failed.
     """
-    listening = bound(place.host, place.port)
+    listening = bound(options.host, options.port)
     url = url_of(listening)
-    is_alone, first = len(offered) == 1, offered[0].name
+    is_alone, first = len(entries) == 1, entries[0].name
     told = set[str]()
 
     def changed(name: str, state: str) -> None:
-        model = models.open_one(name)
+        model = pool.status(name).model
         if model is not None and not told:
-            others = "" if is_alone else f" and {len(offered) - 1} more"
+            others = "" if is_alone else f" and {len(entries) - 1} more"
             how = how_many_together(model)
             tell(f"serving {name}{others} on {url} (API: {url}/v1; {how}; Ctrl-C ends)")
             told.add(name)
         elif state == "failed" and is_alone:
             server.should_exit = True
         elif state == "failed":
-            worker = models.worker(name)
-            why = None if worker is None else worker.failure
-            tell(f"{name} cannot be used: {why and (why.__cause__ or why)}")
+            tell(f"{name} cannot be used: {pool.failure(name)}")
         elif not is_alone:
             tell(f"{name} is {'open' if state == 'ready' else 'put away'}")
 
-    def opened(one: Offered) -> Model:
+    def opened(one: ModelEntry) -> Model:
         model = open_model(one)
         _ = model.tokenizer.bound  # it takes a while: before the first request
         return model
 
-    models = Models(
-        offered,
+    pool = ModelPool(
+        entries,
         opened,
-        place.max_queue,
-        memory_limit=place.memory_limit,
-        cache_bytes=place.cache_bytes,
+        options.max_queue,
+        memory_limit=options.memory_limit,
+        cache_bytes=options.cache_bytes,
         on_change=changed,
     )
     connections = Connections(most_connections())
     config = uvicorn.Config(
-        tracked(make_app(models, access)),
+        tracked(make_app(pool, access)),
         loop="asyncio",
         http=partial(Connection, connections),  # type: ignore[arg-type]
         h11_max_incomplete_event_size=LONGEST_READ_HEAD,
@@ -167,29 +166,29 @@ def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         log_level="error",  # what strangers send is no warning
     )
-    stopping = Stopping(models, place.grace_s, tell, leave)
-    server = _Server(config, models, stopping, connections)
+    shutdown = Shutdown(pool, options.grace_s, tell, leave)
+    server = _Server(config, pool, shutdown, connections)
     sys.setswitchinterval(_SWITCH_S)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # one text each, in threads of ours
     tell(f"loading {first}; requests to {url} wait until then")
-    with stopping.hearing():
-        models.start()
+    with shutdown.hearing():
+        pool.start()
         try:
             server.run(sockets=[listening])
         finally:
-            stopping.end()
-            models.close()
-            is_closed = models.join(with_opening=False)
-    if models.failure is not None:
-        raise models.failure
+            shutdown.end()
+            pool.close()
+            is_closed = pool.join(with_opening=False)
+    if is_alone and (failure := pool.failure(first)) is not None:
+        raise failure
     return is_closed
 
 
-class Stopping:
+class Shutdown:
     """The end of a server.
 
     Args:
-        models: Take no more requests from the first signal on.
+        pool: Takes no more requests from the first signal on.
         grace_s: Seconds that requests get from then on.
         tell: Takes a line for the user.
         leave: Ends the process; called from the second signal on once nothing needs to be told.
@@ -197,12 +196,12 @@ class Stopping:
 
     def __init__(
         self,
-        models: Models,
+        pool: ModelPool,
         grace_s: float,
         tell: Callable[[str], None],
         leave: Callable[[], object],
     ) -> None:
-        self._models, self._grace_s, self._tell, self._leave = models, grace_s, tell, leave
+        self._pool, self._grace_s, self._tell, self._leave = pool, grace_s, tell, leave
         self._num_signals = 0
         self._is_past_telling = False
         self._until_s: float | None = None
@@ -222,9 +221,9 @@ class Stopping:
             return False
         if self._until_s is None:
             self._until_s = now_s + self._grace_s
-            self._models.close()
+            self._pool.close()
             self._tell(self._told())
-        is_idle = not self._models.num_running + self._models.num_waiting
+        is_idle = not self._pool.num_running + self._pool.num_waiting
         return is_idle or self.is_urgent or now_s >= self._until_s
 
     def left_s(self, now_s: float) -> float:
@@ -255,7 +254,7 @@ class Stopping:
             self._leave()
 
     def _told(self) -> str:
-        running, waiting = self._models.num_running, self._models.num_waiting
+        running, waiting = self._pool.num_running, self._pool.num_waiting
         if not running + waiting:
             return "ending: no request is being answered; Ctrl-C again stops at once"
         also = f", {waiting} wait{'s' if waiting == 1 else ''}" if waiting else ""
@@ -270,16 +269,16 @@ class _Server(uvicorn.Server):
 
     Args:
         config: uvicorn's configuration.
-        models: Answer requests.
-        stopping: Tells when to end.
+        pool: Answers requests.
+        shutdown: Tells when to end.
         connections: Looked at from time to time.
     """
 
     def __init__(
-        self, config: uvicorn.Config, models: Models, stopping: Stopping, connections: Connections
+        self, config: uvicorn.Config, pool: ModelPool, shutdown: Shutdown, connections: Connections
     ) -> None:
         super().__init__(config)
-        self._models, self._stopping, self._connections = models, stopping, connections
+        self._pool, self._shutdown, self._connections = pool, shutdown, connections
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen; how many are accepted at once says nothing about how many may wait for it."""
@@ -291,26 +290,26 @@ class _Server(uvicorn.Server):
         """Do what is due ten times a second; see uvicorn. New requests are heard until it ends."""
         if counter % 10 == 0:
             self._connections.drop_slow()
-        return await super().on_tick(counter) or self._stopping.is_due(monotonic())
+        return await super().on_tick(counter) or self._shutdown.is_due(monotonic())
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End what still runs by an error, and let clients read it."""
-        self._models.stop_all(UnavailableError("the server is going down"))
+        self._pool.stop_all(UnavailableError("the server is going down"))
         self._connections.close_answered()
         slow = asyncio.create_task(self._cut_off_in_time())
         await super().shutdown(sockets)
         slow.cancel()
-        self._stopping.end()
+        self._shutdown.end()
 
     async def _cut_off_in_time(self) -> None:
-        until_s = monotonic() + self._stopping.left_s(monotonic()) + _SLOWEST_READER_S
-        while monotonic() < until_s and not self._stopping.is_urgent:
+        until_s = monotonic() + self._shutdown.left_s(monotonic()) + _SLOWEST_READER_S
+        while monotonic() < until_s and not self._shutdown.is_urgent:
             await asyncio.sleep(_BETWEEN_LOOKS_S)
-        if self._stopping.is_urgent:
+        if self._shutdown.is_urgent:
             await asyncio.sleep(_SLOWEST_READER_AT_ONCE_S)
         self._connections.drop_all()
-        if self._stopping.is_urgent:  # a thread may still work for a request
-            self._stopping.end()
+        if self._shutdown.is_urgent:  # a thread may still work for a request
+            self._shutdown.end()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

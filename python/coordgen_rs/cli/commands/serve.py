@@ -84,8 +84,8 @@ def run(options: argparse.Namespace) -> int:
         OptionError: An option would be ignored or is unsafe, or a package is missing.
     """
     try:
-        from coordgen_rs.server.models import Offered, offered
-        from coordgen_rs.server.serving import Place, is_loopback, serve
+        from coordgen_rs.server.models.catalog import ModelEntry, find_models
+        from coordgen_rs.server.serving import ServerOptions, is_loopback, serve
     except ModuleNotFoundError as error:
         raise OptionError(
             f"serve needs the package {error.name}: {how_to_install('server')}"
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     given = options.prefix_memory
     prefix_memory = _default_prefix_memory() if given is None else given
     most_waiting = 64 if is_loopback(options.host) else 8
-    place = Place(
+    place = ServerOptions(
         options.host,
         options.port,
         most_waiting if options.max_queue is None else options.max_queue,
@@ -103,13 +103,13 @@ def run(options: argparse.Namespace) -> int:
         prefix_memory if remember else 0,
         options.grace,
     )
-    models = offered(options.model, options.models_dir, options.name)
+    models = find_models(options.model, options.models_dir, options.name)
     model_options.check(options)
     has_several = len(models) > 1
     if not has_several:
         check_path(models[0].path)
 
-    def opened(one: Offered) -> Model:
+    def opened(one: ModelEntry) -> Model:
         # A history is for one tokenizer.
         has_own = has_several and options.history is not None
         return model_options.opened(

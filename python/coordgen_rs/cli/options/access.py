@@ -14,7 +14,7 @@ from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
-    from coordgen_rs.server.app import Access
+    from coordgen_rs.server.guard import Access
 
 _KEY = "COORDGEN_API_KEY"
 _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
@@ -54,8 +54,7 @@ def chosen_access(options: argparse.Namespace) -> "Access":
     Raises:
         OptionError: A key cannot be used, or strangers would be let in, or meet each other.
     """
-    from coordgen_rs.server.app import Access
-    from coordgen_rs.server.network.keys import api_key, checked_keys, read_keys
+    from coordgen_rs.server.guard import Access, api_key, checked_keys, read_keys
     from coordgen_rs.server.serving import is_loopback
 
     found = [api_key(secret) for secret in options.api_key]

@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Choice:
+class CallConstraint:
     """What the answer may be, besides or instead of text.
 
     Attributes:

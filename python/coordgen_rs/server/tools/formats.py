@@ -9,15 +9,15 @@ are found in the text, and given when they are complete.
 
 import json
 import re
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
 from coordgen_rs.model import Model
-from coordgen_rs.server.refusal import UnfollowedError
-from coordgen_rs.server.tools.calls import CallReader, Choice, Parameters
+from coordgen_rs.server.api_error import ConstraintError
+from coordgen_rs.server.tools.calls import CallConstraint, CallReader, Parameters
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.harmony import HARMONY, Harmony, HarmonyReader
 from coordgen_rs.server.tools.marked import MarkedFormat, MarkedReader
@@ -198,6 +198,8 @@ def constrained(
 ) -> tuple[Calling, Grammar | None]:
     """How calls are told, and what the answer is constrained to.
 
+    Where nothing has to be called, a function that cannot be followed takes any object.
+
     Args:
         tools: The functions.
         model: Who answers.
@@ -205,49 +207,44 @@ def constrained(
         given_field: The field that asks for that.
 
     Raises:
-        UnfollowedError: A call has to be made, or a function is strict, and cannot be followed.
+        ConstraintError: A call has to be made, or a function is strict, and cannot be followed.
     """
     calling = Calling(format_for(model), tools.callable)
     if given is not None and not isinstance(given, JsonSchema):
         return calling, given
     answer = None if given is None else json.loads(given.text)
     is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
-    choice = Choice(tools.callable, tools.is_required, is_parallel, answer)
+    choice = CallConstraint(tools.callable, tools.is_required, is_parallel, answer)
+    is_held = replace(calling, is_constrained=True)
     try:
-        lark = _grammar(calling.format, choice, tools.strict, model)
+        return is_held, _grammar(calling.format, choice, model)
     except (OptionError, GrammarError) as error:  # also where there is no package for grammars
-        if not tools.is_required and not tools.strict:
+        has_to = tools.is_required or bool(tools.strict)
+        if isinstance(error, OptionError) and not has_to:
             return calling, given
-        schemas = tools.schemas
-        if answer is not None and given_field is not None:
-            schemas[given_field] = answer
-        why, field = _at_fault(schemas, model, error)
-        raise UnfollowedError(why, field) from error
-    return replace(calling, is_constrained=True), lark
+        faults = _faults(tools, model)
+        if faults and not tools.is_required and not tools.strict & faults.keys():
+            loose = {name: {"type": "object"} for name in faults}
+            choice = replace(choice, parameters={**tools.callable, **loose})
+            with suppress(GrammarError):
+                return is_held, _grammar(calling.format, choice, model)
+        if not has_to:
+            return calling, given
+        fields = [(tools.field_of(name), why) for name, why in faults.items()]
+        if answer is not None and given_field is not None and (why := _why_not(answer, model)):
+            fields.append((given_field, why))
+        # What is wrong with the grammar of all of it, no client has seen.
+        fields.append(("tools", GrammarError(_LISTING.sub("", str(error)))))
+        field, why = fields[0]
+        raise ConstraintError(why, field) from error
 
 
-def _grammar(call_format: ToolCallFormat, choice: Choice, strict: set[str], model: Model) -> Lark:
-    """The grammar, which the model can follow. In it, what cannot be followed is any object.
-
-    Raises:
-        OptionError: The package llguidance is missing.
-        GrammarError: A schema cannot be followed, and has to be; or they are too many.
-    """
-    try:
-        return _checked(call_format, choice, model)
-    except GrammarError:
-        loose = _loose(choice.parameters, model)
-        if choice.is_required or strict & loose or not loose:
-            raise
-    parameters = {**choice.parameters, **{name: {"type": "object"} for name in loose}}
-    return _checked(call_format, replace(choice, parameters=parameters), model)
-
-
-def _checked(call_format: ToolCallFormat, choice: Choice, model: Model) -> Lark:
+def _grammar(call_format: ToolCallFormat, choice: CallConstraint, model: Model) -> Lark:
     """A grammar that the model can follow.
 
     Raises:
-        GrammarError: It cannot.
+        OptionError: The package llguidance is missing.
+        GrammarError: A schema cannot be followed; or they are too many.
     """
     lexicon = Lexicon(model.tokenizer.added_tokens(), model.end_token_ids)
     are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
@@ -256,15 +253,17 @@ def _checked(call_format: ToolCallFormat, choice: Choice, model: Model) -> Lark:
     return lark
 
 
-def _loose(schemas: Mapping[str, dict[str, object]], model: Model) -> set[str]:
-    """The functions whose schemas cannot be followed; behind a few that cost too much, all."""
-    loose, num_costly = set[str](), 0
-    for name, schema in schemas.items():
-        why = GrammarError() if num_costly == _MOST_COSTLY else _why_not(schema, model)
-        num_costly += isinstance(why, TooCostlyError)
-        if why is not None:
-            loose.add(name)
-    return loose
+def _faults(tools: Tools, model: Model) -> dict[str, Exception]:
+    """The functions that cannot be followed, and why; behind a few that cost too much, all."""
+    faults, num_costly = dict[str, Exception](), 0
+    for one in tools.functions:
+        if one.name in tools.callable:
+            is_over = num_costly == _MOST_COSTLY
+            why = GrammarError() if is_over else _why_not(one.parameters, model)
+            num_costly += isinstance(why, TooCostlyError)
+            if why is not None:
+                faults[one.name] = why
+    return faults
 
 
 def _why_not(schema: dict[str, object], model: Model) -> Exception | None:
@@ -274,19 +273,3 @@ def _why_not(schema: dict[str, object], model: Model) -> Exception | None:
     except (OptionError, GrammarError) as error:  # also where there is no package for grammars
         return error
     return None
-
-
-def _at_fault(
-    schemas: dict[str, dict[str, object]], model: Model, error: Exception
-) -> tuple[Exception, str]:
-    """Why functions cannot be followed, and the field at fault.
-
-    Args:
-        schemas: All schemas of the request, by their fields.
-        model: Who answers.
-        error: What is wrong with the grammar of all of it, which no client has seen.
-    """
-    for field, schema in schemas.items():
-        if why := _why_not(schema, model):
-            return why, field
-    return GrammarError(_LISTING.sub("", str(error))), "tools"

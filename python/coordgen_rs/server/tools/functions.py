@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from coordgen_rs.server.refusal import RefusalError
-from coordgen_rs.server.requests.body import Fields
+from coordgen_rs.server.api_error import APIError
+from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.tools.syntax import choices_of, kind_of
 
 MOST_TOOLS = 128
@@ -61,7 +61,7 @@ class Tools:
         forced: The one to call; None leaves the choice to the model.
         is_required: Whether one has to be called.
         is_parallel: Whether more than one may be called.
-        parameters_field: The field of a function's schema, with `{}` for its number.
+        field: The field of a function's schema, with `{}` for its number.
     """
 
     functions: list[Function]
@@ -69,7 +69,7 @@ class Tools:
     forced: str | None = None
     is_required: bool = False
     is_parallel: bool = True
-    parameters_field: str = "tools[{}].function.parameters"
+    field: str = "tools[{}].function.parameters"
 
     @property
     def listed(self) -> list[dict[str, Any]]:
@@ -81,14 +81,9 @@ class Tools:
         """The functions whose schema has to be followed, or the request refused."""
         return {one.name for one in self.functions if one.is_strict and one.name in self.callable}
 
-    @property
-    def schemas(self) -> dict[str, dict[str, Any]]:
-        """The schemas of the functions that may be called, by their fields in the request."""
-        return {
-            self.parameters_field.format(one.number): one.parameters
-            for one in self.functions
-            if one.name in self.callable
-        }
+    def field_of(self, name: str) -> str:
+        """The field of a function's schema in the request."""
+        return next(self.field.format(one.number) for one in self.functions if one.name == name)
 
 
 def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
@@ -99,7 +94,7 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         is_flat: Whether functions stand in the tools themselves, as in the Responses API.
 
     Raises:
-        RefusalError: They are malformed, or the choice is none of them.
+        APIError: They are malformed, or the choice is none of them.
     """
     given, choice = fields.take("tools"), fields.take("tool_choice")
     is_parallel = fields.flag("parallel_tool_calls", default=True)
@@ -128,7 +123,7 @@ def tools_of(fields: Fields, *, is_flat: bool = False) -> Tools | None:
         return None
     callable_ = {name: parameters[name] for name in allowed or parameters}
     forced = allowed[0] if mode == "function" else None
-    field = "tools[{}].parameters" if is_flat else Tools.parameters_field
+    field = "tools[{}].parameters" if is_flat else Tools.field
     return Tools(functions, callable_, forced, is_required, is_parallel, field)
 
 
@@ -142,7 +137,7 @@ def _function(given: object, number: int, is_flat: bool) -> Function:
     """The function that a tool is.
 
     Raises:
-        RefusalError: It is malformed, or no function.
+        APIError: It is malformed, or no function.
     """
     tool = Fields(given, f"tools[{number}]")
     tool.only("type", "function", why="tools are functions")
@@ -178,7 +173,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     """What a `tool_choice` asks for: a mode, and the functions that it names.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     if choice is None:
         return "auto", []
@@ -191,7 +186,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     if kind == "allowed_tools":
         return _allowed(chosen, is_flat)
     if kind != "function":
-        raise RefusalError(
+        raise APIError(
             f"tool_choice.type is not supported: {_CHOICES}",
             param="tool_choice.type",
             code="unsupported_value",
@@ -199,7 +194,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     function = chosen if is_flat else chosen.nested("function")
     name = function.text("name")
     if name is None:
-        raise RefusalError(f"tool_choice is not supported: {_CHOICES}", param="tool_choice")
+        raise APIError(f"tool_choice is not supported: {_CHOICES}", param="tool_choice")
     function.end()
     chosen.end()
     return "function", [name]
@@ -209,7 +204,7 @@ def _allowed(chosen: Fields, is_flat: bool) -> tuple[str, list[str]]:
     """Mode and names of an `allowed_tools`.
 
     Raises:
-        RefusalError: It is malformed.
+        APIError: It is malformed.
     """
     allowed = chosen if is_flat else chosen.nested("allowed_tools")
     mode, listed = allowed.text("mode"), allowed.take("tools")

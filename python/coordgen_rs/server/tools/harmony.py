@@ -10,8 +10,8 @@ from collections.abc import Generator
 from contextlib import suppress
 
 from coordgen_rs.server.tools.calls import (
+    CallConstraint,
     CallReader,
-    Choice,
     Content,
     Parameters,
     Thought,
@@ -45,7 +45,7 @@ class Harmony:
     id_len: int | None = None
     marks = (_START, _CHANNEL, _CONSTRAIN, _MESSAGE, *_ENDS)
 
-    def grammar(self, choice: Choice, lexicon: Lexicon) -> str:
+    def grammar(self, choice: CallConstraint, lexicon: Lexicon) -> str:
         """What the answer is constrained to, in Lark.
 
         Raises:

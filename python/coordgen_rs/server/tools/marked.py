@@ -19,8 +19,8 @@ from typing import Any
 from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.server.tools.calls import (
     Call,
+    CallConstraint,
     CallReader,
-    Choice,
     Content,
     Parameters,
     begun_len,
@@ -100,7 +100,7 @@ class MarkedFormat:
         """Texts that are special tokens in some tokenizers: the answer's text is to show them."""
         return tuple(filter(None, (self.opening, self.closing, *self.hidden)))
 
-    def grammar(self, choice: Choice, lexicon: Lexicon) -> str:
+    def grammar(self, choice: CallConstraint, lexicon: Lexicon) -> str:
         """What the answer is constrained to, in Lark.
 
         Raises:
@@ -112,7 +112,7 @@ class MarkedFormat:
 class _Grammar:
     """The writing of one grammar."""
 
-    def __init__(self, marked: MarkedFormat, choice: Choice, lexicon: Lexicon) -> None:
+    def __init__(self, marked: MarkedFormat, choice: CallConstraint, lexicon: Lexicon) -> None:
         self._marked, self._choice, self._lexicon = marked, choice, lexicon
         self._rules: Rules = {"WHITE": WHITE}
 

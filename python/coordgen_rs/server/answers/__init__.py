@@ -1,1 +1,0 @@
-"""Answers as a client reads them, whole or as a stream of events."""

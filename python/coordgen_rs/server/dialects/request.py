@@ -1,0 +1,175 @@
+"""A request for an answer, complete: what a worker begins, and what a writer of answers reads.
+
+In: an open model, the prompt's tokens, and what the fields of a body ask for. Out: a `Request`, or
+an error that names the field.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coordgen_rs.errors import GrammarError
+from coordgen_rs.grammar.kinds import AfterThinking
+from coordgen_rs.model import Model
+from coordgen_rs.model.options import REQUEST, RequestOptions
+from coordgen_rs.model.stream import Stream
+from coordgen_rs.server.api_error import ConstraintError
+from coordgen_rs.server.dialects.options import Constraint
+from coordgen_rs.server.tools.formats import Calling, constrained
+from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
+from coordgen_rs.text.token_spelling import TokenSpelling
+
+if TYPE_CHECKING:
+    from coordgen_rs.grammar.matcher import Matcher
+
+Kind = Literal["chat", "completion", "response"]
+"""The endpoint of OpenAI's that a request came by, or that another dialect's corresponds to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the fields of a body ask for, the prompt excepted.
+
+    Attributes:
+        options: How the answer is made.
+        limit: Most tokens of the answer; None for as many as fit.
+        tools: What the model may call.
+        constraint: What the answer is held to where nothing is called.
+        num_choices: How many answers to give.
+        echoed: The text that the answer begins with.
+        is_streamed: Whether the answer is sent as it is made.
+        with_usage: Whether a stream ends with a chunk of usage.
+        with_spans: Whether to tell the source of each part of the answer.
+        with_trees: Whether to show the draft tree of each step.
+        with_token_ids: Whether to give the answer's tokens, too.
+    """
+
+    options: RequestOptions
+    limit: int | None
+    tools: Tools | None = None
+    constraint: Constraint | None = None
+    num_choices: int = 1
+    echoed: str = ""
+    is_streamed: bool = False
+    with_usage: bool = False
+    with_spans: bool = False
+    with_trees: bool = False
+    with_token_ids: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Settings):
+    """A request for an answer: what was asked for, and what that is for its model.
+
+    Attributes:
+        kind: The endpoint.
+        prompt_ids: The prompt's tokens, `(tokens,) u32`.
+        seed: The seed of sampling; None where nothing is sampled.
+        calling: How calls of tools are told.
+        thinking: How the answer may think.
+        num_thinking: Counts thinking among tokens.
+        grammar_field: The field that holds the answer to a grammar; None where none does.
+        matcher: Keeps the grammar compiled until the answer begins.
+        spelling: How tokens are spelt, where the answer tells how likely they were.
+        text_of: The text of a token, for draft trees.
+        model: The model's name for clients; "" until it is known.
+    """
+
+    kind: Kind
+    prompt_ids: NDArray[np.uint32]
+    seed: int | None
+    calling: Calling | None
+    thinking: Thinking | None
+    num_thinking: Callable[[Sequence[int]], int]
+    grammar_field: str | None
+    matcher: "Matcher | None"
+    spelling: TokenSpelling | None
+    text_of: Callable[[int], str]
+    model: str = ""
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the steps are told, too, and not the whole answer alone."""
+        return self.is_streamed or self.with_trees
+
+    def choice(self, number: int) -> "Request":
+        """The request for one of the answers alone: the one whose seed is greater by its number."""
+        if not number or self.seed is None:
+            return self
+        seed = (self.seed + number) & REQUEST["seed"].most
+        options = self.options.copy()
+        options["seed"] = seed
+        return replace(self, options=options, seed=seed)
+
+    def begin(self, model: Model, *, namespace: str | None = None) -> Stream:
+        """Begin the answer of the model that the request was parsed for.
+
+        Args:
+            model: The model.
+            namespace: Same as in `RequestOptions`.
+        """
+        options = self.options.copy()
+        options["namespace"] = namespace
+        return model.stream_tokens(self.prompt_ids, **options)
+
+
+def complete(
+    model: Model,
+    kind: Kind,
+    prompt_ids: NDArray[np.uint32],
+    settings: Settings,
+    *,
+    splits_thinking: bool = True,
+    ends: Sequence[str] = (),
+) -> Request:
+    """The request of a body whose fields have all been read.
+
+    Args:
+        model: Who is to answer.
+        kind: Same as in `Request`.
+        prompt_ids: Same as in `Request`.
+        settings: What was asked for.
+        splits_thinking: Whether thinking is told apart from the answer.
+        ends: Special tokens that end the answer.
+
+    Raises:
+        ConstraintError: The answer cannot be held to the constraint, or to a function.
+    """
+    options, tools, tokenizer = settings.options.copy(), settings.tools, model.tokenizer
+    field, grammar = settings.constraint or (None, None)
+    marks, calling, thinking = [*ends], None, None
+    if tools is not None:
+        calling, grammar = constrained(tools, model, grammar, field)
+        marks += calling.format.marks
+    if splits_thinking and model.has_chat_template:
+        thinking = thinking_of(model.template_facts.thinking, tokenizer, prompt_ids.tolist())
+    if thinking is not None:
+        marks += thinking.marks.tokens
+        # Where functions may be called, the channels of thinking are among the grammar's.
+        if grammar is not None and not (tools is not None and thinking.marks.header):
+            grammar = AfterThinking(grammar, thinking)
+    try:  # compiled here, for who answers waits for nothing else
+        matcher = None if grammar is None else model.check_grammar(grammar)  # type: ignore[arg-type]
+    except GrammarError as error:
+        raise ConstraintError(error, field) from error
+    options["max_new_tokens"] = settings.limit or model.context
+    options["grammar"], options["special_tokens"] = grammar, tuple(marks)
+    options["stop"] = [*(options["stop"] or ()), *ends]
+    return Request(
+        **vars(settings) | {"options": options},
+        kind=kind,
+        prompt_ids=prompt_ids,
+        seed=options["seed"] if options["temperature"] else None,
+        calling=calling,
+        thinking=thinking,
+        num_thinking=partial(num_thinking, thinking, tokenizer),
+        grammar_field=field,
+        matcher=matcher,
+        spelling=None if options["logprobs"] is None else tokenizer.spelling,
+        text_of=lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
+    )

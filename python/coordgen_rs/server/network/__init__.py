@@ -1,1 +1,0 @@
-"""Connections: who may come, how many, and whether they are still there."""

@@ -1,1 +1,0 @@
-"""Requests: what each endpoint may be asked, parsed once into a record that can be answered."""
