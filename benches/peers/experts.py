@@ -38,7 +38,7 @@ import numpy as np
 
 import mixture_shapes
 from coordgen_rs import Sampling
-from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.errors import OptionError
 
 

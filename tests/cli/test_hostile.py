@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from checkpoints import CHECKPOINTS
-from coordgen_rs.cli.main import USES, main, make_parser
+from coordgen_rs.cli.main import GROUPS, USES, main, make_parser
 from coordgen_rs.cli.terminal.text import printable
 
 EXIT_CODES = {0, 1, 2, 130}
@@ -143,6 +143,28 @@ def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
     assert "no option --bundle: did you mean --model?" in said("generate", "--bundle", "b")[1]
     assert "no option --frobnicate; see coordgen plan --help" in said("plan", "--frobnicate=3")[1]
     assert "no option" not in said("generate", "--model", "b", "--", "--tokens")[1]
+
+
+def test_help_shows_every_command_in_its_group_on_one_screen(capsys):
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    named = [name for commands in GROUPS.values() for name in commands]
+    assert sorted(named) == sorted(make_parser().commands)
+    assert all(re.search(rf"(^|  ){name}  ?", "\n".join(lines), re.MULTILINE) for name in named)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_help_of_a_command_shows_the_usual_options_first_and_no_long_usage(capsys, command):
+    assert main([command, "--help"]) == 0
+    usage, _, rest = capsys.readouterr().out.partition("\n\n")
+    assert usage.startswith(f"usage: coordgen {command} [options] [")
+    assert "\n" not in usage
+    groups = re.findall(r"^(\w[\w ]*):$", rest, re.MULTILINE)
+    assert groups.index("options") < groups.index("drafts") < groups.index("device")
+    usual = rest[rest.index("\noptions:") :].split("\n\n")[0]
+    assert usual.count("\n  -") <= 13
 
 
 def test_help_is_a_command_too(capsys):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import printable
 
 
 def test_control_characters_are_escaped_and_others_kept():

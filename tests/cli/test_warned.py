@@ -2,8 +2,9 @@
 
 import warnings
 
+from coordgen_rs.cli.terminal.text import warnings_told
+
 from coordgen_rs.cli.commands import cache
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import LeftoverWarning
 
 

@@ -3,13 +3,11 @@
 import sys
 from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
-from itertools import dropwhile
+from itertools import dropwhile, zip_longest
 
-from coordgen_rs.cli import mistyped
 from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.version import package_version
 
@@ -45,17 +43,48 @@ _COMMANDS = {
 The modules, named as the commands, have `EXAMPLES`, `add_arguments` and `run`.
 """
 
+GROUPS = {
+    "answer": {
+        "chat": "talk with an instruct model",
+        "generate": "answer a prompt, printing text as it comes",
+        "serve": "serve a model to OpenAI clients and browsers",
+    },
+    "models": {
+        "export": "convert a checkpoint",
+        "info": "describe a bundle",
+        "check": "test files and exactness",
+        "compile": "prepare for a Qualcomm chip",
+        "cache": "conversions on disk",
+        "prefixes": "prefixes kept on disk",
+        "history": "earlier requests, documents",
+        "doctor": "what this machine can do",
+        "completion": "completion for shells",
+    },
+    "measure": {
+        "bench": "benchmarks of a model",
+        "verify": "do drafts change answers?",
+        "quality": "kinds of weights compared",
+        "profile": "cost of each block",
+        "plan": "when to load which graph",
+        "replay": "a drafter on recorded text",
+        "warm-up": "what follows each token",
+    },
+}
+"""The commands by what they are for, in a few words each."""
+_MOST_ROWS = 3
+"""Commands of a group that stand one below the other; more stand in two columns."""
+
 USES = """\
 Faster text generation on device, without changing a single token.
-
-  talk with a model     coordgen chat MODEL
-  serve one             coordgen serve MODEL
-  draft in my engine    from coordgen_rs.adapters.transformers import Drafted
 """
 
 FIRST_STEPS = (
     USES
     + """
+  talk with a model     coordgen chat MODEL
+  serve one             coordgen serve MODEL
+  draft in my engine    from coordgen_rs.adapters.transformers import Drafted
+
 MODEL is a GGUF file, a Hugging Face directory or hf:OWNER/NAME, which is converted when it is
 first opened, or a folder of ONNX Runtime GenAI. `coordgen chat` alone lists those that are here.
 `coordgen serve` is for clients of OpenAI's, Anthropic's and Ollama's interfaces, and has a page to
@@ -71,6 +100,21 @@ what to type next:
 coordgen --help lists all commands; coordgen COMMAND --help explains one
 """
 )
+
+
+class _Overview(Parser):
+    """The parser of the whole command line, whose help shows the commands in groups."""
+
+    def format_help(self) -> str:
+        """The help, on one screen of 24 lines."""
+        lines = [f"usage: {self.prog} [-h] [-v] COMMAND ...", "", USES]
+        for title, commands in GROUPS.items():
+            cells = [f"{name:11}{about}" for name, about in commands.items()]
+            num_rows = len(cells) if len(cells) <= _MOST_ROWS else -(-len(cells) // 2)
+            rows = zip_longest(cells[:num_rows], cells[num_rows:], fillvalue="")
+            lines += [f"{title}:", *(f"  {one:39}{two}".rstrip() for one, two in rows), ""]
+        more = "coordgen COMMAND --help explains one; exit codes: coordgen help exit-codes"
+        return "\n".join([*lines, more, ""])
 
 
 def main(
@@ -111,24 +155,25 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
         return DONE
     if words[0] == "help":  # as in `git help log`; help of help is that of all
         words = [*dropwhile(lambda word: word == "help", words), "--help"]
+        if words[0] == "exit-codes":
+            print(EXIT_CODES, end="")
+            return DONE
     named = next((word for word in words if word in _COMMANDS), None)
     parser = make_parser([] if named is None else [named])
     if when_loaded is not None:
         when_loaded()
-    mistake = mistyped.mistake(parser, words)
+    mistake = parser.mistake(words)
     if mistake is not None:
         return _fail(mistake)
     try:
-        options, unknown = parser.parse_known_args(words)
-        if unknown:
-            options.fail(f"unrecognized arguments: {' '.join(unknown)}")
+        options = parser.parse_args(words)
     except SystemExit as ended:  # --help, --version, or a mistake that is told
         return FAILED if ended.code else DONE
     if arguments is None:  # this process is ours
         from coordgen_rs._core import name_bus_errors
 
         name_bus_errors()
-    with warnings_told():
+    with text.warnings_told():
         code: int = options.run(options)
     return code
 
@@ -139,16 +184,12 @@ def _fail(message: str, code: int = FAILED) -> int:
 
 
 def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
-    """The parser for the command line; each command sets `run` and `fail`.
+    """The parser for the command line; each command sets `run`.
 
     Args:
         loaded: The commands that get their options; of the others it knows only the names.
     """
-    parser = Parser(
-        prog="coordgen",
-        description=USES,
-        epilog=EXIT_CODES,
-    )
+    parser = _Overview(prog="coordgen", description=USES)
     parser.add_argument(
         "-v", "--version", action="version", version=f"coordgen {package_version()}"
     )
@@ -158,6 +199,8 @@ def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
         module = import_module(f"coordgen_rs.{kind}.commands.{name.replace('-', '_')}")
         command = parser.commands[name]
         command.epilog = module.EXAMPLES
-        command.set_defaults(run=module.run, fail=command.error)
+        command.set_defaults(run=module.run)
         module.add_arguments(command)
+        for each in command.with_commands():
+            each.shorten_usage()
     return parser

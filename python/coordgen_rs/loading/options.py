@@ -207,6 +207,20 @@ class OpenOptions(SessionOptions, total=False):
 OPENING = options_of(OpenOptions)
 """The options of opening a model, by name."""
 
+NEEDED = {
+    "fleet_namespace": "fleet_history",
+    "history_max_tokens": "history",
+    "prefix_store_size": "prefix_store",
+}
+"""Options, and those without which they would be ignored."""
+DRAFTED_FROM = {
+    "history": "history",
+    "fleet_history": "fleet's history",
+    "draft_model": "draft model",
+    "lookup_table": "look-up table",
+}
+"""Options that would be ignored without drafts, and what they name."""
+
 
 def opening(function: str, given: Mapping[str, Any]) -> OpenOptions:
     """The record of how a model is opened: all options, checked.
@@ -220,29 +234,19 @@ def opening(function: str, given: Mapping[str, Any]) -> OpenOptions:
             option, it would be ignored, or two exclude each other.
     """
     options: OpenOptions = record(function, OpenOptions, given)
-    for name, needed in (
-        ("fleet_namespace", "fleet_history"),
-        ("history_max_tokens", "history"),
-        ("prefix_store_size", "prefix_store"),
-    ):
-        if options[name] is not None and options[needed] is None:  # type: ignore[literal-required]
+    known: Mapping[str, Any] = options
+    for name, needed in NEEDED.items():
+        if known[name] is not None and known[needed] is None:
             raise OptionError(f"{name} needs a {needed}, but there is none")
-    keeping = {
-        "a history": options["history"] is not None,
-        "prefix_memory": options["prefix_memory"],
-        "a prefix_store": options["prefix_store"] is not None,
-    }
-    drafted_from = {
-        "history": options["history"],
-        "fleet's history": options["fleet_history"],
-        "draft model": options["draft_model"],
-        "look-up table": options["lookup_table"],
-    }
-    for what, keeps in keeping.items():
+    for what, keeps in (
+        ("a history", options["history"] is not None),
+        ("prefix_memory", options["prefix_memory"]),
+        ("a prefix_store", options["prefix_store"] is not None),
+    ):
         if keeps and not options["remember"]:
             raise OptionError(f"{what} remembers requests, but remember is False")
-    for what, source in drafted_from.items():
-        if source is not None and options["draft"] == PLAIN:
+    for name, what in DRAFTED_FROM.items():
+        if known[name] is not None and options["draft"] == PLAIN:
             raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
     return options
 

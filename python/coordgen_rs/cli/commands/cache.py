@@ -9,9 +9,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.byte_size import show_bytes
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.loading.source import shown_source
@@ -34,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the three commands; each sets `run_cache`."""
     parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
     for name, command in parser.commands.items():
-        command.set_defaults(run_cache=_COMMANDS[name][1], fail=command.error)
+        command.set_defaults(run_cache=_COMMANDS[name][1])
     parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.path("model MODEL", nargs="?").help(

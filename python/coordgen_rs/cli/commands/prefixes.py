@@ -6,9 +6,7 @@ import time
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.byte_size import show_bytes
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.loading.options import OPENING
 from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
@@ -32,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the two commands; each sets `run_prefixes`."""
     parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
     for name, command in parser.commands.items():
-        command.set_defaults(run_prefixes=_COMMANDS[name][1], fail=command.error)
+        command.set_defaults(run_prefixes=_COMMANDS[name][1])
         command.declare(
             option.of(OPENING, "prefix_store", required=True).help(
                 "the directory that was given to serve, or another"

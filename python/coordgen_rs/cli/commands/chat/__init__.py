@@ -10,10 +10,10 @@ import sys
 from pathlib import Path
 
 from coordgen_rs.cli.commands.chat import models_here
+from coordgen_rs.cli.commands.chat.commands import COMMANDS
 from coordgen_rs.cli.commands.chat.settings import Settings
 from coordgen_rs.cli.commands.chat.talk import Talk
 from coordgen_rs.cli.commands.chat.typed import typed_lines
-from coordgen_rs.cli.options import grammar as grammar_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
@@ -44,18 +44,21 @@ def add_arguments(parser: Parser) -> None:
         )
     )
     request_options.add_arguments(parser)
-    model_options.add_arguments(parser)
-    parser.declare_alternatives(*grammar_options.ALTERNATIVES)
     parser.declare(
-        option.flag("--no-reuse").help(
-            "compute the whole dialogue for every answer, for comparison"
-        ),
-        option.flag("--no-remember").help(
-            "draft from the dialogue alone, not from others before /reset"
-        ),
         option.flag("--no-input-history").help(
             "neither offer what was typed in earlier chats, nor keep what is typed"
-        ),
+        )
+    )
+    model_options.add_arguments(
+        parser,
+        [
+            option.flag("--no-reuse").help(
+                "compute the whole dialogue for every answer, for comparison"
+            ),
+            option.flag("--no-remember").help(
+                "draft from the dialogue alone, not from others before /reset"
+            ),
+        ],
     )
 
 
@@ -73,16 +76,17 @@ def run(options: argparse.Namespace) -> int:
     if options.chat_template is None:
         check_template(options.model, context=options.context)
     request = request_options.request(options)
-    request["grammar"] = grammar_options.chosen(options)
+    request["grammar"] = request_options.grammar(options)
     request["reuse_prefix"] = not options.no_reuse
-    remember, is_interactive = not options.no_remember, _is_typed()
+    is_interactive = sys.stdin is not None and sys.stdin.isatty()
+    remember = not options.no_remember
     with model_options.opened(options, remember=remember) as model:
         model.check_chat()
         dialogue = Dialogue(model, options.system, **request)
-        lines = typed_lines(keeps_history=not options.no_input_history) if is_interactive else None
-        Talk(dialogue, Settings(options, model.recommended), lines, Path(options.model).stem).run()
+        settings, lines = Settings(options, model.recommended), None
+        if is_interactive:
+            names = [*dict(settings), "recommended"]
+            lines = typed_lines(COMMANDS, names, keeps_history=not options.no_input_history)
+        runs = {name: command.run for name, command in COMMANDS.items()}
+        Talk(dialogue, settings, lines, runs, Path(options.model).stem).run()
     return 0
-
-
-def _is_typed() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()

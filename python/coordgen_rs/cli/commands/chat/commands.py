@@ -6,17 +6,13 @@ In: a chat, and what was typed behind the command. Out: the chat is changed, or 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.cli.commands.chat.talk import Talk
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.colours import SourceColours
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable
 from coordgen_rs.errors import OptionError
-
-if TYPE_CHECKING:
-    from coordgen_rs.cli.commands.chat.talk import Talk
 
 _MOST_FILE_BYTES = 1 << 22
 
@@ -32,10 +28,10 @@ class Command(NamedTuple):
 
     takes: str
     help: str
-    run: "Callable[[Talk, str], None] | None"
+    run: Callable[[Talk, str], None] | None
 
 
-def _file(talk: "Talk", rest: str) -> None:
+def _file(talk: Talk, rest: str) -> None:
     path = _path(rest)
     if path.exists() and not path.is_file():  # one of them may wait for somebody who writes
         raise OptionError(f"{path} is no regular file")
@@ -45,14 +41,14 @@ def _file(talk: "Talk", rest: str) -> None:
     text.tell(f"({path.name} goes with the next message)")
 
 
-def _system(talk: "Talk", rest: str) -> None:
+def _system(talk: Talk, rest: str) -> None:
     if rest:
         talk.dialogue.system = rest
     else:
         text.tell(talk.dialogue.system or "there is no system message: /system TEXT sets one")
 
 
-def _set(talk: "Talk", rest: str) -> None:
+def _set(talk: Talk, rest: str) -> None:
     name, _, value = rest.partition(" ")
     if not name:
         for setting, current in talk.settings:
@@ -68,14 +64,14 @@ def _set(talk: "Talk", rest: str) -> None:
     talk.dialogue.options |= talk.settings.set(name, value.strip())
 
 
-def _retry(talk: "Talk", rest: str) -> None:
+def _retry(talk: Talk, rest: str) -> None:
     question = _last_question(talk)
     if dict(talk.settings)["temperature"] == 0:
         text.tell("(at temperature 0 the answer is always the same: /set temperature 0.7)")
     talk.ask_again(question)
 
 
-def _edit(talk: "Talk", rest: str) -> None:
+def _edit(talk: Talk, rest: str) -> None:
     question = _last_question(talk)
     edited = rest or talk.edited(question)
     if edited is None:
@@ -84,18 +80,18 @@ def _edit(talk: "Talk", rest: str) -> None:
         talk.ask_again(edited)
 
 
-def _last_question(talk: "Talk") -> str:
+def _last_question(talk: Talk) -> str:
     questions = [it["content"] for it in talk.dialogue.messages if it["role"] == "user"]
     if not questions:
         raise OptionError("nothing was asked yet")
     return questions[-1]
 
 
-def _continue(talk: "Talk", rest: str) -> None:
+def _continue(talk: Talk, rest: str) -> None:
     talk.go_on()
 
 
-def _save(talk: "Talk", rest: str) -> None:
+def _save(talk: Talk, rest: str) -> None:
     path = _path(rest)
     if not talk.dialogue.turns:
         raise OptionError("nothing was said yet: there is nothing to save")
@@ -108,7 +104,7 @@ def _save(talk: "Talk", rest: str) -> None:
     text.tell(f"({counted(len(talk.dialogue.turns), 'message')} saved in {path})")
 
 
-def _load(talk: "Talk", rest: str) -> None:
+def _load(talk: Talk, rest: str) -> None:
     path = _path(rest)
     talk.dialogue.load(saved.load(path))
     talk.file = path.resolve()
@@ -117,14 +113,14 @@ def _load(talk: "Talk", rest: str) -> None:
         print(mark + _safe(message["content"]), flush=True)
 
 
-def _reset(talk: "Talk", rest: str) -> None:
+def _reset(talk: Talk, rest: str) -> None:
     talk.dialogue.reset()
     talk.files, talk.file = [], None
     if talk.is_interactive:
         text.tell("(a new dialogue)")
 
 
-def _stats(talk: "Talk", rest: str) -> None:
+def _stats(talk: Talk, rest: str) -> None:
     answer = talk.dialogue.answer
     if answer is None:
         text.tell("there is no answer yet")
@@ -137,12 +133,11 @@ def _stats(talk: "Talk", rest: str) -> None:
         f"{stats.tokens_per_step:.2f} tokens a step, {stats.tokens_per_s:.0f} tokens/s"
     )
     if answer.sources:
-        colours = talk.colours or SourceColours()
-        print(colours.legend(answer.sources, painted=talk.colours is not None))
+        print(talk.colours.legend(answer.sources, painted=talk.colours.is_on))
     sys.stdout.flush()
 
 
-def _help(talk: "Talk", rest: str) -> None:
+def _help(talk: Talk, rest: str) -> None:
     shown = [f"{name} {command.takes}".rstrip() for name, command in COMMANDS.items()]
     width = max(map(len, shown))
     for line, command in zip(shown, COMMANDS.values(), strict=True):

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coordgen_rs.bundle.part_names import is_further_part, with_parts
-from coordgen_rs.cli.terminal.byte_size import show_bytes
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import printable, show_bytes
 from coordgen_rs.store.cache import cache_directory, conversions
 
 _MOST_LISTED = 40

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coordgen_rs.cli.terminal.byte_size import show_bytes
+from coordgen_rs.cli.terminal.formatting import show_bytes
 from coordgen_rs.lab.bench.measuring.repeats import Summary
 from coordgen_rs.lab.bench.measuring.settings import Settings
 from coordgen_rs.lab.bench.measuring.switching import bench_switching
