@@ -213,7 +213,7 @@ if not TYPE_CHECKING:  # which would take any name for one that is there
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
-            return import_module(f"{__name__}.errors.version").package_version()
+            return import_module(f"{__name__}.errors.extras").package_version()
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -2,9 +2,8 @@
 
 import warnings
 
-from coordgen_rs.cli.terminal.text import warnings_told
-
 from coordgen_rs.cli.commands import cache
+from coordgen_rs.cli.terminal.text import warnings_told
 from coordgen_rs.errors import LeftoverWarning
 
 

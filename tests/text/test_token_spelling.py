@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from coordgen_rs.text.token_spelling import TokenSpelling, byte_characters
+from coordgen_rs.text.token_bytes import TokenSpelling, byte_characters
 from coordgen_rs.text.tokenizer import Tokenizer
 
 TEXTS = ("Once upon a time", " the lamp,  red\n\tand green", "Größe: 日本 \U0001f600", "")

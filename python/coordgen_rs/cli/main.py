@@ -9,7 +9,7 @@ from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 
 _COMMANDS = {
     "generate": ("cli", "answer a prompt, printing text as it comes"),
@@ -53,7 +53,7 @@ GROUPS = {
         "export": "convert a checkpoint",
         "info": "describe a bundle",
         "check": "test files and exactness",
-        "compile": "prepare for a Qualcomm chip",
+        "compile": "prepare for Qualcomm chips",
         "cache": "conversions on disk",
         "prefixes": "prefixes kept on disk",
         "history": "earlier requests, documents",

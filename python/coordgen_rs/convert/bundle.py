@@ -25,7 +25,7 @@ from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.writer import Staging
 from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.text.chat_files import DEFAULT, read_template_file
 from coordgen_rs.text.chat_template import ChatTemplate
 

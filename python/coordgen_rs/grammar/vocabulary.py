@@ -29,9 +29,8 @@ from coordgen_rs.grammar.kinds import (
 )
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.own_stack import with_own_stack
-from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.thinking import Thinking
-from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.text.tokenizer import Tokenizer, package_errors_as
 
 MOST_KEPT_BYTES = 64 << 20
 """What compiled grammars may take that are kept: the states that an answer has met make the next

@@ -28,7 +28,7 @@ from coordgen_rs.errors import (
     ExportError,
     OptionError,
 )
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.loading.source import Progress, Source, State, export_tool
 from coordgen_rs.store.cache import (
     SOURCE_NAME,

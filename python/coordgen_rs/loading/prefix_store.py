@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.loading.options import OpenOptions, chosen_provider
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.machine import cpu_model

@@ -2,7 +2,7 @@
 
 In: the directory. Out: the object of a JSON file, tensors by name, of which only headers are read,
 and the text of a tokenizer.json that puts the begin token before a prompt where transformers does
-(`text/begin_token.py`).
+(`text/tokenizer.py`).
 """
 
 from pathlib import Path
@@ -15,8 +15,7 @@ from coordgen_rs.bundle.json_text import file_errors_as, read_bytes, read_object
 from coordgen_rs.convert.containers.safetensors import open_safetensors
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.text.begin_token import add_begin_token
-from coordgen_rs.text.package_errors import package_errors_as
+from coordgen_rs.text.tokenizer import add_begin_token, package_errors_as
 
 _MOST_JSON_BYTES, _MOST_TOKENIZER_BYTES = 64 << 20, 512 << 20
 

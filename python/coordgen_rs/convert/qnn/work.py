@@ -27,7 +27,7 @@ from coordgen_rs.convert.rounding import (
     bits_taken,
 )
 from coordgen_rs.errors import ExportError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.store.files import locked
 
 Array = NDArray[np.float32]

@@ -17,7 +17,7 @@ from coordgen_rs.model.answer import Answer, Gain
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.refusal import RefusalError
 from coordgen_rs.server.requests.record import Request
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 Event = dict[str, Any]
 """An object of a stream."""

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.server.answers.dialect import (
     LEAST_LOGPROB,
@@ -26,7 +26,7 @@ from coordgen_rs.server.answers.dialect import (
 )
 from coordgen_rs.server.answers.reader import Delta, Ended
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 _FINGERPRINT = f"coordgen-{package_version()}"
 

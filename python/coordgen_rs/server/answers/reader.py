@@ -17,7 +17,7 @@ from coordgen_rs.server.answers.thinking import ThinkingReader
 from coordgen_rs.server.requests.record import Request
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content
 from coordgen_rs.server.tools.formats import call_reader
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 LONG_ANSWER = 200
 """Tokens from which on an answer is put together in a thread: with trees, a megabyte or more."""

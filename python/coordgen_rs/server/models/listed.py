@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.model import Model
 from coordgen_rs.server.models import LATEST, Offered
 from coordgen_rs.server.models.models import Models
