@@ -13,7 +13,7 @@ from checkpoints import ROOT
 from coordgen_rs import Model
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
-from coordgen_rs.loading import prefix_store as opening
+from coordgen_rs.loading import session as loading
 from coordgen_rs.store.prefixes.directory import summaries
 from damages import damaged
 from genai_folders import write_folder
@@ -205,7 +205,7 @@ def test_options_that_contradict_each_other_are_refused(bundle, options, why):
 
 
 def test_a_target_that_reuses_nothing_is_refused_by_name(bundle, tmp_path, monkeypatch):
-    opened = opening.store_opened
+    opened = loading.store_opened
 
     def inexact(session, *arguments):
         session.is_exact_after_prefill = False

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-APART = ("cli", "convert", "formats", "server", "runtime.qnn", "tools")
+APART = ("cli", "convert", "formats", "server", "runtime.qnn", "lab")
 """Parts that no request on CPU needs."""
 
 ANSWER = """
@@ -55,7 +55,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
     assert not of_parts(
         modules,
         (
-            *("store.history", "opening.profile", "opening.source"),
+            *("store.history", "loading.profile", "loading.source"),
             *("drafting.draft_model", "drafting.warm_up"),
         ),
     )
@@ -64,7 +64,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
 def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
     modules = loaded_by("from coordgen_rs.cli.entry import main\nmain()", "--version")
     assert "coordgen_rs.cli.main" in modules
-    assert not of_parts(modules, ("cli.commands", "cli.options", "tools"))
+    assert not of_parts(modules, ("cli.commands", "cli.options", "lab"))
     assert not modules & {"numpy", "onnxruntime"}
 
 
@@ -102,7 +102,7 @@ assert len(hints) > len(names), "functions and methods whose annotations were ev
 
 @pytest.mark.parametrize(
     ("code", "written"),
-    [(ANSWER, ["coordgen_rs"]), ("import coordgen_rs.loading.provider", [])],
+    [(ANSWER, ["coordgen_rs"]), ("import coordgen_rs.loading.directory", [])],
     ids=["answer", "first import"],
 )
 def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(

@@ -19,8 +19,8 @@ from coordgen_rs.runtime.machine import most_threads
 from coordgen_rs.runtime.session import COMMITS
 
 if TYPE_CHECKING:
+    from coordgen_rs.loading.directory import ProviderChoice
     from coordgen_rs.loading.profile import Profile
-    from coordgen_rs.loading.provider import ProviderChoice
 
 MOST_PARALLEL = 64
 """Most requests at a time that may be asked for."""
@@ -41,8 +41,7 @@ def _profile(name: str, value: object) -> object:
 
 
 def _provider(name: str, value: object) -> object:
-    from coordgen_rs.loading.directory import PROVIDERS
-    from coordgen_rs.loading.provider import ProviderChoice
+    from coordgen_rs.loading.directory import PROVIDERS, ProviderChoice
 
     arguments.of_type(name, value, str, ProviderChoice)
     return arguments.one_of(name, value, PROVIDERS) if isinstance(value, str) else value
@@ -204,7 +203,7 @@ class OpenOptions(SessionOptions, total=False):
     """Most bytes of that directory, the least recently used go first; None for 4 GB."""
 
 
-OPENING = options_of(OpenOptions)
+OPEN_OPTIONS = options_of(OpenOptions)
 """The options of opening a model, by name."""
 
 NEEDED = {
@@ -222,7 +221,7 @@ DRAFTED_FROM = {
 """Options that would be ignored without drafts, and what they name."""
 
 
-def opening(function: str, given: Mapping[str, Any]) -> OpenOptions:
+def open_options(function: str, given: Mapping[str, Any]) -> OpenOptions:
     """The record of how a model is opened: all options, checked.
 
     Args:
@@ -262,7 +261,7 @@ def found_profile(options: OpenOptions) -> "Profile | None":
 
 def chosen_provider(options: OpenOptions) -> "ProviderChoice":
     """What runs the bundle, and how; all is the bundle's to say where nothing was asked for."""
-    from coordgen_rs.loading.provider import ProviderChoice
+    from coordgen_rs.loading.directory import ProviderChoice
 
     provider = options["provider"]
     return provider if isinstance(provider, ProviderChoice) else ProviderChoice(provider)

@@ -22,7 +22,7 @@ from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from json_values import JSON_VALUES
 from qnn_bundles import SMALL
 

@@ -596,7 +596,7 @@ class NoLocks:
 
 @pytest.fixture
 def no_locks(monkeypatch):
-    for module in ("opening.conversion", "store.cache", "store.files"):
+    for module in ("loading.conversion", "store.cache", "store.files"):
         monkeypatch.setattr(f"coordgen_rs.{module}.Lock", NoLocks)
 
 

@@ -12,7 +12,7 @@ from coordgen_rs.bundle.chips import SOCS
 from coordgen_rs.bundle.fixed_point import Encoding
 from coordgen_rs.convert.qnn import compile as compile_module
 from coordgen_rs.errors import OptionError
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.qnn import onnx_runtime
 from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named
 

@@ -8,7 +8,7 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
 from coordgen_rs.cli.terminal.text import tell
-from coordgen_rs.loading.options import OPENING
+from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
 
 EXAMPLES = """\
@@ -32,7 +32,7 @@ def add_arguments(parser: Parser) -> None:
     for name, command in parser.commands.items():
         command.set_defaults(run_prefixes=_COMMANDS[name][1])
         command.declare(
-            option.of(OPENING, "prefix_store", required=True).help(
+            option.of(OPEN_OPTIONS, "prefix_store", required=True).help(
                 "the directory that was given to serve, or another"
             )
         )

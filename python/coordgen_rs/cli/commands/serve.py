@@ -12,7 +12,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.loading.directory import check_path
-from coordgen_rs.loading.options import OPENING
+from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.model import Model
 from coordgen_rs.runtime.machine import memory_bytes
 
@@ -50,7 +50,7 @@ _USUAL = (
     option.text("--name NAME", may_be_empty=False).help(
         "the model's name for clients; default: that of its file or directory"
     ),
-    option.of(OPENING, "parallel", default=None),
+    option.of(OPEN_OPTIONS, "parallel", default=None),
 )
 _SERVER = (
     option.size("--memory-limit SIZE").help(

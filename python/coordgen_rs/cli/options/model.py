@@ -15,10 +15,10 @@ from coordgen_rs.cli.options.option import Option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.loading.options import DRAFTED_FROM, NEEDED, OPENING
+from coordgen_rs.loading.options import DRAFTED_FROM, NEEDED, OPEN_OPTIONS
 from coordgen_rs.model import Model
 
-_of = partial(option.of, OPENING)
+_of = partial(option.of, OPEN_OPTIONS)
 _METHODS = [method.name for method in draft_methods()]
 _SOURCES = [source.name for source in draft_sources() if source.can_be_asked_for]
 _DRAFTS = (
@@ -47,10 +47,12 @@ _HISTORY = (
 )
 _LOADING = (
     _of("chat_template"),
-    option.count("--context N", least=2).help(OPENING["context"].help),  # for a prompt and more
+    option.count("--context N", least=2).help(
+        OPEN_OPTIONS["context"].help
+    ),  # for a prompt and more
     shared.KV_CACHE,
     _of("switch", choices=list(strategies()), metavar="STRATEGY").help(
-        f"{OPENING['switch'].help}; one of {', '.join(strategies())}"
+        f"{OPEN_OPTIONS['switch'].help}; one of {', '.join(strategies())}"
     ),
     _of("memory_budget", parse=option.parse_size),
     _of("profile", parse=arguments.path),
@@ -109,7 +111,7 @@ def opened(
         OptionError: An option would be ignored.
     """
     check(options)
-    known: Any = {name: value for name, value in vars(options).items() if name in OPENING}
+    known: Any = {name: value for name, value in vars(options).items() if name in OPEN_OPTIONS}
     if history is not None:
         known["history"] = history
     with progress() as on_progress:

@@ -4,9 +4,8 @@ import argparse
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.options.option import Option
-from coordgen_rs.loading.directory import PROVIDERS
-from coordgen_rs.loading.options import OPENING
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import PROVIDERS, ProviderChoice
+from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS
 
 BUNDLE_HELP = (
@@ -16,8 +15,8 @@ BUNDLE_HELP = (
 
 EXPORTED_BUNDLE = option.path("bundle BUNDLE").help("from `coordgen export`")
 BUNDLE = option.path("bundle BUNDLE").help(BUNDLE_HELP)
-THREADS = option.of(OPENING, "threads")
-KV_CACHE = option.of(OPENING, "kv_cache")
+THREADS = option.of(OPEN_OPTIONS, "threads")
+KV_CACHE = option.of(OPEN_OPTIONS, "kv_cache")
 JSON = option.flag("--json").help("print one JSON object instead")
 
 QNN_OPTION = option.word("--qnn-option NAME=VALUE", action="append", default=[]).help(

@@ -10,9 +10,8 @@ from coordgen_rs.lab.bench.measuring.workbench import Workbench
 from coordgen_rs.lab.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.lab.own_process import in_own_process
 from coordgen_rs.lab.profile.blocks import measure
-from coordgen_rs.loading.costs import fitting_costs
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.profile import Profile
+from coordgen_rs.loading.profile import Profile, fitting_costs
 from coordgen_rs.runtime.onnx_runtime import set_threads
 
 COLUMNS = (
