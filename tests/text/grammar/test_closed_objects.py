@@ -13,8 +13,8 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Tokenizer, Vocabulary
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.closed_objects import with_closed_objects
-from coordgen_rs.grammar.followed import as_followed
+from coordgen_rs.grammar.additional_properties import with_closed_objects
+from coordgen_rs.grammar.json_schema import rewritten
 from grammar_schemas import FOLLOWED
 
 INTEGER = {"type": "integer"}
@@ -350,7 +350,7 @@ def test_a_pattern_of_many_names_is_a_pattern():
     ):
         schema = {"type": "object", "required": ["a"], "patternProperties": {pattern: {}}}
         schema["additionalProperties"] = False
-        assert as_followed(schema) == schema
+        assert rewritten(schema) == schema
 
 
 @pytest.mark.parametrize(

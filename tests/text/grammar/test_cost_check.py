@@ -12,7 +12,7 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 from checkpoints import CHECKPOINTS
 from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar import cost_check
+from coordgen_rs.grammar import limits
 
 PATTERNS = {"allOf": [{"type": "string", "pattern": f"a{{{number}}}"} for number in range(1, 24)]}
 
@@ -99,8 +99,8 @@ def test_other_grammars_are_compiled_while_one_is_being_compiled(vocabulary, mon
         return False
 
     def ask():
-        cost_check.is_wanted.set(is_wanted)
-        with pytest.raises(cost_check.GivenUpError):
+        limits.is_wanted.set(is_wanted)
+        with pytest.raises(limits.GivenUpError):
             vocabulary.matcher(JsonSchema(PATTERNS | {"title": "slow"}))
 
     asking = threading.Thread(target=contextvars.copy_context().run, args=[ask])
@@ -122,13 +122,13 @@ def test_the_process_ends_with_who_asks(vocabulary, started, error):
             raise error
         return False
 
-    token = cost_check.is_wanted.set(is_wanted)
+    token = limits.is_wanted.set(is_wanted)
     try:
         for _ in range(2):  # the first has left no lock
-            with pytest.raises(error or cost_check.GivenUpError):
+            with pytest.raises(error or limits.GivenUpError):
                 vocabulary.matcher(JsonSchema(PATTERNS | {"title": "left"}))
     finally:
-        cost_check.is_wanted.reset(token)
+        limits.is_wanted.reset(token)
     assert [process.poll() is None for process in started] == [False, False]
 
 

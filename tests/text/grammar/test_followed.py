@@ -21,7 +21,7 @@ import pydantic
 
 from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.followed import LOOSE_FORMATS, as_followed
+from coordgen_rs.grammar.json_schema import LOOSE_FORMATS, rewritten
 from coordgen_rs.grammar.kinds import JsonSchema, Lark
 
 
@@ -166,13 +166,13 @@ def test_what_merely_looks_like_a_keyword_stays_as_it_is():
         "properties": {"uniqueItems": {"enum": [{"format": "password"}]}, "format": {}},
         "default": {"propertyNames": {"enum": ["a"]}},
     }
-    assert as_followed(schema) == schema
+    assert rewritten(schema) == schema
 
 
 def test_the_schema_itself_is_not_changed():
     schema = {"items": {"uniqueItems": True, "format": "password"}, "uniqueItems": True}
     before = json.dumps(schema)
-    assert as_followed(schema) == {"items": {}}
+    assert rewritten(schema) == {"items": {}}
     assert json.dumps(schema) == before
 
 

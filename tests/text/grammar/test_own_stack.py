@@ -12,7 +12,7 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from checkpoints import CHECKPOINTS
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.own_stack import MOST_LEVELS, with_own_stack
+from coordgen_rs.grammar.limits import MOST_LEVELS, with_deep_stack
 
 ROWS = """
 import sys
@@ -58,11 +58,11 @@ def test_rows_of_references_and_rules_do_not_end_the_process():
 
 def test_only_what_may_go_deep_has_a_thread_of_its_own():
     before = threading.stack_size()
-    assert with_own_stack(3, threading.current_thread, "it") is threading.current_thread()
-    assert with_own_stack(MOST_LEVELS, threading.current_thread, "it").name == "coordgen-grammar"
+    assert with_deep_stack(3, threading.current_thread, "it") is threading.current_thread()
+    assert with_deep_stack(MOST_LEVELS, threading.current_thread, "it").name == "coordgen-grammar"
     assert threading.stack_size() == before
     with pytest.raises(UnsupportedGrammarError, match="it cannot be followed: it has more than"):
-        with_own_stack(MOST_LEVELS + 1, threading.current_thread, "it")
+        with_deep_stack(MOST_LEVELS + 1, threading.current_thread, "it")
 
 
 def test_what_compiling_raises_is_raised():
@@ -71,7 +71,7 @@ def test_what_compiling_raises_is_raised():
 
     for num_levels in (0, MOST_LEVELS):
         with pytest.raises(ValueError, match="no"):
-            with_own_stack(num_levels, fail, "it")
+            with_deep_stack(num_levels, fail, "it")
 
 
 def test_an_interrupt_leaves_no_thread_that_compiles():
@@ -89,7 +89,7 @@ def test_an_interrupt_leaves_no_thread_that_compiles():
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            with_own_stack(MOST_LEVELS, compile, "it")
+            with_deep_stack(MOST_LEVELS, compile, "it")
     finally:
         signal.signal(signal.SIGALRM, before)
     assert finished

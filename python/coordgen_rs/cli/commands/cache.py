@@ -30,9 +30,15 @@ _DAY_S = 24 * 60 * 60
 
 def add_arguments(parser: Parser) -> None:
     """Declare the three commands; each sets `run_cache`."""
-    parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
-    for name, command in parser.commands.items():
-        command.set_defaults(run_cache=_COMMANDS[name][1])
+    parser.add_commands(
+        {
+            "list": "list what was converted: from what, size, weights, context, last use",
+            "clear": "remove conversions that are not in use",
+            "path": "print where conversions and results of self-tests are kept",
+        }
+    )
+    for command, run in zip(parser.commands.values(), (_list, _clear, _path), strict=True):
+        command.set_defaults(run_cache=run)
     parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.path("model MODEL", nargs="?").help(
@@ -121,14 +127,3 @@ def _clear(options: argparse.Namespace, cache: Path) -> int:
 def _path(options: argparse.Namespace, cache: Path) -> int:
     print(cache)
     return 0
-
-
-_COMMANDS = {
-    "list": (
-        "list what was converted: from what, size, weights, context, when it was last used",
-        _list,
-    ),
-    "clear": ("remove conversions that are not in use", _clear),
-    "path": ("print where conversions and results of self-tests are kept", _path),
-}
-"""What each command does, and how."""

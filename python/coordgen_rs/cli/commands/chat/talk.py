@@ -116,24 +116,24 @@ class Talk:
         Raises:
             OptionError: It is not valid text.
         """
-        if self._lines is None:
-            return None
-        try:
-            return text.from_argument("the line", self._lines.read(line)).strip() or None
-        except (EOFError, KeyboardInterrupt):
-            print(flush=True)
-            return None
+        typed = self._read(line)
+        return text.from_argument("the line", typed).strip() or None
 
     def agrees(self, question: str) -> bool:
         """Whether the user says yes to a question; no where nobody types."""
+        if self.is_interactive:
+            text.tell(f"({question} `yes` does, anything else does not)")
+        return self._read().strip().lower() in ("y", "yes")
+
+    def _read(self, line: str = "") -> str:
+        """A line; empty where the user gives that up, or nobody types."""
         if self._lines is None:
-            return False
-        text.tell(f"({question} `yes` does, anything else does not)")
+            return ""
         try:
-            return self._lines.read().strip().lower() in ("y", "yes")
+            return self._lines.read(line)
         except (EOFError, KeyboardInterrupt):
             print(flush=True)
-            return False
+            return ""
 
     def _obey(self, command: "Callable[[Talk, str], None]", rest: str) -> None:
         """Run a command; what it refuses is told, and Ctrl-C ends it alone where somebody types.
