@@ -3,17 +3,13 @@
 import json
 import math
 import os
-import pty
 import re
-import select
 import shutil
-import signal
-import subprocess
 
 import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
-from command_line import MODULE, coordgen, refused
+from command_line import coordgen, refused
 from coordgen_rs import Bundle, Model
 from coordgen_rs.cli.commands.chat.models_here import models_here
 from coordgen_rs.convert import export_checkpoint
@@ -172,78 +168,6 @@ def test_a_given_template_is_exported(tmp_path):
     said = refused("export", CHECKPOINTS["embedded"], tmp_path / "other", *options)
     assert "own.jinja is malformed in line 1" in said
     assert not (tmp_path / "other").exists()
-
-
-class Terminal:
-    """The command on a terminal of its own."""
-
-    def __init__(self, *arguments):
-        self._own, theirs = pty.openpty()
-        environment = os.environ | {"TERM": "dumb", "NO_COLOR": "1"}
-        self.process = subprocess.Popen(
-            [*MODULE, *map(str, arguments)],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self.seen = ""
-
-    def type(self, text):
-        os.write(self._own, text.encode())
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-
-    def interrupt_until(self, has_effect):
-        """Press Ctrl-C, again and again: what comes just before readline waits has no effect."""
-        for _ in range(50):
-            self.interrupt()
-            while select.select([self._own], [], [], 20)[0] and not has_effect():
-                try:
-                    self.seen += os.read(self._own, 4096).decode()
-                except OSError:  # nobody holds the other end any more
-                    self.process.wait(600)
-            if has_effect():
-                return
-        raise AssertionError(self.seen)
-
-    def wait_for(self, text, since=0):
-        """Read until `text` was shown; returns the place behind it."""
-        while text not in self.seen[since:]:
-            self.read_more(len(self.seen))
-        return self.seen.index(text, since) + len(text)
-
-    def read_more(self, than):
-        """Read until more than so many characters were shown."""
-        while len(self.seen) <= than:
-            assert select.select([self._own], [], [], 600)[0], self.seen
-            self.seen += os.read(self._own, 4096).decode()
-
-
-def test_ctrl_c_stops_an_answer_and_a_second_one_at_the_empty_prompt_leaves(bundle):
-    options = ("--max-new-tokens", "2000", "--ignore-eos", "--threads", "1", "--draft", "plain")
-    terminal = Terminal("chat", bundle, *options)
-    try:
-        place = terminal.wait_for("> ")
-        terminal.type(f"{QUESTION}\n")
-        place = terminal.wait_for("green?\r\n", place)
-        terminal.read_more(than=place + 3)
-        terminal.interrupt()
-        place = terminal.wait_for("> ", place)
-        terminal.type("/stats\n")
-        place = terminal.wait_for("answer: ", place)
-        place = terminal.wait_for("> ", place)
-        terminal.type("/reset\n")
-        place = terminal.wait_for("(a new dialogue)", place)
-        place = terminal.wait_for("> ", place)
-        terminal.interrupt_until(lambda: "Ctrl-C again" in terminal.seen[place:])
-        terminal.interrupt_until(lambda: terminal.process.poll() is not None)
-        assert terminal.process.returncode == 0
-    finally:
-        terminal.process.kill()
 
 
 @pytest.fixture
