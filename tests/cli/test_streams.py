@@ -214,16 +214,14 @@ def interrupted(module, start, handler="signal.default_int_handler"):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("start", [AS_MODULE, AS_SCRIPT], ids=["module", "script"])
+MODULES = ("typing", "numpy", "coordgen_rs._core", "coordgen_rs.cli.main", "onnxruntime")
+
+
 @pytest.mark.parametrize(
-    "module",
+    ("module", "start"),
     [
-        "typing",
-        "coordgen_rs.cli.terminal.streams",
-        "numpy",
-        "coordgen_rs._core",
-        "coordgen_rs.cli.main",
-        "onnxruntime",
+        *((module, AS_SCRIPT) for module in (*MODULES, "coordgen_rs.cli.terminal.streams")),
+        *((module, AS_MODULE) for module in ("typing", "coordgen_rs.cli.terminal.streams")),
     ],
 )
 def test_an_interruption_while_loading_is_one_line_and_130(module, start):
