@@ -11,7 +11,7 @@ import pytest
 from checkpoints import CHECKPOINTS, ROOT
 from command_line import coordgen, refused
 from coordgen_rs import Bundle, Model
-from coordgen_rs.cli.commands.chat.models_here import models_here
+from coordgen_rs.cli.commands.chat.local_models import local_models
 from coordgen_rs.convert import export_checkpoint
 
 TEMPLATE = (
@@ -214,7 +214,7 @@ def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_bytes(b"")
     shutil.copytree(bundle_of("embedded", "fp32"), home.parent / "here/plain")  # no template
-    names = [os.path.relpath(it.name, home) for it in models_here()]
+    names = [os.path.relpath(it.name, home) for it in local_models()]
     assert names == [
         "../here/llama",
         "../here/my model.gguf",
@@ -237,7 +237,7 @@ def test_a_bundle_with_a_template_is_listed_and_a_broken_manifest_is_not(home, b
     manifest["chat"] = {"templates": {"default": "chat_template.jinja"}}
     (here / "good/manifest.json").write_text(json.dumps(manifest))
     (here / "broken/manifest.json").write_text("{")
-    assert [(it.name, it.kind) for it in models_here()] == [("good", "bundle")]
+    assert [(it.name, it.kind) for it in local_models()] == [("good", "bundle")]
 
 
 def test_names_steer_no_terminal(home):

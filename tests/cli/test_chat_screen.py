@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-from coordgen_rs.cli.commands.chat import saved, typed
+from coordgen_rs.cli.commands.chat import dialogue_file, line_editor
 from screen import Screen
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
@@ -70,7 +70,7 @@ def patched(folder, code):
 
 def asked(path):
     """The questions of a saved dialogue."""
-    return [it["content"] for it in saved.load(path) if it["role"] == "user"]
+    return [it["content"] for it in dialogue_file.load(path) if it["role"] == "user"]
 
 
 def said(screen, command):
@@ -157,12 +157,12 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(ch
         screen.type("\x03")
         screen.until_asked(before)
         said(screen, f"/save {path}")
-        first = saved.load(path)[-1]["content"]
+        first = dialogue_file.load(path)[-1]["content"]
         said(screen, "/set max_new_tokens 5")
         said(screen, "/continue")
         said(screen, f"/save {path}")
-        assert saved.load(path)[-1]["content"].startswith(first)
-        assert len(saved.load(path)[-1]["content"]) > len(first)
+        assert dialogue_file.load(path)[-1]["content"].startswith(first)
+        assert len(dialogue_file.load(path)[-1]["content"]) > len(first)
         assert screen.process.poll() is None
         screen.type("\x04")
         assert screen.ended() == 0
@@ -327,7 +327,7 @@ def test_dialogues_are_saved_and_loaded_and_nothing_else_is_overwritten(chat, tm
         said(screen, f"/save {tmp_path / 'again.json'}")
     assert other.read_text() == '{"format": 7}'
     assert asked(tmp_path / "again.json") == ["first", "third"]
-    assert saved.load(path)[0] == {"role": "system", "content": "Be short."}
+    assert dialogue_file.load(path)[0] == {"role": "system", "content": "Be short."}
     assert json.loads(path.read_text())["model"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -369,7 +369,9 @@ def test_what_was_typed_comes_back_in_the_next_chat_unless_that_is_not_wanted(ch
 
 def test_a_damaged_dialogue_is_refused_with_what_is_wrong(tmp_path):
     path = tmp_path / "damaged.json"
-    saved.save(path, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "m")
+    dialogue_file.save(
+        path, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "m"
+    )
     good = json.loads(path.read_text())
     changes = {
         "its messages follow each other in a circle": {"0": {"parent": "1"}},
@@ -380,12 +382,12 @@ def test_a_damaged_dialogue_is_refused_with_what_is_wrong(tmp_path):
     for told, change in changes.items():
         messages = {id: it | change.get(id, {}) for id, it in good["messages"].items()}
         path.write_text(json.dumps(good | {"messages": messages}))
-        with pytest.raises(saved.OptionError, match=told):
-            saved.load(path)
+        with pytest.raises(dialogue_file.OptionError, match=told):
+            dialogue_file.load(path)
     for content in ("", "[]", "{", '{"format": 1}', '{"format": 1, "messages": [], "current": 3}'):
         path.write_text(content)
-        with pytest.raises(saved.OptionError, match=r"damaged\.json"):
-            saved.load(path)
+        with pytest.raises(dialogue_file.OptionError, match=r"damaged\.json"):
+            dialogue_file.load(path)
 
 
 @pytest.mark.parametrize("command", ["/load", "/save", "/file"])
@@ -445,16 +447,16 @@ def test_a_file_that_is_too_long_does_not_stay_for_the_next_message(chat, tmp_pa
 def test_what_was_typed_earlier_is_cut_at_once_or_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "typed"
     path.write_bytes(b"\n# now\n+said\n" * 100)
-    monkeypatch.setattr(typed, "_MOST_HISTORY_BYTES", 1000)
+    monkeypatch.setattr(line_editor, "_MOST_HISTORY_BYTES", 1000)
 
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr("coordgen_rs.store.files.os.fsync", full)
-        assert typed._history(path).get_strings() == []
+        assert line_editor._history(path).get_strings() == []
     assert path.stat().st_size == 1300
-    assert "said" in [*typed._history(path).load_history_strings()]
+    assert "said" in [*line_editor._history(path).load_history_strings()]
     assert path.stat().st_size == 500
     assert [it.name for it in tmp_path.iterdir()] == ["typed"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,19 +1,19 @@
 """`coordgen chat`: a dialogue with an instruct model, in a terminal or from a pipe.
 
 In: lines of the user. Out: answers as they come, and what commands such as `/stats` ask for.
-`talk.py` is the dialogue, `commands.py` what begins with a slash, `typed.py` the line that a person
-edits, `saved.py` the file of a dialogue, `models_here.py` the models of this machine.
+`conversation.py` is the dialogue, `commands.py` what begins with a slash, `line_editor.py` the line
+that a person edits, `dialogue_file.py` its file, `local_models.py` the models of this machine.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from coordgen_rs.cli.commands.chat import models_here
+from coordgen_rs.cli.commands.chat import local_models
 from coordgen_rs.cli.commands.chat.commands import COMMANDS
+from coordgen_rs.cli.commands.chat.conversation import Conversation
+from coordgen_rs.cli.commands.chat.line_editor import typed_lines
 from coordgen_rs.cli.commands.chat.settings import Settings
-from coordgen_rs.cli.commands.chat.talk import Talk
-from coordgen_rs.cli.commands.chat.typed import typed_lines
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
@@ -63,14 +63,14 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Talk until the user leaves.
+    """Conversation until the user leaves.
 
     Raises:
         ChatTemplateError: The bundle has no chat template.
         UnsupportedGrammarError: The grammar cannot be followed; said at the first message.
     """
     if options.model is None:
-        options.model = models_here.chosen()
+        options.model = local_models.chosen()
         if options.model is None:
             return 0
     if options.chat_template is None:
@@ -88,5 +88,5 @@ def run(options: argparse.Namespace) -> int:
             names = [*dict(settings), "recommended"]
             lines = typed_lines(COMMANDS, names, keeps_history=not options.no_input_history)
         runs = {name: command.run for name, command in COMMANDS.items()}
-        Talk(dialogue, settings, lines, runs, Path(options.model).stem).run()
+        Conversation(dialogue, settings, lines, runs, Path(options.model).stem).run()
     return 0

@@ -12,9 +12,9 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from coordgen_rs.cli.commands.chat.saved import with_files
+from coordgen_rs.cli.commands.chat.dialogue_file import with_files
+from coordgen_rs.cli.commands.chat.line_editor import Lines
 from coordgen_rs.cli.commands.chat.settings import Settings
-from coordgen_rs.cli.commands.chat.typed import Lines
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours
 from coordgen_rs.cli.terminal.formatting import printable
@@ -23,7 +23,7 @@ from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.model.stream import Stream
 
 
-class Talk:
+class Conversation:
     """A chat.
 
     Args:
@@ -47,7 +47,7 @@ class Talk:
         dialogue: Dialogue,
         settings: Settings,
         lines: Lines | None,
-        commands: "Mapping[str, Callable[[Talk, str], None] | None]",
+        commands: "Mapping[str, Callable[[Conversation, str], None] | None]",
         model_name: str = "",
     ) -> None:
         self.dialogue, self.settings, self._lines = dialogue, settings, lines
@@ -135,7 +135,7 @@ class Talk:
             print(flush=True)
             return ""
 
-    def _obey(self, command: "Callable[[Talk, str], None]", rest: str) -> None:
+    def _obey(self, command: "Callable[[Conversation, str], None]", rest: str) -> None:
         """Run a command; what it refuses is told, and Ctrl-C ends it alone where somebody types.
 
         Raises:
