@@ -152,7 +152,7 @@ def test_other_kernels_find_nothing(bundle, tmp_path, monkeypatch):
     answered(bundle, tmp_path, TEXTS[:1])
     for name, value in (("_kernels", lambda: "others"), ("package_version", lambda: "9.9")):
         with monkeypatch.context() as patch:
-            patch.setattr(opening, name, value)
+            patch.setattr(loading, name, value)
             _, counts = answered(bundle, tmp_path / name, TEXTS[:1])
             patch.undo()
             _, counts = answered(bundle, tmp_path / name, TEXTS[:1])

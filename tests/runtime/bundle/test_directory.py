@@ -21,8 +21,7 @@ from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import BundleDamagedError, BundleError
-from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.directory import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice, open_bundle
 from json_values import JSON_VALUES
 from qnn_bundles import SMALL
 
