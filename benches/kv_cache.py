@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs.lab.tables import show_table
-from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice, open_bundle
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.prefixes.prefix import SavedPrefix

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import draft_method
-from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.tables import show_table

@@ -22,7 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from coordgen_rs.loading.costs import machine_facts
+from coordgen_rs.loading.profile import machine_facts
 from documents import DOCUMENTS, ROOT, typed
 
 WORK = ROOT / "build" / "figures"

@@ -29,8 +29,8 @@ from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.lab.bench.measuring.repeats import rotated
 from coordgen_rs.lab.bench.reporting.condition import commit_of
-from coordgen_rs.loading.costs import machine_facts
 from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.loading.profile import machine_facts
 from coordgen_rs.text.tokenizer import Tokenizer
 from live import llama_build
 from live.prompts import (

@@ -38,13 +38,13 @@ import numpy as np
 
 import mixture_shapes
 from coordgen_rs import Sampling
-from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.lab.tables import show_table
-from coordgen_rs.loading.costs import machine_facts
 from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.loading.profile import machine_facts
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from shape_file import TYPES, matrices, write_shape

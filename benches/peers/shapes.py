@@ -28,7 +28,7 @@ from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.bench.reporting.condition import commit_of
 from coordgen_rs.lab.tables import show_table
-from coordgen_rs.loading.costs import machine_facts
+from coordgen_rs.loading.profile import machine_facts
 from live.llama_build import BUILT, ProgramError, command, end_with_parent, last_lines, program
 from qwen_shape import SHAPES as DENSE
 from shape_file import TYPES, matrices, write_shape

@@ -224,7 +224,7 @@ if not TYPE_CHECKING:  # which would take any name for one that is there
 
     def __getattr__(name: str) -> object:
         if name == "__version__":
-            return import_module(f"{__name__}.errors.version").package_version()
+            return import_module(f"{__name__}.errors.extras").package_version()
         if name in _RENAMED:
             new = _RENAMED[name]
             message = f"{__name__}.{name} is now {__name__}.{new}"

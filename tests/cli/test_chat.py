@@ -1,20 +1,17 @@
-"""`coordgen chat` and `generate --chat`: dialogues from a pipe and on a terminal."""
+"""`coordgen chat` and `generate --chat`: dialogues from a pipe, and the models to talk with."""
 
 import json
 import math
 import os
-import pty
 import re
-import select
 import shutil
-import signal
-import subprocess
 
 import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
-from command_line import MODULE, coordgen, refused
+from command_line import coordgen, refused
 from coordgen_rs import Bundle, Model
+from coordgen_rs.cli.commands.chat.local_models import local_models
 from coordgen_rs.convert import export_checkpoint
 
 TEMPLATE = (
@@ -173,73 +170,77 @@ def test_a_given_template_is_exported(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
-class Terminal:
-    """The command on a terminal of its own."""
-
-    def __init__(self, *arguments):
-        self._own, theirs = pty.openpty()
-        environment = os.environ | {"TERM": "dumb", "NO_COLOR": "1"}
-        self.process = subprocess.Popen(
-            [*MODULE, *map(str, arguments)],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env=environment,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        self.seen = ""
-
-    def type(self, text):
-        os.write(self._own, text.encode())
-
-    def interrupt(self):
-        self.process.send_signal(signal.SIGINT)
-
-    def interrupt_until(self, has_effect):
-        """Press Ctrl-C, again and again: what comes just before readline waits has no effect."""
-        for _ in range(50):
-            self.interrupt()
-            while select.select([self._own], [], [], 20)[0] and not has_effect():
-                try:
-                    self.seen += os.read(self._own, 4096).decode()
-                except OSError:  # nobody holds the other end any more
-                    self.process.wait(600)
-            if has_effect():
-                return
-        raise AssertionError(self.seen)
-
-    def wait_for(self, text, since=0):
-        """Read until `text` was shown; returns the place behind it."""
-        while text not in self.seen[since:]:
-            self.read_more(len(self.seen))
-        return self.seen.index(text, since) + len(text)
-
-    def read_more(self, than):
-        """Read until more than so many characters were shown."""
-        while len(self.seen) <= than:
-            assert select.select([self._own], [], [], 600)[0], self.seen
-            self.seen += os.read(self._own, 4096).decode()
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home directory and a working directory in which nothing is."""
+    for name in ("HF_HUB_CACHE", "HF_HOME", "LLAMA_CACHE", "XDG_CACHE_HOME", "COORDGEN_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    home, here = tmp_path / "home", tmp_path / "here"
+    home.mkdir()
+    here.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(here)
+    return home
 
 
-def test_ctrl_c_stops_an_answer_and_a_second_one_at_the_empty_prompt_leaves(bundle):
-    options = ("--max-new-tokens", "2000", "--ignore-eos", "--threads", "1", "--draft", "plain")
-    terminal = Terminal("chat", bundle, *options)
-    try:
-        place = terminal.wait_for("> ")
-        terminal.type(f"{QUESTION}\n")
-        place = terminal.wait_for("green?\r\n", place)
-        terminal.read_more(than=place + 3)
-        terminal.interrupt()
-        place = terminal.wait_for("> ", place)
-        terminal.type("/stats\n")
-        place = terminal.wait_for("answer: ", place)
-        place = terminal.wait_for("> ", place)
-        terminal.type("/reset\n")
-        place = terminal.wait_for("(a new dialogue)", place)
-        place = terminal.wait_for("> ", place)
-        terminal.interrupt_until(lambda: "Ctrl-C again" in terminal.seen[place:])
-        terminal.interrupt_until(lambda: terminal.process.poll() is not None)
-        assert terminal.process.returncode == 0
-    finally:
-        terminal.process.kill()
+def gguf(path, content=b"GGUF and more"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+def test_without_any_it_says_what_to_type(home):
+    done = coordgen("chat", input="")
+    assert done.returncode == 0
+    assert "There is no model here." in done.stdout
+    assert "coordgen chat MODEL" in done.stdout
+
+
+def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of):
+    cache = home / ".cache"
+    gguf(cache / "huggingface/hub/models--a--b/snapshots/1/b.gguf")
+    gguf(cache / "llama.cpp/c.gguf")
+    gguf(home / ".lmstudio/models/d/e-00001-of-00002.gguf")
+    gguf(home / ".lmstudio/models/d/e-00002-of-00002.gguf")
+    gguf(home / "here.gguf")
+    gguf(home.parent / "here/my model.gguf")
+    gguf(home.parent / "here/mmproj-vision.gguf")
+    gguf(home.parent / "here/split-00001-of-00002.gguf")
+    gguf(home.parent / "here/split-00002-of-00002.gguf")
+    gguf(home.parent / "here/none.gguf", b"something else")
+    os.mkfifo(home.parent / "here/pipe.gguf")
+    folder = home.parent / "here/llama"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"")
+    shutil.copytree(bundle_of("embedded", "fp32"), home.parent / "here/plain")  # no template
+    names = [os.path.relpath(it.name, home) for it in local_models()]
+    assert names == [
+        "../here/llama",
+        "../here/my model.gguf",
+        "../here/split-00001-of-00002.gguf",
+        ".cache/huggingface/hub/models--a--b/snapshots/1/b.gguf",
+        ".cache/llama.cpp/c.gguf",
+        ".lmstudio/models/d/e-00001-of-00002.gguf",
+    ]
+    done = coordgen("chat", input="")
+    assert done.returncode == 0
+    assert "'my model.gguf'" in done.stdout
+    assert done.stdout.endswith("  coordgen chat llama\n")
+
+
+def test_a_bundle_with_a_template_is_listed_and_a_broken_manifest_is_not(home, bundle_of):
+    here = home.parent / "here"
+    for name in ("good", "broken"):
+        shutil.copytree(bundle_of("embedded", "fp32"), here / name)
+    manifest = json.loads((here / "good/manifest.json").read_text())
+    manifest["chat"] = {"templates": {"default": "chat_template.jinja"}}
+    (here / "good/manifest.json").write_text(json.dumps(manifest))
+    (here / "broken/manifest.json").write_text("{")
+    assert [(it.name, it.kind) for it in local_models()] == [("good", "bundle")]
+
+
+def test_names_steer_no_terminal(home):
+    gguf(home.parent / "here" / "a\x1b[2Jb.gguf")
+    done = coordgen("chat", input="")
+    assert "\x1b" not in done.stdout

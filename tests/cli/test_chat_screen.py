@@ -5,13 +5,14 @@ import json
 import os
 import shutil
 import stat
+from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("prompt_toolkit", reason="the extra chat is not installed")
 pytest.importorskip("pyte", reason="pyte is not installed")
 
-from coordgen_rs.cli.commands.chat import saved, typed
+from coordgen_rs.cli.commands.chat import dialogue_file, line_editor
 from screen import Screen
 
 TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
@@ -69,7 +70,7 @@ def patched(folder, code):
 
 def asked(path):
     """The questions of a saved dialogue."""
-    return [it["content"] for it in saved.load(path) if it["role"] == "user"]
+    return [it["content"] for it in dialogue_file.load(path) if it["role"] == "user"]
 
 
 def said(screen, command):
@@ -77,6 +78,16 @@ def said(screen, command):
     before = screen.num_asked
     screen.type(f"{command}\r")
     screen.until_asked(before)
+
+
+@contextmanager
+def answering(chat, folder, *options, **environment):
+    """A chat whose answer comes slowly, and has begun."""
+    slow = patched(folder, SLOWLY) | environment
+    with chat("--max-new-tokens", "60", "--ignore-eos", *options, environment=slow) as screen:
+        screen.type("Tell.\r")
+        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+        yield screen
 
 
 def test_a_pasted_function_of_40_lines_is_one_message(chat, tmp_path):
@@ -141,39 +152,32 @@ def test_what_the_makers_recommend_is_told_and_set_at_once(chat, bundle_of, tmp_
 
 def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(chat, tmp_path):
     path = tmp_path / "dialogue.json"
-    slow = patched(tmp_path, SLOWLY)
-    with chat("--max-new-tokens", "400", "--ignore-eos", environment=slow) as screen:
-        screen.type("Tell.\r")
-        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+    with answering(chat, tmp_path, "--max-new-tokens", "400") as screen:
         before = screen.num_asked
         screen.type("\x03")
         screen.until_asked(before)
         said(screen, f"/save {path}")
-        first = saved.load(path)[-1]["content"]
+        first = dialogue_file.load(path)[-1]["content"]
         said(screen, "/set max_new_tokens 5")
         said(screen, "/continue")
         said(screen, f"/save {path}")
-        assert saved.load(path)[-1]["content"].startswith(first)
-        assert len(saved.load(path)[-1]["content"]) > len(first)
+        assert dialogue_file.load(path)[-1]["content"].startswith(first)
+        assert len(dialogue_file.load(path)[-1]["content"]) > len(first)
         assert screen.process.poll() is None
         screen.type("\x04")
         assert screen.ended() == 0
 
 
-def test_ctrl_c_that_stops_an_answer_is_none_of_the_two_that_leave(chat, tmp_path):
-    slow = patched(tmp_path, SLOWLY)
-    with chat("--max-new-tokens", "400", "--ignore-eos", environment=slow) as screen:
-        screen.type("Tell.\r")
-        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+@pytest.mark.parametrize("terminal", [{}, {"TERM": "dumb"}], ids=["full", "plain"])
+def test_ctrl_c_that_stops_an_answer_is_none_of_the_two_that_leave(chat, tmp_path, terminal):
+    with answering(chat, tmp_path, "--max-new-tokens", "400", **terminal) as screen:
         before = screen.num_asked
         screen.type("\x03")
         screen.until_asked(before)
-        screen.type("\x03")
-        screen.until("Ctrl-C again")
-        screen.until(lambda: screen.line == ">")
+        screen.press_until("\x03", lambda: "Ctrl-C again" in screen.shown)
         assert screen.process.poll() is None
-        screen.type("\x03")
-        assert screen.ended() == 0
+        screen.press_until("\x03", lambda: screen.process.poll() is not None)
+        assert screen.process.returncode == 0
 
 
 def test_ctrl_c_stops_a_long_prompt_behind_the_chunk_that_is_read(chat, tmp_path):
@@ -193,10 +197,7 @@ def test_ctrl_c_stops_a_long_prompt_behind_the_chunk_that_is_read(chat, tmp_path
 
 def test_what_is_typed_and_pasted_while_an_answer_runs_is_read_behind_it(chat, tmp_path):
     path = tmp_path / "dialogue.json"
-    slow = patched(tmp_path, SLOWLY)
-    with chat("--max-new-tokens", "60", "--ignore-eos", environment=slow) as screen:
-        screen.type("Tell.\r")
-        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+    with answering(chat, tmp_path) as screen:
         screen.type("/set max_new_tokens 5\rsecond\r")
         screen.paste("third\rand its row")
         screen.type(f"\r/save {path}\r")
@@ -208,10 +209,7 @@ def test_what_is_typed_and_pasted_while_an_answer_runs_is_read_behind_it(chat, t
 
 def test_ctrl_c_that_stops_an_answer_loses_nothing_that_was_typed_meanwhile(chat, tmp_path):
     path = tmp_path / "dialogue.json"
-    slow = patched(tmp_path, SLOWLY)
-    with chat("--max-new-tokens", "60", "--ignore-eos", environment=slow) as screen:
-        screen.type("Tell.\r")
-        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+    with answering(chat, tmp_path) as screen:
         screen.type("/set max_new_tokens 5\rsecond\rthi")
         screen.type("\x03")
         screen.type(f"rd\r/save {path}\r")
@@ -220,10 +218,7 @@ def test_ctrl_c_that_stops_an_answer_loses_nothing_that_was_typed_meanwhile(chat
 
 
 def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_on_a_plain_terminal(chat, tmp_path):
-    plain = patched(tmp_path, SLOWLY) | {"TERM": "dumb"}
-    with chat("--max-new-tokens", "60", "--ignore-eos", environment=plain) as screen:
-        screen.type("Tell.\r")
-        screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
+    with answering(chat, tmp_path, TERM="dumb") as screen:
         screen.type("/set top_k 7\r/exit\r")
         assert screen.ended() == 0
         answer = screen.shown.partition("Tell.")[2].partition("(cut by")[0]
@@ -332,7 +327,7 @@ def test_dialogues_are_saved_and_loaded_and_nothing_else_is_overwritten(chat, tm
         said(screen, f"/save {tmp_path / 'again.json'}")
     assert other.read_text() == '{"format": 7}'
     assert asked(tmp_path / "again.json") == ["first", "third"]
-    assert saved.load(path)[0] == {"role": "system", "content": "Be short."}
+    assert dialogue_file.load(path)[0] == {"role": "system", "content": "Be short."}
     assert json.loads(path.read_text())["model"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -374,23 +369,25 @@ def test_what_was_typed_comes_back_in_the_next_chat_unless_that_is_not_wanted(ch
 
 def test_a_damaged_dialogue_is_refused_with_what_is_wrong(tmp_path):
     path = tmp_path / "damaged.json"
-    saved.save(path, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "m")
+    dialogue_file.save(
+        path, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "m"
+    )
     good = json.loads(path.read_text())
     changes = {
         "its messages follow each other in a circle": {"0": {"parent": "1"}},
-        "a message's role is 'tool'": {"1": {"role": "tool"}},
-        "content is 3, not a text": {"1": {"content": 3}},
+        r"messages\.1\.role is 'tool'": {"1": {"role": "tool"}},
+        r"messages\.1\.content is int 3": {"1": {"content": 3}},
         "is no dialogue of format 1": {"1": {"parent": "nowhere"}},
     }
     for told, change in changes.items():
         messages = {id: it | change.get(id, {}) for id, it in good["messages"].items()}
         path.write_text(json.dumps(good | {"messages": messages}))
-        with pytest.raises(saved.OptionError, match=told):
-            saved.load(path)
+        with pytest.raises(dialogue_file.OptionError, match=told):
+            dialogue_file.load(path)
     for content in ("", "[]", "{", '{"format": 1}', '{"format": 1, "messages": [], "current": 3}'):
         path.write_text(content)
-        with pytest.raises(saved.OptionError, match=r"damaged\.json"):
-            saved.load(path)
+        with pytest.raises(dialogue_file.OptionError, match=r"damaged\.json"):
+            dialogue_file.load(path)
 
 
 @pytest.mark.parametrize("command", ["/load", "/save", "/file"])
@@ -450,16 +447,16 @@ def test_a_file_that_is_too_long_does_not_stay_for_the_next_message(chat, tmp_pa
 def test_what_was_typed_earlier_is_cut_at_once_or_stays_as_it_was(tmp_path, monkeypatch):
     path = tmp_path / "typed"
     path.write_bytes(b"\n# now\n+said\n" * 100)
-    monkeypatch.setattr(typed, "_MOST_HISTORY_BYTES", 1000)
+    monkeypatch.setattr(line_editor, "_MOST_HISTORY_BYTES", 1000)
 
     def full(_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
         patch.setattr("coordgen_rs.store.files.os.fsync", full)
-        assert typed._history(path).get_strings() == []
+        assert line_editor._history(path).get_strings() == []
     assert path.stat().st_size == 1300
-    assert "said" in [*typed._history(path).load_history_strings()]
+    assert "said" in [*line_editor._history(path).load_history_strings()]
     assert path.stat().st_size == 500
     assert [it.name for it in tmp_path.iterdir()] == ["typed"]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

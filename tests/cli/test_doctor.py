@@ -1,17 +1,44 @@
-"""`coordgen doctor`: what it finds, and what it says is missing."""
+"""`coordgen doctor` and `info`: what they find, say of a model, and say is missing."""
 
 import json
 import sys
 import tomllib
 
-from checkpoints import ROOT, write_checkpoint
+import pytest
+
+import hybrids
+import mixtures
+from checkpoints import ROOT, exported, write_checkpoint
 from coordgen_rs import open_session
 from coordgen_rs._core import kernel_processor
 from coordgen_rs.cli.commands import doctor
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import ProviderError
+from gemma4 import write_gemma4
 from qnn_bundles import SMALL
+
+SAID = {
+    "qwen3_moe": "experts: 8 of size 40 in 3 of 4 layers, 3 for each token",
+    "granitemoehybrid": "experts: 6 of size 40 in 4 of 4 layers, 2 for each token",
+    "lfm2_moe": "experts: 8 of size 40 in 3 of 4 layers, 3 for each token",
+    "qwen3_5_moe": "experts: 8 of size 40 in 4 of 4 layers, 3 for each token",
+    "lfm2": "layers: 4, 3 of them short convolutions",
+    "qwen3_5": "layers: 4, 3 of them gated delta nets",
+    "hybrid granitemoehybrid": "layers: 4, 3 of them Mamba-2",
+    "gemma4": "layers: 6, 3 of them with the keys and values of earlier ones",
+    "gemma4_unified": "layers: 6, 0 of them with the keys and values of earlier ones",
+}
+"""Of families of models: what both commands say."""
+
+
+def written(folder, family):
+    """A checkpoint of a family."""
+    if family.startswith("gemma4"):
+        return write_gemma4(folder, family)
+    name = family.removeprefix("hybrid ")
+    of_hybrids = family != "granitemoehybrid" and name in hybrids.CONFIGS
+    return (hybrids.write_hybrid if of_hybrids else mixtures.write_mixture)(folder, name)
 
 
 def test_every_extra_of_the_package_is_looked_for():
@@ -98,3 +125,33 @@ def test_a_bundle_for_qnn_is_told_of_without_the_provider(capsys, tmp_path, monk
     assert found["problem"] == "onnxruntime-qnn is not installed"
     assert found["widths"] == [8]
     assert found["is_tested"] is False
+
+
+@pytest.mark.parametrize("family", SAID)
+def test_what_is_peculiar_to_a_model_is_told(tmp_path, capsys, family):
+    bundle = tmp_path / "bundle"
+    exported(written(tmp_path / "checkpoint", family), bundle, prefill_rows=32, context=128)
+    for command in ("info", "doctor"):
+        assert main([command, str(bundle)]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert SAID[family] in lines, command
+        table = "embeddings of layers: 32 numbers each, F32, 1.2 MB that stay on disk"
+        assert (table in lines) == (command == "info" and family == "gemma4")
+
+
+def test_every_family_of_mixtures_and_hybrids_is_told_of():
+    assert {*mixtures.CONFIGS, *hybrids.CONFIGS} == {
+        name.removeprefix("hybrid ") for name in SAID if not name.startswith("gemma4")
+    }
+
+
+def test_models_without_peculiarities_are_told_as_before(bundle_of, capsys):
+    bundle = bundle_of("embedded", "fp32")
+    for command in ("info", "doctor"):
+        assert main([command, str(bundle)]) == 0
+        told = capsys.readouterr().out
+        assert "experts" not in told
+        assert "layers: " not in told
+    assert main(["doctor", str(bundle), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["bundle"]
+    assert (found["experts"], found["layers"]) == (None, None)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from checkpoints import CHECKPOINTS
-from coordgen_rs.cli.main import USES, main, make_parser
+from coordgen_rs.cli.main import GROUPS, USES, main, make_parser
 from coordgen_rs.cli.terminal.text import printable
 
 EXIT_CODES = {0, 1, 2, 130}
@@ -104,7 +104,9 @@ def test_no_value_of_an_option_gets_by_unchecked(said, tmp_path, monkeypatch, co
 
 
 @pytest.mark.parametrize("command", VALID)
-def test_what_is_missing_unknown_or_too_much_is_told(said, tmp_path, monkeypatch, command):
+def test_what_is_missing_unknown_or_too_much_is_told_and_help_has_examples(
+    said, tmp_path, monkeypatch, capsys, command
+):
     monkeypatch.chdir(tmp_path)
     words, valid = command.split(), VALID[command].split()
     assert "--no-such-option" in said(*words, *valid, "--no-such-option")[1]
@@ -113,7 +115,9 @@ def test_what_is_missing_unknown_or_too_much_is_told(said, tmp_path, monkeypatch
     assert "is empty" in said(*words, *(word.replace("nowhere", "") for word in valid))[1] or (
         "/" in VALID[command]
     )
-    assert said(*words, "--help")[0] == 0
+    capsys.readouterr()
+    assert main([*words, "--help"]) == 0
+    assert f"coordgen {command}" in capsys.readouterr().out.split("example")[-1]
 
 
 def test_without_a_command_the_first_steps_are_shown(capsys):
@@ -143,6 +147,28 @@ def test_an_unknown_option_is_told_before_what_is_missing_or_stands_alone(said):
     assert "no option --bundle: did you mean --model?" in said("generate", "--bundle", "b")[1]
     assert "no option --frobnicate; see coordgen plan --help" in said("plan", "--frobnicate=3")[1]
     assert "no option" not in said("generate", "--model", "b", "--", "--tokens")[1]
+
+
+def test_help_shows_every_command_in_its_group_on_one_screen(capsys):
+    assert main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 80
+    named = [name for commands in GROUPS.values() for name in commands]
+    assert sorted(named) == sorted(make_parser().commands)
+    assert all(re.search(rf"  {name} ", " \n".join(lines)) for name in named)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "serve"])
+def test_help_of_a_command_shows_the_usual_options_first_and_no_long_usage(capsys, command):
+    assert main([command, "--help"]) == 0
+    usage, _, rest = capsys.readouterr().out.partition("\n\n")
+    assert usage.startswith(f"usage: coordgen {command} [options] [")
+    assert "\n" not in usage
+    groups = re.findall(r"^(\w[\w ]*):$", rest, re.MULTILINE)
+    assert groups.index("options") < groups.index("drafts") < groups.index("device")
+    usual = rest[rest.index("\noptions:") :].split("\n\n")[0]
+    assert usual.count("\n  -") <= 13
 
 
 def test_help_is_a_command_too(capsys):
@@ -317,6 +343,9 @@ IGNORED = [
     ("replay records.jsonl --tokenizer . --template none --budget 99999999999", "--budget"),
     ("bench bundle --sections switching --load-delay inf", "--load-delay"),
     ("generate --model bundle --prompt x --threads 99999999999", "threads is 99999999999"),
+    ("generate --model bundle --prompt x --threads 0", "--threads is 0"),
+    ("generate --model bundle --prompt x --max-new-tokens 0", "--max-new-tokens is 0"),
+    ("serve bundle --kv-cache q4", "--kv-cache"),
     ("generate --model bundle --prompt x --top-p 5 --top-k -7", "--top-p"),
     ("generate --model bundle --prompt x --top-p 0.9", "--top-p is for sampling"),
     ("generate --model bundle --prompt x --top-k 5", "--top-k is for sampling"),
@@ -353,8 +382,3 @@ def test_a_measurement_that_cannot_be_written_is_kept_elsewhere(said, place, mon
     assert code == 2
     kept = re.search(r"/dev/full: No space left on device; the result is in (\S+) instead", told)
     assert json.loads(open(kept[1]).read())["is_complete"]  # noqa: PTH123, SIM115
-
-
-def test_there_are_hundreds_of_lines():
-    num_read = len(READ) * len(KINDS)
-    assert len(TYPED) * len(HOSTILE) + num_read + 4 * len(WRITTEN) + len(IGNORED) >= 300

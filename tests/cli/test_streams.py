@@ -214,16 +214,14 @@ def interrupted(module, start, handler="signal.default_int_handler"):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
 
 
-@pytest.mark.parametrize("start", [AS_MODULE, AS_SCRIPT], ids=["module", "script"])
+MODULES = ("typing", "numpy", "coordgen_rs._core", "coordgen_rs.cli.main", "onnxruntime")
+
+
 @pytest.mark.parametrize(
-    "module",
+    ("module", "start"),
     [
-        "typing",
-        "coordgen_rs.cli.terminal.streams",
-        "numpy",
-        "coordgen_rs._core",
-        "coordgen_rs.cli.main",
-        "onnxruntime",
+        *((module, AS_SCRIPT) for module in (*MODULES, "coordgen_rs.cli.terminal.streams")),
+        *((module, AS_MODULE) for module in ("typing", "coordgen_rs.cli.terminal.streams")),
     ],
 )
 def test_an_interruption_while_loading_is_one_line_and_130(module, start):
@@ -246,6 +244,6 @@ def test_too_many_threads_are_refused_for_what_they_are(bundle):
 
 
 def test_the_exit_codes_are_documented():
-    shown = coordgen("--help").stdout.partition("exit codes:")[2].splitlines()[1:]
+    shown = coordgen("help", "exit-codes").stdout.splitlines()[1:]
     codes = [line.split()[0] for line in shown if not line.startswith("   ")]
     assert codes == ["0", "1", "2", "3", "4", "130"]

@@ -30,7 +30,7 @@ from coordgen_rs.errors import (
     SessionClosedError,
     TokenOutOfRangeError,
 )
-from coordgen_rs.loading import session as opening
+from coordgen_rs.loading import session as loading
 from coordgen_rs.loading.self_test import run_self_test
 from coordgen_rs.model.stream import collect
 from coordgen_rs.runtime.cpu.device import CpuDevice
@@ -102,7 +102,7 @@ def test_auto_commits_as_the_bundle_was_found_to_be_exact(
         return replace(run_self_test(*arguments), exact_branches=is_exact)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(opening, "run_self_test", found)
+    monkeypatch.setattr(loading, "run_self_test", found)
     expected = "compact" if is_exact else "canonical"
     for given in ({}, {"commit": "auto"}):
         with Model.open(bundle, **given) as model:  # the second time from the record

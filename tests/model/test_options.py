@@ -8,7 +8,7 @@ from checkpoints import ROOT
 from coordgen_rs import Model, open_session
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
-from coordgen_rs.loading.options import OPENING, opening
+from coordgen_rs.loading.options import OPEN_OPTIONS, open_options
 from coordgen_rs.model.options import REQUEST, ChatOptions, RequestOptions, request_options
 
 PAGES = {
@@ -21,11 +21,11 @@ PAGES = {
 
 def test_a_record_has_every_option_with_its_default():
     assert request_options("generate", RequestOptions, {}).keys() == REQUEST.keys()
-    assert opening("open", {}).keys() == OPENING.keys()
+    assert open_options("open", {}).keys() == OPEN_OPTIONS.keys()
     for name, value in (
-        request_options("generate", RequestOptions, {}) | opening("open", {})
+        request_options("generate", RequestOptions, {}) | open_options("open", {})
     ).items():
-        assert value == {**OPENING, **REQUEST}[name].default
+        assert value == {**OPEN_OPTIONS, **REQUEST}[name].default
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from checkpoints import ROOT
 from coordgen_rs import Model
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import OptionError
-from coordgen_rs.loading import prefix_store as opening
+from coordgen_rs.loading import session as loading
 from coordgen_rs.store.prefixes.directory import summaries
 from genai_folders import write_folder
 from hybrids import CONFIGS
@@ -99,7 +99,7 @@ def test_other_kernels_find_nothing(bundle, tmp_path, monkeypatch):
     answered(bundle, tmp_path, TEXTS[:1])
     for name, value in (("_kernels", lambda: "others"), ("package_version", lambda: "9.9")):
         with monkeypatch.context() as patch:
-            patch.setattr(opening, name, value)
+            patch.setattr(loading, name, value)
             _, counts = answered(bundle, tmp_path / name, TEXTS[:1])
             patch.undo()
             _, counts = answered(bundle, tmp_path / name, TEXTS[:1])
@@ -152,7 +152,7 @@ def test_options_that_contradict_each_other_are_refused(bundle, options, why):
 
 
 def test_a_target_that_reuses_nothing_is_refused_by_name(bundle, tmp_path, monkeypatch):
-    opened = opening.store_opened
+    opened = loading.store_opened
 
     def inexact(session, *arguments):
         session.is_exact_after_prefill = False

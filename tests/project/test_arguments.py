@@ -16,7 +16,7 @@ from coordgen_rs import (
 from coordgen_rs.drafting.warm_up import warm_up
 from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
 from coordgen_rs.errors.arguments import commit_rows, count, number, one_of, path, text, token_ids
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 
 NOT_TOKENS = {
     "floats": ([1.5, 2.0], OptionError),

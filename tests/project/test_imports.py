@@ -102,7 +102,7 @@ assert len(hints) > len(names), "functions and methods whose annotations were ev
 
 @pytest.mark.parametrize(
     ("code", "written"),
-    [(ANSWER, ["coordgen_rs"]), ("import coordgen_rs.loading.provider", [])],
+    [(ANSWER, ["coordgen_rs"]), ("import coordgen_rs.loading.directory", [])],
     ids=["answer", "first import"],
 )
 def test_onnx_runtime_neither_reports_its_use_nor_writes_into_the_home(

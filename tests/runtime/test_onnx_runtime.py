@@ -5,8 +5,8 @@ import pytest
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import open_session
 from coordgen_rs.errors import ProviderError
-from coordgen_rs.loading import session as opening
-from coordgen_rs.loading.costs import device_facts
+from coordgen_rs.loading import session as loading
+from coordgen_rs.loading.profile import device_facts
 from coordgen_rs.runtime import onnx_runtime
 from coordgen_rs.runtime.onnx_runtime import kernel_library
 
@@ -41,7 +41,7 @@ def test_another_build_of_the_kernels_is_tested_anew_and_makes_profiles_stale(
             patch.setattr(onnx_runtime, "kernel_library", lambda library=library: library)
             builds.append(device_facts(bundle, 1)["kernels"])
     for build in (*builds, *builds):
-        monkeypatch.setattr(opening, "kernel_build", lambda build=build: build)
+        monkeypatch.setattr(loading, "kernel_build", lambda build=build: build)
         assert len(open_session(bundle.path).widths) > 1
     assert len(set(builds)) == len(list(cache.rglob("*.json"))) == 2
 

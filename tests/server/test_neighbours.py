@@ -18,7 +18,7 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 from starlette.responses import JSONResponse
 
 from coordgen_rs.errors import GrammarError
-from coordgen_rs.grammar.cost_check import is_wanted
+from coordgen_rs.grammar.limits import is_wanted
 from coordgen_rs.server import guard
 from coordgen_rs.server.app import make_app
 from coordgen_rs.server.dialects import fields as bodies

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from coordgen_rs import History
-from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.cli.commands.chat import dialogue_file
 from coordgen_rs.lab.fleet.tables import count_tokens, read_table
 from coordgen_rs.lab.replay.table_file import TableFile
 from coordgen_rs.store.history.corpus import Corpus
@@ -128,6 +128,6 @@ def contents(path):
 
 
 def test_a_dialogue_and_the_cells_of_an_evaluation_are_read(recorded):
-    said = [(it["role"], it["content"]) for it in saved.load(recorded / "chat.json")]
+    said = [(it["role"], it["content"]) for it in dialogue_file.load(recorded / "chat.json")]
     assert said == [("system", "be kind"), ("user", "hi"), ("assistant", "hello")]
     assert TableFile(recorded / "cells.json").cells == {"a", "b"}

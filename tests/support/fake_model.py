@@ -20,8 +20,7 @@ from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.text.stop import StopStrings
-from coordgen_rs.text.token_bytes import TokenBound
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenBound, TokenSpelling
 
 STEPS = (("Ä", ("target",)), ("bc", ("prediction", "target")), ("d日", ("automaton", "target")))
 

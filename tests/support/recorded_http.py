@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 
 _AS_JSON = {"ensure_ascii": False, "separators": (",", ":")}
 _WIDTH = 100

@@ -112,6 +112,19 @@ class Screen:
                 assert holds(), self.shown
                 return
 
+    def press_until(self, key, holds):
+        """Press a key again and again: what comes just before readline waits has no effect."""
+        for _ in range(50):
+            self.type(key)
+            while not holds() and select.select([self._own], [], [], 20)[0]:
+                try:
+                    self._stream.feed(os.read(self._own, 1 << 16))
+                except OSError:  # nobody holds the other end any more
+                    self.process.wait(300)
+            if holds():
+                return
+        raise AssertionError(self.shown)
+
     def until_asked(self, num_before):
         """Read until a message is expected, once more than `num_before` times."""
         self.until(lambda: self.num_asked > num_before and self.line.startswith(">"))

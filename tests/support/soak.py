@@ -35,7 +35,7 @@ from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.drafting.namespaces import Drafters
 from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
-from coordgen_rs.loading.options import opening
+from coordgen_rs.loading.options import open_options
 from coordgen_rs.runtime.machine import resident_bytes
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
@@ -181,7 +181,7 @@ class House:
 
     def _with_memory(self, bundle: Path) -> Model:
         session = open_session(bundle)
-        self._remembering = Drafters(session, opening("soak", {}))
+        self._remembering = Drafters(session, open_options("soak", {}))
         return Model(session, self._remembering)
 
     def _open_again(self, name: str) -> None:
@@ -269,7 +269,7 @@ def soak(
 def _with_history(bundle: Path, directory: Path) -> Model:
     session = open_session(bundle)
     memory = {"history": directory, "history_max_tokens": _HISTORY_TOKENS}
-    drafters = Drafters(session, opening("soak", memory))
+    drafters = Drafters(session, open_options("soak", memory))
     return Model(session, drafters)
 
 

@@ -8,7 +8,7 @@ its full length.
 import numpy as np
 
 from coordgen_rs import open_session
-from coordgen_rs.loading.costs import bundle_facts, device_facts
+from coordgen_rs.loading.profile import bundle_facts, device_facts
 from live.process import Opened
 from ours import Auto, Plain
 

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.lab.replay.replayed import ALL
 from coordgen_rs.lab.tables import show_table
 

@@ -48,7 +48,7 @@ class Bundle:
     manifest: Manifest
 
     form: ClassVar[str] = "coordgen"
-    """The kind of the directory, a key of `opening.directory.KINDS`."""
+    """The kind of the directory, a key of `loading.directory.KINDS`."""
 
     has_checksums: ClassVar[bool] = True
     """Whether the manifest holds the SHA-256 of every file as it was written."""

@@ -5,57 +5,71 @@ from collections.abc import Callable, Collection, Sequence
 from importlib import import_module
 from itertools import dropwhile
 
-from coordgen_rs.cli import mistyped
 from coordgen_rs.cli.exit_codes import DONE, EXIT_CODES, FAILED, INTERRUPTED
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import streams, text
-from coordgen_rs.cli.terminal.warned import warnings_told
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 
-_COMMANDS = {
-    "generate": ("cli", "answer a prompt, printing text as it comes"),
-    "chat": ("cli", "talk with an instruct model"),
-    "serve": ("cli", "serve a model to OpenAI clients and browsers on this machine"),
-    "export": ("convert", "convert a checkpoint to a bundle"),
-    "check": ("lab", "verify a bundle's files, and that it is exact on this machine"),
-    "verify": ("lab", "ask any OpenAI-compatible server whether its drafts change answers"),
-    "quality": ("lab", "compare the kinds of weights that a checkpoint can be exported with"),
-    "info": ("cli", "describe a bundle"),
-    "compile": ("convert", "compile a bundle for its Qualcomm chip, so that it loads quickly"),
-    "history": (
-        "lab",
-        "list, export, import and clear finished requests, add documents, build a fleet's index",
-    ),
-    "replay": ("lab", "measure a drafter on recorded answers, without a model"),
-    "profile": ("lab", "measure what each block of a bundle costs on this machine"),
-    "bench": ("lab", "run benchmarks with a real model, as tables, JSON and plots"),
-    "warm-up": (
-        "lab",
-        "let a model read texts, and save which tokens it expects after each token",
-    ),
-    "plan": ("lab", "plan when to load which graph during a prefill, by every strategy"),
-    "cache": ("cli", "list and remove what was converted when it was opened"),
-    "prefixes": ("cli", "list and remove prefixes of requests that are kept on disk"),
-    "doctor": ("cli", "what this installation and machine can do, and what is missing"),
-    "completion": ("cli", "print a script that completes commands in a shell"),
+GROUPS = {
+    "answer": {
+        "chat": "talk with an instruct model",
+        "generate": "answer a prompt, printing text as it comes",
+        "serve": "serve a model to OpenAI clients and browsers",
+    },
+    "models": {
+        "export": "convert a checkpoint to a bundle",
+        "info": "describe a bundle",
+        "check": "verify a bundle's files, and that it is exact here",
+        "compile": "compile a bundle for its Qualcomm chip",
+        "cache": "list and remove what was converted when it was opened",
+        "prefixes": "list and remove prefixes of requests kept on disk",
+        "history": "earlier requests and documents, and a fleet's index",
+        "doctor": "what this machine can do, and what is missing",
+        "completion": "print a script that completes commands in a shell",
+    },
+    "measure": {
+        "bench": "run benchmarks with a real model",
+        "verify": "ask a server whether its drafts change answers",
+        "quality": "compare the kinds of weights of a checkpoint",
+        "profile": "measure what each block of a bundle costs here",
+        "plan": "plan when to load which graph, by every strategy",
+        "replay": "measure a drafter on recorded answers",
+        "warm-up": "save which tokens a model expects after each token",
+    },
 }
-"""Where each command is, and what it does; it is loaded when it is asked for.
+"""The commands by what they are for, and what each does."""
 
-The modules, named as the commands, have `EXAMPLES`, `add_arguments` and `run`.
+_MODULES = {
+    "export": "convert.commands.export",
+    "compile": "convert.commands.compile",
+    "check": "lab.commands.check",
+    "history": "lab.commands.history",
+    "bench": "lab.commands.bench",
+    "verify": "lab.commands.verify",
+    "quality": "lab.commands.quality",
+    "profile": "lab.commands.profile",
+    "plan": "lab.commands.plan",
+    "replay": "lab.commands.replay",
+    "warm-up": "lab.commands.warm_up",
+}
+"""Where a command is that is not in `cli.commands`; it is loaded when it is asked for.
+
+The modules have `EXAMPLES`, `add_arguments` and `run`.
 """
+_ABOUTS = {name: about for commands in GROUPS.values() for name, about in commands.items()}
 
 USES = """\
 Faster text generation on device, without changing a single token.
-
-  talk with a model     coordgen chat MODEL
-  serve one             coordgen serve MODEL
-  draft in my engine    from coordgen_rs.adapters.transformers import Drafted
 """
 
 FIRST_STEPS = (
     USES
     + """
+  talk with a model     coordgen chat MODEL
+  serve one             coordgen serve MODEL
+  draft in my engine    from coordgen_rs.adapters.transformers import Drafted
+
 MODEL is a GGUF file, a Hugging Face directory or hf:OWNER/NAME, which is converted when it is
 first opened, or a folder of ONNX Runtime GenAI. `coordgen chat` alone lists those that are here.
 `coordgen serve` is for clients of OpenAI's, Anthropic's and Ollama's interfaces, and has a page to
@@ -71,6 +85,20 @@ what to type next:
 coordgen --help lists all commands; coordgen COMMAND --help explains one
 """
 )
+
+
+class _Overview(Parser):
+    """The parser of the whole command line, whose help shows the commands in groups."""
+
+    def format_help(self) -> str:
+        """The help, on one screen of 24 lines."""
+        lines = [f"usage: {self.prog} [-h] [-v] COMMAND ...", ""]
+        for title, commands in GROUPS.items():
+            titles = [title, *[""] * len(commands)]
+            rows = zip(titles, commands.items(), strict=False)
+            lines += [f"  {first:9}{name:12}{about}" for first, (name, about) in rows]
+        more = "coordgen COMMAND --help explains one; exit codes: coordgen help exit-codes"
+        return "\n".join([*lines, "", more, ""])
 
 
 def main(
@@ -111,24 +139,25 @@ def _run(arguments: Sequence[str] | None, when_loaded: Callable[[], object] | No
         return DONE
     if words[0] == "help":  # as in `git help log`; help of help is that of all
         words = [*dropwhile(lambda word: word == "help", words), "--help"]
-    named = next((word for word in words if word in _COMMANDS), None)
+        if words[0] == "exit-codes":
+            print(EXIT_CODES, end="")
+            return DONE
+    named = next((word for word in words if word in _ABOUTS), None)
     parser = make_parser([] if named is None else [named])
     if when_loaded is not None:
         when_loaded()
-    mistake = mistyped.mistake(parser, words)
+    mistake = parser.mistake(words)
     if mistake is not None:
         return _fail(mistake)
     try:
-        options, unknown = parser.parse_known_args(words)
-        if unknown:
-            options.fail(f"unrecognized arguments: {' '.join(unknown)}")
+        options = parser.parse_args(words)
     except SystemExit as ended:  # --help, --version, or a mistake that is told
         return FAILED if ended.code else DONE
     if arguments is None:  # this process is ours
         from coordgen_rs._core import name_bus_errors
 
         name_bus_errors()
-    with warnings_told():
+    with text.warnings_told():
         code: int = options.run(options)
     return code
 
@@ -138,26 +167,23 @@ def _fail(message: str, code: int = FAILED) -> int:
     return code
 
 
-def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
-    """The parser for the command line; each command sets `run` and `fail`.
+def make_parser(loaded: Collection[str] = tuple(_ABOUTS)) -> Parser:
+    """The parser for the command line; each command sets `run`.
 
     Args:
         loaded: The commands that get their options; of the others it knows only the names.
     """
-    parser = Parser(
-        prog="coordgen",
-        description=USES,
-        epilog=EXIT_CODES,
-    )
+    parser = _Overview(prog="coordgen", description=USES)
     parser.add_argument(
         "-v", "--version", action="version", version=f"coordgen {package_version()}"
     )
-    parser.add_commands({name: about for name, (_, about) in _COMMANDS.items()})
+    parser.add_commands(_ABOUTS)
     for name in loaded:
-        kind, _ = _COMMANDS[name]
-        module = import_module(f"coordgen_rs.{kind}.commands.{name.replace('-', '_')}")
+        module = import_module(f"coordgen_rs.{_MODULES.get(name, f'cli.commands.{name}')}")
         command = parser.commands[name]
         command.epilog = module.EXAMPLES
-        command.set_defaults(run=module.run, fail=command.error)
+        command.set_defaults(run=module.run)
         module.add_arguments(command)
+        for each in command.with_commands():
+            each.shorten_usage()
     return parser

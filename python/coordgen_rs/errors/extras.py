@@ -1,11 +1,11 @@
-"""How to install what an extra of the package needs, as this installation knows the package.
+"""This installation of the package: its version, and how to install what an extra of it needs.
 
 In: the name of an extra in pyproject.toml. Out: the command to type. Whether it is needed is for
 the caller to find out, but for pyarrow, which several callers need for files.
 """
 
 import json
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -13,6 +13,17 @@ from urllib.parse import unquote, urlsplit
 from coordgen_rs.errors import OptionError
 
 _NAME = "coordgen-rs"
+
+
+def package_version() -> str:
+    """The version, for records of what made a file.
+
+    "unknown" where the package runs from its sources, without being installed.
+    """
+    try:
+        return version(_NAME)
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def how_to_install(extra: str) -> str:

@@ -15,9 +15,8 @@ from weakref import WeakValueDictionary
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
-from coordgen_rs.grammar.cost_check import TooCostlyError, check_cost, is_cheap
 from coordgen_rs.grammar.gbnf import lark_of_gbnf
-from coordgen_rs.grammar.json_text import json_text, lark_text
+from coordgen_rs.grammar.json_schema import llguidance_lark, llguidance_schema
 from coordgen_rs.grammar.kinds import (
     AfterThinking,
     Gbnf,
@@ -27,11 +26,10 @@ from coordgen_rs.grammar.kinds import (
     LarkOfSchemas,
     Regex,
 )
+from coordgen_rs.grammar.limits import TooCostlyError, check_cost, is_cheap, with_deep_stack
 from coordgen_rs.grammar.matcher import Matcher
-from coordgen_rs.grammar.own_stack import with_own_stack
-from coordgen_rs.text.package_errors import package_errors_as
 from coordgen_rs.text.thinking import Thinking
-from coordgen_rs.text.tokenizer import Tokenizer
+from coordgen_rs.text.tokenizer import Tokenizer, package_errors_as
 
 MOST_KEPT_BYTES = 64 << 20
 """What compiled grammars may take that are kept: the states that an answer has met make the next
@@ -181,7 +179,7 @@ class Vocabulary:
         matcher = self._package.LLMatcher
         match grammar:
             case JsonSchema(text=text, any_whitespace=any_whitespace):
-                closed = json_text(json.loads(text), any_whitespace=any_whitespace)
+                closed = llguidance_schema(json.loads(text), any_whitespace=any_whitespace)
                 with package_errors_as(UnsupportedGrammarError, "the JSON schema cannot be read"):
                     made = matcher.grammar_from_json_schema(closed)
                 return made, "the JSON schema", closed.count("{")
@@ -189,7 +187,7 @@ class Vocabulary:
                 return matcher.grammar_from_regex(pattern), "the regular expression", 0
             case Lark(text=text):
                 if not isinstance(grammar, LarkOfSchemas):
-                    text = lark_text(text)
+                    text = llguidance_lark(text)
                 return matcher.grammar_from_lark(text), "the Lark grammar", text.count(":")
             case Gbnf(text=text):
                 lark = lark_of_gbnf(text)
@@ -213,7 +211,7 @@ class Vocabulary:
         Raises:
             UnsupportedGrammarError: The grammar cannot be followed.
         """
-        matcher = with_own_stack(
+        matcher = with_deep_stack(
             num_levels,
             lambda: self._package.LLMatcher(self._tokens, text, log_level=0, limits=limits),
             what,

@@ -28,7 +28,7 @@ from coordgen_rs.errors import (
     ExportError,
     OptionError,
 )
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.loading.source import Progress, Source, State, export_tool
 from coordgen_rs.store.cache import (
     SOURCE_NAME,
@@ -125,12 +125,14 @@ def open_converted(
     cache = cache_directory()
     if cache is None:
         raise ExportError(f"{path} cannot be converted: there is no home directory; {_ADVICE}")
-    source, report = Source.at(path), on_progress or _no_progress
+    source, report = Source.at(path), on_progress or (lambda *_: None)
     state = source.state()
     asked, context = context, _beyond_default(context)
-    digest = _digest(source, state, cache, report)
-    directory = _directory(cache, digest, context)
-    making = _Making(directory, source, state, digest, context, report)
+    digest = _known_digest(source, state, cache)
+    if digest is None:
+        digest = source.digest(state, report)
+        keep_record(source_record(cache, source.path), {"sha256": digest, "files": state})
+    making = _Making(_directory(cache, digest, context), source, state, digest, context, report)
     with _errors(source, path, cache):
         bundle = _opened(making.directory, source)
         while bundle is None:
@@ -186,16 +188,6 @@ def _known_digest(source: Source, state: State, cache: Path) -> str | None:
         if known["files"] == state:
             return str(known["sha256"])
     return None
-
-
-def _digest(source: Source, state: State, cache: Path, report: Progress) -> str:
-    """The hash of what a source holds; it is only read if its state is another than before."""
-    known, record = _known_digest(source, state, cache), source_record(cache, source.path)
-    if known is not None:
-        return known
-    digest = source.digest(state, report)
-    keep_record(record, {"sha256": digest, "files": state})
-    return digest
 
 
 _MACHINE = f"{platform.system()}-{platform.machine()}"
@@ -361,7 +353,3 @@ def _errors(source: Source, given: Path, cache: Path) -> Iterator[None]:
     except OSError as error:
         reason = f"{error.filename or cache}: {error.strerror or error}"
         raise ExportError(f"{source.shown} cannot be converted: {reason}; {_ADVICE}") from error
-
-
-def _no_progress(what: str, done: int, total: int) -> None:
-    """Ignore progress."""

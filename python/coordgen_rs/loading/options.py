@@ -19,8 +19,8 @@ from coordgen_rs.runtime.machine import most_threads
 from coordgen_rs.runtime.session import COMMITS
 
 if TYPE_CHECKING:
+    from coordgen_rs.loading.directory import ProviderChoice
     from coordgen_rs.loading.profile import Profile
-    from coordgen_rs.loading.provider import ProviderChoice
 
 MOST_PARALLEL = 64
 """Most requests at a time that may be asked for."""
@@ -41,8 +41,7 @@ def _profile(name: str, value: object) -> object:
 
 
 def _provider(name: str, value: object) -> object:
-    from coordgen_rs.loading.directory import PROVIDERS
-    from coordgen_rs.loading.provider import ProviderChoice
+    from coordgen_rs.loading.directory import PROVIDERS, ProviderChoice
 
     arguments.of_type(name, value, str, ProviderChoice)
     return arguments.one_of(name, value, PROVIDERS) if isinstance(value, str) else value
@@ -204,11 +203,25 @@ class OpenOptions(SessionOptions, total=False):
     """Most bytes of that directory, the least recently used go first; None for 4 GB."""
 
 
-OPENING = options_of(OpenOptions)
+OPEN_OPTIONS = options_of(OpenOptions)
 """The options of opening a model, by name."""
 
+NEEDED = {
+    "fleet_namespace": "fleet_history",
+    "history_max_tokens": "history",
+    "prefix_store_size": "prefix_store",
+}
+"""Options, and those without which they would be ignored."""
+DRAFTED_FROM = {
+    "history": "history",
+    "fleet_history": "fleet's history",
+    "draft_model": "draft model",
+    "lookup_table": "look-up table",
+}
+"""Options that would be ignored without drafts, and what they name."""
 
-def opening(function: str, given: Mapping[str, Any]) -> OpenOptions:
+
+def open_options(function: str, given: Mapping[str, Any]) -> OpenOptions:
     """The record of how a model is opened: all options, checked.
 
     Args:
@@ -220,29 +233,19 @@ def opening(function: str, given: Mapping[str, Any]) -> OpenOptions:
             option, it would be ignored, or two exclude each other.
     """
     options: OpenOptions = record(function, OpenOptions, given)
-    for name, needed in (
-        ("fleet_namespace", "fleet_history"),
-        ("history_max_tokens", "history"),
-        ("prefix_store_size", "prefix_store"),
-    ):
-        if options[name] is not None and options[needed] is None:  # type: ignore[literal-required]
+    known: Mapping[str, Any] = options
+    for name, needed in NEEDED.items():
+        if known[name] is not None and known[needed] is None:
             raise OptionError(f"{name} needs a {needed}, but there is none")
-    keeping = {
-        "a history": options["history"] is not None,
-        "prefix_memory": options["prefix_memory"],
-        "a prefix_store": options["prefix_store"] is not None,
-    }
-    drafted_from = {
-        "history": options["history"],
-        "fleet's history": options["fleet_history"],
-        "draft model": options["draft_model"],
-        "look-up table": options["lookup_table"],
-    }
-    for what, keeps in keeping.items():
+    for what, keeps in (
+        ("a history", options["history"] is not None),
+        ("prefix_memory", options["prefix_memory"]),
+        ("a prefix_store", options["prefix_store"] is not None),
+    ):
         if keeps and not options["remember"]:
             raise OptionError(f"{what} remembers requests, but remember is False")
-    for what, source in drafted_from.items():
-        if source is not None and options["draft"] == PLAIN:
+    for name, what in DRAFTED_FROM.items():
+        if known[name] is not None and options["draft"] == PLAIN:
             raise OptionError(f"a {what} needs drafts, but draft is {PLAIN!r}")
     return options
 
@@ -258,7 +261,7 @@ def found_profile(options: OpenOptions) -> "Profile | None":
 
 def chosen_provider(options: OpenOptions) -> "ProviderChoice":
     """What runs the bundle, and how; all is the bundle's to say where nothing was asked for."""
-    from coordgen_rs.loading.provider import ProviderChoice
+    from coordgen_rs.loading.directory import ProviderChoice
 
     provider = options["provider"]
     return provider if isinstance(provider, ProviderChoice) else ProviderChoice(provider)

@@ -59,7 +59,7 @@ class SelfTest:
             was last verified.
     """
 
-    exact_widths: tuple[int, ...]
+    exact_widths: list[int]
     exact_prefill: bool
     exact_branches: bool
     exact_any_rows: bool
@@ -69,7 +69,7 @@ class SelfTest:
     long_tokens: int
     experts: dict[int, float]
     expert_us: float
-    files: dict[str, tuple[int, int]]
+    files: dict[str, list[int]]
 
     def tells_of(self, widths: Sequence[int]) -> bool:
         """Whether it can be the result for a session of these widths: a record may be damaged."""
@@ -96,7 +96,7 @@ class SelfTest:
 
 def run_self_test(
     session: OrtSession,
-    files: dict[str, tuple[int, int]],
+    files: dict[str, list[int]],
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> SelfTest:
     """Measure exactness and step times of all widths of `session`; its cache is emptied.
@@ -150,7 +150,7 @@ def run_self_test(
     long = session.length
     session.forget()
     return SelfTest(
-        tuple(exact),
+        exact,
         exact_prefill,
         exact_branches,
         exact_any_rows,

@@ -1,4 +1,4 @@
-"""Opening a bundle for generation: verify it, test it once on this machine, load it."""
+"""Loading a bundle for generation: verify it, test it once on this machine, keep its prefixes."""
 
 import hashlib
 import platform
@@ -8,24 +8,31 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
+
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, arguments
+from coordgen_rs.bundle.typed_json import parse
+from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, OptionError, arguments
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.options import (
     OpenOptions,
     SessionOptions,
     chosen_provider,
     found_profile,
-    opening,
+    open_options,
 )
 from coordgen_rs.loading.self_test import SelfTest, run_self_test
+from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.machine import cpu_model
-from coordgen_rs.runtime.onnx_runtime import kernel_build, set_threads
+from coordgen_rs.runtime.onnx_runtime import kernel_build, kernel_library, set_threads
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.cache import cache_directory, keep_record, read_record
+from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES
+from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity
 
-_Stamps = dict[str, tuple[int, int]]
+_Stamps = dict[str, list[int]]
 """Size and time of the last change, in ns, of each file."""
 
 
@@ -55,7 +62,7 @@ def open_session(path: Path | str, **options: Unpack[SessionOptions]) -> OrtSess
         NonFiniteLogitsError: The model computes NaN.
     """
     arguments.known("open_session", options, SessionOptions.__annotations__)
-    return session_opened(path, opening("open_session", options))
+    return session_opened(path, open_options("open_session", options))
 
 
 def session_opened(path: Path | str, options: OpenOptions) -> OrtSession:
@@ -70,7 +77,7 @@ def session_opened(path: Path | str, options: OpenOptions) -> OrtSession:
     bundle, files, result = _whole_bundle(path, options)
     costs = None
     if profile is not None:
-        from coordgen_rs.loading.costs import fitting_costs
+        from coordgen_rs.loading.profile import fitting_costs
 
         costs = fitting_costs(profile, bundle, set_threads(options["threads"]))
     with bundle.named_in_errors():
@@ -127,7 +134,7 @@ def recorded_self_test(bundle: Bundle) -> SelfTest | None:
         OptionError: Same as in `open_session`.
         ProviderError: The bundle is for QNN, which is not installed or cannot run here.
     """
-    return _recorded(_record_path(bundle, opening("open_session", {})), _stamps(bundle))
+    return _recorded(_record_path(bundle, open_options("open_session", {})), _stamps(bundle))
 
 
 def _whole_bundle(
@@ -187,34 +194,73 @@ def _record_path(bundle: Bundle, options: OpenOptions) -> Path | None:
 
 def _stamps(bundle: Bundle) -> _Stamps:
     stats = {name: bundle.file(name).stat() for name in bundle.manifest.files}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+    return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
 
 
 def _recorded(record: Path | None, files: _Stamps) -> SelfTest | None:
-    """What was found when these files were tested; None if nothing is kept."""
-    found = None if record is None else _load(record)
+    """What was found when these files were tested; None if nothing is kept, or it is damaged."""
+    try:
+        found = None if record is None else parse(SelfTest, read_record(record), "the record")
+    except (OSError, ValueError):
+        return None
     return found if found is not None and found.files == files else None
 
 
-def _load(record: Path) -> SelfTest | None:
-    try:
-        fields = read_record(record)
-        return SelfTest(
-            tuple(fields["exact_widths"]),
-            bool(fields["exact_prefill"]),
-            bool(fields["exact_branches"]),
-            bool(fields["exact_any_rows"]),
-            _by_width(fields["step_us"]),
-            int(fields["few_tokens"]),
-            _by_width(fields["long_step_us"]),
-            int(fields["long_tokens"]),
-            _by_width(fields["experts"]),
-            float(fields["expert_us"]),
-            {name: (int(size), int(ns)) for name, (size, ns) in fields["files"].items()},
+def store_opened(session: OrtSession, options: OpenOptions) -> PrefixStore | None:
+    """The store of a session's prefixes; None where none was asked for.
+
+    Its key has all that decides what is computed: whatever is not certain to leave the same bits
+    counts as another target, whose prompts are computed once more.
+
+    Args:
+        session: Whose.
+        options: How it was opened.
+
+    Raises:
+        OptionError: The session reuses no prompt, or the directory is open to everybody.
+        OSError: The directory cannot be created.
+        ProviderError: Same as in `ProviderChoice.conditions`.
+    """
+    path = options["prefix_store"]
+    if path is None:
+        return None
+    if not session.is_exact_after_prefill:
+        raise OptionError(
+            f"prefix_store is {str(path)!r}, but {session.bundle.shown} reuses nothing of earlier "
+            "prompts: its prefill graphs and decode graphs were not equal when it was tested"
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # missing or unreadable: test again
+    size = options["prefix_store_size"] or DEFAULT_BYTES
+    return PrefixStore(path, _identity(session, options), size)
 
 
-def _by_width(field: dict[str, float]) -> dict[int, float]:
-    return {int(width): float(us) for width, us in field.items()}
+def _identity(session: OrtSession, options: OpenOptions) -> TargetIdentity:
+    """What computes: the bundle's content, the code, and how and where it runs."""
+    bundle, cache, digest = session.bundle, session.cache, hashlib.blake2b(digest_size=32)
+    form = cache.form if isinstance(cache, KvCache) else "integers"
+    facts = [
+        hashlib.sha256(bundle.identity()).hexdigest(),
+        package_version(),
+        _kernels() if session.device.is_host else "",
+        np.__version__,  # it makes the tables of rotations
+        platform.machine(),
+        cpu_model(),
+        *chosen_provider(options).conditions(bundle),
+        form,
+    ]
+    if session.device.reads_tokens:  # a folder of another tool tells only sizes of its weights,
+        facts += [f"{name} {_changed(bundle.file(name))}" for name in sorted(bundle.manifest.files)]
+        facts.append(str(session.threads))  # and its operators may round by how many compute
+    for fact in facts:
+        digest.update(f"{len(fact)} {fact}".encode("utf-8", "surrogatepass"))
+    return TargetIdentity(digest.digest(), bundle.shown, form, package_version())
+
+
+def _kernels() -> str:
+    """The kernels' code; unlike `kernel_build`, the same wherever and whenever it was installed."""
+    with kernel_library().open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _changed(path: Path) -> str:
+    found = path.stat()
+    return f"{found.st_size} {found.st_mtime_ns}"

@@ -22,9 +22,8 @@ from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arg
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.loading.options import OpenOptions, opening
-from coordgen_rs.loading.prefix_store import store_opened
-from coordgen_rs.loading.session import session_opened
+from coordgen_rs.loading.options import OpenOptions, open_options
+from coordgen_rs.loading.session import session_opened, store_opened
 from coordgen_rs.model.answer import Answer, detokenized
 from coordgen_rs.model.engine import Engine
 from coordgen_rs.model.events import Events
@@ -156,7 +155,7 @@ class Model(NotCopied):
             ChatTemplateError: The chat template cannot be read.
             OSError: The directory of the prefix store cannot be created.
         """
-        chosen = opening("Model.open", options)
+        chosen = open_options("Model.open", options)
         chat = given_template(chosen["chat_template"])
         namespace = chosen["namespace"] or DEFAULT_NAMESPACE
         session = session_opened(path, chosen)

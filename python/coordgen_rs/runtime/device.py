@@ -26,7 +26,7 @@ It may also change `run`, to prepare a run or to take what it has given; `bind`,
 have other inputs; `logits`, which are always float32; `load_head`, where the last block gives them.
 What depends on an installation is told by `installed`, `is_emulator`, `conditions` and `facts`.
 It is made of a bundle, and of `share_graphs` and `kv_cache` where it is the host, else of `soc`,
-`options` and `recompile` (`loading/provider.py`). The table that names it is in
+`options` and `recompile` (`loading/directory.py`). The table that names it is in
 `loading/directory.py`.
 """
 

@@ -22,7 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.grammar.cost_check import GivenUpError, is_wanted
+from coordgen_rs.grammar.limits import GivenUpError, is_wanted
 from coordgen_rs.model import Model
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server import documents

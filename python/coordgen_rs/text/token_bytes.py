@@ -1,8 +1,9 @@
-"""How much text a token can stand for at most, told by a tokenizer's file.
+"""The bytes of tokens, told by a tokenizer's file: of each token, and of any token at most.
 
-In: a parsed `tokenizer.json`. Out: a `TokenBound`, by which a text that cannot fit is known before
-it is tokenized, or None where one token may stand for any text: where runs of unknown characters
-become one token or none, and where normalizing leaves characters out.
+In: a parsed `tokenizer.json`. Out: a `TokenSpelling`, which gives a token's bytes, which need not
+be whole characters; and a `TokenBound`, by which a text that cannot fit is known before it is
+tokenized, or None where one token may stand for any text: where runs of unknown characters become
+one token or none, and where normalizing leaves characters out.
 """
 
 import math
@@ -10,8 +11,6 @@ import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
-
-from coordgen_rs.text.token_spelling import byte_characters
 
 _SHRINKS = {"NFC": 4, "NFD": 3, "NFKC": 4, "NFKD": 4, "Lowercase": 3, "Prepend": 1, "ByteLevel": 1}
 """How many times as many bytes a normalizer may get as it gives: three for `U+212A`, which becomes
@@ -30,6 +29,60 @@ _ADDING = {"BertProcessing", "ByteLevel", "RobertaProcessing"}
 _LONGEST_CHARACTER = 4
 _BYTES_OF_TEXT = (*range(0xC0), *range(0xC2, 0xF5))
 """The bytes that occur in UTF-8."""
+
+
+class TokenSpelling:
+    """How tokens are spelt.
+
+    Args:
+        tokenizer: A parsed `tokenizer.json`.
+        strings: The vocabulary's strings and their ids, added tokens left out.
+    """
+
+    def __init__(self, tokenizer: dict[str, Any], strings: dict[str, int]) -> None:
+        self._strings = {token: string for string, token in strings.items()}
+        added = tokenizer.get("added_tokens") or []
+        self._added = {token["id"]: str(token["content"]) for token in added}
+        self._special = {token["id"] for token in added if token.get("special")}
+        decoders = [*_parts(tokenizer.get("decoder"), "decoders")]
+        kinds = {decoder.get("type") for decoder in decoders}
+        self._bytes = {shown: byte for byte, shown in byte_characters().items()}
+        self._is_byte_level, self._has_bytes = "ByteLevel" in kinds, "ByteFallback" in kinds
+        self._replaced = [*_replaced(decoders)]
+
+    def is_special(self, token_id: int) -> bool:
+        """Whether a token is no part of a text, such as an end token."""
+        return token_id in self._special
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The bytes of a token; of a special one its name, and none of one that has no string."""
+        if token_id in self._added:
+            return self._added[token_id].encode()
+        string = self._strings.get(token_id, "")
+        if self._is_byte_level and all(character in self._bytes for character in string):
+            return bytes(self._bytes[character] for character in string)
+        if self._has_bytes and len(string) == 6 and string[:3] == "<0x" and string[5] == ">":
+            return bytes.fromhex(string[3:5])
+        for mark, content in self._replaced:
+            string = string.replace(mark, content)
+        return string.encode()
+
+
+def byte_characters() -> dict[int, str]:
+    """The characters that stand for bytes in byte-level vocabularies, as in GPT-2."""
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(0x100) if byte not in shown]
+    moved = {byte: 0x100 + number for number, byte in enumerate(others)}
+    return {byte: chr(moved.get(byte, byte)) for byte in range(0x100)}
+
+
+def _replaced(decoders: Iterable[dict[str, Any]]) -> Iterable[tuple[str, str]]:
+    """What the decoders put in place of which string."""
+    for decoder in decoders:
+        if decoder.get("type") == "Metaspace":
+            yield decoder.get("replacement", "▁"), " "
+        if decoder.get("type") == "Replace" and (mark := decoder["pattern"].get("String")):
+            yield mark, decoder["content"]
 
 
 @dataclass(frozen=True)
@@ -90,7 +143,7 @@ def _parts(component: dict[str, Any] | None, inside: str) -> Iterable[dict[str, 
     """A component of a tokenizer, or those of which it is a sequence."""
     if component is None:
         return
-    if component["type"] != "Sequence":
+    if component.get("type") != "Sequence":
         yield component
         return
     for part in component[inside]:

@@ -1,30 +1,41 @@
-"""Text to token ids and back, by the `tokenizers` package."""
+"""Text to token ids and back, by the `tokenizers` package.
+
+The begin token of a prompt: the `bos_token_id` of config.json decides nothing, as Qwen2 has one,
+and no prompt begins with it. What counts is the post-processor of tokenizer.json, and
+`add_bos_token` of tokenizer_config.json, on which transformers builds one where the file has none.
+"""
 
 import json
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as HuggingFaceTokenizer
+from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.json_text import read_bytes
-from coordgen_rs.errors import BundleError, arguments
-from coordgen_rs.text.begin_token import add_begin_token
-from coordgen_rs.text.package_errors import package_errors_as
-from coordgen_rs.text.pieces import TextPieces
-from coordgen_rs.text.token_bytes import TokenBound, token_bound
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.bundle.json_text import JsonTextError, read_bytes, read_json
+from coordgen_rs.errors import BundleError, CoordgenError, arguments
+from coordgen_rs.text.token_bytes import TokenBound, TokenSpelling, token_bound
 
 _MOST_BYTES = 512 << 20
+_MOST_CONFIG_BYTES = 64 << 20
 
 _LONG = 1024
 """Characters or tokens from which on the interpreter's lock is let go of: only the package's calls
 for batches do so, which also leave out offsets and take half of the time."""
+
+
+_BROKEN = "\ufffd"
+_MOST_WAITING = 4
+"""Tokens that a character can have: one a byte. The first of more is broken whatever follows."""
+
+_LONG_CONTEXT, _LONGEST_CONTEXT = 2, 64
+"""Tokens. Decoding takes a microsecond a token, and cutting the context takes one decoding more."""
 
 
 class Tokenizer:
@@ -184,3 +195,120 @@ class Tokenizer:
 
     def _errors(self, what: str) -> AbstractContextManager[None]:
         return package_errors_as(BundleError, f"{self._path} {what}")
+
+
+class TextPieces:
+    """The text of tokens, piece by piece.
+
+    A character of several tokens comes with its last one. Bytes that are no character come as
+    U+FFFD as soon as no token can complete them; at the end of the tokens they do not come at all.
+
+    Args:
+        decode: The text of some token ids at once.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._context: list[int] = []  # given out: what follows may be written otherwise after it
+        self._before = ""  # its text
+        self._waiting: list[int] = []
+
+    def __call__(self, token_id: int) -> str:
+        """Take the next token; return the text that is now certain, maybe none."""
+        self._waiting.append(token_id)
+        taken = self._waiting
+        whole = self._decode(self._context + taken)
+        if whole.endswith(_BROKEN) and _BROKEN in self._decode([token_id]):
+            if len(taken) < _MOST_WAITING:
+                return ""
+            taken = taken[:1]
+            whole = self._decode(self._context + taken)
+        self._waiting = self._waiting[len(taken) :]
+        return self._given(taken, whole)
+
+    def _given(self, taken: list[int], whole: str) -> str:
+        """The text of tokens, which become context; `whole` is that of the context and them."""
+        if not whole.startswith(self._before):  # taken back: they are read alone
+            self._context, self._before = taken, self._decode(taken)
+            return self._before
+        text = whole[len(self._before) :]
+        if text and len(self._context) >= _LONG_CONTEXT:
+            self._context, self._before = taken, self._decode(taken)
+        elif text or len(self._context) < _LONGEST_CONTEXT:
+            self._context, self._before = self._context + taken, whole
+        return text
+
+
+def add_begin_token(
+    tokenizer: HuggingFaceTokenizer, config: Path, error: type[CoordgenError]
+) -> bool:
+    """Put the begin token before texts, where only tokenizer_config.json asks for it.
+
+    Args:
+        tokenizer: Left as it is where it has a post-processor, or no begin token is asked for.
+        config: A tokenizer_config.json; it may be missing.
+        error: What to raise.
+
+    Returns:
+        Whether the tokenizer was changed.
+
+    Raises:
+        CoordgenError: `error`: the file is damaged, or the begin token is unknown.
+    """
+    if tokenizer.post_processor is not None:
+        return False
+    token = _begin_token(config, error)
+    if token is None:
+        return False
+    token_id = tokenizer.token_to_id(token)
+    if token_id is None:
+        raise error(f"{config.with_name('tokenizer.json')} lacks the begin token {token!r:.60}")
+    tokenizer.post_processor = TemplateProcessing(
+        single=[token, "$A"], pair=[token, "$A", "$B"], special_tokens=[(token, token_id)]
+    )
+    return True
+
+
+def _begin_token(path: Path, error: type[CoordgenError]) -> str | None:
+    """The token that tokenizer_config.json puts before a text, if any.
+
+    Raises:
+        CoordgenError: `error`: the file is damaged, or does not say which token.
+    """
+    if not path.exists():
+        return None
+    try:
+        config: Any = read_json(path, most_bytes=_MOST_CONFIG_BYTES, long_integers=True)
+    except (JsonTextError, OSError) as cause:
+        raise error(f"{path} cannot be read: {cause}") from cause
+    if not isinstance(config, dict) or config.get("add_bos_token") is not True:
+        return None
+    token = config.get("bos_token")
+    name = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(name, str):
+        raise error(f"{path}: add_bos_token is true, but bos_token is {name!r:.60}")
+    return name
+
+
+@contextmanager
+def package_errors_as(error_class: type[CoordgenError], message: str) -> Iterator[None]:
+    """Raise `error_class` where the package fails, with `message` before what it says.
+
+    It raises bare Exception, and panics on some files.
+
+    Raises:
+        CoordgenError: The package failed; it is an `error_class`.
+        MemoryError: Passed on, it is the machine's.
+        OverflowError: Passed on, the caller's argument is at fault.
+        TypeError: Passed on, the caller's argument is at fault.
+    """
+    try:
+        yield
+    except (MemoryError, OverflowError, TypeError):  # of the machine, or the caller's arguments
+        raise
+    except Exception as error:
+        raise error_class(f"{message}: {error}") from error
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # which is no Exception, nor importable
+            raise
+        raise error_class(f"{message}: {error}") from error

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs import Bundle, OrtSession, Tokenizer, generate, make_drafter
 from coordgen_rs._core import kernel_processor
-from coordgen_rs.loading.options import chosen_provider, opening
+from coordgen_rs.loading.options import chosen_provider, open_options
 
 _TEXT = (
     "The ferry to the island of Hiddensee runs from Wednesday to Sunday, twice a day: at 08:15 and "
@@ -32,7 +32,7 @@ _DRAFTED = 8
 
 def session_of(bundle: Path) -> OrtSession:
     """A session that was not tested: whether it is exact here is what is asked."""
-    options = opening("session_of", {})
+    options = open_options("session_of", {})
     device = chosen_provider(options).device(Bundle.open(bundle), kv_cache=options["kv_cache"])
     session = OrtSession(device)
     session.is_exact_at_any_rows = True

@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.own_process import OwnProcessError, in_own_process
 

@@ -11,9 +11,8 @@ from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.bench.measuring.switching import STRATEGIES, bench_switching
 from coordgen_rs.lab.profile.blocks import measure
 from coordgen_rs.lab.profile.memory import block_bytes
-from coordgen_rs.loading.costs import fitting_costs, stale_facts
-from coordgen_rs.loading.profile import Profile
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
+from coordgen_rs.loading.profile import Profile, fitting_costs, stale_facts
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from qnn_bundles import needs_emulator, qnn_bundle
 

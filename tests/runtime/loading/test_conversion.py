@@ -517,16 +517,6 @@ def test_threads_that_open_a_file_at_once_make_one_conversion(file, exports):
     assert len({bundle.path for bundle in opened}) == len(exports) == 1
 
 
-def test_processes_that_open_a_file_at_once_make_one_conversion(file):
-    processes = [started(_OPEN, file) for _ in range(3)]
-    said = [process.communicate(timeout=600) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 3, said
-    assert len({out for out, _ in said}) == 1
-    (kept,) = conversions(cache_directory())
-    Bundle.open(kept.bundle).verify()
-    assert names(converted()) == [kept.directory.name]
-
-
 def test_who_waits_says_so_and_goes_on_when_the_other_dies(file, exports, monkeypatch):
     told = []
     with started(_HALF, file) as process:
@@ -553,20 +543,19 @@ def test_who_only_looks_at_what_is_damaged_holds_up_nobody(file, exports, monkey
     assert len(exports) == 2
 
 
-def test_processes_that_open_what_a_killed_one_left_make_one_conversion(file):
-    for _ in range(3):
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_processes_that_open_a_file_at_once_make_one_conversion(file, is_killed):
+    if is_killed:  # before them, half way
         with started(_HALF, file) as process:
             assert process.stdout.readline() == b"half\n", process.stderr.read()
             process.kill()
-        processes = [started(_OPEN, file) for _ in range(4)]
-        said = [process.communicate(timeout=600) for process in processes]
-        assert [process.returncode for process in processes] == [0] * 4, said
-        (kept,) = conversions(cache_directory())
-        (kept.bundle / "head.weights").write_bytes(b"short")
-        processes = [started(_OPEN, file) for _ in range(4)]
-        said = [process.communicate(timeout=600) for process in processes]
-        assert [process.returncode for process in processes] == [0] * 4, said
-        shutil.rmtree(converted())
+    processes = [started(_OPEN, file) for _ in range(3)]
+    said = [process.communicate(timeout=600) for process in processes]
+    assert [process.returncode for process in processes] == [0] * 3, said
+    assert len({out for out, _ in said}) == 1
+    (kept,) = conversions(cache_directory())
+    Bundle.open(kept.bundle).verify()
+    assert names(converted()) == [kept.directory.name]
 
 
 def test_what_cannot_be_opened_when_it_is_made_is_told_of(file, monkeypatch):
@@ -596,7 +585,7 @@ class NoLocks:
 
 @pytest.fixture
 def no_locks(monkeypatch):
-    for module in ("opening.conversion", "store.cache", "store.files"):
+    for module in ("loading.conversion", "store.cache", "store.files"):
         monkeypatch.setattr(f"coordgen_rs.{module}.Lock", NoLocks)
 
 
@@ -655,16 +644,6 @@ def test_a_file_that_changes_while_it_is_read_is_not_kept(file, models, monkeypa
         open_bundle(file)
     monkeypatch.setattr(convert, "export_checkpoint", export_checkpoint)
     assert open_bundle(file).manifest.files != before.manifest.files
-
-
-def test_a_full_disk_at_the_very_end_leaves_nothing(file, monkeypatch):
-    def full(path, _):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-
-    monkeypatch.setattr(conversion, "write_file", full)
-    with pytest.raises(ExportError, match=r"source\.json: No space left on device; set XDG_CACHE"):
-        open_bundle(file)
-    assert names(converted()) == []
 
 
 def test_a_model_by_name_is_fetched_and_converted_once(models, tmp_path, monkeypatch):
@@ -803,15 +782,16 @@ def test_a_disk_without_room_is_told_of_and_nothing_stays(file, monkeypatch):
         assert not any(path.is_file() for path in converted().rglob("*"))
 
 
-def test_a_write_for_which_there_is_no_room_is_told_of(file, monkeypatch):
-    def full(_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+@pytest.mark.parametrize("where", ["loading.conversion.write_file", "convert.writer.os.fsync"])
+def test_a_write_for_which_there_is_no_room_is_told_of_and_leaves_nothing(file, monkeypatch, where):
+    def full(path, *_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr("coordgen_rs.convert.writer.os.fsync", full)
+        patch.setattr(f"coordgen_rs.{where}", full)
         with pytest.raises(ExportError, match="No space left on device; set XDG_CACHE_HOME"):
             open_bundle(file)
-    assert conversions(cache_directory()) == []
+    assert names(converted()) == []
     open_bundle(file).verify()
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from coordgen_rs.bundle.qnn import SOCS, Encoding
 from coordgen_rs.convert.qnn import compile as compile_module
 from coordgen_rs.errors import OptionError
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.qnn import provider
 from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named
 

@@ -33,7 +33,7 @@ from coordgen_rs.errors import (
     ShapeError,
 )
 from coordgen_rs.lab.check import check
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn import provider as qnn
 from coordgen_rs.runtime.qnn.device import QnnDevice

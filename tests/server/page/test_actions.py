@@ -13,7 +13,7 @@ from selenium.webdriver.support.ui import Select
 
 from browser import all_of, answered, ask, button, found, in_page, until
 from checkpoints import ROOT
-from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.cli.commands.chat import dialogue_file
 from served import served
 
 TEXT = (ROOT / "models" / "prompts" / "rag.txt").read_text().strip()
@@ -158,11 +158,11 @@ def test_what_is_exported_is_what_the_terminal_loads_and_the_other_way_round(pag
     answered(page)
     exported = tmp_path / "exported.json"
     exported.write_text(in_page(page, "JSON.stringify(dialogue)"))
-    messages = saved.load(exported)
+    messages = dialogue_file.load(exported)
     assert messages[0]["content"] == "What is green?\n\nlamp.txt:\n```\nThe lamp is green.\n```"
     assert messages[1]["content"] == branch(page)[1][1]
     own = tmp_path / "own.json"
-    saved.save(own, [{"role": "system", "content": "Be short."}, *messages], "m")
+    dialogue_file.save(own, [{"role": "system", "content": "Be short."}, *messages], "m")
     found(page, "#shelves").click()
     found(page, "#imported").send_keys(str(own))
     until(page, lambda: "imported" in found(page, "#note").text)

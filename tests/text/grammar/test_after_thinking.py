@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 
-from checkpoints import CHECKPOINTS
-from coordgen_rs import JsonSchema, Model, Regex, Tokenizer, Vocabulary
+from coordgen_rs import JsonSchema, Model, Regex, Vocabulary
 from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.text.thinking import CHANNELS, Thinking, ThinkingMarks, marks_of
 
@@ -18,16 +17,6 @@ SCHEMA = JsonSchema({"type": "object", "properties": {"a": {"type": "integer"}},
 TAGS = marks_of("</think>")
 SHORT = ThinkingMarks("<", ".", ())
 """Marks that a model of stories says by itself."""
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tokenizer):
-    return Vocabulary(tokenizer, tokenizer.vocab_size, [END])
 
 
 def allowed(matcher):

@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 
-from checkpoints import CHECKPOINTS
-from coordgen_rs import Gbnf, Tokenizer, Vocabulary
+from coordgen_rs import Gbnf
 from coordgen_rs.errors import CoordgenError, GrammarError, OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.gbnf import MOST_CHARS
 
@@ -16,16 +15,6 @@ expr  ::= term ([-+*/] term)*
 term  ::= num | "(" expr ")"
 num   ::= [0-9]+
 """
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tokenizer):
-    return Vocabulary(tokenizer, tokenizer.vocab_size, [END])
 
 
 def is_accepted(vocabulary, tokenizer, grammar, text):

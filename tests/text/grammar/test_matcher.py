@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("llguidance", reason="grammars need llguidance")
 
-from checkpoints import CHECKPOINTS
-from coordgen_rs import JsonSchema, Lark, Regex, Tokenizer, Vocabulary
+from coordgen_rs import JsonSchema, Lark, Regex, Vocabulary
 from coordgen_rs.errors import GrammarError, OptionError
 from coordgen_rs.grammar.kinds import LarkOfSchemas
 from coordgen_rs.server.tools.syntax import Lexicon
@@ -26,16 +25,6 @@ GRAMMARS = [
     Regex("[0-9]{1,4}(ab|c)?"),
     Lark('start: "go " ("north" | "south") " " /[0-9]{1,2}/ " miles"'),
 ]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
-
-
-@pytest.fixture(scope="module")
-def vocabulary(tokenizer):
-    return Vocabulary(tokenizer, tokenizer.vocab_size, [END])
 
 
 def allowed(matcher):

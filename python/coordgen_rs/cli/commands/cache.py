@@ -9,9 +9,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.byte_size import show_bytes
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.loading.source import shown_source
@@ -32,9 +30,15 @@ _DAY_S = 24 * 60 * 60
 
 def add_arguments(parser: Parser) -> None:
     """Declare the three commands; each sets `run_cache`."""
-    parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
-    for name, command in parser.commands.items():
-        command.set_defaults(run_cache=_COMMANDS[name][1], fail=command.error)
+    parser.add_commands(
+        {
+            "list": "list what was converted: from what, size, weights, context, last use",
+            "clear": "remove conversions that are not in use",
+            "path": "print where conversions and results of self-tests are kept",
+        }
+    )
+    for command, run in zip(parser.commands.values(), (_list, _clear, _path), strict=True):
+        command.set_defaults(run_cache=run)
     parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.path("model MODEL", nargs="?").help(
@@ -123,14 +127,3 @@ def _clear(options: argparse.Namespace, cache: Path) -> int:
 def _path(options: argparse.Namespace, cache: Path) -> int:
     print(cache)
     return 0
-
-
-_COMMANDS = {
-    "list": (
-        "list what was converted: from what, size, weights, context, when it was last used",
-        _list,
-    ),
-    "clear": ("remove conversions that are not in use", _clear),
-    "path": ("print where conversions and results of self-tests are kept", _path),
-}
-"""What each command does, and how."""

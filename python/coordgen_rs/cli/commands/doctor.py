@@ -18,12 +18,12 @@ from coordgen_rs._core import kernel_processor
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.loading.costs import machine_facts
 from coordgen_rs.loading.directory import open_bundle, provider_class, unconverted
+from coordgen_rs.loading.profile import machine_facts
 from coordgen_rs.loading.session import recorded_self_test
 from coordgen_rs.runtime.machine import cpu_features, memory_bytes
 from coordgen_rs.runtime.onnx_runtime import kernel_library

@@ -10,24 +10,23 @@ from typing import Any
 from coordgen_rs._core import PLAIN
 from coordgen_rs.cli.commands.compare import compare
 from coordgen_rs.cli.exit_codes import DIFFERENT, DONE
-from coordgen_rs.cli.options import grammar as grammar_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import answer_text
+from coordgen_rs.cli.terminal.formatting import counted
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import Answer, TextDelta
+from coordgen_rs.model.answer import Answer
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream, collect
 
 EXAMPLES = """\
+The exit code is 1 where --compare finds other tokens, or the JSON of --json-schema was cut off.
 On a terminal, the answer is coloured by source, with a legend below it; uncoloured text comes from
 the model without a draft. NO_COLOR=1 turns colours off, FORCE_COLOR=1 turns them on.
 
@@ -59,23 +58,22 @@ def add_arguments(parser: Parser) -> None:
         option.text("words BUNDLE PROMPT", nargs="*", default=[]).help(
             "the same without --model and --prompt; a prompt - is read from stdin"
         ),
-    )
-    parser.declare_alternatives(
-        option.text("--prompt TEXT").also("-p").help("the prompt itself"),
-        option.path("--prompt-file FILE").help("a UTF-8 text file with the prompt"),
-        option.text("--user TEXT").help(
-            "the user's message; with --chat, where --prompt means the same"
+        (
+            option.text("--prompt TEXT").also("-p").help("the prompt itself"),
+            option.path("--prompt-file FILE").help("a UTF-8 text file with the prompt"),
+            option.text("--user TEXT").help(
+                "the user's message; with --chat, where --prompt means the same"
+            ),
         ),
-    )
-    parser.declare(
         option.flag("--chat").help(
             "send the prompt as a user's message, by the model's chat template"
-        )
+        ),
     )
     request_options.add_arguments(parser)
     model_options.add_arguments(parser)
-    parser.declare_alternatives(*grammar_options.ALTERNATIVES)
-    parser.declare(
+    parser.declare(shared.JSON)
+    parser.declare_group(
+        "output",
         option.flag("--compare").help(
             "also decode without drafts, and compare; a short answer is repeated in turns, and "
             "tokens/s are medians"
@@ -83,7 +81,6 @@ def add_arguments(parser: Parser) -> None:
         option.of(REQUEST, "logprobs", metavar="N").help(
             "with --json: also tell how likely each token was, and the N likeliest in its place"
         ),
-        shared.JSON,
     )
 
 
@@ -104,7 +101,7 @@ def run(options: argparse.Namespace) -> int:
         option.refuse(options, ("logprobs",), "needs --json")
     prompt, request = _prompt(options), request_options.request(options)
     request["logprobs"] = options.logprobs
-    request["grammar"] = grammar_options.chosen(options)
+    request["grammar"] = request_options.grammar(options)
     if options.chat and options.chat_template is None:
         check_template(options.model, context=options.context)
     with model_options.opened(options) as model:
@@ -193,14 +190,13 @@ def _prompt(options: argparse.Namespace) -> str:
 
 def _show(stream: Stream) -> Answer:
     """Print the text as it comes, coloured by source on a terminal."""
-    colours = SourceColours() if wants_colours(sys.stdout) else None
+    colours = SourceColours(sys.stdout)
     with stream:
         for piece in stream:
-            shown = TextDelta(answer_text(piece.text, sys.stdout), piece.source)
-            print(shown.text if colours is None else colours.painted(shown), end="", flush=True)
+            print(colours.shown(piece), end="", flush=True)
     print(flush=True)
     answer = stream.answer
-    if colours is not None:
+    if colours.is_on:
         print(colours.legend(answer.sources, painted=wants_colours(sys.stderr)), file=sys.stderr)
     return answer
 

@@ -8,11 +8,10 @@ from dataclasses import fields
 from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.manifest import ModelShape
+from coordgen_rs.bundle.manifest import Manifest, ModelShape
 from coordgen_rs.cli.options import shared
-from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.loading.directory import KINDS, open_bundle, unconverted
 
@@ -71,6 +70,15 @@ def run(options: argparse.Namespace) -> int:
         print(f"recommended sampling: {', '.join(told)}")
     print(f"written by: {printable(manifest.tool)}")
     return 0
+
+
+def kept_lines(manifest: Manifest) -> list[str]:
+    """What became of a checkpoint's weights: lines such as `kept: 210 Q4_0 tensors, exactly`."""
+    return [
+        f"kept: {counted(kept.num_tensors, f'{printable(kept.type)} tensor')}, "
+        f"{'exactly' if kept.is_exact else 'as the nearest 8-bit integers'}"
+        for kept in manifest.kept or []
+    ]
 
 
 def _head_facts(head: Any) -> dict[str, Any]:

@@ -6,11 +6,9 @@ import time
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.byte_size import show_bytes
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
 from coordgen_rs.cli.terminal.text import tell
-from coordgen_rs.loading.options import OPENING
+from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
 
 EXAMPLES = """\
@@ -30,11 +28,16 @@ _DAY_S = 24 * 60 * 60
 
 def add_arguments(parser: Parser) -> None:
     """Declare the two commands; each sets `run_prefixes`."""
-    parser.add_commands({name: about for name, (about, _) in _COMMANDS.items()})
-    for name, command in parser.commands.items():
-        command.set_defaults(run_prefixes=_COMMANDS[name][1], fail=command.error)
+    parser.add_commands(
+        {
+            "list": "list what is kept: bundle, namespace, tokens, size, when it was last used",
+            "clear": "remove what is kept, all of it or a part",
+        }
+    )
+    for command, run_it in zip(parser.commands.values(), (_list, _clear), strict=True):
+        command.set_defaults(run_prefixes=run_it)
         command.declare(
-            option.of(OPENING, "prefix_store", required=True).help(
+            option.of(OPEN_OPTIONS, "prefix_store", required=True).help(
                 "the directory that was given to serve, or another"
             )
         )
@@ -106,10 +109,3 @@ def _clear(options: argparse.Namespace) -> int:
         "what it still holds in memory, when that is next used"
     )
     return 0
-
-
-_COMMANDS = {
-    "list": ("list what is kept: bundle, namespace, tokens, size, when it was last used", _list),
-    "clear": ("remove what is kept, all of it or a part", _clear),
-}
-"""What each command does, and how."""

@@ -12,7 +12,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.loading.directory import check_path
-from coordgen_rs.loading.options import OPENING
+from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.model import Model
 from coordgen_rs.runtime.machine import memory_bytes
 
@@ -34,16 +34,12 @@ examples:
 _PREFIX_MEMORY, _SHARE_OF_MEMORY = 512_000_000, 8
 """What earlier prompts may take by default: bytes, or such a part of memory where that is less."""
 
-_OPTIONS = (
+_USUAL = (
     option.path("model BUNDLE", nargs="*").help(
         f"{shared.BUNDLE_HELP}; of several, each is opened when a request first names it"
     ),
     option.path("--models-dir DIR").help(
         "offer every bundle and GGUF file in it, too, each by its name"
-    ),
-    option.size("--memory-limit SIZE").help(
-        "most memory for open models together: those that were used longest ago are put away for "
-        "others; default: no limit"
     ),
     option.word("--host ADDRESS", default="127.0.0.1").help(
         "where to listen; default %(default)s: this machine alone"
@@ -54,27 +50,34 @@ _OPTIONS = (
     option.text("--name NAME", may_be_empty=False).help(
         "the model's name for clients; default: that of its file or directory"
     ),
+    option.of(OPEN_OPTIONS, "parallel", default=None),
+)
+_SERVER = (
+    option.size("--memory-limit SIZE").help(
+        "most memory for open models together: those that were used longest ago are put away for "
+        "others; default: no limit"
+    ),
     option.count("--max-queue N", least=0).help(
         "most requests of each client that wait; more get status 429; default 64 where this "
         "machine alone can ask, or 8"
     ),
-    option.of(OPENING, "parallel", default=None),
     option.number("--grace SECONDS", least=0, most=3600, default=10).help(
         "what running answers get when the server is told to end; default %(default)s"
     ),
-    option.size("--prefix-memory SIZE").help(
-        "most memory for what was read of earlier prompts, so that chats can take turns; "
-        "default 512M, or an eighth of memory where that is less; 0 keeps the last prompt only"
-    ),
     option.flag("--metrics").help("counts for Prometheus at /metrics"),
-    *access_options.OPTIONS,
+)
+_PREFIX_OPTION = option.size("--prefix-memory SIZE").help(
+    "most memory for what was read of earlier prompts, so that chats can take turns; "
+    "default 512M, or an eighth of memory where that is less; 0 keeps the last prompt only"
 )
 
 
 def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
-    parser.declare(*_OPTIONS)
-    model_options.add_arguments(parser)
+    parser.declare(*_USUAL)
+    parser.declare_group("who may ask", *access_options.OPTIONS)
+    parser.declare_group("server", *_SERVER)
+    model_options.add_arguments(parser, [_PREFIX_OPTION])
 
 
 def run(options: argparse.Namespace) -> int:

@@ -21,6 +21,7 @@ _HOST = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"null|[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 _REMEMBERING = ("earlier-requests", "sam-earlier-requests")
 """Sources that are nothing but what earlier requests have left."""
+_KEEPING = ("history", "prefix_memory", "prefix_store")
 
 
 OPTIONS = (
@@ -93,13 +94,8 @@ def _host(given: str) -> str:
     Raises:
         OptionError: It is none.
     """
-    name = given.lower().removesuffix(".")
-    if not _HOST.fullmatch(name):
-        raise OptionError(
-            f"--allow-host is {arguments.shown(given)}, but must be one name without scheme and "
-            "port, such as chat.example: there are no patterns"
-        )
-    return name
+    told = "one name without scheme and port, such as chat.example"
+    return _matching("--allow-host", given, given.lower().removesuffix("."), _HOST, told)
 
 
 def _origin(given: str) -> str:
@@ -108,13 +104,16 @@ def _origin(given: str) -> str:
     Raises:
         OptionError: It is none.
     """
-    origin = given.lower()
-    if not _ORIGIN.fullmatch(origin):
+    told = "a scheme and a host, such as https://chat.example or http://localhost:3000, and no path"
+    return _matching("--allow-origin", given, given.lower(), _ORIGIN, told)
+
+
+def _matching(option: str, given: str, found: str, pattern: re.Pattern[str], told: str) -> str:
+    if not pattern.fullmatch(found):
         raise OptionError(
-            f"--allow-origin is {arguments.shown(given)}, but must be a scheme and a host, such as "
-            "https://chat.example or http://localhost:3000, without a path: there are no patterns"
+            f"{option} is {arguments.shown(given)}, but must be {told}: there are no patterns"
         )
-    return origin
+    return found
 
 
 def remembers(options: argparse.Namespace) -> bool:
@@ -131,15 +130,10 @@ def _check_forgetful(options: argparse.Namespace) -> None:
     Raises:
         OptionError: Something is.
     """
-    remembering = [f"--sources {name}" for name in options.sources or () if name in _REMEMBERING]
-    if options.history is not None:
-        remembering.append("--history")
-    if options.prefix_memory:
-        remembering.append("--prefix-memory")
-    if options.prefix_store is not None:
-        remembering.append("--prefix-store")
+    remembering = [f"sources {name}" for name in options.sources or () if name in _REMEMBERING]
+    remembering += [name for name in _KEEPING if getattr(options, name)]
     if remembering:
         raise OptionError(
-            f"{remembering[0]} would let requests of strangers show in others' answers: with "
-            f"--host {options.host} and no key, clients cannot be told apart"
+            f"--{remembering[0].replace('_', '-')} would let requests of strangers show in others' "
+            f"answers: with --host {options.host} and no key, clients cannot be told apart"
         )

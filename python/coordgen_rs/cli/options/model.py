@@ -4,56 +4,73 @@ In: a parser. Out: options; from those an open `Model`.
 """
 
 import argparse
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import provider as provider_options
-from coordgen_rs.cli.options.history import max_tokens
+from coordgen_rs.cli.options.option import Option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError, arguments
-from coordgen_rs.loading.options import OPENING
+from coordgen_rs.loading.options import DRAFTED_FROM, NEEDED, OPEN_OPTIONS
 from coordgen_rs.model import Model
 
-_of = partial(option.of, OPENING)
-_METHODS = (
-    _of("draft", choices=[*(method.name for method in draft_methods()), PLAIN]),
-    option.names("--sources NAME,..").help(
-        "draft from these sources only: "
-        + ", ".join(source.name for source in draft_sources() if source.can_be_asked_for)
+_of = partial(option.of, OPEN_OPTIONS)
+_METHODS = [method.name for method in draft_methods()]
+_SOURCES = [source.name for source in draft_sources() if source.can_be_asked_for]
+_DRAFTS = (
+    (
+        _of("draft", choices=[*_METHODS, PLAIN], metavar="METHOD").help(
+            f"how to draft: auto (default), {PLAIN} for no drafts, or another of "
+            f"{', '.join(it for it in _METHODS if it != 'auto')}; see docs/sources-and-methods.md"
+        ),
+        option.names("--sources NAME,..").help(
+            f"draft from these sources only: {', '.join(_SOURCES)}"
+        ),
     ),
-)
-_DRAFTING = (
     _of("draft_model"),
     _of("lookup_table"),
     option.count("--budget N").help("verify at most N draft tokens per step"),
     _of("commit"),
+)
+_HISTORY = (
     _of("history"),
     _of("namespace"),
-    max_tokens("--history-max-tokens N"),
+    shared.history_max_tokens("--history-max-tokens N"),
     _of("fleet_history"),
     _of("fleet_namespace"),
     _of("prefix_store"),
     _of("prefix_store_size", parse=option.parse_size),
 )
-_OPENING = (
-    option.count("--context N", least=2).help(OPENING["context"].help),  # for a prompt and more
-    provider_options.KV_CACHE,
-    _of("switch", choices=list(strategies())),
+_LOADING = (
+    _of("chat_template"),
+    option.count("--context N", least=2).help(
+        OPEN_OPTIONS["context"].help
+    ),  # for a prompt and more
+    shared.KV_CACHE,
+    _of("switch", choices=list(strategies()), metavar="STRATEGY").help(
+        f"{OPEN_OPTIONS['switch'].help}; one of {', '.join(strategies())}"
+    ),
     _of("memory_budget", parse=option.parse_size),
     _of("profile", parse=arguments.path),
 )
 
 
-def add_arguments(parser: Parser) -> None:
-    """Declare the options of opening a model: what `opened` reads."""
-    parser.declare(_of("chat_template"))
-    parser.declare_alternatives(*_METHODS)
-    parser.declare(*_DRAFTING, *_OPENING)
-    parser.declare(*provider_options.OPTIONS, shared.THREADS)
+def add_arguments(parser: Parser, history: Sequence[Option] = ()) -> None:
+    """Declare the options of opening a model: what `opened` reads.
+
+    Args:
+        parser: Of the command.
+        history: More options of the command for what is kept from one request to the next.
+    """
+    parser.declare(shared.THREADS)
+    parser.declare_group("drafts", *_DRAFTS)
+    parser.declare_group("history and prefixes", *_HISTORY, *history)
+    parser.declare_group("loading and memory", *_LOADING)
+    parser.declare_group("device", *shared.PROVIDER)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -64,18 +81,11 @@ def check(options: argparse.Namespace) -> None:
     """
     if options.draft == PLAIN and options.budget is not None:
         raise OptionError(f"--budget is for drafts, but --draft is {PLAIN}")
-    if options.history is None:
-        option.refuse(options, ("namespace", "history_max_tokens"), "needs --history")
-    if options.prefix_store is None:
-        option.refuse(options, ("prefix_store_size",), "needs --prefix-store")
-    if options.fleet_history is None:
-        option.refuse(options, ("fleet_namespace",), "needs --fleet-history")
+    for name, needed in {"namespace": "history", **NEEDED}.items():
+        if getattr(options, needed) is None:
+            option.refuse(options, [name], f"needs --{needed.replace('_', '-')}")
     if options.draft == PLAIN:
-        option.refuse(
-            options,
-            ("history", "fleet_history", "draft_model", "lookup_table"),
-            f"is for drafts, but --draft is {PLAIN}",
-        )
+        option.refuse(options, DRAFTED_FROM, f"is for drafts, but --draft is {PLAIN}")
 
 
 def opened(
@@ -101,14 +111,14 @@ def opened(
         OptionError: An option would be ignored.
     """
     check(options)
-    known: Any = {name: value for name, value in vars(options).items() if name in OPENING}
+    known: Any = {name: value for name, value in vars(options).items() if name in OPEN_OPTIONS}
     if history is not None:
         known["history"] = history
     with progress() as on_progress:
         known |= {
             "draft": options.sources or options.draft,
             "width": None if options.budget is None else options.budget + 1,  # and the root
-            "provider": provider_options.chosen(options),
+            "provider": shared.chosen_provider(options),
             "prefix_memory": prefix_memory,
             "remember": remember,
             "parallel": parallel,

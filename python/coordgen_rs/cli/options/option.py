@@ -10,19 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from coordgen_rs.cli.terminal.byte_size import parse_bytes
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.cli.terminal.text import from_argument
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors import options as records
-
-
-class Declaring(Protocol):
-    """A parser of `argparse`, or a group of one."""
-
-    def add_argument(self, *names: str, **keywords: Any) -> argparse.Action:
-        """Declare an option."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +34,11 @@ class Option:
     keywords: Mapping[str, Any] = field(default_factory=dict)
     short: str | None = None
 
+    @property
+    def dest(self) -> str:
+        """The name of its value among all that were parsed."""
+        return self.shown.partition(" ")[0].strip("-").replace("-", "_")
+
     def help(self, text: str) -> "Option":
         """The same option with its line of help."""
         return replace(self, keywords={**self.keywords, "help": text})
@@ -49,8 +47,11 @@ class Option:
         """The same option, by one letter too."""
         return replace(self, short=short)
 
-    def add_to(self, parser: Declaring) -> argparse.Action:
-        """Declare the option; a word that stands alone goes by the name of its value in errors."""
+    def add_to(self, parser: Any) -> None:
+        """Declare the option at a parser, or a group of one.
+
+        A word that stands alone goes by the name of its value in errors.
+        """
         name, _, metavar = self.shown.partition(" ")
         keywords = dict(self.keywords)
         if metavar:
@@ -58,7 +59,7 @@ class Option:
         if self.parse is not None:
             keywords["type"] = partial(self.parse, name if name.startswith("-") else metavar)
         names = [name] if self.short is None else [self.short, name]
-        return parser.add_argument(*names, **keywords)
+        parser.add_argument(*names, **keywords)
 
 
 def of(options: Mapping[str, records.Option], name: str, **keywords: Any) -> Option:
@@ -83,25 +84,22 @@ def of(options: Mapping[str, records.Option], name: str, **keywords: Any) -> Opt
 
 
 def _parsed(option: records.Option, name: str, typed: str) -> Any:
+    """What was typed, as the API takes it; raises OptionError where it is wrong."""
+    value: object = typed
     if int in option.types:
-        return option.checked(name, _whole(name, typed))
-    if float in option.types:
-        return option.checked(name, _number(name, typed))
-    return option.checked(name, typed if Path in option.types else from_argument(name, typed))
+        value = _converted(int, "an integer", name, typed)
+    elif float in option.types:
+        value = _converted(float, "a number", name, typed)
+    elif Path not in option.types:
+        value = from_argument(name, typed)
+    return option.checked(name, value)
 
 
-def _whole(name: str, typed: str) -> int:
+def _converted(kind: type, what: str, name: str, typed: str) -> object:
     try:
-        return int(typed)
+        return kind(typed)
     except ValueError as error:
-        raise OptionError(f"{name} must be an integer, but is {arguments.shown(typed)}") from error
-
-
-def _number(name: str, typed: str) -> float:
-    try:
-        return float(typed)
-    except ValueError as error:
-        raise OptionError(f"{name} must be a number, but is {arguments.shown(typed)}") from error
+        raise OptionError(f"{name} must be {what}, but is {arguments.shown(typed)}") from error
 
 
 def flag(shown: str) -> Option:
@@ -134,24 +132,35 @@ def choice(
     return Option(shown, parse, {"choices": choices, **keywords})
 
 
+def _of_type(shown: str, keywords: Mapping[str, Any], kind: type, **bounds: Any) -> Option:
+    return Option(shown, partial(_parsed, records.Option(types=(kind,), **bounds)), keywords)
+
+
 def count(shown: str, *, least: int = 1, most: int = 2**63 - 1, **keywords: Any) -> Option:
     """A whole number within bounds, both inclusive."""
-
-    def parse(name: str, typed: str) -> int:
-        return arguments.count(name, _whole(name, typed), least=least, most=most)
-
-    return Option(shown, parse, keywords)
+    return _of_type(shown, keywords, int, least=least, most=most)
 
 
 def number(
     shown: str, *, least: float = -float("inf"), most: float = float("inf"), **keywords: Any
 ) -> Option:
     """A finite number within bounds, both inclusive."""
+    return _of_type(shown, keywords, float, least=least, most=most)
 
-    def parse(name: str, typed: str) -> float:
-        return arguments.number(name, _number(name, typed), least=least, most=most)
 
-    return Option(shown, parse, keywords)
+def path(shown: str, **keywords: Any) -> Option:
+    """A path; not an empty one, which would be the working directory."""
+    return _of_type(shown, keywords, Path)
+
+
+def text(shown: str, *, may_be_empty: bool = True, **keywords: Any) -> Option:
+    """Text in UTF-8."""
+    return _of_type(shown, keywords, str, may_be_empty=may_be_empty)
+
+
+def one_of(shown: str, choices: Sequence[str], **keywords: Any) -> Option:
+    """One of some words; another is told as the API tells it."""
+    return _of_type(shown, keywords, str, choices=choices)
 
 
 def size(shown: str, **keywords: Any) -> Option:
@@ -171,20 +180,6 @@ def parse_size(name: str, typed: str) -> int:
         raise OptionError(f"{name}: {error}") from error
 
 
-def path(shown: str, **keywords: Any) -> Option:
-    """A path; not an empty one, which would be the working directory."""
-    return Option(shown, arguments.path, keywords)
-
-
-def text(shown: str, *, may_be_empty: bool = True, **keywords: Any) -> Option:
-    """Text in UTF-8."""
-
-    def parse(name: str, typed: str) -> str:
-        return arguments.text(name, from_argument(name, typed), may_be_empty=may_be_empty)
-
-    return Option(shown, parse, keywords)
-
-
 def names(shown: str, **keywords: Any) -> Option:
     """One name or more, with commas between them."""
     return Option(shown, parse_names, keywords)
@@ -202,24 +197,12 @@ def parse_names(name: str, typed: str) -> list[str]:
     return found
 
 
-def one_of(shown: str, choices: Sequence[str], **keywords: Any) -> Option:
-    """One of some words; another is told as the API tells it."""
-
-    def parse(name: str, typed: str) -> str:
-        arguments.one_of(name, typed, choices)
-        return typed
-
-    return Option(shown, parse, keywords)
-
-
 def several(option: Option) -> Option:
     """Values with commas between them, each read as `option` reads its own."""
     parse_one = option.parse or (lambda _, typed: typed)
-
-    def parse(name: str, typed: str) -> list[Any]:
-        return [parse_one(name, part.strip()) for part in typed.split(",")]
-
-    return replace(option, parse=parse)
+    return replace(
+        option, parse=lambda name, typed: [parse_one(name, it.strip()) for it in typed.split(",")]
+    )
 
 
 def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:

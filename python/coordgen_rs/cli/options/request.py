@@ -1,7 +1,7 @@
-"""What a request asks for on the command line: its limits, and how tokens are chosen.
+"""What a request asks for on the command line: its limits, how tokens are chosen, a grammar.
 
 In: a parser. Out: options; from those the keywords of `Model`'s methods. `generate` and `chat`
-share them.
+share them. Whether a model can follow a grammar is found out where it is opened.
 """
 
 import argparse
@@ -10,8 +10,9 @@ from typing import Any
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.text import from_argument
+from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.model.options import REQUEST, RequestOptions
 
 
@@ -36,7 +37,7 @@ def parse_bias(name: str, typed: str) -> tuple[int, float]:
 
 
 def _parse_stop(name: str, typed: str) -> str:
-    return arguments.text(name, from_argument(name, typed), may_be_empty=False)
+    return arguments.text(name, text.from_argument(name, typed), may_be_empty=False)
 
 
 _SYSTEM = option.text("--system TEXT").help(
@@ -52,13 +53,31 @@ _OPTIONS = {
     if it.help
 }
 
+OF_SAMPLING = ("top_k", "top_p", "min_p", "seed")
+"""Options that change nothing at temperature 0."""
+_USUAL = ("max_new_tokens", "temperature", "seed")
+_GRAMMARS = (
+    option.path("--json-schema FILE").help(
+        "answer with JSON that this schema accepts, on one line; see docs/grammar.md"
+    ),
+    option.text("--regex PATTERN").help(
+        "answer with a text that this regular expression matches from start to end"
+    ),
+    option.path("--lark FILE").help(
+        "answer with a text of this grammar, in llguidance's dialect of Lark"
+    ),
+)
+
 SETTABLE = [it for it in _OPTIONS.values() if "action" not in it.keywords]
 """Those that have one value, which a dialogue may change."""
 
 
 def add_arguments(parser: Parser) -> None:
-    """Declare the options of a request."""
-    parser.declare(_SYSTEM, *_OPTIONS.values())
+    """Declare the options of a request, the usual ones first."""
+    parser.declare(_SYSTEM, *(_OPTIONS[name] for name in _USUAL))
+    others = (it for name, it in _OPTIONS.items() if name not in _USUAL)
+    parser.declare_group("sampling and stopping", *others)
+    parser.declare_group("grammar", _GRAMMARS)
 
 
 def request(options: argparse.Namespace) -> RequestOptions:
@@ -68,11 +87,28 @@ def request(options: argparse.Namespace) -> RequestOptions:
         OptionError: An option would be ignored.
     """
     if options.temperature == 0:
-        given = {"top_k": options.top_k != 0, "top_p": options.top_p != 1}
-        given |= {"min_p": options.min_p != 0, "seed": options.seed is not None}
+        given = {name: getattr(options, name) != REQUEST[name].default for name in OF_SAMPLING}
         option.refuse(
             argparse.Namespace(**given), given, "is for sampling: give --temperature above 0, too"
         )
     chosen: Any = {name: getattr(options, name) for name in _OPTIONS}
     found: RequestOptions = chosen | {"logit_bias": dict(options.logit_bias)}
     return found
+
+
+def grammar(options: argparse.Namespace) -> Grammar | None:
+    """The grammar that the options ask for.
+
+    Raises:
+        OptionError: A file is no schema, or not UTF-8; the message names it.
+        OSError: A file cannot be read.
+    """
+    if options.json_schema is not None:
+        content = text.read_file(options.json_schema)
+        try:
+            return JsonSchema(content)
+        except OptionError as error:
+            raise OptionError(f"{options.json_schema}: {error}") from error
+    if options.regex is not None:
+        return Regex(options.regex)
+    return None if options.lark is None else Lark(text.read_file(options.lark))

@@ -6,11 +6,19 @@ themselves are made usable in `streams.py`.
 """
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from coordgen_rs.cli.terminal.printable import printable
-from coordgen_rs.errors import OptionError
+from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.errors import (
+    HistoryWarning,
+    LeftoverWarning,
+    OptionError,
+    PrefixStoreWarning,
+)
 
 MOST_BYTES = 1 << 28
 """Largest text: far more than any model reads, and still held in memory."""
@@ -108,3 +116,17 @@ def tell(message: str) -> None:
 def on_one_line(message: str) -> str:
     """A message on one line, without what no terminal shows: control characters, surrogates."""
     return printable(" ".join(message.split()))
+
+
+@contextmanager
+def warnings_told() -> Iterator[None]:
+    """Print each warning as one line; those of what is kept on disk every time."""
+    with warnings.catch_warnings():
+        for category in (HistoryWarning, LeftoverWarning, PrefixStoreWarning):
+            warnings.simplefilter("always", category)
+        warnings.showwarning = _show_warning
+        yield
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    tell(f"coordgen: warning: {message}")

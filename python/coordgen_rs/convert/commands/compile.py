@@ -5,7 +5,7 @@ import sys
 
 from coordgen_rs.bundle.qnn import SOCS
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.provider import QNN_OPTION
+from coordgen_rs.cli.options.shared import QNN_OPTION
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.convert.qnn.compile import compile_bundle

@@ -11,10 +11,10 @@ from typing import Any
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import refuse_gone
 from coordgen_rs.bundle.qnn import SOCS
+from coordgen_rs.cli.commands.info import kept_lines
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.kept import kept_lines
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.counted import counted
+from coordgen_rs.cli.terminal.formatting import counted
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import OptionError

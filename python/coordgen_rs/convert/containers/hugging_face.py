@@ -28,8 +28,7 @@ from coordgen_rs.bundle.json_text import (
 from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.text.begin_token import add_begin_token
-from coordgen_rs.text.package_errors import package_errors_as
+from coordgen_rs.text.tokenizer import add_begin_token, package_errors_as
 
 _MOST_JSON_BYTES, _MOST_TOKENIZER_BYTES = 64 << 20, 512 << 20
 

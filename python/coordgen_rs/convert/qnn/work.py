@@ -24,7 +24,7 @@ from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.rounding import ColumnIntegers, bits_taken
 from coordgen_rs.errors import ExportError
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.store.files import locked
 
 Array = NDArray[np.float32]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from coordgen_rs._core import PLAIN, draft_method
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import provider as provider_options
 from coordgen_rs.cli.options.option import Option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
@@ -94,8 +93,8 @@ def add_arguments(parser: Parser) -> None:
         ),
         shared.THREADS,
         option.count("--width N").help("most rows per step"),
-        provider_options.KV_CACHE,
-        *provider_options.OPTIONS,
+        shared.KV_CACHE,
+        *shared.PROVIDER,
     )
     _add_drafting(parser)
     _add_switching(parser)
@@ -237,7 +236,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         is_free=options.costs == "free",
         width=options.width,
         threads=options.threads,
-        provider=provider_options.chosen(options),
+        provider=shared.chosen_provider(options),
         memory_budget=options.memory_budget,
         kv_cache=options.kv_cache,
         load_delay_s=options.load_delay or 0.0,

@@ -4,7 +4,6 @@ import argparse
 import json
 
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import provider as provider_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
@@ -26,8 +25,8 @@ def add_arguments(parser: Parser) -> None:
     parser.declare(
         shared.BUNDLE,
         option.path("--prompt-file FILE").help("a UTF-8 text file with a prompt to use"),
-        *provider_options.OPTIONS,
-        provider_options.KV_CACHE,
+        *shared.PROVIDER,
+        shared.KV_CACHE,
         shared.THREADS,
         shared.JSON,
     )
@@ -41,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
             options.bundle,
             threads=options.threads,
             kv_cache=options.kv_cache,
-            provider=provider_options.chosen(options),
+            provider=shared.chosen_provider(options),
             on_progress=on_progress,
         )
     with progress() as on_progress:

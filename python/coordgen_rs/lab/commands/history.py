@@ -13,10 +13,10 @@ import numpy as np
 
 from coordgen_rs.bundle.json_text import JsonTextError, open_regular
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.history import max_tokens
+from coordgen_rs.cli.options.shared import history_max_tokens
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.lab.commands import history_build, history_documents
 from coordgen_rs.store.history.documents import Tables
@@ -46,7 +46,7 @@ def add_arguments(parser: Parser) -> None:
     for name, command in commands.items():
         example = next(line for line in EXAMPLES.splitlines() if f" {name} " in line)
         command.epilog = f"example:\n{example}\n"
-        command.set_defaults(run_history=_COMMANDS[name][1], fail=command.error)
+        command.set_defaults(run_history=_COMMANDS[name][1])
         command.declare(option.path("directory DIR"))
     commands["ls"].declare(
         option.flag("--documents").help("list the documents that were added, by namespace"),
@@ -57,7 +57,7 @@ def add_arguments(parser: Parser) -> None:
         option.word("file FILE", nargs="?", default="-").help(
             "a file from `history export`; default: stdin"
         ),
-        max_tokens("--max-tokens N"),
+        history_max_tokens("--max-tokens N"),
     )
     history_build.add_arguments(commands["build"])
     history_documents.add_arguments(commands["add"], commands["remove"])

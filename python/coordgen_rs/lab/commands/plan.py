@@ -7,7 +7,7 @@ from coordgen_rs._core import Plan, starts, strategies
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
-from coordgen_rs.cli.terminal.byte_size import show_bytes
+from coordgen_rs.cli.terminal.formatting import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import OptionError

@@ -5,10 +5,9 @@ import dataclasses
 import json
 
 from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import provider as provider_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
-from coordgen_rs.cli.terminal.byte_size import show_bytes
+from coordgen_rs.cli.terminal.formatting import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.lab.profile.blocks import measure
 from coordgen_rs.lab.tables import show_table
@@ -31,7 +30,7 @@ def add_arguments(parser: Parser) -> None:
         shared.EXPORTED_BUNDLE,
         option.path("--out FILE").help("write the profile here, replacing what is there"),
         option.count("--repeats N", default=5).help("repeats of each load and run; default 5"),
-        *provider_options.OPTIONS,
+        *shared.PROVIDER,
         shared.THREADS,
         shared.JSON,
     )
@@ -44,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     with progress() as on_progress:
         profile = measure(
             options.bundle,
-            provider=provider_options.chosen(options),
+            provider=shared.chosen_provider(options),
             threads=options.threads,
             repeats=options.repeats,
             on_progress=on_progress,

@@ -122,10 +122,8 @@ _PLAIN = (
 def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(*_OPTIONS)
-    parser.declare_alternatives(*_PLAIN)
-    parser.declare_alternatives(
-        shared.JSON, option.flag("--markdown").help("print Markdown, for an issue")
-    )
+    parser.declare(_PLAIN)
+    parser.declare((shared.JSON, option.flag("--markdown").help("print Markdown, for an issue")))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -15,8 +15,7 @@ import numpy as np
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.profile.memory import block_bytes
-from coordgen_rs.loading.costs import bundle_facts, device_facts
-from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.loading.directory import ProviderChoice, open_bundle
 from coordgen_rs.loading.profile import (
     SCHEMA_VERSION,
     BlockFigures,
@@ -24,8 +23,9 @@ from coordgen_rs.loading.profile import (
     GraphFigures,
     HeadFigures,
     Profile,
+    bundle_facts,
+    device_facts,
 )
-from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.loading.self_test import run_self_test
 from coordgen_rs.runtime.device import Buffers, GraphName
 from coordgen_rs.runtime.ort_session import OrtSession

@@ -13,8 +13,7 @@ import numpy as np
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.own_process import in_own_process
-from coordgen_rs.loading.directory import device_class, open_bundle
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice, device_class, open_bundle
 from coordgen_rs.runtime.device import GRAPHS, Buffers, GraphName
 from coordgen_rs.runtime.machine import resident_bytes
 from coordgen_rs.runtime.ort_session import OrtSession

@@ -16,8 +16,8 @@ from coordgen_rs.lab.bench.sections.methods import measure_methods
 from coordgen_rs.lab.own_process import in_own_process
 from coordgen_rs.lab.replay.cells import flattened, sha256_of
 from coordgen_rs.lab.replay.table_file import Row
-from coordgen_rs.loading.costs import device_facts
 from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.loading.profile import device_facts
 
 _UNUSED = ("prompt_len", "strategies", "load_delay_s", "profile", "power_root")
 """Settings that only other sections read."""

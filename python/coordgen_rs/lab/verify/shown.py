@@ -5,9 +5,8 @@ In: a `Report`. Out: text. What a server said is shown escaped, so that it steer
 
 import platform
 
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.cli.terminal.formatting import counted, printable
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.lab.verify.examination import Finding
 from coordgen_rs.lab.verify.verdict import Report, Speed, Verdict
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError, arguments
-from coordgen_rs.errors.version import package_version
+from coordgen_rs.errors.extras import package_version
 from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
@@ -56,7 +56,7 @@ from coordgen_rs.server.dialects.writing import (
 )
 from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
 from coordgen_rs.server.tools.functions import Tools, tools_of
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 _GIVEN_OTHERWISE = ("messages", "tools", "add_generation_prompt")
 """What is no variable of the client's."""

@@ -25,7 +25,7 @@ from coordgen_rs.server.tools.calls import (
 from coordgen_rs.server.tools.formats import call_reader
 from coordgen_rs.server.tools.harmony import HarmonyReader
 from coordgen_rs.text.thinking import CHANNELS, Thinking
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 
 class ThinkingReader:

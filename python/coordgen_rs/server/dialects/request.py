@@ -22,7 +22,7 @@ from coordgen_rs.server.dialects.options import Constraint
 from coordgen_rs.server.tools.formats import Calling, constrained
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher

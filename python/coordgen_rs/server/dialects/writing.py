@@ -16,7 +16,7 @@ from coordgen_rs.model.answer import Answer, StepDelta
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.reader import Delta, Ended
 from coordgen_rs.server.dialects.request import Request
-from coordgen_rs.text.token_spelling import TokenSpelling
+from coordgen_rs.text.token_bytes import TokenSpelling
 
 Event = dict[str, Any]
 """An object of a stream."""

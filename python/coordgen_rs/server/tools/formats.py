@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from coordgen_rs.errors import GrammarError, OptionError
-from coordgen_rs.grammar.cost_check import TooCostlyError, is_cheap_schema
 from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
+from coordgen_rs.grammar.limits import TooCostlyError, is_cheap_schema
 from coordgen_rs.model import Model
 from coordgen_rs.server.api_error import ConstraintError
 from coordgen_rs.server.tools.calls import CallConstraint, CallReader, Parameters

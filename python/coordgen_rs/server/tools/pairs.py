@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.own_stack import MOST_LEVELS
+from coordgen_rs.grammar.limits import MOST_LEVELS
 from coordgen_rs.server.tools import syntax
 from coordgen_rs.server.tools.calls import TextBuffer
 from coordgen_rs.server.tools.syntax import ArgumentSyntax, Lexicon, Rules, Schema, Tell, regex

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordgen_rs.bundle.json_text import JsonTextError, parse_json
-from coordgen_rs.grammar.json_text import json_text
+from coordgen_rs.grammar.json_schema import llguidance_schema
 from coordgen_rs.server.tools.calls import TextBuffer
 
 Schema = dict[str, Any]
@@ -74,7 +74,7 @@ class Lexicon:
         Raises:
             UnsupportedGrammarError: The schema cannot be followed.
         """
-        return f"%json {json_text(schema)}"
+        return f"%json {llguidance_schema(schema)}"
 
     def _part(self, text: str) -> str:
         if text not in self._added:

@@ -25,7 +25,7 @@ from coordgen_rs import (
 from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.check import check
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from genai_folders import (
     constant,
     edit_config,

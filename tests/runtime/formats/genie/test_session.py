@@ -14,7 +14,7 @@ from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, 
 from coordgen_rs.formats.genie import device as device_module
 from coordgen_rs.formats.genie.binary import read_binary
 from coordgen_rs.formats.genie.device import GenieDevice
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice
 from coordgen_rs.runtime.qnn.options import QnnOptions

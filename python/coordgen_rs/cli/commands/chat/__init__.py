@@ -1,19 +1,19 @@
 """`coordgen chat`: a dialogue with an instruct model, in a terminal or from a pipe.
 
 In: lines of the user. Out: answers as they come, and what commands such as `/stats` ask for.
-`talk.py` is the dialogue, `commands.py` what begins with a slash, `typed.py` the line that a person
-edits, `saved.py` the file of a dialogue, `models_here.py` the models of this machine.
+`conversation.py` is the dialogue, `commands.py` what begins with a slash, `line_editor.py` the line
+that a person edits, `dialogue_file.py` its file, `local_models.py` the models of this machine.
 """
 
 import argparse
 import sys
 from pathlib import Path
 
-from coordgen_rs.cli.commands.chat import models_here
+from coordgen_rs.cli.commands.chat import local_models
+from coordgen_rs.cli.commands.chat.commands import COMMANDS
+from coordgen_rs.cli.commands.chat.conversation import Conversation
+from coordgen_rs.cli.commands.chat.line_editor import typed_lines
 from coordgen_rs.cli.commands.chat.settings import Settings
-from coordgen_rs.cli.commands.chat.talk import Talk
-from coordgen_rs.cli.commands.chat.typed import typed_lines
-from coordgen_rs.cli.options import grammar as grammar_options
 from coordgen_rs.cli.options import model as model_options
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import request as request_options
@@ -44,45 +44,49 @@ def add_arguments(parser: Parser) -> None:
         )
     )
     request_options.add_arguments(parser)
-    model_options.add_arguments(parser)
-    parser.declare_alternatives(*grammar_options.ALTERNATIVES)
     parser.declare(
-        option.flag("--no-reuse").help(
-            "compute the whole dialogue for every answer, for comparison"
-        ),
-        option.flag("--no-remember").help(
-            "draft from the dialogue alone, not from others before /reset"
-        ),
         option.flag("--no-input-history").help(
             "neither offer what was typed in earlier chats, nor keep what is typed"
-        ),
+        )
+    )
+    model_options.add_arguments(
+        parser,
+        [
+            option.flag("--no-reuse").help(
+                "compute the whole dialogue for every answer, for comparison"
+            ),
+            option.flag("--no-remember").help(
+                "draft from the dialogue alone, not from others before /reset"
+            ),
+        ],
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Talk until the user leaves.
+    """Conversation until the user leaves.
 
     Raises:
         ChatTemplateError: The bundle has no chat template.
         UnsupportedGrammarError: The grammar cannot be followed; said at the first message.
     """
     if options.model is None:
-        options.model = models_here.chosen()
+        options.model = local_models.chosen()
         if options.model is None:
             return 0
     if options.chat_template is None:
         check_template(options.model, context=options.context)
     request = request_options.request(options)
-    request["grammar"] = grammar_options.chosen(options)
+    request["grammar"] = request_options.grammar(options)
     request["reuse_prefix"] = not options.no_reuse
-    remember, is_interactive = not options.no_remember, _is_typed()
+    is_interactive = sys.stdin is not None and sys.stdin.isatty()
+    remember = not options.no_remember
     with model_options.opened(options, remember=remember) as model:
         model.check_chat()
         dialogue = Dialogue(model, options.system, **request)
-        lines = typed_lines(keeps_history=not options.no_input_history) if is_interactive else None
-        Talk(dialogue, Settings(options, model.recommended), lines, Path(options.model).stem).run()
+        settings, lines = Settings(options, model.recommended), None
+        if is_interactive:
+            names = [*dict(settings), "recommended"]
+            lines = typed_lines(COMMANDS, names, keeps_history=not options.no_input_history)
+        runs = {name: command.run for name, command in COMMANDS.items()}
+        Conversation(dialogue, settings, lines, runs, Path(options.model).stem).run()
     return 0
-
-
-def _is_typed() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()

@@ -6,17 +6,13 @@ In: a chat, and what was typed behind the command. Out: the chat is changed, or 
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from coordgen_rs.cli.commands.chat import saved
+from coordgen_rs.cli.commands.chat import dialogue_file
+from coordgen_rs.cli.commands.chat.conversation import Conversation
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.colours import SourceColours
-from coordgen_rs.cli.terminal.counted import counted
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import counted, printable
 from coordgen_rs.errors import OptionError
-
-if TYPE_CHECKING:
-    from coordgen_rs.cli.commands.chat.talk import Talk
 
 _MOST_FILE_BYTES = 1 << 22
 
@@ -32,100 +28,100 @@ class Command(NamedTuple):
 
     takes: str
     help: str
-    run: "Callable[[Talk, str], None] | None"
+    run: Callable[[Conversation, str], None] | None
 
 
-def _file(talk: "Talk", rest: str) -> None:
+def _file(chat: Conversation, rest: str) -> None:
     path = _path(rest)
     if path.exists() and not path.is_file():  # one of them may wait for somebody who writes
         raise OptionError(f"{path} is no regular file")
     if path.exists() and path.stat().st_size > _MOST_FILE_BYTES:
         raise OptionError(f"{path} is longer than {_MOST_FILE_BYTES:,} bytes")
-    talk.files.append((path.name, text.read_file(path)))
+    chat.files.append((path.name, text.read_file(path)))
     text.tell(f"({path.name} goes with the next message)")
 
 
-def _system(talk: "Talk", rest: str) -> None:
+def _system(chat: Conversation, rest: str) -> None:
     if rest:
-        talk.dialogue.system = rest
+        chat.dialogue.system = rest
     else:
-        text.tell(talk.dialogue.system or "there is no system message: /system TEXT sets one")
+        text.tell(chat.dialogue.system or "there is no system message: /system TEXT sets one")
 
 
-def _set(talk: "Talk", rest: str) -> None:
+def _set(chat: Conversation, rest: str) -> None:
     name, _, value = rest.partition(" ")
     if not name:
-        for setting, current in talk.settings:
+        for setting, current in chat.settings:
             print(setting, "drawn anew" if current is None else current)
         print(end="", flush=True)
         return
     if name == "recommended" and not value:
-        talk.dialogue.options |= talk.settings.follow_recommended()
-        _set(talk, "")
+        chat.dialogue.options |= chat.settings.follow_recommended()
+        _set(chat, "")
         return
     if not value:
         raise OptionError(f"/set {name} needs a value; `default` is what it is without the option")
-    talk.dialogue.options |= talk.settings.set(name, value.strip())
+    chat.dialogue.options |= chat.settings.set(name, value.strip())
 
 
-def _retry(talk: "Talk", rest: str) -> None:
-    question = _last_question(talk)
-    if dict(talk.settings)["temperature"] == 0:
+def _retry(chat: Conversation, rest: str) -> None:
+    question = _last_question(chat)
+    if dict(chat.settings)["temperature"] == 0:
         text.tell("(at temperature 0 the answer is always the same: /set temperature 0.7)")
-    talk.ask_again(question)
+    chat.ask_again(question)
 
 
-def _edit(talk: "Talk", rest: str) -> None:
-    question = _last_question(talk)
-    edited = rest or talk.edited(question)
+def _edit(chat: Conversation, rest: str) -> None:
+    question = _last_question(chat)
+    edited = rest or chat.edited(question)
     if edited is None:
         text.tell("(nothing was changed; /edit TEXT asks TEXT in place of the last message)")
     else:
-        talk.ask_again(edited)
+        chat.ask_again(edited)
 
 
-def _last_question(talk: "Talk") -> str:
-    questions = [it["content"] for it in talk.dialogue.messages if it["role"] == "user"]
+def _last_question(chat: Conversation) -> str:
+    questions = [it["content"] for it in chat.dialogue.messages if it["role"] == "user"]
     if not questions:
         raise OptionError("nothing was asked yet")
     return questions[-1]
 
 
-def _continue(talk: "Talk", rest: str) -> None:
-    talk.go_on()
+def _continue(chat: Conversation, rest: str) -> None:
+    chat.go_on()
 
 
-def _save(talk: "Talk", rest: str) -> None:
+def _save(chat: Conversation, rest: str) -> None:
     path = _path(rest)
-    if not talk.dialogue.turns:
+    if not chat.dialogue.turns:
         raise OptionError("nothing was said yet: there is nothing to save")
-    if path.exists() and path.resolve() != talk.file:
-        saved.check_replaceable(path)
-        if not talk.agrees(f"{path} holds another dialogue: write over it?"):
+    if path.exists() and path.resolve() != chat.file:
+        dialogue_file.check_replaceable(path)
+        if not chat.agrees(f"{path} holds another dialogue: write over it?"):
             raise OptionError(f"{path} holds another dialogue, which stays: choose another name")
-    saved.save(path, talk.dialogue.messages, talk.model_name)
-    talk.file = path.resolve()
-    text.tell(f"({counted(len(talk.dialogue.turns), 'message')} saved in {path})")
+    dialogue_file.save(path, chat.dialogue.messages, chat.model_name)
+    chat.file = path.resolve()
+    text.tell(f"({counted(len(chat.dialogue.turns), 'message')} saved in {path})")
 
 
-def _load(talk: "Talk", rest: str) -> None:
+def _load(chat: Conversation, rest: str) -> None:
     path = _path(rest)
-    talk.dialogue.load(saved.load(path))
-    talk.file = path.resolve()
-    for message in talk.dialogue.messages:
+    chat.dialogue.load(dialogue_file.load(path))
+    chat.file = path.resolve()
+    for message in chat.dialogue.messages:
         mark = {"user": "> ", "system": "(system) "}.get(message["role"], "")
         print(mark + _safe(message["content"]), flush=True)
 
 
-def _reset(talk: "Talk", rest: str) -> None:
-    talk.dialogue.reset()
-    talk.files, talk.file = [], None
-    if talk.is_interactive:
+def _reset(chat: Conversation, rest: str) -> None:
+    chat.dialogue.reset()
+    chat.files, chat.file = [], None
+    if chat.is_interactive:
         text.tell("(a new dialogue)")
 
 
-def _stats(talk: "Talk", rest: str) -> None:
-    answer = talk.dialogue.answer
+def _stats(chat: Conversation, rest: str) -> None:
+    answer = chat.dialogue.answer
     if answer is None:
         text.tell("there is no answer yet")
         return
@@ -137,12 +133,11 @@ def _stats(talk: "Talk", rest: str) -> None:
         f"{stats.tokens_per_step:.2f} tokens a step, {stats.tokens_per_s:.0f} tokens/s"
     )
     if answer.sources:
-        colours = talk.colours or SourceColours()
-        print(colours.legend(answer.sources, painted=talk.colours is not None))
+        print(chat.colours.legend(answer.sources, painted=chat.colours.is_on))
     sys.stdout.flush()
 
 
-def _help(talk: "Talk", rest: str) -> None:
+def _help(chat: Conversation, rest: str) -> None:
     shown = [f"{name} {command.takes}".rstrip() for name, command in COMMANDS.items()]
     width = max(map(len, shown))
     for line, command in zip(shown, COMMANDS.values(), strict=True):

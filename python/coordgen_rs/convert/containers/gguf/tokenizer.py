@@ -28,7 +28,7 @@ from coordgen_rs.convert.containers.gguf.chat import (
 )
 from coordgen_rs.convert.containers.gguf.header import GgufHeader
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.text.package_errors import package_errors_as
+from coordgen_rs.text.tokenizer import package_errors_as
 
 _SPACE = "▁"
 _MOST_PIECE = 1 << 12

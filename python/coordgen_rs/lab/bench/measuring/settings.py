@@ -9,7 +9,7 @@ from pathlib import Path
 from coordgen_rs._core import PLAIN, draft_method, draft_methods
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.lab.bench.measuring.switching import STRATEGIES
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 
 MOST_LOAD_DELAY_S = 3_600.0

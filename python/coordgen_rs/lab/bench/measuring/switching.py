@@ -20,8 +20,7 @@ from coordgen_rs._core import strategies as known_strategies
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.measuring.answers import Answered, NotLosslessError, answer
 from coordgen_rs.lab.bench.measuring.slow_loads import DelayedStore
-from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.loading.directory import ProviderChoice, open_bundle
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.ort_session import OrtSession

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from coordgen_rs.loading.costs import bundle_facts, device_facts
+from coordgen_rs.loading.profile import bundle_facts, device_facts
 from coordgen_rs.runtime.ort_session import OrtSession
 
 _SHOWN_DIGITS = 12

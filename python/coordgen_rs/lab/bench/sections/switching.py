@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from coordgen_rs.cli.terminal.byte_size import show_bytes
+from coordgen_rs.cli.terminal.formatting import show_bytes
 from coordgen_rs.lab.bench.measuring.repeats import Summary
 from coordgen_rs.lab.bench.measuring.settings import Settings
 from coordgen_rs.lab.bench.measuring.switching import bench_switching
@@ -10,9 +10,8 @@ from coordgen_rs.lab.bench.measuring.workbench import Workbench
 from coordgen_rs.lab.bench.reporting.section import Cell, Chart, Column, Section
 from coordgen_rs.lab.own_process import in_own_process
 from coordgen_rs.lab.profile.blocks import measure
-from coordgen_rs.loading.costs import fitting_costs
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.profile import Profile
+from coordgen_rs.loading.profile import Profile, fitting_costs
 from coordgen_rs.runtime.onnx_runtime import set_threads
 
 COLUMNS = (

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coordgen_rs.bundle.file_names import is_further_part, with_parts
-from coordgen_rs.cli.terminal.byte_size import show_bytes
-from coordgen_rs.cli.terminal.printable import printable
+from coordgen_rs.cli.terminal.formatting import printable, show_bytes
 from coordgen_rs.store.cache import cache_directory, conversions
 
 _MOST_LISTED = 40
@@ -26,7 +25,7 @@ _MOST_MANIFEST_BYTES = 1 << 20
 _GGUF_MAGIC = b"GGUF"
 
 
-class ModelHere(NamedTuple):
+class LocalModel(NamedTuple):
     """A model.
 
     Attributes:
@@ -42,7 +41,7 @@ class ModelHere(NamedTuple):
 
 def chosen() -> str | None:
     """List the models, and ask which one, if somebody can answer; None where there is none."""
-    found = list(models_here())
+    found = list(local_models())
     if not found:
         print(
             "There is no model here. A GGUF file, a Hugging Face directory, or a name such as\n"
@@ -69,7 +68,7 @@ def chosen() -> str | None:
     return found[int(typed) - 1].name if is_one else None
 
 
-def models_here() -> Iterator[ModelHere]:
+def local_models() -> Iterator[LocalModel]:
     """The models of the working directory, then those that were converted, then others' files."""
     seen = set[str]()
     for it in (*_in_directory(Path()), *_converted(), *_of_others()):
@@ -79,7 +78,7 @@ def models_here() -> Iterator[ModelHere]:
             yield it
 
 
-def _in_directory(folder: Path) -> Iterator[ModelHere]:
+def _in_directory(folder: Path) -> Iterator[LocalModel]:
     """Bundles, Hugging Face directories and GGUF files of a directory, and of those in it."""
     with suppress(OSError):
         entries = sorted(folder.iterdir())
@@ -87,7 +86,7 @@ def _in_directory(folder: Path) -> Iterator[ModelHere]:
         for entry in (*entries, *(it for one in folders for it in _entries(one))):
             kind = _kind(entry)
             if kind is not None:
-                yield ModelHere(str(entry), _num_bytes(entry), kind)
+                yield LocalModel(str(entry), _num_bytes(entry), kind)
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -121,16 +120,16 @@ def _is_chat(bundle: Path) -> bool:
     return False
 
 
-def _converted() -> Iterator[ModelHere]:
+def _converted() -> Iterator[LocalModel]:
     """What was opened before, by the name that it was opened by."""
     cache = cache_directory()
     with suppress(OSError):
         for it in () if cache is None else conversions(cache):
             if not it.is_source_gone and _is_chat(it.bundle):
-                yield ModelHere(it.source, it.num_bytes, "opened before")
+                yield LocalModel(it.source, it.num_bytes, "opened before")
 
 
-def _of_others() -> Iterator[ModelHere]:
+def _of_others() -> Iterator[LocalModel]:
     """GGUF files that other programs have downloaded."""
     for folder in _folders_of_others():
         num_looked_at = 0
@@ -142,7 +141,7 @@ def _of_others() -> Iterator[ModelHere]:
             for name in sorted(names):
                 path = Path(parent, name)
                 if name.endswith(".gguf") and _kind(path) is not None:
-                    yield ModelHere(str(path), _num_bytes(path), "GGUF")
+                    yield LocalModel(str(path), _num_bytes(path), "GGUF")
 
 
 def _folders_of_others() -> list[Path]:

@@ -1,10 +1,12 @@
-"""Grammars that may cost minutes or gigabytes to compile are compiled elsewhere first.
+"""What compiling a grammar may cost: time and memory, and how deep it may go.
 
 In: a grammar. Out: what it takes, or an error that says that it costs too much.
 llguidance 1.9.1 has limits on a step, but few on compiling, and neither stops nor lets itself be
 stopped: twenty patterns in `allOf` take half a minute, forty no end. So what is not known to be
 cheap is compiled in a process of its own first, which has two seconds of the processor, and ends
-with who asks.
+with who asks. And it calls itself for each definition that another refers to, about 10 KB each
+time: 800 in a row fill the 8 MB of a thread, and the system ends the process. So what may go deep
+is compiled in a thread with a large stack.
 """
 
 import json
@@ -12,15 +14,28 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from contextvars import ContextVar
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, LarkOfSchemas, Regex
-from coordgen_rs.grammar.own_stack import MOST_LEVELS
+
+MOST_LEVELS = 20_000
+"""6,000 objects of a schema, each inside the one before by a reference, are 18,000 levels and take
+less than a third of the stack."""
+
+_STACK_BYTES = 256 << 20
+"""Size of that stack; only the part in use takes memory."""
+_FEW_LEVELS = 200
+"""Levels that fit into any thread's stack."""
+
+_SETTING = threading.Lock()
 
 MOST_S = 2
 """Seconds of the processor to compile a grammar in; usual ones take a hundredth of a second."""
@@ -40,18 +55,8 @@ _MOST_COUNTED = 10_000
 
 _COSTLY_KEYS = frozenset(
     [
-        "allOf",
-        "oneOf",
-        "not",
-        "if",
-        "multipleOf",
-        "pattern",
-        "patternProperties",
-        "propertyNames",
-        "contains",
-        "format",
-        "dependentSchemas",
-        "dependencies",
+        *("allOf", "oneOf", "not", "if", "multipleOf", "pattern", "patternProperties"),
+        *("propertyNames", "contains", "format", "dependentSchemas", "dependencies"),
     ]
 )
 """What may have to hold together with something else."""
@@ -59,15 +64,8 @@ _ALTERNATIVES = frozenset(["anyOf", "$ref", "enum", "const"])
 """What holds together with all that stands beside it, but for `_REMARKS`."""
 _REMARKS = frozenset(
     [
-        "title",
-        "description",
-        "default",
-        "examples",
-        "type",
-        "$defs",
-        "definitions",
-        "$schema",
-        "$id",
+        *("title", "description", "default", "examples", "type", "$defs", "definitions"),
+        *("$schema", "$id"),
     ]
 )
 _COUNTS = frozenset(
@@ -221,3 +219,46 @@ def _taken(child: subprocess.Popen[bytes]) -> int | None:
         if not is_wanted.get()():
             raise GivenUpError("the grammar was given up while it was being compiled")
     return None
+
+
+def with_deep_stack(num_levels: int, compile: Callable[[], Any], what: str) -> Any:
+    """Call `compile` with enough stack, and return what it returns.
+
+    Args:
+        num_levels: How deep it may go at most.
+        compile: Called once, and in a thread of its own where it may go deep.
+        what: Names the grammar in messages.
+
+    Raises:
+        UnsupportedGrammarError: It may go too deep.
+        Exception: What `compile` raises.
+    """
+    if num_levels > MOST_LEVELS:
+        raise UnsupportedGrammarError(
+            f"{what} cannot be followed: it has more than {MOST_LEVELS:,} parts"
+        )
+    if num_levels <= _FEW_LEVELS:
+        return compile()
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(compile())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, name="coordgen-grammar")
+    try:
+        with _SETTING:
+            before = threading.stack_size(_STACK_BYTES)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+        return done.result()
+    finally:
+        # An interrupt ends the waiting, and no thread of this call may outlive it. Python takes a
+        # thread for ended whose `join` was interrupted.
+        if thread.ident is not None:
+            wait([done])
+            thread.join()

@@ -9,13 +9,16 @@ and answered again: what is read here is the branch that it shows.
 """
 
 import json
+import re
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coordgen_rs.bundle.json_text import file_errors_as, read_object
+from coordgen_rs.bundle.typed_json import parse
 from coordgen_rs.errors import OptionError
 from coordgen_rs.store.files import write_file
 
@@ -89,61 +92,59 @@ def load(path: Path) -> list[dict[str, str]]:
         document = read_object(path, most_bytes=MOST_BYTES)
     try:
         return _messages(document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, ValueError) as error:
         raise OptionError(f"{path} is no dialogue of format {FORMAT}: {error}") from error
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _Message:
+    parent: str | None
+    role: Literal["user", "assistant"]
+    content: str
+    files: list[_File]
+
+
+@dataclass(frozen=True)
+class _Dialogue:
+    """What is read of a document."""
+
+    messages: dict[str, _Message]
+    current: str | None
+    system: str | None = None
 
 
 def _messages(document: Mapping[str, Any]) -> list[dict[str, str]]:
     """The branch that is shown.
 
     Raises:
-        ValueError: The document is something else; KeyError and TypeError, too.
+        ValueError: The document is something else; KeyError, too.
     """
     if document.get("format") != FORMAT:
         raise ValueError(f"its format is {document.get('format')!r:.40}")
-    listed, at = document["messages"], document["current"]
+    found = parse(_Dialogue, document, "it")
     branch: list[dict[str, str]] = []
+    at = found.current
     while at is not None:
-        if len(branch) >= len(listed):
+        if len(branch) >= len(found.messages):
             raise ValueError("its messages follow each other in a circle")
-        message = listed[at]
-        branch.append({"role": _role(message["role"]), "content": _content(message)})
-        at = message["parent"]
-    system = _text("system", document.get("system") or "")
-    first = [{"role": "system", "content": system}] if system else []
+        message = found.messages[at]
+        content = with_files(message.content, [(it.name, it.text) for it in message.files])
+        branch.append({"role": message.role, "content": content})
+        at = message.parent
+    first = [{"role": "system", "content": found.system}] if found.system else []
     return [*first, *reversed(branch)]
-
-
-def _content(message: Mapping[str, Any]) -> str:
-    """What a message says, with the files that came with it."""
-    files = [(_text("a name", it["name"]), _text("a file", it["text"])) for it in message["files"]]
-    return with_files(_text("content", message["content"]), files)
 
 
 def with_files(said: str, files: Sequence[tuple[str, str]]) -> str:
     """A message and the texts that go with it, each in a fence, under its name."""
     parts = [said] if said else []
     for name, text in files:
-        fence = "`" * max(3, 1 + _longest_run(text, "`"))
+        fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         parts.append(f"{name}:\n{fence}\n{text.rstrip()}\n{fence}")
     return "\n\n".join(parts)
-
-
-def _longest_run(text: str, character: str) -> int:
-    longest = run = 0
-    for it in text:
-        run = run + 1 if it == character else 0
-        longest = max(longest, run)
-    return longest
-
-
-def _role(role: object) -> str:
-    if role not in ("user", "assistant"):
-        raise ValueError(f"a message's role is {role!r:.40}")
-    return str(role)
-
-
-def _text(what: str, value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{what} is {value!r:.40}, not a text")
-    return value

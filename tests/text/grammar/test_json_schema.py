@@ -21,7 +21,7 @@ import pydantic
 
 from call_marks import marked_tokens
 from coordgen_rs.errors import UnsupportedGrammarError
-from coordgen_rs.grammar.followed import LOOSE_FORMATS, as_followed
+from coordgen_rs.grammar.json_schema import LOOSE_FORMATS, rewritten
 from coordgen_rs.grammar.kinds import JsonSchema, Lark
 
 
@@ -117,20 +117,8 @@ BOTH = r"^(?!^[-+.]*$)[+-]?0*(?:\d{0,4}$|(?=[\d.]{1,7}0*$)\d{0,4}\.\d{0,2}0*$)"
 @pytest.mark.parametrize("pattern", [PLAIN, PLACES, BOTH], ids=["any", "places", "digits"])
 def test_the_look_aheads_of_pydantics_decimals_are_held_to(pattern):
     schema = {"type": "string", "pattern": pattern}
-    for number in (
-        "1",
-        "-1.5",
-        "+.25",
-        "007",
-        "1.500",
-        "1234.5",
-        "12.345",
-        "-",
-        "",
-        ".",
-        "+.",
-        "x",
-    ):
+    numbers = ("1", "-1.5", "+.25", "007", "1.500", "1234.5", "12.345", "-", "", ".", "+.", "x")
+    for number in numbers:
         is_taken = re.search(pattern, number) is not None
         assert (refused_at(schema, json.dumps(number)) is None) == is_taken, number
 
@@ -166,30 +154,22 @@ def test_what_merely_looks_like_a_keyword_stays_as_it_is():
         "properties": {"uniqueItems": {"enum": [{"format": "password"}]}, "format": {}},
         "default": {"propertyNames": {"enum": ["a"]}},
     }
-    assert as_followed(schema) == schema
+    assert rewritten(schema) == schema
 
 
 def test_the_schema_itself_is_not_changed():
     schema = {"items": {"uniqueItems": True, "format": "password"}, "uniqueItems": True}
     before = json.dumps(schema)
-    assert as_followed(schema) == {"items": {}}
+    assert rewritten(schema) == {"items": {}}
     assert json.dumps(schema) == before
 
 
-DAYS = {
-    "0000-01-01": False,
-    "0001-01-01": True,
-    "0004-02-29": True,
-    "1900-02-29": False,
-    "2000-02-29": True,
-    "2023-02-28": True,
-    "2023-02-29": False,
-    "2023-04-31": False,
-    "2024-02-29": True,
-    "2024-02-30": False,
-    "2100-02-29": False,
-    "9999-12-31": True,
-}
+DAYS = dict.fromkeys(
+    ("0001-01-01", "0004-02-29", "2000-02-29", "2023-02-28", "2024-02-29", "9999-12-31"), True
+)
+DAYS |= dict.fromkeys(
+    ("0000-01-01", "1900-02-29", "2023-02-29", "2023-04-31", "2024-02-30", "2100-02-29"), False
+)
 
 
 @pytest.mark.parametrize("beside", [{}, {"pattern": "^"}, {"allOf": [{"minLength": 9}]}])
@@ -351,44 +331,14 @@ def test_a_type_that_is_none_is_refused(schema):
 
 
 CLASSES = [
-    '^[^"]+$',
-    r"^[^\\]+$",
-    "^[^'\"]*$",
-    r'^[^\n"]+$',
-    r"^[^\x22]+$",
-    r'^[\s\S]*[^"]$',
-    r"^[\x00-\x1f]$",
-    r"^\p{Cc}$",
-    "^[^/]+$",
-    r'^[^\s"]+$',
-    r"^\S+$",
-    r"^[^\]\[]+$",
-    "^[]a]+$",
-    '^([^"]|[b-c])+$',
-    '[^"]{3}',
-    r"^a?[^\w]$",
-    r"^\x61bc|\u0078$",
-    r'^(?:x[^"\\]*|\x00)$',
+    *('^[^"]+$', r"^[^\\]+$", "^[^'\"]*$", r'^[^\n"]+$', r"^[^\x22]+$", r'^[\s\S]*[^"]$'),
+    *(r"^[\x00-\x1f]$", r"^\p{Cc}$", "^[^/]+$", r'^[^\s"]+$', r"^\S+$", r"^[^\]\[]+$"),
+    *("^[]a]+$", '^([^"]|[b-c])+$', '[^"]{3}', r"^a?[^\w]$", r"^\x61bc|\u0078$"),
+    *(r'^(?:x[^"\\]*|\x00)$',),
 ]
 TEXTS = [
-    "",
-    "a",
-    '"',
-    "\\",
-    "\n",
-    "\t",
-    "/",
-    "]",
-    "[",
-    " ",
-    'a"b',
-    "a\\",
-    '\\"',
-    "'",
-    "abc",
-    "x",
-    "d c",
-    'abc"',
+    *("", "a", '"', "\\", "\n", "\t", "/", "]", "[", " ", 'a"b', "a\\", '\\"', "'"),
+    *("abc", "x", "d c", 'abc"'),
 ]
 
 

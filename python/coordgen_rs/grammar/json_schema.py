@@ -1,39 +1,38 @@
-"""Keywords of JSON schemas said in a way that llguidance can follow, or left out where it cannot.
+"""JSON schemas rewritten for llguidance: what it follows otherwise is said in a way that it can.
 
-In: a schema, as Pydantic and others write it. Out: one without `uniqueItems`, `propertyNames`,
-formats of texts that say little of their form, and the look-aheads of Pydantic's decimals. What is
-left out and not held by other means is listed in docs/grammar.md; whatever is not known here stays,
-and is refused by name.
+In: a parsed schema, as Pydantic and others write it. Out: one without `uniqueItems`,
+`propertyNames`, formats of texts that say little of their form, and the look-aheads of Pydantic's
+decimals; checked, its objects closed, with a key `x-guidance` that says how the text is spaced and
+escaped. It can be a grammar, or stand in one of Lark behind `%json`. What is left out and not held
+by other means is listed in docs/grammar.md; whatever is not known here stays, and is refused by
+name.
 """
 
+import json
 import math
 import re
 import sys
 from decimal import Decimal
 from typing import Any
 
+from coordgen_rs.bundle.json_text import parse_json
+from coordgen_rs.grammar.additional_properties import with_closed_objects
 from coordgen_rs.grammar.patterns import names_of, written
-from coordgen_rs.grammar.schema_checks import NAMED, VALUES, as_read, kinds_of
+from coordgen_rs.grammar.schema_checks import (
+    NAMED,
+    VALUES,
+    as_read,
+    check_schema,
+    check_values,
+    kinds_of,
+)
 
 LOOSE_FORMATS = frozenset(
-    {
-        "binary",
-        "byte",
-        "color",
-        "directory-path",
-        "file-path",
-        "ipv4interface",
-        "ipv4network",
-        "ipv6interface",
-        "ipv6network",
-        "json-string",
-        "multi-host-uri",
-        "name-email",
-        "password",
-        "path",
-        "phone",
-        "regex",
-    }
+    [
+        *("binary", "byte", "color", "directory-path", "file-path", "ipv4interface"),
+        *("ipv4network", "ipv6interface", "ipv6network", "json-string", "multi-host-uri"),
+        *("name-email", "password", "path", "phone", "regex"),
+    ]
 )
 """Formats of texts that are not held to: Pydantic's own and OpenAPI's."""
 
@@ -67,9 +66,55 @@ _EXACT = 1 << 53
 """Whole numbers up to it are all float64, which bounds are for llguidance."""
 _MOST = (1 << 63) - 1
 _ABOUT = {"title", "description", "type", "default", "examples", "deprecated"}
+_ESCAPES = 'nrbtf\\"'
+"""Letters allowed behind a backslash. With `u`, a key could be given twice in two spellings."""
+_SCHEMA = re.compile(r"%json\s*(?=\{)")
 
 
-def as_followed(schema: dict[str, Any]) -> dict[str, Any]:
+def llguidance_lark(lark: str) -> str:
+    """A grammar in Lark whose schemas, behind `%json`, are said as llguidance can follow them.
+
+    Args:
+        lark: The grammar.
+
+    Raises:
+        UnsupportedGrammarError: A value would be written otherwise.
+    """
+    parts, at, decoder = list[str](), 0, json.JSONDecoder()
+    while match := _SCHEMA.search(lark, at):
+        parts.append(lark[at : match.end()])
+        at = match.end()
+        try:
+            _, end = decoder.raw_decode(lark, at)
+            schema = parse_json(lark[at:end], "the schema", long_integers=True)
+        except (ValueError, RecursionError):  # llguidance says so, where it is one
+            continue
+        check_values(schema)
+        parts.append(json.dumps(rewritten(schema)))
+        at = end
+    return "".join([*parts, lark[at:]])
+
+
+def llguidance_schema(schema: dict[str, Any], *, any_whitespace: bool = False) -> str:
+    """The schema as text for llguidance.
+
+    Args:
+        schema: A parsed JSON schema; it is not changed.
+        any_whitespace: Same as in `JsonSchema`.
+
+    Raises:
+        UnsupportedGrammarError: It would be followed wrongly, or has too many parts.
+    """
+    plain = rewritten(schema)
+    check_schema(plain)
+    options = {"lenient": False, "coerce_one_of": False, "json_allowed_escapes": _ESCAPES}
+    if not any_whitespace:
+        options |= {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    closed = with_closed_objects(plain)
+    return json.dumps(closed | {"x-guidance": options}, ensure_ascii=False)
+
+
+def rewritten(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with such keywords said otherwise; any answer that it allowed is allowed still.
 
     Args:
@@ -98,12 +143,8 @@ def _keyword(key: str, value: Any, root: dict[str, Any]) -> Any:
     if key in VALUES:
         return value
     if key in NAMED and isinstance(value, dict):
-        made = {name: _made(one, root) for name, one in value.items()}
-        return (
-            {written(name): one for name, one in made.items()}
-            if key == "patternProperties"
-            else made
-        )
+        named = written if key == "patternProperties" else str
+        return {named(name): _made(one, root) for name, one in value.items()}
     return _made(value, root)
 
 

@@ -7,13 +7,11 @@ it, or where the terminal cannot place its cursor, `input` reads a line.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from coordgen_rs.cli.commands.chat.commands import COMMANDS
-from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.store.files import write_file
@@ -47,10 +45,14 @@ class Lines(Protocol):
         """Within the block, what is typed is not shown; `read` has it afterwards, as it was."""
 
 
-def typed_lines(*, keeps_history: bool) -> Lines:
+def typed_lines(
+    commands: Collection[str], settings: Collection[str], *, keeps_history: bool
+) -> Lines:
     """What a person types, as well as this terminal allows.
 
     Args:
+        commands: Words that begin with a slash, to be completed.
+        settings: What may follow `/set`.
         keeps_history: Whether what is typed is offered in later chats.
     """
     if not sys.stdout.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
@@ -60,7 +62,8 @@ def typed_lines(*, keeps_history: bool) -> Lines:
     except ImportError:
         text.tell(f"(pasted lines are one message each: {how_to_install('chat')} for more)")
         return _PlainLines()
-    return _EditedLines(history_file() if keeps_history else None)
+    completer = _completer(commands, settings)
+    return _EditedLines(completer, history_file() if keeps_history else None)
 
 
 def history_file() -> Path | None:
@@ -95,10 +98,11 @@ class _EditedLines:
     """Lines by prompt_toolkit.
 
     Args:
+        completer: Completes what is typed.
         history: A file for what was typed; None keeps it for this chat alone.
     """
 
-    def __init__(self, history: Path | None) -> None:
+    def __init__(self, completer: "Completer", history: Path | None) -> None:
         from prompt_toolkit import PromptSession
         from prompt_toolkit.completion import ThreadedCompleter
 
@@ -107,7 +111,7 @@ class _EditedLines:
             history=_history(history),
             multiline=True,
             key_bindings=_keys(lambda: self._is_edit),
-            completer=ThreadedCompleter(_completer()),
+            completer=ThreadedCompleter(completer),
             complete_while_typing=False,
             prompt_continuation=lambda width, number, is_soft: _NEXT_ROW,
             enable_suspend=True,
@@ -177,14 +181,12 @@ def _keys(is_edit: Callable[[], bool]) -> "KeyBindings":
     return keys
 
 
-def _completer() -> "Completer":
+def _completer(commands: Collection[str], settings: Collection[str]) -> "Completer":
     """Completes commands, and what follows them: files, and names of settings."""
     from prompt_toolkit.completion import Completer, Completion, PathCompleter
     from prompt_toolkit.document import Document
 
     paths = PathCompleter(expanduser=True)
-    settings = [it.shown.split()[0].strip("-").replace("-", "_") for it in request_options.SETTABLE]
-    settings.append("recommended")
 
     class Commands(Completer):
         def get_completions(
@@ -195,7 +197,7 @@ def _completer() -> "Completer":
             if not typed.startswith("/") or "\n" in typed:
                 return
             if not space:
-                yield from (Completion(it, -len(name)) for it in COMMANDS if it.startswith(name))
+                yield from (Completion(it, -len(name)) for it in commands if it.startswith(name))
             elif name in ("/file", "/save", "/load"):
                 yield from paths.get_completions(Document(rest, len(rest)), complete_event)
             elif name == "/set" and " " not in rest:

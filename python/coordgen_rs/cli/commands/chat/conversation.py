@@ -6,49 +6,53 @@ was stopped, is in `model/dialogue.py`.
 
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from coordgen_rs.cli.commands.chat.commands import COMMANDS
-from coordgen_rs.cli.commands.chat.saved import with_files
+from coordgen_rs.cli.commands.chat.dialogue_file import with_files
+from coordgen_rs.cli.commands.chat.line_editor import Lines
 from coordgen_rs.cli.commands.chat.settings import Settings
-from coordgen_rs.cli.commands.chat.typed import Lines
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
-from coordgen_rs.cli.terminal.printable import answer_text, printable
+from coordgen_rs.cli.terminal.colours import SourceColours
+from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
-from coordgen_rs.model.answer import TextDelta
 from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.model.stream import Stream
 
 
-class Talk:
+class Conversation:
     """A chat.
 
     Args:
         dialogue: What is said.
         settings: What `/set` changes.
         lines: What a person types; None where lines come from a pipe.
+        commands: What is run for words that begin with a slash; None leaves the chat.
         model_name: What files of dialogues call the model.
 
     Attributes:
         dialogue: The `dialogue` argument.
         settings: The `settings` argument.
         model_name: The `model_name` argument.
-        colours: Those of sources; None where there are none.
+        colours: Those of sources.
         files: Names and texts that go with the next message.
         file: Where the dialogue was saved last, or loaded from; None for neither.
     """
 
     def __init__(
-        self, dialogue: Dialogue, settings: Settings, lines: Lines | None, model_name: str = ""
+        self,
+        dialogue: Dialogue,
+        settings: Settings,
+        lines: Lines | None,
+        commands: "Mapping[str, Callable[[Conversation, str], None] | None]",
+        model_name: str = "",
     ) -> None:
         self.dialogue, self.settings, self._lines = dialogue, settings, lines
-        self.model_name = model_name
-        self.colours = SourceColours() if wants_colours(sys.stdout) else None
+        self._commands, self.model_name = commands, model_name
+        self.colours = SourceColours(sys.stdout)
         self.files: list[tuple[str, str]] = []
         self.file: Path | None = None
         self._was_interrupted = False
@@ -65,13 +69,12 @@ class Talk:
         for line in _piped() if self._lines is None else self._typed(self._lines):
             name, _, rest = line.strip().partition(" ")
             if line.startswith("/") and "\n" not in line.strip():
-                command = COMMANDS.get(name)
-                if command is None:
+                if name not in self._commands:
                     text.tell(f"there is no command {name}: /help lists them")
-                elif command.run is None:
+                elif (command := self._commands[name]) is None:
                     return
                 else:
-                    self._obey(command.run, rest.strip())
+                    self._obey(command, rest.strip())
             elif line.strip():
                 self.ask(line.strip())
 
@@ -113,26 +116,26 @@ class Talk:
         Raises:
             OptionError: It is not valid text.
         """
-        if self._lines is None:
-            return None
-        try:
-            return text.from_argument("the line", self._lines.read(line)).strip() or None
-        except (EOFError, KeyboardInterrupt):
-            print(flush=True)
-            return None
+        typed = self._read(line)
+        return text.from_argument("the line", typed).strip() or None
 
     def agrees(self, question: str) -> bool:
         """Whether the user says yes to a question; no where nobody types."""
+        if self.is_interactive:
+            text.tell(f"({question} `yes` does, anything else does not)")
+        return self._read().strip().lower() in ("y", "yes")
+
+    def _read(self, line: str = "") -> str:
+        """A line; empty where the user gives that up, or nobody types."""
         if self._lines is None:
-            return False
-        text.tell(f"({question} `yes` does, anything else does not)")
+            return ""
         try:
-            return self._lines.read().strip().lower() in ("y", "yes")
+            return self._lines.read(line)
         except (EOFError, KeyboardInterrupt):
             print(flush=True)
-            return False
+            return ""
 
-    def _obey(self, command: "Callable[[Talk, str], None]", rest: str) -> None:
+    def _obey(self, command: "Callable[[Conversation, str], None]", rest: str) -> None:
         """Run a command; what it refuses is told, and Ctrl-C ends it alone where somebody types.
 
         Raises:
@@ -181,9 +184,10 @@ class Talk:
         try:
             with _interrupts_counted(self.is_interactive) as interrupts:
                 self.dialogue.options["on_read"] = partial(_heed, interrupts)
-                with self._lines_kept(), answering as stream:
+                unseen = nullcontext() if self._lines is None else self._lines.kept_for_later()
+                with unseen, answering as stream:
                     for piece in stream:
-                        print(self._shown(piece), end="", flush=True)
+                        print(self.colours.shown(piece), end="", flush=True)
                         if interrupts:
                             break
                 print(flush=True)
@@ -204,13 +208,6 @@ class Talk:
             limit = "--max-new-tokens" if answer.finish_reason == "length" else "the context"
             hint = "; /continue goes on" if answer.finish_reason == "length" else ""
             text.tell(f"(cut by {limit}{hint if self.is_interactive else ''})")
-
-    def _lines_kept(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._lines is None else self._lines.kept_for_later()
-
-    def _shown(self, piece: TextDelta) -> str:
-        shown = TextDelta(answer_text(piece.text, sys.stdout), piece.source)
-        return shown.text if self.colours is None else self.colours.painted(shown)
 
 
 def _told(error: OptionError | OSError) -> str:
