@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// The crate's modules, from the ground up; those of a line do not know each other.
 const CRATE: &[&[&str]] = &[
-    &["chat_template", "ids", "kernels", "random", "scores", "unfinished", "waiting"],
+    &["atomic_file", "chat_template", "ids", "kernels", "locks"],
     &["error"],
-    &["cache_rows", "constraint", "logprobs", "top_k"],
-    &["logits"],
+    &["constraint", "logits"],
     &["sampling"],
     &["tree"],
     &["verify"],
@@ -67,11 +66,11 @@ fn imports_run_one_way() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Where locks are taken without `waiting`: there itself; in the loader's thread and those that read
+/// Where locks are taken without `locks`: there itself; in the loader's thread and those that read
 /// experts or ask for them, which hold nothing that others need, and for condition variables; among threads that end within a
 /// call; and where one thread alone has them, as a chat template's rendering.
 const TAKE_LOCKS: &[&str] = &[
-    "waiting.rs",
+    "locks.rs",
     "tests.rs",
     "chat_template/bounded.rs",
     "load/loader/mod.rs",

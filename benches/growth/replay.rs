@@ -22,7 +22,7 @@ use coordgen_rs::draft::sources::prediction::Prediction;
 use coordgen_rs::draft::spellings::Spellings;
 use coordgen_rs::error::Result;
 use coordgen_rs::ids::TokenId;
-use coordgen_rs::top_k::top_k;
+use coordgen_rs::logits::top_k::top_k;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
 

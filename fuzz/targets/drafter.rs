@@ -19,7 +19,7 @@ use coordgen_rs::draft::sources::model::ModelDraft;
 use coordgen_rs::draft::sources::model::source::SharedModelDraft;
 use coordgen_rs::draft::spellings::Spellings;
 use coordgen_rs::sampling::Sampling;
-use coordgen_rs::top_k::top_k;
+use coordgen_rs::logits::top_k::top_k;
 use coordgen_rs::{
     Commit, CommitPolicy, DraftSource, Drafter, DrafterOptions, Error, FinishReason, History,
     StepChoice, StepCost, StepShape, TokenId,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::failure::{Failure, Status};
-use crate::waiting;
+use crate::locks;
 
 const PLACE_BITS: u32 = 24;
 const ROUND_BITS: u32 = 32;
@@ -93,7 +93,7 @@ impl<T: Send> Handles<T> {
     /// Takes a value in. Fails when there are 2^24 already.
     pub fn add(&self, value: T) -> Result<u64, Failure> {
         let held = Some(Arc::new(Mutex::new(Held { value, is_broken: false, is_over: false })));
-        let mut places = waiting::lock(&self.own_table_or_new().places);
+        let mut places = locks::lock(&self.own_table_or_new().places);
         let index = match places.vacant.pop() {
             Some(index) => index,
             None if places.all.len() >> PLACE_BITS == 0 => {
@@ -117,11 +117,11 @@ impl<T: Send> Handles<T> {
         call: impl FnOnce(&mut T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
         let shared = self.own_table().and_then(|table| {
-            let places = waiting::lock(&table.places);
+            let places = locks::lock(&table.places);
             self.place(&places, handle).and_then(|index| places.all[index].held.clone())
         });
         let shared = shared.ok_or_else(|| self.unknown(handle))?;
-        let mut held = waiting::lock(&shared);
+        let mut held = locks::lock(&shared);
         if held.is_over {
             return Err(self.unknown(handle));
         }
@@ -139,7 +139,7 @@ impl<T: Send> Handles<T> {
     /// it is a parent's.
     pub fn remove(&self, handle: u64) -> Result<Removed<T>, Failure> {
         let held = self.own_table().and_then(|table| {
-            let mut places = waiting::lock(&table.places);
+            let mut places = locks::lock(&table.places);
             let index = self.place(&places, handle)?;
             let held = places.all[index].held.take();
             places.all[index].round = places.all[index].round.wrapping_add(1);
@@ -183,7 +183,7 @@ pub(super) struct Removed<T>(Shared<T>);
 impl<T: Send> Removed<T> {
     /// Calls `last` on it, unless a call has panicked.
     pub fn with<R>(self, last: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut held = waiting::lock(&self.0);
+        let mut held = locks::lock(&self.0);
         held.is_over = true;
         (!held.is_broken).then(|| last(&mut held.value))
     }

@@ -8,7 +8,7 @@ use crate::commit::Commit;
 use crate::draft::spellings::Spellings;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
-use crate::top_k::TopK;
+use crate::logits::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::Verified;
 

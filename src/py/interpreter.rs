@@ -10,14 +10,14 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
-use crate::waiting;
+use crate::locks;
 
 /// From now on, whoever has to wait for a lock of the crate lets go of the interpreter meanwhile.
 ///
 /// Where a lock is free, as it nearly always is, this costs nothing: letting go takes a microsecond,
 /// and may take a thread switch.
-pub fn let_go_where_a_lock_is_not_free() {
-    waiting::let_go_with(|wait| {
+pub fn release_the_interpreter_while_waiting_for_locks() {
+    locks::set_wait_hook(|wait| {
         let waited = Python::try_attach(|py| detached_to_wait(py, &mut *wait)).is_some();
         if !waited {
             wait(); // the interpreter is shutting down

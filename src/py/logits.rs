@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use super::convert::{array, matrix};
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
-use crate::top_k::{TOP_K, top_k_rows};
+use crate::logits::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
+use crate::logits::top_k::{TOP_K, top_k_rows};
 
 /// A logprob, and the alternatives with theirs.
 pub type Told = (f64, Vec<(u32, f64)>);

@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use crate::scores::{Weight, count_at_least, max_without_nan, sum_of_weights};
+use crate::logits::scores::{Weight, count_at_least, max_without_nan, sum_of_weights};
 
 /// Parts of a row whose largest scores and sums are kept.
 const MAX_BLOCKS: usize = 256;

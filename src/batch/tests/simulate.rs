@@ -3,7 +3,7 @@
 
 use crate::batch::*;
 use crate::draft::choose::step_choice::StepCost;
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 /// Requests that can be served at a time.
 const PLACES: usize = 12;

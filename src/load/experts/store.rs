@@ -20,7 +20,7 @@ use super::residency::{Action, Counts, Residency};
 use super::shape::{LayerShape, Shape};
 use crate::error::{Error, Result};
 use crate::load::loader::Worker;
-use crate::waiting;
+use crate::locks;
 
 /// Bytes of a read: enough for a disk to be quick, few enough to wait for.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -151,7 +151,7 @@ impl ExpertStore {
         }
         let store = Arc::new(store);
         let layers = 0..store.shared.regions.len();
-        let mut lent = waiting::write(&LENT);
+        let mut lent = locks::write(&LENT);
         lent.retain(|it| it.store.strong_count() > 0);
         lent.extend(layers.map(|layer| Lent {
             start: store.memory(layer).as_ptr() as usize,
@@ -234,7 +234,7 @@ impl ExpertStore {
 
     /// What it has done so far.
     pub fn report(&self) -> StoreReport {
-        let state = waiting::lock(&self.shared.state);
+        let state = locks::lock(&self.shared.state);
         StoreReport {
             counts: state.core.as_ref().map(Residency::counts).unwrap_or_default(),
             waited_us: state.waited_us,
@@ -244,7 +244,7 @@ impl ExpertStore {
 
     /// Why the last [`hold`](Self::hold) that failed did, if one did since this was last asked.
     pub fn take_failure(&self) -> Option<Error> {
-        waiting::lock(&self.shared.state).failure.take()
+        locks::lock(&self.shared.state).failure.take()
     }
 
     /// Whether there are threads that read.
@@ -256,7 +256,7 @@ impl ExpertStore {
 impl Drop for ExpertStore {
     fn drop(&mut self) {
         if self.is_managed() {
-            waiting::lock(&self.shared.state).is_closed = true;
+            locks::lock(&self.shared.state).is_closed = true;
             self.shared.work.notify_all();
             self.workers.iter().for_each(Worker::join);
         }
@@ -400,7 +400,7 @@ static LENT: RwLock<Vec<Lent>> = RwLock::new(Vec::new());
 /// The store whose layer begins at this memory, and the number of that layer.
 pub fn lender(memory: &[u8]) -> Option<(Arc<ExpertStore>, usize)> {
     let start = memory.as_ptr() as usize;
-    let lent = waiting::read(&LENT);
+    let lent = locks::read(&LENT);
     let mut all = lent.iter().filter(|it| it.start == start);
     all.find_map(|it| it.store.upgrade().map(|store| (store, it.layer)))
 }

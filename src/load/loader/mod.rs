@@ -25,7 +25,7 @@ use super::block_store::BlockStore;
 use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
-use crate::waiting;
+use crate::locks;
 
 /// How often a store is asked whether to go on waiting.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
@@ -286,7 +286,7 @@ impl Drop for Loader {
 impl Shared {
     /// Never held while the store works.
     fn lock(&self) -> MutexGuard<'_, State> {
-        waiting::lock(&self.state)
+        locks::lock(&self.state)
     }
 
     /// [`lock`](Self::lock) for the thread, which holds nothing that others need.

@@ -4,7 +4,7 @@
 
 use super::problem::{Costs, Held};
 use super::route::{Clock, Finish, Route, routes_peak_bytes};
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 /// Runs that one improvement may reckon with, over all routes that it tries: this bounds its time.
 const SEARCH_RUNS: usize = 100_000;

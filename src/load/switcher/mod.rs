@@ -18,7 +18,7 @@ use super::stream::Streaming;
 use super::timetable::{ActionKind, Timetable};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
-use crate::waiting;
+use crate::locks;
 
 /// How the loads of one prompt went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -336,7 +336,7 @@ impl Switcher {
 
     /// Never held while something waits or plans.
     fn state(&self) -> MutexGuard<'_, State> {
-        waiting::lock(&self.state)
+        locks::lock(&self.state)
     }
 
     fn blocks(&self) -> impl Iterator<Item = BlockId> {

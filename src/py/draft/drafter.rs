@@ -22,7 +22,7 @@ use crate::draft::methods::{DrawnOn, source_drawing_on};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
-use crate::logprobs::check_num_alternatives;
+use crate::logits::logprobs::check_num_alternatives;
 use crate::py::constraint::{Grammar, PyConstraint, Raised};
 use crate::py::convert::{Given, integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;

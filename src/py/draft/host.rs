@@ -14,9 +14,9 @@ use crate::draft::choose::step_choice::StepCost;
 use crate::draft::host::{HostDrafter, HostOptions};
 use crate::draft::methods::Method;
 use crate::ids::TokenId;
+use crate::locks;
 use crate::py::convert::{Given, integers, to_array, token_ids};
 use crate::py::interpreter::{detached, detached_if};
-use crate::waiting;
 
 /// Tokens whose observing takes as long as a thread switch.
 const MANY_TOKENS: usize = 1 << 10;
@@ -35,8 +35,8 @@ impl PyHostDrafter {
         is_long: bool,
         call: impl FnOnce(&mut HostDrafter) -> T + Send,
     ) -> T {
-        let is_long = is_long || waiting::lock(&self.core).reads_disk();
-        detached_if(py, is_long, || call(&mut waiting::lock(&self.core)))
+        let is_long = is_long || locks::lock(&self.core).reads_disk();
+        detached_if(py, is_long, || call(&mut locks::lock(&self.core)))
     }
 
     fn detached<T: Send>(
@@ -44,7 +44,7 @@ impl PyHostDrafter {
         py: Python<'_>,
         call: impl FnOnce(&mut HostDrafter) -> T + Send,
     ) -> T {
-        detached(py, || call(&mut waiting::lock(&self.core)))
+        detached(py, || call(&mut locks::lock(&self.core)))
     }
 }
 
@@ -146,31 +146,31 @@ impl PyHostDrafter {
     #[doc = stub_doc!("HostDrafter.token_ids")]
     #[getter]
     fn token_ids(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
-        to_array(py, waiting::lock(&self.core).text().iter().map(|token| token.0))
+        to_array(py, locks::lock(&self.core).text().iter().map(|token| token.0))
     }
 
     #[doc = stub_doc!("HostDrafter.prompt_len")]
     #[getter]
     fn prompt_len(&self) -> usize {
-        waiting::lock(&self.core).prompt_len()
+        locks::lock(&self.core).prompt_len()
     }
 
     #[doc = stub_doc!("HostDrafter.accept_histogram")]
     #[getter]
     fn accept_histogram(&self) -> Vec<usize> {
-        waiting::lock(&self.core).statistics().accept_histogram.clone()
+        locks::lock(&self.core).statistics().accept_histogram.clone()
     }
 
     #[doc = stub_doc!("HostDrafter.per_source")]
     #[getter]
     fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
-        let core = waiting::lock(&self.core);
+        let core = locks::lock(&self.core);
         let counts = core.statistics().sources.iter();
         core.source_names().zip(counts.map(by_kind)).collect()
     }
 
     #[doc = stub_doc!("HostDrafter.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        waiting::lock(&self.core).memory_bytes()
+        locks::lock(&self.core).memory_bytes()
     }
 }

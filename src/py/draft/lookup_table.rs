@@ -11,10 +11,10 @@ use crate::draft::sources::lookup_table::file::Owner;
 use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
 use crate::error::Error;
 use crate::ids::TokenId;
+use crate::logits::top_k::top_k;
 use crate::py::convert::{self, Given, NewArguments, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::interpreter::detached;
-use crate::top_k::top_k;
 
 #[doc = stub_doc!("LookupTable")]
 #[pyclass(name = "LookupTable", module = "coordgen_rs._core", frozen)]

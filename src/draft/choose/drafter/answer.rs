@@ -6,10 +6,10 @@ use super::Drafter;
 use crate::constraint::keep_allowed;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
+use crate::logits::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
+use crate::logits::top_k::TopK;
 use crate::logits::{Logits, argmax};
-use crate::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
 use crate::sampling::{Sampling, SeenTokens};
-use crate::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 
 /// A target's answer to a step.
@@ -150,7 +150,7 @@ impl Drafter {
     /// Whether [`Drafter::logprobs`] tells of the tokens from now on: with so many alternatives to
     /// each, or, with `None`, nothing.
     ///
-    /// Fails when there are more than [`MAX_ALTERNATIVES`](crate::logprobs::MAX_ALTERNATIVES).
+    /// Fails when there are more than [`MAX_ALTERNATIVES`](crate::logits::logprobs::MAX_ALTERNATIVES).
     pub fn tell_logprobs(&mut self, num_alternatives: Option<usize>) -> Result<()> {
         check_num_alternatives(num_alternatives.unwrap_or_default())?;
         self.told = Told { num_alternatives, tokens: Vec::new() };

@@ -5,7 +5,7 @@ use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::sources::prediction::Prediction;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::top_k::{TOP_K, top_k_rows};
+use crate::logits::top_k::{TOP_K, top_k_rows};
 
 /// All sources of a drafter.
 pub(super) struct SourceList {

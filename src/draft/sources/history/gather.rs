@@ -7,9 +7,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::format::{Key, MOST_TOKENS, ReadFile, TERMINATOR, write_own_index};
+use crate::atomic_file::Permissions;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::unfinished::Readers;
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +47,8 @@ pub fn write_gathered_index(
     let documents = gather(files, places)?;
     let Belongs { vocab_size, key, is_private } = belongs;
     let covers = places.len() as u64;
-    let readers = if is_private { Readers::Owner } else { Readers::AsUsual };
-    write_own_index(path, documents, vocab_size, covers, key, readers)
+    let permissions = if is_private { Permissions::OwnerOnly } else { Permissions::Default };
+    write_own_index(path, documents, vocab_size, covers, key, permissions)
 }
 
 fn gather(files: &[PathBuf], places: &[Place]) -> Result<Vec<TokenId>> {

@@ -7,7 +7,7 @@
 use std::cmp::Reverse;
 
 use crate::ids::{NodeId, TokenId};
-use crate::top_k::TopK;
+use crate::logits::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 
 /// A token that the model holds likely after a node, and has not read yet.
@@ -239,7 +239,7 @@ pub fn most_wanting(branches: impl Iterator<Item = Paced>, num_tokens: usize) ->
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::top_k::TOP_K;
+    use crate::logits::top_k::TOP_K;
     use proptest::prelude::*;
 
     /// A model whose row after a token depends on that token and on `rule`.

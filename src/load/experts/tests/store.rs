@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::load::experts::mapping::file_at;
 use crate::load::experts::store::{Budget, ExpertStore, Region, lender};
 
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 const STRIDE: u64 = 256 << 10;
 const EXPERTS: usize = 8;

@@ -15,7 +15,7 @@ use super::*;
 use crate::ids::Graph;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::timetable::ActionKind;
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 const PREFILL_ROWS: usize = 256;
 const PIECES: u64 = 8;

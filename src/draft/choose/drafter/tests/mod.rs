@@ -15,7 +15,7 @@ use super::*;
 use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};
 use crate::ids::NodeId;
-use crate::logprobs::RowLogprobs;
+use crate::logits::logprobs::RowLogprobs;
 use crate::sampling::{LogitBias, Penalties};
 use proptest::prelude::*;
 

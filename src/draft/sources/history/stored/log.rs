@@ -11,10 +11,10 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::behind::{Behind, HEAD_BYTES, word};
+use crate::atomic_file::{FileLock, LockMode, Permissions, create_file, lock, remove_abandoned};
 use crate::draft::sources::history::format::Key;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::unfinished::{Holding, Lock, Readers, create_file, lock, remove_abandoned};
 
 const MAGIC: [u8; 8] = *b"coordlog";
 const VERSION: u32 = 1;
@@ -104,7 +104,7 @@ impl DocumentLog {
         let mut bytes = header(self.vocab_size, key);
         kept.for_each(|document| bytes.extend(to_bytes(document)));
         let (unfinished, mut file) =
-            create_file(&self.path, Readers::Owner).map_err(|error| not_written(&error))?;
+            create_file(&self.path, Permissions::OwnerOnly).map_err(|error| not_written(&error))?;
         // It is locked before it has the name, so nobody comes between.
         let written = overwrite(&mut file, &bytes)
             .and_then(|()| file.sync_all())
@@ -152,10 +152,10 @@ fn make(path: &Path) -> io::Result<()> {
 
 /// The file, for reading and writing. Where a file system has no locks, nobody is kept out.
 fn locked(path: &Path) -> Result<File> {
-    match lock(path, Holding::Alone).map_err(|error| unusable(&error))? {
-        Lock::Held(file) => Ok(file),
-        Lock::Anothers | Lock::Gone => Err(Error::HistoryInUse),
-        Lock::Unknown => {
+    match lock(path, LockMode::Exclusive).map_err(|error| unusable(&error))? {
+        FileLock::Held(file) => Ok(file),
+        FileLock::HeldByOther | FileLock::Gone => Err(Error::HistoryInUse),
+        FileLock::Unsupported => {
             let opened = OpenOptions::new().read(true).write(true).open(path);
             opened.map_err(|error| unusable(&error))
         }

@@ -281,17 +281,17 @@ fn what_is_read_ahead_of_its_use_is_checked() {
 fn a_file_is_read_where_there_is_an_index_alone() {
     let scratch = Scratch::with(&[vec![TokenId(1)]], VOCAB_SIZE);
     let history = History::above_fleet(VOCAB_SIZE).above_corpus();
-    let readers = || -> Vec<_> {
+    let permissions = || -> Vec<_> {
         let mut sources: Vec<_> = history.all_sources().collect();
         sources.iter_mut().for_each(|source| source.clear());
         sources.iter().filter(|source| source.reads_disk()).map(|source| source.name()).collect()
     };
-    assert!(readers().is_empty());
+    assert!(permissions().is_empty());
     history.open_index(&scratch.0, &KEY).unwrap();
-    assert_eq!(readers(), [History::INDEX]);
+    assert_eq!(permissions(), [History::INDEX]);
     history.open_fleet_index(&scratch.0, &KEY).unwrap();
     history.open_corpus(vec![scratch.0.clone()], &KEY).unwrap();
-    assert_eq!(readers(), [History::INDEX, History::FLEET, History::CORPUS]);
+    assert_eq!(permissions(), [History::INDEX, History::FLEET, History::CORPUS]);
 }
 
 #[test]

@@ -22,18 +22,18 @@ type TryLock = Result<(), TryLockError>;
 
 /// Who may read a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Readers {
+pub(crate) enum Permissions {
     /// Whom the process's own mask lets.
-    AsUsual,
+    Default,
     /// Its owner alone, where the system knows owners.
-    Owner,
+    OwnerOnly,
 }
 
 /// Whom a lock keeps out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Holding {
+pub(crate) enum LockMode {
     /// Everybody else.
-    Alone,
+    Exclusive,
     /// Whoever wants it alone; many may hold it so.
     #[cfg(any(feature = "python", test))]
     Shared,
@@ -41,13 +41,13 @@ pub(crate) enum Holding {
 
 /// What became of asking for a lock on a file or folder.
 #[derive(Debug)]
-pub(crate) enum Lock {
+pub(crate) enum FileLock {
     /// It is held for as long as the file is open, and the file still has its name.
     Held(File),
     /// The file system, or the system, has no locks; then nothing is ever taken for left over.
-    Unknown,
+    Unsupported,
     /// Another holds it.
-    Anothers,
+    HeldByOther,
     /// The file was removed, or replaced, before the lock was held.
     Gone,
 }
@@ -60,18 +60,18 @@ pub(crate) struct Leftover {
 }
 
 /// A new locked file beside `path`.
-pub(crate) fn create_file(path: &Path, readers: Readers) -> io::Result<(PathBuf, File)> {
-    create_file_with(path, readers, File::try_lock)
+pub(crate) fn create_file(path: &Path, permissions: Permissions) -> io::Result<(PathBuf, File)> {
+    create_file_with(path, permissions, File::try_lock)
 }
 
 fn create_file_with(
     path: &Path,
-    readers: Readers,
+    permissions: Permissions,
     try_lock: impl Fn(&File) -> TryLock,
 ) -> io::Result<(PathBuf, File)> {
     loop {
         let unfinished = new_name(path)?;
-        let file = match open_new(&unfinished, readers) {
+        let file = match open_new(&unfinished, permissions) {
             // Another has this name, by chance.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             created => created?,
@@ -85,7 +85,7 @@ fn create_file_with(
 
 /// A new empty folder beside `path`, and the lock on it.
 #[cfg(feature = "python")]
-pub(crate) fn create_folder(path: &Path) -> io::Result<(PathBuf, Lock)> {
+pub(crate) fn create_folder(path: &Path) -> io::Result<(PathBuf, FileLock)> {
     create_folder_with(path, File::try_lock)
 }
 
@@ -93,15 +93,15 @@ pub(crate) fn create_folder(path: &Path) -> io::Result<(PathBuf, Lock)> {
 fn create_folder_with(
     path: &Path,
     try_lock: impl Fn(&File) -> TryLock,
-) -> io::Result<(PathBuf, Lock)> {
+) -> io::Result<(PathBuf, FileLock)> {
     loop {
         let unfinished = new_name(path)?;
         match fs::create_dir(&unfinished) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => continue,
             created => created?,
         }
-        match lock_with(&unfinished, Holding::Alone, &try_lock) {
-            Ok(Lock::Anothers | Lock::Gone) => {} // somebody who cleans up was quicker
+        match lock_with(&unfinished, LockMode::Exclusive, &try_lock) {
+            Ok(FileLock::HeldByOther | FileLock::Gone) => {} // somebody who cleans up was quicker
             Ok(lock) => return Ok((unfinished, lock)),
             Err(error) => {
                 let _ = fs::remove_dir(&unfinished); // the first error is the one to be told
@@ -112,37 +112,37 @@ fn create_folder_with(
 }
 
 /// Asks for the lock on an existing file or folder, without waiting.
-pub(crate) fn lock(path: &Path, holding: Holding) -> io::Result<Lock> {
-    match holding {
-        Holding::Alone => lock_with(path, holding, File::try_lock),
+pub(crate) fn lock(path: &Path, mode: LockMode) -> io::Result<FileLock> {
+    match mode {
+        LockMode::Exclusive => lock_with(path, mode, File::try_lock),
         #[cfg(any(feature = "python", test))]
-        Holding::Shared => lock_with(path, holding, File::try_lock_shared),
+        LockMode::Shared => lock_with(path, mode, File::try_lock_shared),
     }
 }
 
 fn lock_with(
     path: &Path,
-    holding: Holding,
+    mode: LockMode,
     try_lock: impl FnOnce(&File) -> TryLock,
-) -> io::Result<Lock> {
+) -> io::Result<FileLock> {
     if cfg!(windows) && path.is_dir() {
-        return Ok(Lock::Unknown); // it cannot be opened there
+        return Ok(FileLock::Unsupported); // it cannot be opened there
     }
     // Network file systems give a lock for oneself alone only to who may write.
-    let opened = match holding {
-        Holding::Alone => open(path, true).or_else(|_| open(path, false)),
+    let opened = match mode {
+        LockMode::Exclusive => open(path, true).or_else(|_| open(path, false)),
         #[cfg(any(feature = "python", test))]
-        Holding::Shared => open(path, false),
+        LockMode::Shared => open(path, false),
     };
     let file = match opened {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Lock::Gone),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(FileLock::Gone),
         opened => opened?,
     };
     Ok(match try_lock(&file) {
-        Err(TryLockError::WouldBlock) => Lock::Anothers,
-        Err(TryLockError::Error(_)) => Lock::Unknown,
-        Ok(()) if has_name(&file, path) => Lock::Held(file),
-        Ok(()) => Lock::Gone,
+        Err(TryLockError::WouldBlock) => FileLock::HeldByOther,
+        Err(TryLockError::Error(_)) => FileLock::Unsupported,
+        Ok(()) if has_name(&file, path) => FileLock::Held(file),
+        Ok(()) => FileLock::Gone,
     })
 }
 
@@ -167,7 +167,7 @@ fn remove_abandoned_with(path: &Path, try_lock: impl Fn(&File) -> TryLock) -> Ve
             continue;
         }
         // The lock is held until the file is gone.
-        if let Ok(Lock::Held(_file)) = lock_with(&found, Holding::Alone, &try_lock) {
+        if let Ok(FileLock::Held(_file)) = lock_with(&found, LockMode::Exclusive, &try_lock) {
             removed.extend(remove(found));
         }
     }
@@ -225,8 +225,8 @@ mod system {
     use super::*;
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
-    pub fn open_new(path: &Path, readers: Readers) -> io::Result<File> {
-        let mode = if readers == Readers::Owner { 0o600 } else { 0o666 };
+    pub fn open_new(path: &Path, permissions: Permissions) -> io::Result<File> {
+        let mode = if permissions == Permissions::OwnerOnly { 0o600 } else { 0o666 };
         OpenOptions::new().write(true).create_new(true).mode(mode).open(path)
     }
 
@@ -255,7 +255,7 @@ mod system {
 mod system {
     use super::*;
 
-    pub fn open_new(path: &Path, _: Readers) -> io::Result<File> {
+    pub fn open_new(path: &Path, _: Permissions) -> io::Result<File> {
         OpenOptions::new().write(true).create_new(true).open(path)
     }
 
@@ -284,11 +284,11 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// left for the same `path` is removed.
 pub(crate) fn replace_file(
     path: &Path,
-    readers: Readers,
+    permissions: Permissions,
     write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
 ) -> io::Result<()> {
     remove_abandoned(path);
-    let (unfinished, file) = create_file(path, readers)?;
+    let (unfinished, file) = create_file(path, permissions)?;
     let written = write_file(file, write).and_then(|_locked| fs::rename(&unfinished, path));
     if written.is_err() {
         // It may never have been there, and nothing can be done if it cannot be removed.
@@ -331,10 +331,13 @@ mod tests {
         fs::write(&left, "half").unwrap();
         let no_locks =
             |_: &File| -> TryLock { Err(TryLockError::Error(ErrorKind::Unsupported.into())) };
-        assert!(matches!(lock_with(&left, Holding::Alone, no_locks), Ok(Lock::Unknown)));
-        let (file, _open) = create_file_with(&path, Readers::AsUsual, no_locks).unwrap();
+        assert!(matches!(
+            lock_with(&left, LockMode::Exclusive, no_locks),
+            Ok(FileLock::Unsupported)
+        ));
+        let (file, _open) = create_file_with(&path, Permissions::Default, no_locks).unwrap();
         let (folder, lock) = create_folder_with(&path, no_locks).unwrap();
-        assert!(file.is_file() && folder.is_dir() && matches!(lock, Lock::Unknown));
+        assert!(file.is_file() && folder.is_dir() && matches!(lock, FileLock::Unsupported));
         assert_eq!(remove_abandoned_with(&path, no_locks), []);
         assert!(file.is_file() && folder.is_dir() && left.is_file());
         fs::remove_file(file).unwrap();
@@ -366,8 +369,8 @@ mod tests {
             fs::remove_file(&path).unwrap();
             file.try_lock()
         };
-        assert!(matches!(lock_with(&path, Holding::Alone, removed), Ok(Lock::Gone)));
-        assert!(matches!(lock(&path, Holding::Alone), Ok(Lock::Gone)));
+        assert!(matches!(lock_with(&path, LockMode::Exclusive, removed), Ok(FileLock::Gone)));
+        assert!(matches!(lock(&path, LockMode::Exclusive), Ok(FileLock::Gone)));
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
 
@@ -379,14 +382,20 @@ mod tests {
             (&*file).write(b"").map_err(TryLockError::Error)?; // what is only read says EBADF
             file.try_lock()
         };
-        assert!(matches!(lock_with(&path, Holding::Alone, if_writable), Ok(Lock::Held(_))));
+        assert!(matches!(
+            lock_with(&path, LockMode::Exclusive, if_writable),
+            Ok(FileLock::Held(_))
+        ));
         let folder = path.parent().unwrap();
-        assert!(matches!(lock_with(folder, Holding::Alone, if_writable), Ok(Lock::Unknown)));
+        assert!(matches!(
+            lock_with(folder, LockMode::Exclusive, if_writable),
+            Ok(FileLock::Unsupported)
+        ));
         assert_eq!(fs::read(&path).unwrap(), b"kept");
         let mut only_read = fs::metadata(&path).unwrap().permissions();
         only_read.set_readonly(true);
         fs::set_permissions(&path, only_read).unwrap();
-        assert!(matches!(lock(&path, Holding::Alone), Ok(Lock::Held(_))));
+        assert!(matches!(lock(&path, LockMode::Exclusive), Ok(FileLock::Held(_))));
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -394,14 +403,14 @@ mod tests {
     fn many_share_a_lock_that_nobody_gets_alone() {
         let path = place("shared");
         fs::write(&path, "").unwrap();
-        let ask = |holding| lock(&path, holding).unwrap();
-        let shared = [ask(Holding::Shared), ask(Holding::Shared)];
-        assert!(shared.iter().all(|lock| matches!(lock, Lock::Held(_))), "{shared:?}");
-        assert!(matches!(ask(Holding::Alone), Lock::Anothers));
+        let ask = |mode| lock(&path, mode).unwrap();
+        let shared = [ask(LockMode::Shared), ask(LockMode::Shared)];
+        assert!(shared.iter().all(|lock| matches!(lock, FileLock::Held(_))), "{shared:?}");
+        assert!(matches!(ask(LockMode::Exclusive), FileLock::HeldByOther));
         drop(shared);
-        let alone = ask(Holding::Alone);
-        assert!(matches!(alone, Lock::Held(_)));
-        assert!(matches!(ask(Holding::Shared), Lock::Anothers));
+        let alone = ask(LockMode::Exclusive);
+        assert!(matches!(alone, FileLock::Held(_)));
+        assert!(matches!(ask(LockMode::Shared), FileLock::HeldByOther));
         drop(alone);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
@@ -421,7 +430,7 @@ mod tests {
         for name in others.into_iter().chain([".table.0123456789ab.unfinished"]) {
             fs::write(path.with_file_name(name), "left").unwrap();
         }
-        replace_file(&path, Readers::AsUsual, |file| file.write_all(b"whole")).unwrap();
+        replace_file(&path, Permissions::Default, |file| file.write_all(b"whole")).unwrap();
         assert_eq!(names(&path), [others[0], others[1], "table"]);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }
@@ -429,8 +438,8 @@ mod tests {
     #[test]
     fn what_another_writes_meanwhile_stays() {
         let path = place("meanwhile");
-        replace_file(&path, Readers::AsUsual, |first| {
-            replace_file(&path, Readers::AsUsual, |second| second.write_all(b"second"))?;
+        replace_file(&path, Permissions::Default, |first| {
+            replace_file(&path, Permissions::Default, |second| second.write_all(b"second"))?;
             assert_eq!(names(&path).len(), 2);
             first.write_all(b"first")
         })
@@ -444,7 +453,7 @@ mod tests {
     fn a_failure_leaves_the_file_as_it_was() {
         let path = place("failure");
         fs::write(&path, "before").unwrap();
-        let failed = replace_file(&path, Readers::AsUsual, |file| {
+        let failed = replace_file(&path, Permissions::Default, |file| {
             file.write_all(b"half")?;
             Err(ErrorKind::StorageFull.into())
         });
@@ -459,7 +468,7 @@ mod tests {
     fn a_private_file_is_its_owners_alone() {
         use std::os::unix::fs::PermissionsExt;
         let path = place("private");
-        replace_file(&path, Readers::Owner, |file| file.write_all(b"")).unwrap();
+        replace_file(&path, Permissions::OwnerOnly, |file| file.write_all(b"")).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         fs::remove_dir_all(path.parent().unwrap()).unwrap();
     }

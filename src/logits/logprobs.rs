@@ -7,7 +7,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::scores::{count_at_least, max_without_nan, sum_of_exponentials};
+use crate::logits::scores::{count_at_least, max_without_nan, sum_of_exponentials};
 
 /// The most alternatives that are told of a token.
 pub const MAX_ALTERNATIVES: usize = 20;
@@ -49,7 +49,7 @@ impl RowLogprobs {
     ///
     /// ```
     /// use coordgen_rs::ids::TokenId;
-    /// use coordgen_rs::logprobs::RowLogprobs;
+    /// use coordgen_rs::logits::logprobs::RowLogprobs;
     ///
     /// let of_row = RowLogprobs::new(&[1.0, 3.0, 2.0], 2).unwrap();
     /// let of_token = of_row.of(1.0);

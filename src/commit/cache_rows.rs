@@ -10,7 +10,7 @@ use std::thread;
 
 use crate::error::{Error, Result};
 use crate::ids::NodeId;
-use crate::waiting::lock;
+use crate::locks::lock;
 
 /// Rows of a step on their way to the slots where plain decoding has them.
 ///
@@ -20,7 +20,7 @@ use crate::waiting::lock;
 /// each row that is not in its slot yet.
 ///
 /// ```
-/// use coordgen_rs::cache_rows::MovedRows;
+/// use coordgen_rs::commit::cache_rows::MovedRows;
 /// use coordgen_rs::ids::NodeId;
 ///
 /// // One head of two bytes in five slots; slot 0 is committed, rows 0 and 2 were accepted.

@@ -1,4 +1,4 @@
-//! `unfinished.rs` for Python, which opens its streams over what is created and locked here.
+//! `atomic_file.rs` for Python, which opens its streams over what is created and locked here.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use crate::unfinished::{self, Holding, Readers};
+use crate::atomic_file::{self, LockMode, Permissions};
 
 #[doc = stub_doc!("Lock")]
 #[pyclass(frozen, module = "coordgen_rs._core", name = "Lock")]
 pub struct PyLock {
-    lock: std::sync::Mutex<Option<unfinished::Lock>>,
+    lock: std::sync::Mutex<Option<atomic_file::FileLock>>,
     #[doc = stub_doc!("Lock.is_mine")]
     #[pyo3(get)]
     is_mine: bool,
@@ -28,24 +28,24 @@ impl PyLock {
     #[new]
     #[pyo3(signature = (path, *, shared = false))]
     fn new(py: Python<'_>, path: PathBuf, shared: bool) -> PyResult<Self> {
-        let holding = if shared { Holding::Shared } else { Holding::Alone };
-        let lock = py.detach(|| unfinished::lock(&path, holding));
+        let mode = if shared { LockMode::Shared } else { LockMode::Exclusive };
+        let lock = py.detach(|| atomic_file::lock(&path, mode));
         Ok(lock.map_err(|error| os_error(&error, &path))?.into())
     }
 
     #[doc = stub_doc!("Lock.release")]
     fn release(&self, py: Python<'_>) {
-        let lock = self.lock.lock().expect("nothing panics while holding it").take();
+        let lock = self.lock.lock().expect("nothing panics while mode it").take();
         py.detach(|| drop(lock));
     }
 }
 
-impl From<unfinished::Lock> for PyLock {
-    fn from(lock: unfinished::Lock) -> Self {
-        use unfinished::Lock::{Anothers, Held, Unknown};
-        let is_mine = matches!(lock, Held(_) | Unknown);
+impl From<atomic_file::FileLock> for PyLock {
+    fn from(lock: atomic_file::FileLock) -> Self {
+        use atomic_file::FileLock::{Held, HeldByOther, Unsupported};
+        let is_mine = matches!(lock, Held(_) | Unsupported);
         let is_held = matches!(lock, Held(_));
-        let is_anothers = matches!(lock, Anothers);
+        let is_anothers = matches!(lock, HeldByOther);
         Self { lock: Some(lock).into(), is_mine, is_held, is_anothers }
     }
 }
@@ -57,8 +57,8 @@ pub fn create_unfinished_file(
     path: PathBuf,
     private: bool,
 ) -> PyResult<(PathBuf, isize)> {
-    let readers = if private { Readers::Owner } else { Readers::AsUsual };
-    let created = py.detach(|| unfinished::create_file(&path, readers));
+    let permissions = if private { Permissions::OwnerOnly } else { Permissions::Default };
+    let created = py.detach(|| atomic_file::create_file(&path, permissions));
     let (name, file) = created.map_err(|error| os_error(&error, &path))?;
     #[cfg(unix)]
     let file = std::os::fd::IntoRawFd::into_raw_fd(file) as isize;
@@ -70,7 +70,7 @@ pub fn create_unfinished_file(
 #[doc = stub_doc!("create_unfinished_directory")]
 #[pyfunction]
 pub fn create_unfinished_directory(py: Python<'_>, path: PathBuf) -> PyResult<(PathBuf, PyLock)> {
-    let created = py.detach(|| unfinished::create_folder(&path));
+    let created = py.detach(|| atomic_file::create_folder(&path));
     let (name, lock) = created.map_err(|error| os_error(&error, &path))?;
     Ok((name, lock.into()))
 }
@@ -78,7 +78,7 @@ pub fn create_unfinished_directory(py: Python<'_>, path: PathBuf) -> PyResult<(P
 #[doc = stub_doc!("remove_abandoned")]
 #[pyfunction]
 pub fn remove_abandoned(py: Python<'_>, path: PathBuf) -> Vec<(PathBuf, u64)> {
-    let removed = py.detach(|| unfinished::remove_abandoned(&path));
+    let removed = py.detach(|| atomic_file::remove_abandoned(&path));
     removed.into_iter().map(|leftover| (leftover.path, leftover.num_bytes)).collect()
 }
 

@@ -1,6 +1,8 @@
 //! What a verification gives out, and which rows join the cache. In: a tree and what verification
 //! found in it. Out: tokens, rows, tokens to feed again, and whether the answer ends.
 
+pub mod cache_rows;
+
 use std::str::FromStr;
 
 use crate::error::{Error, Result};

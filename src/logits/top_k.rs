@@ -6,7 +6,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::scores::max_without_nan;
+use crate::logits::scores::max_without_nan;
 
 /// Entries kept of each row.
 pub const TOP_K: usize = 8;
@@ -54,7 +54,7 @@ impl TopK {
 ///
 /// ```
 /// use coordgen_rs::ids::TokenId;
-/// use coordgen_rs::top_k::top_k;
+/// use coordgen_rs::logits::top_k::top_k;
 ///
 /// let best = top_k(&[0.0, 2.0, f32::NEG_INFINITY, 2.0]).unwrap();
 /// assert_eq!(best.token_ids[..3], [1, 3, 0].map(TokenId));

@@ -3,10 +3,14 @@
 //! The tie rule stands here and nowhere else: of equal scores the lowest token id wins. Losslessness
 //! depends on it, since plain decoding and verification must break ties alike.
 
+pub mod logprobs;
+pub(crate) mod scores;
+pub mod top_k;
+
+use self::scores::{max_without_nan, position};
+use self::top_k::{TopK, top_k};
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
-use crate::scores::{max_without_nan, position};
-use crate::top_k::{TopK, top_k};
 
 /// Scores read at a time: small enough for the second look at the best block to hit the cache.
 const BLOCK: usize = 4096;

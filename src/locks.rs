@@ -2,7 +2,7 @@
 //! several owners share. Out: its guard.
 //!
 //! Who waits may hold what the lock's owner, or everybody else, needs: in Python, the interpreter.
-//! Whoever lends out such a thing says once how it is let go of, [`let_go_with`]; all of the crate
+//! Whoever lends out such a thing says once how it is let go of, [`set_wait_hook`]; all of the crate
 //! then lets go of it where a lock is not free, and only there. So every lock is taken here: `layers`
 //! holds the crate to that.
 
@@ -12,14 +12,14 @@ use std::sync::{
 };
 
 /// Calls what waits, while the thread holds nothing that others need.
-pub type LetGo = fn(&mut (dyn FnMut() + Send));
+pub type WaitHook = fn(&mut (dyn FnMut() + Send));
 
-static LET_GO: OnceLock<LetGo> = OnceLock::new();
+static WAIT_HOOK: OnceLock<WaitHook> = OnceLock::new();
 
 /// From now on a thread that has to wait for a lock does so within `let_go`. The first call counts.
 #[cfg(feature = "python")]
-pub fn let_go_with(let_go: LetGo) {
-    LET_GO.get_or_init(|| let_go);
+pub fn set_wait_hook(let_go: WaitHook) {
+    WAIT_HOOK.get_or_init(|| let_go);
 }
 
 /// The value of a mutex, whatever a panic left in it, until the guard is dropped.
@@ -38,13 +38,13 @@ pub fn write<T: Send + Sync>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
 }
 
 fn taken<G>(try_take: impl Fn() -> Result<G, TryLockError<G>>, take: impl Fn() -> G + Sync) -> G {
-    taken_letting_go(LET_GO.get().copied(), try_take, take)
+    take_with_hook(WAIT_HOOK.get().copied(), try_take, take)
 }
 
 /// Waits until the lock is free, lets it go again, takes back what was let go of, and tries anew: a
 /// thread that waited for the interpreter with the lock in hand would keep others from it.
-fn taken_letting_go<G>(
-    let_go: Option<LetGo>,
+fn take_with_hook<G>(
+    let_go: Option<WaitHook>,
     try_take: impl Fn() -> Result<G, TryLockError<G>>,
     take: impl Fn() -> G + Sync,
 ) -> G {
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_others_need_is_let_go_of_while_a_lock_is_waited_for_and_only_then() {
         static HOLDS: AtomicBool = AtomicBool::new(true);
-        let let_go: LetGo = |wait| {
+        let let_go: WaitHook = |wait| {
             HOLDS.store(false, Ordering::SeqCst);
             wait();
             HOLDS.store(true, Ordering::SeqCst);
@@ -127,7 +127,7 @@ mod tests {
         let mutex = Mutex::new(0);
         let take = || {
             let lock = || mutex.lock().unwrap();
-            let taken = taken_letting_go(Some(let_go), || mutex.try_lock(), lock);
+            let taken = take_with_hook(Some(let_go), || mutex.try_lock(), lock);
             assert!(HOLDS.load(Ordering::SeqCst));
             *taken
         };
