@@ -5,7 +5,7 @@
 //! places of many sources at once and keeps the likeliest, so a source stays a lookup.
 
 use crate::commit::Commit;
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
 use crate::logits::top_k::TopK;
@@ -150,7 +150,7 @@ pub trait Propose {
 
     /// How what the others say may be written otherwise, where it knows that; such a source has no
     /// place, and says nothing of its own.
-    fn spellings(&self) -> Option<&Spellings> {
+    fn token_variants(&self) -> Option<&TokenVariants> {
         None
     }
 }

@@ -18,7 +18,7 @@ use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::ModelPrice;
 use crate::draft::choose::origins::Origin;
-use crate::draft::methods::{DrawnOn, source_drawing_on};
+use crate::draft::methods::{SourceInputs, source_from};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
@@ -194,14 +194,14 @@ impl PyDrafter {
         };
         let earlier_requests =
             beside.as_ref().map(|drafter| drafter.earlier_requests.clone()).unwrap_or_default();
-        let drawn_on = DrawnOn {
+        let inputs = SourceInputs {
             earlier_requests: earlier_requests.clone(),
             lookup_table: lookup_table.map(|table| table.core.clone()).unwrap_or_default(),
             draft_model: model_draft.map(|draft| draft.core.clone()),
             phrases: phrases.as_ref().map(|table| table.core.clone()),
-            spellings: phrases.map(|table| table.spellings.clone()),
+            token_variants: phrases.map(|table| table.token_variants.clone()),
         };
-        let sources = sources.iter().map(|name| source_drawing_on(name, &drawn_on));
+        let sources = sources.iter().map(|name| source_from(name, &inputs));
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
         if let Some(history) = history {
             sources.extend(history.sources(vocab_size)?);
@@ -243,7 +243,7 @@ impl PyDrafter {
         let limits = (max_new_tokens, &prediction[..], num_reused);
         detached(py, || self.core.begin_resumed(&prompt, limits.0, limits.1, limits.2))?;
         self.core.set_sampling(sampling)?;
-        self.core.tell_logprobs(logprobs)?;
+        self.core.report_logprobs(logprobs)?;
         self.core.ignore_end_tokens(ignore_eos);
         if let Some(grammar) = grammar {
             let constraint = PyConstraint::new(grammar, self.raised.clone());

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
 use crate::draft::sources::history::format::{TERMINATOR, write_index};
-use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_index};
+use crate::draft::sources::history::gather::{DocumentSpan, IndexOptions, write_gathered_index};
 use crate::draft::sources::history::index::HistoryIndex;
 use crate::py::convert::{self, Argument, Given, token_ids};
 use crate::py::errors::OptionError;
@@ -111,10 +111,10 @@ impl PySharedHistory {
         key: &[u8],
         private: bool,
     ) -> PyResult<u64> {
-        let belongs = Belongs { vocab_size, key: convert::key(key)?, is_private: private };
-        let place = |(file, start, num_tokens)| Place { file, start, num_tokens };
-        let places: Vec<Place> = places.into_iter().map(place).collect();
-        Ok(detached(py, || write_gathered_index(&path, &files, &places, belongs))?)
+        let options = IndexOptions { vocab_size, key: convert::key(key)?, is_private: private };
+        let place = |(file, start, num_tokens)| DocumentSpan { file, start, num_tokens };
+        let places: Vec<DocumentSpan> = places.into_iter().map(place).collect();
+        Ok(detached(py, || write_gathered_index(&path, &files, &places, options))?)
     }
 
     #[doc = stub_doc!("SharedHistory.write_index")]

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
-use crate::draft::methods::{METHODS, Method, SOURCES, Situation, Source};
+use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
 use crate::py::convert::Given;
 
@@ -213,9 +213,9 @@ impl PyDraftMethod {
         earlier_requests: bool,
         recorded: bool,
     ) -> PyResult<Vec<&'static str>> {
-        let situation =
-            Situation { free_rows, draft_model, common_phrases, earlier_requests, recorded };
-        Ok(self.core.sources(situation)?)
+        let context =
+            MethodContext { free_rows, draft_model, common_phrases, earlier_requests, recorded };
+        Ok(self.core.sources(context)?)
     }
 
     fn __repr__(&self) -> String {

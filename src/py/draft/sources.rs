@@ -10,7 +10,7 @@ use crate::draft::source::Learn;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::common_phrases::PhraseTable;
 use crate::draft::sources::prompt_lookup::PromptLookup;
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::ids::TokenId;
 use crate::locks;
 use crate::py::convert::{flat, matrix, to_array, token_ids};
@@ -125,7 +125,7 @@ impl PyPromptLookup {
 #[pyclass(name = "PhraseTable", module = "coordgen_rs._core", frozen)]
 pub struct PyPhraseTable {
     pub(super) core: Arc<PhraseTable>,
-    pub(super) spellings: Arc<Spellings>,
+    pub(super) token_variants: Arc<TokenVariants>,
 }
 
 #[pymethods]
@@ -158,12 +158,12 @@ impl PyPhraseTable {
         let context = |at: usize| ((before[at] != NONE).then_some(before[at]), last[at]);
         let phrases = (0..chances.len()).map(|at| (context(at), next[at], chances[at]));
         let core = Arc::new(detached(py, || PhraseTable::new(phrases))?);
-        let spellings = Spellings::new(
+        let token_variants = TokenVariants::new(
             pairs(line_ends, "line_ends")?,
             pairs(spaced, "spaced")?,
             pairs(cased, "cased")?,
         );
-        Ok(Self { core, spellings: Arc::new(spellings) })
+        Ok(Self { core, token_variants: Arc::new(token_variants) })
     }
 
     #[doc = stub_doc!("PhraseTable.num_contexts")]
@@ -174,7 +174,7 @@ impl PyPhraseTable {
 
     #[doc = stub_doc!("PhraseTable.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        self.core.memory_bytes() + self.spellings.memory_bytes()
+        self.core.memory_bytes() + self.token_variants.memory_bytes()
     }
 }
 

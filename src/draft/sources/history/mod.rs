@@ -4,13 +4,13 @@
 //!
 //! It stores nothing: the database from which an index can always be rebuilt is the caller's.
 
-mod follower;
 pub mod format;
 pub mod gather;
 pub mod index;
 mod index_source;
+mod matcher;
+pub mod persistent;
 mod recent_source;
-pub mod stored;
 pub mod suffix_array;
 #[cfg(test)]
 mod tests;

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 
-use super::follower::MAX_LEVELS;
 use super::format::{Key, TERMINATOR, write_index};
 use super::index::{HistoryIndex, Range};
+use super::matcher::MAX_LEVELS;
 use super::*;
 use crate::draft::source::{Cursor, Successor};
 use crate::draft::sources::automaton::escape;
@@ -404,7 +404,7 @@ fn a_sample_misses_no_token_that_followed_a_tenth_of_the_occurrences() {
         let others =
             (0..count - num_common(count)).map(|other| TokenId(first_other + 2 * other + 2));
         let followers = others.chain((0..num_common(count)).map(move |_| common));
-        followers.flat_map(move |follower| [TokenId(context), follower]).collect::<Vec<_>>()
+        followers.flat_map(move |matcher| [TokenId(context), matcher]).collect::<Vec<_>>()
     });
     let document: Vec<_> = document.collect();
     let vocab_size = 10_000;

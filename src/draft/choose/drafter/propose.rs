@@ -6,7 +6,7 @@
 //! committed stand in place of its logits.
 
 use super::Drafter;
-use super::request::{Offered, Proposed};
+use super::request::{PendingOffer, PendingStep};
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
@@ -53,7 +53,7 @@ impl Drafter {
         };
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let rows = steps.rows(step);
-        request.proposed = Some(Proposed { step, past_len, rows, ..Proposed::default() });
+        request.proposed = Some(PendingStep { step, past_len, rows, ..PendingStep::default() });
         Ok(step)
     }
 
@@ -121,7 +121,8 @@ impl Drafter {
         }
         let step = steps.narrowest(self.draft.tree().num_nodes(), past_len)?;
         let (rows, is_given) = (steps.rows(step), true);
-        request.proposed = Some(Proposed { step, past_len, is_given, rows, ..Proposed::default() });
+        request.proposed =
+            Some(PendingStep { step, past_len, is_given, rows, ..PendingStep::default() });
         Ok(step)
     }
 
@@ -142,7 +143,7 @@ impl Drafter {
         };
         let (least, most) = (offer.least, offer.worths.len());
         self.request.as_mut().ok_or(Error::NoRequest)?.offered =
-            Some(Offered { past_len, least, most });
+            Some(PendingOffer { past_len, least, most });
         Ok(offer)
     }
 
@@ -155,7 +156,8 @@ impl Drafter {
     /// one that was, or the cost is negative or not finite.
     pub fn take(&mut self, num_nodes: usize, cost: Option<f32>) -> Result<usize> {
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
-        let Offered { past_len, least, most } = request.offered.ok_or(Error::NothingOffered)?;
+        let PendingOffer { past_len, least, most } =
+            request.offered.ok_or(Error::NothingOffered)?;
         if !(least..=most).contains(&num_nodes) {
             return Err(Error::NotOffered { num_nodes, least, most });
         }
@@ -169,7 +171,8 @@ impl Drafter {
         }
         request.offered = None;
         let rows = num_nodes;
-        request.proposed = Some(Proposed { step, past_len, rows, cost, ..Proposed::default() });
+        request.proposed =
+            Some(PendingStep { step, past_len, rows, cost, ..PendingStep::default() });
         Ok(step)
     }
 
@@ -192,7 +195,7 @@ impl Drafter {
     ///
     /// Where they end within the tree, its deeper nodes count as not verified. Fails without a
     /// request, or when a token is unknown; then nothing is learned.
-    pub(crate) fn told(&mut self, tokens: &[TokenId]) -> Result<()> {
+    pub(crate) fn observe(&mut self, tokens: &[TokenId]) -> Result<()> {
         self.check_tokens(tokens)?;
         let request = self.request.as_mut().ok_or(Error::NoRequest)?;
         let Some(last_depth) = tokens.len().checked_sub(1) else { return Ok(()) };

@@ -16,25 +16,25 @@ use crate::ids::TokenId;
 /// Asking for [`without_break`](Self::without_break): one read where there is none, as for most
 /// tokens; else, as for [`others`](Self::others), a binary search.
 #[derive(Debug, Default)]
-pub struct Spellings {
+pub struct TokenVariants {
     /// Bit `token % 64` of word `token / 64` is set where a token is among `line_ends`.
     has_break: Vec<u64>,
     /// Each token once.
     line_ends: Vec<(TokenId, TokenId)>,
     /// Those of a token side by side, the closest first.
-    others: Vec<(TokenId, Spelling)>,
+    others: Vec<(TokenId, TokenVariant)>,
 }
 
 /// Another token for the text of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Spelling {
+pub struct TokenVariant {
     /// That token.
     pub token: TokenId,
     /// Whether it is the same word in the same case, with a space before it or without.
     pub is_same_word: bool,
 }
 
-impl Spellings {
+impl TokenVariants {
     /// From pairs of tokens: the ends of lines with what they are without the break, of which the first
     /// of a token counts; words with themselves behind a space or not; and words with themselves in
     /// another case, closest first.
@@ -52,7 +52,7 @@ impl Spellings {
             has_break[token.0 as usize / 64] |= 1 << (token.0 % 64);
         }
         let of_kind = |is_same_word| {
-            move |(one, token): (TokenId, TokenId)| (one, Spelling { token, is_same_word })
+            move |(one, token): (TokenId, TokenId)| (one, TokenVariant { token, is_same_word })
         };
         let spaced = spaced.into_iter().map(of_kind(true));
         let mut others: Vec<_> = spaced.chain(cased.into_iter().map(of_kind(false))).collect();
@@ -72,7 +72,7 @@ impl Spellings {
     }
 
     /// Other tokens for the word of a token, the closest first.
-    pub fn others(&self, token: TokenId) -> impl Iterator<Item = Spelling> {
+    pub fn others(&self, token: TokenId) -> impl Iterator<Item = TokenVariant> {
         let start = self.others.partition_point(|pair| pair.0 < token);
         self.others[start..].iter().take_while(move |pair| pair.0 == token).map(|pair| pair.1)
     }
@@ -81,7 +81,7 @@ impl Spellings {
     pub fn memory_bytes(&self) -> usize {
         self.has_break.capacity() * size_of::<u64>()
             + self.line_ends.capacity() * size_of::<(TokenId, TokenId)>()
-            + self.others.capacity() * size_of::<(TokenId, Spelling)>()
+            + self.others.capacity() * size_of::<(TokenId, TokenVariant)>()
     }
 }
 
@@ -101,12 +101,12 @@ mod tests {
         fn a_token_has_the_spellings_that_were_paired_with_it(
             line_ends in pairs(), spaced in pairs(), cased in pairs(),
         ) {
-            let spellings = Spellings::new(line_ends.clone(), spaced.clone(), cased.clone());
+            let token_variants = TokenVariants::new(line_ends.clone(), spaced.clone(), cased.clone());
             for token in (0..140).map(TokenId) {
                 let of_token = |pair: &&(TokenId, TokenId)| pair.0 == token;
                 let without = line_ends.iter().find(of_token).map(|pair| pair.1);
-                prop_assert_eq!(spellings.without_break(token), without);
-                let others: Vec<_> = spellings.others(token).collect();
+                prop_assert_eq!(token_variants.without_break(token), without);
+                let others: Vec<_> = token_variants.others(token).collect();
                 let same = others.iter().filter(|other| other.is_same_word).map(|other| other.token);
                 let same: Vec<_> = same.collect();
                 let expected: Vec<_> = spaced.iter().filter(of_token).map(|pair| pair.1).collect();

@@ -2,9 +2,9 @@
 //! last token of the text. Out: guesses that stand beside them; places behind another spelling.
 
 use super::frontier::{Guess, MAX_PROBABILITY};
-use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
+use crate::draft::choose::acceptance::{Acceptance, Agreement, Proposal};
 use crate::draft::source::{Cursor, DraftSource, Propose};
-use crate::draft::spellings::{Spelling, Spellings};
+use crate::draft::token_variants::{TokenVariant, TokenVariants};
 use crate::ids::TokenId;
 
 /// How often the end of a copied line is said without its break, before anything is seen. On recorded
@@ -17,20 +17,20 @@ const MATCH_LEN: u32 = 15;
 
 /// The source that knows other spellings.
 #[derive(Clone, Copy)]
-pub(super) struct Respelt<'a> {
+pub(super) struct Retokenised<'a> {
     /// Its index among all sources.
     index: usize,
-    spellings: &'a Spellings,
+    token_variants: &'a TokenVariants,
     /// Number of ids that the target knows.
     vocab_size: usize,
 }
 
-impl<'a> Respelt<'a> {
+impl<'a> Retokenised<'a> {
     /// The first of `sources` that knows other spellings, held to ids below `vocab_size`.
     pub fn among(sources: &'a [Box<dyn DraftSource>], vocab_size: usize) -> Option<Self> {
         let mut known = sources.iter().enumerate();
         known.find_map(|(index, source)| {
-            Some(Self { index, spellings: source.spellings()?, vocab_size })
+            Some(Self { index, token_variants: source.token_variants()?, vocab_size })
         })
     }
 
@@ -41,27 +41,27 @@ impl<'a> Respelt<'a> {
     /// as one of a token, it lost 5 % of the tokens a step on screens. Spellings of the tokens before
     /// the last gained nothing, nor did those inside of a tree.
     pub fn place(self, source: &impl Propose, cursor: Cursor, last: TokenId) -> Cursor {
-        let place = |Spelling { token, is_same_word }| {
+        let place = |TokenVariant { token, is_same_word }| {
             let place = source.advance(cursor, token)?;
             Some(if is_same_word { place } else { Cursor { match_len: 0, ..place } })
         };
-        self.spellings.others(last).find_map(place).unwrap_or(cursor)
+        self.token_variants.others(last).find_map(place).unwrap_or(cursor)
     }
 
     /// How often the end of a copied line is said without its break, of how often with it.
     pub fn share(self, acceptance: &Acceptance) -> f32 {
-        WITHOUT_BREAK * acceptance.factor(self.index, MATCH_LEN, Standing::Unopposed)
+        WITHOUT_BREAK * acceptance.factor(self.index, MATCH_LEN, Agreement::Unopposed)
     }
 
     /// The guess that `whole`, the end of a line, is said without its break.
     pub fn guess(self, whole: &Guess, acceptance: &Acceptance) -> Option<Guess> {
-        let token = self.spellings.without_break(whole.token)?;
+        let token = self.token_variants.without_break(whole.token)?;
         if token.0 as usize >= self.vocab_size {
             return None;
         }
         let probability = whole.probability * WITHOUT_BREAK;
-        let (source, match_len, standing) = (self.index, MATCH_LEN, Standing::Unopposed);
-        let proposal = Proposal { source, match_len, probability, standing };
+        let (source, match_len, agreement) = (self.index, MATCH_LEN, Agreement::Unopposed);
+        let proposal = Proposal { source, match_len, probability, agreement };
         let probability = (whole.probability * self.share(acceptance)).min(MAX_PROBABILITY);
         // Its source has no place that the cursor could be one of.
         Some(Guess { token, probability, proposal, cursor: whole.cursor })
@@ -89,12 +89,12 @@ mod tests {
         let ids = |pairs: Pairs<'_>| {
             pairs.iter().map(|&(one, other)| (TokenId(one), TokenId(other))).collect::<Vec<_>>()
         };
-        let spellings = Spellings::new(ids(line_ends), ids(spaced), ids(cased));
+        let token_variants = TokenVariants::new(ids(line_ends), ids(spaced), ids(cased));
         let mut automaton = SuffixAutomaton::new();
         let text: Vec<_> = text.iter().copied().map(TokenId).collect();
         Learn::extend(&mut automaton, &text);
         let sources: Vec<Box<dyn DraftSource>> =
-            vec![Box::new(automaton), Box::new(Respelling::new(Arc::new(spellings)))];
+            vec![Box::new(automaton), Box::new(Respelling::new(Arc::new(token_variants)))];
         let limits = GrowthLimits { num_nodes: 12, depth: 9, side_worth: 1.0, branches: true };
         let mut grower = TreeGrower::new(100, vec![]);
         grower.grow(&sources, acceptance, text[text.len() - 1], &[], limits);
@@ -115,7 +115,7 @@ mod tests {
         let plain = grown(&LINE, [&[], &[], &[]], &acceptance);
         let with = grown(&LINE, [&[(8, 9)], &[], &[]], &acceptance);
         let (whole, cut) = (below_root(&with, 8).unwrap(), below_root(&with, 9).unwrap());
-        let trust = acceptance.factor(1, MATCH_LEN, Standing::Unopposed);
+        let trust = acceptance.factor(1, MATCH_LEN, Agreement::Unopposed);
         assert!((cut.worth - whole.worth * WITHOUT_BREAK * trust).abs() < 1e-6);
         assert!(below_root(&plain, 9).is_none());
         let guess = with.guesses.get(cut.guess.unwrap());

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use super::behind::{Behind, HEAD_BYTES, word};
+use super::recovery::{HEAD_BYTES, RecoveredDocuments, word};
 use crate::atomic_file::{FileLock, LockMode, Permissions, create_file, lock, remove_abandoned};
 use crate::draft::sources::history::format::Key;
 use crate::error::{Error, Result};
@@ -32,7 +32,7 @@ pub(super) struct DocumentLog {
 
 /// What a file held when it was opened.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct LogContents {
     pub documents: Vec<Vec<TokenId>>,
     /// Bytes that are no documents.
     pub num_dropped_bytes: u64,
@@ -46,7 +46,7 @@ impl DocumentLog {
     ///
     /// Fails when another has it open, it is another file, or of another vocabulary, and when the system
     /// does.
-    pub fn open(path: &Path, vocab_size: u32) -> Result<(Self, Found)> {
+    pub fn open(path: &Path, vocab_size: u32) -> Result<(Self, LogContents)> {
         make(path).map_err(|error| unusable(&error))?;
         let path = fs::canonicalize(path).map_err(|error| unusable(&error))?;
         remove_abandoned(&path);
@@ -196,7 +196,7 @@ fn checked_key(bytes: &[u8], vocab_size: u32) -> Result<Key> {
 }
 
 /// What stands behind the header.
-fn found(bytes: &[u8], vocab_size: u32) -> Found {
+fn found(bytes: &[u8], vocab_size: u32) -> LogContents {
     let (mut documents, mut end) = (Vec::new(), HEADER_BYTES);
     while let Some((document, num_bytes)) = document(&bytes[end..], vocab_size) {
         documents.push(document);
@@ -204,12 +204,12 @@ fn found(bytes: &[u8], vocab_size: u32) -> Found {
     }
     let behind = &bytes[end..];
     let mut num_dropped = behind.len();
-    for whole in Behind::new(behind, vocab_size) {
+    for whole in RecoveredDocuments::new(behind, vocab_size) {
         num_dropped -= whole.len();
         end = bytes.len() - behind.len() + whole.end;
         documents.push(to_tokens(&behind[whole][HEAD_BYTES..]));
     }
-    Found { documents, num_dropped_bytes: num_dropped as u64, end }
+    LogContents { documents, num_dropped_bytes: num_dropped as u64, end }
 }
 
 fn to_tokens(bytes: &[u8]) -> Vec<TokenId> {

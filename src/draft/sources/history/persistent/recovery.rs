@@ -18,7 +18,7 @@ pub(super) fn word(bytes: &[u8], start: usize) -> Option<u32> {
 }
 
 /// Finds documents, the first one first.
-pub(super) struct Behind<'a> {
+pub(super) struct RecoveredDocuments<'a> {
     bytes: &'a [u8],
     vocab_size: u32,
     /// Of the words before each word, and of all.
@@ -29,7 +29,7 @@ pub(super) struct Behind<'a> {
     known: usize,
 }
 
-impl<'a> Behind<'a> {
+impl<'a> RecoveredDocuments<'a> {
     /// Cost: a pass over the bytes, and as much memory.
     pub fn new(bytes: &'a [u8], vocab_size: u32) -> Self {
         let (words, _) = bytes.as_chunks::<4>();
@@ -74,7 +74,7 @@ impl<'a> Behind<'a> {
     }
 }
 
-impl Iterator for Behind<'_> {
+impl Iterator for RecoveredDocuments<'_> {
     /// The bytes of a document, its head included.
     type Item = Range<usize>;
 
@@ -130,7 +130,7 @@ mod tests {
                 }
             }
             bytes.truncate(bytes.len().saturating_sub(cut));
-            let found: Vec<_> = Behind::new(&bytes, VOCAB_SIZE).collect();
+            let found: Vec<_> = RecoveredDocuments::new(&bytes, VOCAB_SIZE).collect();
             prop_assert_eq!(found, naive(&bytes));
         }
     }
@@ -144,6 +144,6 @@ mod tests {
         let short = bytes.len()..bytes.len() + 16;
         bytes[4] ^= 1;
         bytes.extend(to_bytes(&[TokenId(1), TokenId(2)]));
-        assert!(Behind::new(&bytes, 2 * LEN).eq([short]));
+        assert!(RecoveredDocuments::new(&bytes, 2 * LEN).eq([short]));
     }
 }

@@ -35,14 +35,14 @@ struct Level {
 ///
 /// A place is a range of the suffix array. Shorter suffixes of the same text stand elsewhere in it,
 /// so they are followed along with the text, each its own range; a draft node follows one of them.
-pub(super) struct Follower {
+pub(super) struct Matcher {
     index: Arc<HistoryIndex>,
     /// The longest suffix first, each occurring more often than the one before it.
     levels: Vec<Level>,
     next_levels: Vec<Level>,
 }
 
-impl Follower {
+impl Matcher {
     /// At the start of a request.
     pub fn new(index: Arc<HistoryIndex>) -> Self {
         Self { index, levels: Vec::new(), next_levels: Vec::new() }

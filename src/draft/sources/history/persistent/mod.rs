@@ -4,8 +4,8 @@
 //! Requests are in the file at the path; an index of them is in a second file beside it, `PATH.index`, which can always
 //! be built again. The Python package keeps its histories in a database, and reads none of these.
 
-mod behind;
 mod log;
+mod recovery;
 #[cfg(test)]
 mod tests;
 
@@ -39,21 +39,21 @@ const DROPPED: usize = 8;
 /// # Example
 /// ```
 /// use coordgen_rs::TokenId;
-/// use coordgen_rs::draft::sources::history::stored::StoredHistory;
+/// use coordgen_rs::draft::sources::history::persistent::PersistentHistory;
 ///
 /// let path = std::env::temp_dir().join(format!("coordgen-{}-example", std::process::id()));
-/// let mut history = StoredHistory::open(&path, 10, 1_000)?;
+/// let mut history = PersistentHistory::open(&path, 10, 1_000)?;
 /// history.add(&[3, 1, 4, 1, 5].map(TokenId))?;
 /// history.close()?;
 ///
-/// let history = StoredHistory::open(&path, 10, 1_000)?;
+/// let history = PersistentHistory::open(&path, 10, 1_000)?;
 /// assert_eq!(history.num_tokens(), 5);
 /// assert_eq!(history.shared().num_recent_tokens(), 5); // too few for an index
 /// # std::fs::remove_file(&path).unwrap();
 /// # Ok::<(), coordgen_rs::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct StoredHistory {
+pub struct PersistentHistory {
     shared: History,
     log: Option<DocumentLog>,
     /// All requests that are stored, the oldest first; none where they are in memory alone.
@@ -63,7 +63,7 @@ pub struct StoredHistory {
     num_dropped_bytes: u64,
 }
 
-impl StoredHistory {
+impl PersistentHistory {
     /// A history in memory alone, which keeps about the last two million tokens.
     pub fn in_memory(vocab_size: u32) -> Self {
         Self {

@@ -61,7 +61,7 @@ impl TreeGrower {
 #[cfg(test)]
 mod tests {
     use super::super::*;
-    use crate::draft::choose::scripted::Scripted;
+    use crate::draft::choose::tests::Scripted;
     use proptest::prelude::*;
 
     /// The tokens from below the root to each node.

@@ -5,24 +5,24 @@
 //! file that was learned from another model, drafts nothing that a session could not look up.
 
 use crate::draft::source::{Cursor, Propose, Successor};
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::ids::TokenId;
 
 /// A source, and the number of ids that the target knows.
 #[derive(Clone, Copy)]
-pub struct Within<'a> {
+pub struct InVocabulary<'a> {
     source: &'a dyn Propose,
     vocab_size: usize,
 }
 
-impl<'a> Within<'a> {
+impl<'a> InVocabulary<'a> {
     /// What `source` says of ids below `vocab_size`.
     pub fn new(source: &'a dyn Propose, vocab_size: usize) -> Self {
         Self { source, vocab_size }
     }
 }
 
-impl Propose for Within<'_> {
+impl Propose for InVocabulary<'_> {
     fn name(&self) -> &'static str {
         self.source.name()
     }
@@ -69,7 +69,7 @@ impl Propose for Within<'_> {
         self.source.is_background()
     }
 
-    fn spellings(&self) -> Option<&Spellings> {
-        self.source.spellings()
+    fn token_variants(&self) -> Option<&TokenVariants> {
+        self.source.token_variants()
     }
 }

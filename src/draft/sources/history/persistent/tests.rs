@@ -23,8 +23,8 @@ impl Scratch {
         self.0.join("history")
     }
 
-    fn open(&self) -> StoredHistory {
-        StoredHistory::open(&self.path(), VOCAB_SIZE, MOST).unwrap()
+    fn open(&self) -> PersistentHistory {
+        PersistentHistory::open(&self.path(), VOCAB_SIZE, MOST).unwrap()
     }
 
     fn documents(&self) -> Vec<Vec<TokenId>> {
@@ -64,14 +64,14 @@ fn what_was_stored_is_there_again() {
 fn one_has_it_open_and_others_vocabularies_are_refused() {
     let scratch = Scratch::new("alone");
     let history = scratch.open();
-    let again = StoredHistory::open(&scratch.path(), VOCAB_SIZE, MOST);
+    let again = PersistentHistory::open(&scratch.path(), VOCAB_SIZE, MOST);
     assert_eq!(again.unwrap_err(), Error::HistoryInUse);
     drop(history);
-    let other = StoredHistory::open(&scratch.path(), VOCAB_SIZE + 1, MOST);
+    let other = PersistentHistory::open(&scratch.path(), VOCAB_SIZE + 1, MOST);
     assert!(matches!(other.unwrap_err(), Error::UnusableHistory { .. }));
     for foreign in ["a diary, no history, and longer than a header is", "short"] {
         fs::write(scratch.path(), foreign).unwrap();
-        let other = StoredHistory::open(&scratch.path(), VOCAB_SIZE, MOST);
+        let other = PersistentHistory::open(&scratch.path(), VOCAB_SIZE, MOST);
         assert!(matches!(other.unwrap_err(), Error::UnusableHistory { .. }));
         assert_eq!(fs::read_to_string(scratch.path()).unwrap(), foreign);
     }
@@ -171,7 +171,7 @@ fn an_index_covers_what_was_stored_before_it() {
     history.add(&document(1, 20)).unwrap();
     history.index().unwrap();
     history.add(&document(2, 9)).unwrap();
-    let counts = |history: &StoredHistory| {
+    let counts = |history: &PersistentHistory| {
         (history.shared.num_indexed_tokens(), history.shared.num_recent_tokens())
     };
     assert_eq!(counts(&history), (21, 9));
@@ -202,14 +202,14 @@ fn an_index_of_other_documents_is_not_used() {
 #[test]
 fn the_oldest_are_dropped_where_there_are_too_many() {
     let scratch = Scratch::new("oldest");
-    let mut history = StoredHistory::open(&scratch.path(), VOCAB_SIZE, 100).unwrap();
+    let mut history = PersistentHistory::open(&scratch.path(), VOCAB_SIZE, 100).unwrap();
     (0..20).for_each(|first| history.add(&document(first, 10)).unwrap());
     assert_eq!(history.num_tokens(), 200);
     history.index().unwrap();
     assert_eq!((history.num_tokens(), history.shared.num_indexed_tokens()), (80, 88));
     history.add(&document(1, 30)).unwrap();
     history.close().unwrap();
-    let history = StoredHistory::open(&scratch.path(), VOCAB_SIZE, 100).unwrap();
+    let history = PersistentHistory::open(&scratch.path(), VOCAB_SIZE, 100).unwrap();
     assert_eq!((history.num_tokens(), history.shared.num_recent_tokens()), (80, 80));
     assert_eq!(history.documents.back(), Some(&document(1, 30)));
 }
@@ -232,7 +232,7 @@ fn a_damaged_index_is_built_again() {
     drop(history);
     let index = scratch.0.join("history.index");
     let whole = fs::read(&index).unwrap();
-    for call in [StoredHistory::index, StoredHistory::close] {
+    for call in [PersistentHistory::index, PersistentHistory::close] {
         let mut bytes = whole.clone();
         bytes[whole.len() / 2] ^= 1;
         fs::write(&index, bytes).unwrap();
@@ -248,7 +248,7 @@ fn a_damaged_index_is_built_again() {
 
 #[test]
 fn a_request_longer_than_what_is_remembered_is_drafted_from() {
-    let history = StoredHistory::in_memory(VOCAB_SIZE);
+    let history = PersistentHistory::in_memory(VOCAB_SIZE);
     history.shared().remember(&document(0, 5)).unwrap();
     history.shared().remember(&vec![TokenId(3); 3_000_000]).unwrap();
     assert_eq!(history.num_tokens(), 3_000_000);
