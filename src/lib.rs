@@ -125,7 +125,7 @@
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file,
 //!   [`gather`](draft::sources::history::gather), an index of documents that lie in files,
-//!   [`stored`](draft::sources::history::stored), a history at a path, and
+//!   [`persistent`](draft::sources::history::persistent), a history at a path, and
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
 //!   [`source`](draft::sources::lookup_table::source), how it drafts and what it reads of the logits, and
@@ -138,7 +138,7 @@
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
 //!   [`step_gains`], what a unit of cost has brought lately, and what a running copy is still worth
 //!   behind a step; [`expert_reads`], what rows that share experts save;
-//!   [`model_choice`], when a draft model pays; [`within`], which ids the target knows; [`origins`], who
+//!   [`model_choice`], when a draft model pays; [`in_vocabulary`], which ids the target knows; [`origins`], who
 //!   proposed each token; and the [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
 //!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's;
@@ -226,7 +226,7 @@
 //! [`step_choice`]: draft::choose::step_choice
 //! [`step_gains`]: draft::choose::step_gains
 //! [`tree_shape`]: draft::choose::tree_shape
-//! [`within`]: draft::choose::within
+//! [`in_vocabulary`]: draft::choose::in_vocabulary
 
 #[cfg(test)]
 extern crate self as coordgen_rs; // tests share files with benches

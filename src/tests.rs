@@ -72,7 +72,7 @@ fn imports_run_one_way() {
 const TAKE_LOCKS: &[&str] = &[
     "locks.rs",
     "tests.rs",
-    "chat_template/bounded.rs",
+    "chat_template/limits.rs",
     "load/loader/mod.rs",
     "load/experts/store.rs",
     "draft/sources/lookup_table/source.rs",

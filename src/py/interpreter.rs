@@ -41,14 +41,14 @@ pub fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
 
 /// The same for a call that may wait for another thread: it never keeps the interpreter.
 pub fn detached_to_wait<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
-    struct Counted;
-    impl Drop for Counted {
+    struct CallCount;
+    impl Drop for CallCount {
         fn drop(&mut self) {
             NUM_DETACHED.fetch_sub(1, Ordering::SeqCst);
         }
     }
     NUM_DETACHED.fetch_add(1, Ordering::SeqCst);
-    let _until_it_is_taken_back = Counted;
+    let _until_it_is_taken_back = CallCount;
     py.detach(call)
 }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::form::Stored;
+use super::cache_type::CacheFormat;
 use crate::kernels::lanes::{Lanes, WIDTH};
 use crate::kernels::nodes::TILE;
 
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
     ///
     /// As [`Lanes`]; the head has such slots, of this form, and so has what is spare.
     #[inline(always)]
-    pub unsafe fn hold<L: Lanes, F: Stored>(
+    pub unsafe fn hold<L: Lanes, F: CacheFormat>(
         &mut self,
         head: Head,
         slots: &[u32; TILE],
@@ -113,7 +113,7 @@ impl<'a> Keys<'a> {
 
 /// Asks for a row of a cache.
 #[inline(always)]
-unsafe fn ask_for_row<L: Lanes, F: Stored>(row: *const u8, dim: usize) {
+unsafe fn ask_for_row<L: Lanes, F: CacheFormat>(row: *const u8, dim: usize) {
     for at in (0..F::row_bytes(dim)).step_by(CACHE_LINE) {
         // SAFETY: as `Lanes`.
         unsafe { L::prefetch_far(row.wrapping_add(at)) };

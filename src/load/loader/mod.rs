@@ -3,9 +3,9 @@
 //! is done next is decided in `progress`, what is put off in `late`, who is woken in `state`; here
 //! are the lock, the clock and the thread.
 
-mod account;
-mod late;
+mod deferral;
 mod progress;
+mod report;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -16,10 +16,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use self::account::LoadReport;
-use self::late::Due;
+use self::deferral::PreparedTimetable;
 use self::progress::Progress;
-use self::state::{Next, State, Wake};
+pub use self::report::LoadReport;
+use self::state::{NextAction, State, Wakeups};
 pub use self::worker::Worker;
 use super::block_store::BlockStore;
 use super::timetable::{Action, ActionKind, Timetable};
@@ -127,15 +127,15 @@ impl Loader {
     /// for more runs than it has, and after `close`.
     pub fn begin(&self, timetable: Timetable) -> Result<()> {
         self.check_caller()?;
-        let due = Due::from(timetable);
-        self.change(|state, now_us| state.begin(due, now_us))?
+        let prepared = PreparedTimetable::from(timetable);
+        self.change(|state, now_us| state.begin(prepared, now_us))?
     }
 
     /// [`begin`](Self::begin), and a new report: what was done before is in none any more.
     pub fn begin_anew(&self, timetable: Timetable) -> Result<()> {
         self.check_caller()?;
-        let due = Due::from(timetable);
-        self.change(|state, now_us| state.begin_anew(due, now_us))?
+        let prepared = PreparedTimetable::from(timetable);
+        self.change(|state, now_us| state.begin_anew(prepared, now_us))?
     }
 
     /// Fails where [`begin`](Self::begin) would fail now, whatever the timetable.
@@ -300,7 +300,7 @@ impl Shared {
 
     /// Wakes those who have to look again.
     fn wake(&self, state: &mut State) {
-        let Wake { worker, waiting } = state.take_wake();
+        let Wakeups { worker, waiting } = state.take_wake();
         if worker {
             self.work.notify_one();
         }
@@ -326,9 +326,9 @@ impl Shared {
             let next = state.next(self.now_us());
             self.wake(&mut state);
             match next {
-                Next::Begin(action) => return Some(action),
-                Next::End => return None,
-                Next::Sleep => {
+                NextAction::Begin(action) => return Some(action),
+                NextAction::End => return None,
+                NextAction::Sleep => {
                     state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }

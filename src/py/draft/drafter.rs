@@ -24,10 +24,10 @@ use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::logprobs::check_num_alternatives;
 use crate::py::constraint::{Grammar, PyConstraint, Raised};
-use crate::py::convert::{Given, integers, matrix, to_array, token_ids};
+use crate::py::convert::{Arg, integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::interpreter::{detached, detached_if};
-use crate::py::logits::{Told, told};
+use crate::py::logits::{LogprobTuple, logprob_tuple};
 use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
 use crate::tree::draft_tree::DraftTree;
@@ -69,7 +69,7 @@ pub struct PyAccepted {
     #[pyo3(get)]
     finish_reason: Option<&'static str>,
     sources: Vec<&'static str>,
-    logprobs: Option<Vec<Told>>,
+    logprobs: Option<Vec<LogprobTuple>>,
 }
 
 #[pymethods]
@@ -89,7 +89,7 @@ impl PyAccepted {
 
     #[doc = stub_doc!("Accepted.logprobs")]
     #[getter]
-    fn logprobs(&self) -> Option<Vec<Told>> {
+    fn logprobs(&self) -> Option<Vec<LogprobTuple>> {
         self.logprobs.clone()
     }
 }
@@ -99,7 +99,7 @@ impl PyAccepted {
         let origins = drafter.origins().iter();
         Self {
             sources: origins.map(|&origin| drafter.origin_name(origin)).collect(),
-            logprobs: drafter.logprobs().map(|tokens| tokens.iter().map(told).collect()),
+            logprobs: drafter.logprobs().map(|tokens| tokens.iter().map(logprob_tuple).collect()),
             token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
             row_ids: accepted.rows,
             rows: PyOnceLock::new(),
@@ -224,7 +224,7 @@ impl PyDrafter {
         &mut self,
         py: Python<'_>,
         prompt_ids: &Bound<'_, PyAny>,
-        max_new_tokens: Given<usize>,
+        max_new_tokens: Arg<usize>,
         sampling: Option<PySampling>,
         prediction: Option<Bound<'_, PyAny>>,
         ignore_eos: bool,
@@ -273,7 +273,7 @@ impl PyDrafter {
     fn model_pays(
         &mut self,
         py: Python<'_>,
-        past_len: Given<usize>,
+        past_len: Arg<usize>,
         a_token: f32,
         catching_up: f32,
     ) -> PyResult<bool> {
@@ -294,7 +294,7 @@ impl PyDrafter {
     fn propose(
         &mut self,
         py: Python<'_>,
-        past_len: Given<usize>,
+        past_len: Arg<usize>,
         draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyStepInputs>> {
         let past_len = past_len.named("past_len")?;
@@ -315,7 +315,7 @@ impl PyDrafter {
     fn offer(
         &mut self,
         py: Python<'_>,
-        past_len: Given<usize>,
+        past_len: Arg<usize>,
     ) -> PyResult<(Py<PyArray1<f32>>, usize)> {
         let past_len = past_len.named("past_len")?;
         let offer = detached_if(py, self.core.reads_disk(), || self.core.offer(past_len));
@@ -328,7 +328,7 @@ impl PyDrafter {
     fn take(
         &mut self,
         py: Python<'_>,
-        num_nodes: Given<usize>,
+        num_nodes: Arg<usize>,
         cost: Option<f32>,
     ) -> PyResult<Py<PyStepInputs>> {
         let num_nodes = num_nodes.named("num_nodes")?;

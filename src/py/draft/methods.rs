@@ -8,7 +8,7 @@ use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
-use crate::py::convert::Given;
+use crate::py::convert::Arg;
 
 /// "best-first", "chain", "static", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
@@ -74,7 +74,7 @@ impl Hash for PyDraftSource {
 #[pymethods]
 impl PyDraftSource {
     #[new]
-    fn new(name: Given<String>) -> PyResult<Self> {
+    fn new(name: Arg<String>) -> PyResult<Self> {
         Ok(Self { core: Source::named(&name.named("name")?)? })
     }
 
@@ -132,7 +132,7 @@ impl Hash for PyDraftMethod {
 #[pymethods]
 impl PyDraftMethod {
     #[new]
-    fn new(name: Given<String>) -> PyResult<Self> {
+    fn new(name: Arg<String>) -> PyResult<Self> {
         Ok(Self { core: Method::named(&name.named("name")?)? })
     }
 

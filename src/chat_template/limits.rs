@@ -13,11 +13,11 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, context, escape_for
 
 use super::BYTES_FOR_FUEL;
 use super::filters::slice;
-use super::measured::{MOST_SIZE, Measured};
 use super::methods;
 use super::to_json::number;
+use super::value_sizes::{MOST_SIZE, ValueSizes};
 
-type Made = Result<Value, Error>;
+type ValueResult = Result<Value, Error>;
 
 /// Names under which filters and tests are called, beside their own.
 macro_rules! named {
@@ -42,9 +42,9 @@ const TESTS: &[(&str, &str)] = named!("is ": "==" "eq" "equalto" "!=" "ne" ">" "
 const COMPUTED: &[(&str, &str)] =
     &[("a + b", "+"), ("a * b", "*"), ("a in b", "in "), ("a % b", "%")];
 
-type Compared = fn(&Value, &Value) -> bool;
+type Comparison = fn(&Value, &Value) -> bool;
 
-const COMPARED: &[(&str, Compared)] = &[
+const COMPARED: &[(&str, Comparison)] = &[
     ("==", |a, b| a == b),
     ("!=", |a, b| a != b),
     ("<", |a, b| a < b),
@@ -53,30 +53,30 @@ const COMPARED: &[(&str, Compared)] = &[
     (">=", |a, b| a >= b),
 ];
 
-type Own = fn(&Bounds, &mut State, &[Value]) -> Made;
+type Builtin = fn(&Limits, &mut State, &[Value]) -> ValueResult;
 
-const FUNCTIONS: &[(&str, Own)] = &[
+const FUNCTIONS: &[(&str, Builtin)] = &[
     ("[]", |_, _, given| Ok(given.to_vec().into())),
     ("(,)", |_, _, given| Ok(Tuple::from(given.to_vec()).into())),
-    ("{}", |bounds, state, given| {
-        bounds.pay(state, given.iter().step_by(2))?;
+    ("{}", |limits, state, given| {
+        limits.pay(state, given.iter().step_by(2))?;
         let pairs = given.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone()));
         Ok(Value::from_object(pairs.collect::<IndexMap<_, _>>()))
     }),
     ("[:]", |_, state, given| slice(state, given)),
-    ("[.]", |bounds, state, given| {
-        bounds.pay(state, &given[1..])?;
+    ("[.]", |limits, state, given| {
+        limits.pay(state, &given[1..])?;
         given[0].get_item(&given[1])
     }),
-    ("~", |bounds, state, given| {
-        bounds.pay(state, given)?;
+    ("~", |limits, state, given| {
+        limits.pay(state, given)?;
         Ok(format!("{}{}", given[0], given[1]).into())
     }),
     ("range", range),
     ("dict", dict),
-    ("namespace", |bounds, state, given| {
-        let names = dict(bounds, state, given)?;
-        bounds.know(&names)?;
+    ("namespace", |limits, state, given| {
+        let names = dict(limits, state, given)?;
+        limits.know(&names)?;
         let names =
             names.downcast_object_ref::<IndexMap<Value, Value>>().cloned().unwrap_or_default();
         Ok(Value::from_object(Namespace(Mutex::new(names))))
@@ -85,10 +85,10 @@ const FUNCTIONS: &[(&str, Own)] = &[
 
 /// What a rendering has made, as its functions share it.
 #[derive(Clone, Default)]
-pub struct Bounds(Arc<Mutex<Measured>>);
+pub struct Limits(Arc<Mutex<ValueSizes>>);
 
-impl Bounds {
-    fn measured(&self) -> MutexGuard<'_, Measured> {
+impl Limits {
+    fn measured(&self) -> MutexGuard<'_, ValueSizes> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -98,7 +98,7 @@ impl Bounds {
     }
 
     /// A value that was made, within bounds.
-    pub fn held(&self, state: &State, value: Value) -> Made {
+    pub fn held(&self, state: &State, value: Value) -> ValueResult {
         let (before, mut measured) = (value.len().unwrap_or(0), self.measured());
         if value.as_object().is_some() {
             state.consume_fuel(2 + before as u64 / 4)?;
@@ -156,56 +156,56 @@ impl Bounds {
             self.add(environment, name, function);
         }
         for &(expression, name) in COMPUTED {
-            self.add(environment, name, move |bounds, state, given| {
-                bounds.computed(state, name, expression, given)
+            self.add(environment, name, move |limits, state, given| {
+                limits.computed(state, name, expression, given)
             });
         }
         for &(name, compared) in COMPARED {
-            self.add(environment, name, move |bounds, state, given| {
-                bounds.pay(state, given)?;
+            self.add(environment, name, move |limits, state, given| {
+                limits.pay(state, given)?;
                 Ok(compared(&given[0], &given[1]).into())
             });
         }
         for &(name, called) in FILTERS {
-            self.add(environment, called, move |bounds, state, given| {
-                bounds.filtered(state, name, given)
+            self.add(environment, called, move |limits, state, given| {
+                limits.filtered(state, name, given)
             });
         }
         for &(name, called) in TESTS {
-            self.add(environment, called, move |bounds, state, given| {
-                bounds.pay(state, given)?;
+            self.add(environment, called, move |limits, state, given| {
+                limits.pay(state, given)?;
                 state.perform_test(name, given).map(Value::from)
             });
         }
-        let bounds = self.clone();
+        let limits = self.clone();
         environment.set_formatter(move |out, state, value| {
             if value.as_object().is_some() {
-                bounds.pay(state, [value])?;
+                limits.pay(state, [value])?;
             }
             if value.is_number() {
                 return out.write_str(&number(value)).map_err(Error::from);
             }
             escape_formatter(out, state, value)
         });
-        let bounds = self.clone();
+        let limits = self.clone();
         environment.set_unknown_method_callback(move |state, value, method, given| {
             let names = match given {
                 [one] => one.downcast_object_ref::<Namespace>(),
                 _ => None,
             };
             if let Some(names) = names {
-                bounds.know(value)?;
+                limits.know(value)?;
                 names.set(method, value.clone());
                 return Ok(Value::UNDEFINED);
             }
             if !["get", "items", "keys", "values"].contains(&method) {
-                bounds.pay(state, std::iter::once(value).chain(given))?;
+                limits.pay(state, std::iter::once(value).chain(given))?;
             }
             if let ("format", Some(form)) = (method, value.as_str()) {
-                bounds.pay_format(state, form, '{', given)?;
+                limits.pay_format(state, form, '{', given)?;
             }
             let made = methods::call(state, value, method, given)?;
-            bounds.held(state, made)
+            limits.held(state, made)
         });
     }
 
@@ -213,17 +213,17 @@ impl Bounds {
         &self,
         environment: &mut Environment<'_>,
         name: &'static str,
-        function: impl Fn(&Self, &mut State, &[Value]) -> Made + Send + Sync + 'static,
+        function: impl Fn(&Self, &mut State, &[Value]) -> ValueResult + Send + Sync + 'static,
     ) {
-        let bounds = self.clone();
+        let limits = self.clone();
         let function = move |state: &mut State, given: &[Value]| {
-            let made = function(&bounds, state, given)?;
-            bounds.held(state, made)
+            let made = function(&limits, state, given)?;
+            limits.held(state, made)
         };
         environment.add_global(name, Value::from_object(Function(Box::new(function))));
     }
 
-    fn filtered(&self, state: &mut State, name: &str, given: &[Value]) -> Made {
+    fn filtered(&self, state: &mut State, name: &str, given: &[Value]) -> ValueResult {
         let is_shallow = SHALLOW.contains(&name);
         self.pay(state, given.iter().filter(|one| !is_shallow || one.as_str().is_some()))?;
         if given.len() > 2 {
@@ -238,14 +238,20 @@ impl Bounds {
         if name != "groupby" {
             return Ok(made);
         }
-        let pair = |group: Value| -> Made {
+        let pair = |group: Value| -> ValueResult {
             let parts = group.try_iter()?.map(|part| self.measured().held(part));
             Ok(Tuple::from(parts.collect::<Result<Vec<_>, _>>()?).into())
         };
         made.try_iter()?.map(pair).collect::<Result<Vec<Value>, Error>>().map(Value::from)
     }
 
-    fn computed(&self, state: &mut State, name: &str, expression: &str, given: &[Value]) -> Made {
+    fn computed(
+        &self,
+        state: &mut State,
+        name: &str,
+        expression: &str,
+        given: &[Value],
+    ) -> ValueResult {
         let [a, b] = given else { return Err(ErrorKind::MissingArgument.into()) };
         if name == "%" && a.as_str().is_some() {
             let mut all = vec![a.clone()];
@@ -272,7 +278,7 @@ impl Bounds {
     }
 }
 
-fn range(_: &Bounds, _: &mut State, given: &[Value]) -> Made {
+fn range(_: &Limits, _: &mut State, given: &[Value]) -> ValueResult {
     let numbers: Result<Vec<isize>, Error> =
         given.iter().map(|one| isize::try_from(one.clone())).collect();
     match numbers?[..] {
@@ -284,7 +290,7 @@ fn range(_: &Bounds, _: &mut State, given: &[Value]) -> Made {
 }
 
 /// A dict of another, or of pairs, and of names.
-fn dict(bounds: &Bounds, state: &mut State, given: &[Value]) -> Made {
+fn dict(limits: &Limits, state: &mut State, given: &[Value]) -> ValueResult {
     let mut made = IndexMap::new();
     for one in given {
         let is_map = one.is_kwargs() || one.kind() == minijinja::value::ValueKind::Map;
@@ -295,17 +301,17 @@ fn dict(bounds: &Bounds, state: &mut State, given: &[Value]) -> Made {
             } else {
                 (key.get_item(&Value::from(0))?, key.get_item(&Value::from(1))?)
             };
-            bounds.pay(state, [&key])?;
+            limits.pay(state, [&key])?;
             made.insert(key, item);
         }
     }
     Ok(Value::from_object(made))
 }
 
-type Called = dyn Fn(&mut State, &[Value]) -> Made + Send + Sync;
+type Callback = dyn Fn(&mut State, &[Value]) -> ValueResult + Send + Sync;
 
 /// A function that takes what it is given as it is, named or not.
-struct Function(Box<Called>);
+struct Function(Box<Callback>);
 
 impl std::fmt::Debug for Function {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -318,7 +324,7 @@ impl Object for Function {
         ObjectRepr::Plain
     }
 
-    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, given: &[Value]) -> Made {
+    fn call(self: &Arc<Self>, state: &mut State<'_, '_>, given: &[Value]) -> ValueResult {
         self.0(state, given)
     }
 }
@@ -343,7 +349,7 @@ impl Object for Namespace {
     }
 }
 
-/// Replace instructions by calls of what [`Bounds`] adds.
+/// Replace instructions by calls of what [`Limits`] adds.
 ///
 /// # Errors
 ///
@@ -381,7 +387,7 @@ pub fn replace(instructions: &mut Instructions<'_>) -> Result<(), (usize, String
                 None => continue,
             },
             Instruction::LoadConst(ref mut value) => {
-                *value = Measured::default()
+                *value = ValueSizes::default()
                     .held(value.clone())
                     .map_err(|error| (1, error.to_string()))?;
                 continue;

@@ -28,12 +28,12 @@ pub struct LoadReport {
 
 /// Planned against true durations of what is over.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+pub struct Slowdown {
     planned_us: u64,
     actual_us: u64,
 }
 
-impl Pace {
+impl Slowdown {
     fn add(&mut self, planned_us: u64, actual_us: u64) {
         self.planned_us = self.planned_us.saturating_add(planned_us);
         self.actual_us += actual_us;
@@ -61,17 +61,17 @@ pub struct Activity {
 
 /// A report in the making.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct ReportBuilder {
     report: LoadReport,
     begun_us: Option<u64>,
     swept_us: u64,
     /// Of loads.
-    pub load_pace: Pace,
+    pub load_slowdown: Slowdown,
     /// Of runs under their planned graph.
-    pub run_pace: Pace,
+    pub run_slowdown: Slowdown,
 }
 
-impl Account {
+impl ReportBuilder {
     /// Nothing done yet, `held_bytes` in memory.
     pub fn new(num_blocks: usize, held_bytes: u64) -> Self {
         let actual = Timetable { num_blocks, runs: Vec::new(), actions: Vec::new() };
@@ -85,14 +85,14 @@ impl Account {
             failures: Vec::new(),
             is_cancelled: false,
         };
-        let [load_pace, run_pace] = [Pace::default(); 2];
-        Self { report, begun_us: None, swept_us: 0, load_pace, run_pace }
+        let [load_slowdown, run_slowdown] = [Slowdown::default(); 2];
+        Self { report, begun_us: None, swept_us: 0, load_slowdown, run_slowdown }
     }
 
     /// A timetable begins.
     pub fn begin(&mut self, now_us: u64) {
         self.begun_us.get_or_insert(now_us);
-        [self.load_pace, self.run_pace] = [Pace::default(); 2];
+        [self.load_slowdown, self.run_slowdown] = [Slowdown::default(); 2];
         self.report.is_cancelled = false;
     }
 
@@ -118,7 +118,7 @@ impl Account {
     /// A run is over that was `planned`; `run` says what it was.
     pub fn ran(&mut self, planned: &Run, run: Run) {
         if planned.graph == run.graph {
-            self.run_pace.add(planned.duration_us(), run.duration_us());
+            self.run_slowdown.add(planned.duration_us(), run.duration_us());
         } else {
             self.report.num_under_other_graph += 1;
         }
@@ -129,7 +129,7 @@ impl Account {
     /// An action is over that was `planned`; `action` says when it took place.
     pub fn done(&mut self, planned: &Action, action: Action) {
         if action.kind == ActionKind::Load {
-            self.load_pace.add(planned.duration_us(), action.duration_us());
+            self.load_slowdown.add(planned.duration_us(), action.duration_us());
         }
         let (start_us, end_us) =
             (self.since_begin(action.start_us), self.since_begin(action.end_us));

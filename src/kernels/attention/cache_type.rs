@@ -8,7 +8,7 @@ use crate::kernels::lanes::{LARGEST, Lanes, WIDTH, half_to_float};
 
 /// How a cache holds a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum CacheType {
     /// The numbers themselves.
     Float32,
     /// The nearest float16.
@@ -17,11 +17,11 @@ pub enum Form {
     Integer8,
 }
 
-impl Form {
+impl CacheType {
     /// The form whose rows of so many numbers have so many bytes; in doubt the more exact one.
     pub fn of(row_bytes: usize, head_dim: usize) -> Option<Self> {
         let forms = [Self::Float32, Self::Float16, Self::Integer8];
-        forms.into_iter().find(|form| form.row_bytes(head_dim) == row_bytes)
+        forms.into_iter().find(|cache_type| cache_type.row_bytes(head_dim) == row_bytes)
     }
 
     /// Bytes of a head's row.
@@ -35,7 +35,7 @@ impl Form {
 }
 
 /// A form that kernels are compiled for.
-pub trait Stored: Copy {
+pub trait CacheFormat: Copy {
     /// Whether a row is the numbers themselves.
     const IS_FLOAT32: bool;
 
@@ -88,7 +88,7 @@ pub trait Stored: Copy {
 #[derive(Clone, Copy)]
 pub struct Float32;
 
-impl Stored for Float32 {
+impl CacheFormat for Float32 {
     const IS_FLOAT32: bool = true;
 
     #[inline(always)]
@@ -115,7 +115,7 @@ impl Stored for Float32 {
 #[derive(Clone, Copy)]
 pub struct Float16;
 
-impl Stored for Float16 {
+impl CacheFormat for Float16 {
     const IS_FLOAT32: bool = false;
 
     #[inline(always)]
@@ -151,7 +151,7 @@ impl Stored for Float16 {
 #[derive(Clone, Copy)]
 pub struct Integer8;
 
-impl Stored for Integer8 {
+impl CacheFormat for Integer8 {
     const IS_FLOAT32: bool = false;
 
     #[inline(always)]
@@ -271,12 +271,12 @@ mod tests {
 
     #[test]
     fn a_form_is_known_by_the_bytes_of_a_row() {
-        let of = |row_bytes| Form::of(row_bytes, 64);
+        let of = |row_bytes| CacheType::of(row_bytes, 64);
         assert_eq!(
             [256, 128, 68].map(of),
-            [Form::Float32, Form::Float16, Form::Integer8].map(Some)
+            [CacheType::Float32, CacheType::Float16, CacheType::Integer8].map(Some)
         );
         assert_eq!([0, 64, 67, 127, 512].map(of), [None; 5]);
-        assert_eq!(Form::of(8, 4), Some(Form::Float16));
+        assert_eq!(CacheType::of(8, 4), Some(CacheType::Float16));
     }
 }

@@ -20,7 +20,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub fn places(&self) -> Range<usize> {
+    pub fn slots(&self) -> Range<usize> {
         self.start..self.end
     }
 
@@ -31,7 +31,7 @@ impl Group {
 
 /// All pairs of a step, in memory that is used again.
 #[derive(Default)]
-pub struct Order {
+pub struct Dispatch {
     /// The experts of each row, `(rows, chosen)`, by rank.
     pub chosen: Vec<i32>,
     /// Their shares.
@@ -41,19 +41,19 @@ pub struct Order {
     /// The row of each place.
     pub rows: Vec<u32>,
     /// The place of each pair, `(rows, chosen)`.
-    pub places: Vec<u32>,
+    pub slots: Vec<u32>,
     /// Of each expert: the next place of its group.
     next: Vec<usize>,
 }
 
-impl Order {
+impl Dispatch {
     /// Makes room for the experts of so many rows.
     pub fn resize(&mut self, rows: usize, chosen: usize) {
         let pairs = rows * chosen;
         self.chosen.resize(pairs, 0);
         self.shares.resize(pairs, 0.0);
         self.rows.resize(pairs, 0);
-        self.places.resize(pairs, 0);
+        self.slots.resize(pairs, 0);
     }
 
     /// Pairs of all rows.
@@ -80,19 +80,19 @@ impl Order {
         for (pair, expert) in self.chosen.iter().enumerate() {
             let next = &mut self.next[*expert as usize];
             self.rows[*next] = (pair / chosen) as u32;
-            self.places[pair] = *next as u32;
+            self.slots[pair] = *next as u32;
             *next += 1;
         }
     }
 
     /// The groups that some places are of, and which of the group's own places they are.
-    pub fn groups_of(&self, places: Range<usize>) -> impl Iterator<Item = (Group, Range<usize>)> {
-        let first = self.groups.partition_point(|group| group.end <= places.start);
+    pub fn groups_of(&self, slots: Range<usize>) -> impl Iterator<Item = (Group, Range<usize>)> {
+        let first = self.groups.partition_point(|group| group.end <= slots.start);
         let groups = self.groups[first..].iter().copied();
-        let groups = groups.take_while(move |group| group.start < places.end);
+        let groups = groups.take_while(move |group| group.start < slots.end);
         groups.map(move |group| {
             let Group { start, end, .. } = group;
-            (group, places.start.max(start) - start..places.end.min(end) - start)
+            (group, slots.start.max(start) - start..slots.end.min(end) - start)
         })
     }
 }
@@ -114,7 +114,7 @@ impl Packing {
     /// The tiles of a group's rows, and where they begin.
     pub fn tiles(self, group: Group) -> (Tiling, usize) {
         let tiling = |rows| Tiling::new(rows, self.columns, self.is_float, self.processor);
-        (tiling(group.len()), self.start + tiling(group.places().start).num_bytes())
+        (tiling(group.len()), self.start + tiling(group.slots().start).num_bytes())
     }
 }
 
@@ -152,16 +152,16 @@ pub type Gathered<'a> = (Source<'a>, Option<&'a [u32]>);
 /// `packed` has the bytes of the packings, and nobody else reads or writes it.
 pub unsafe fn pack<'a, E>(
     packings: [Option<Packing>; 2],
-    order: &'a Order,
+    dispatch: &'a Dispatch,
     numbers: usize,
     source_of: impl Fn(Group) -> Gathered<'a> + Sync,
     packed: Shared<u8>,
     in_parallel: InParallel<'_, E>,
 ) -> Result<(), E> {
-    let (pairs, per_task) = (order.num_pairs(), (NUMBERS_PER_TASK / numbers).max(1));
+    let (pairs, per_task) = (dispatch.num_pairs(), (NUMBERS_PER_TASK / numbers).max(1));
     in_parallel(pairs.div_ceil(per_task), &|task| {
-        let places = task * per_task..pairs.min((task + 1) * per_task);
-        for (group, rows) in order.groups_of(places) {
+        let slots = task * per_task..pairs.min((task + 1) * per_task);
+        for (group, rows) in dispatch.groups_of(slots) {
             let (source, picked) = source_of(group);
             for packing in packings.into_iter().flatten() {
                 let (tiling, start) = packing.tiles(group);

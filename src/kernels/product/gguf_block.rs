@@ -6,7 +6,7 @@
 use super::weight_type::WeightType;
 
 /// The parts of a block; what its type has fewer of stays zero.
-pub struct Unpacked {
+pub struct GgufBlock {
     /// One for each weight.
     pub values: [u8; 256],
     /// Float16: the scale, the minimum.
@@ -16,8 +16,8 @@ pub struct Unpacked {
 }
 
 /// Takes the `stored` bytes of a block apart.
-pub fn unpacked(kind: WeightType, stored: &[u8]) -> Unpacked {
-    let mut to = Unpacked { values: [0; 256], halves: [[0; 2]; 2], bytes: [0; 16] };
+pub fn unpack(kind: WeightType, stored: &[u8]) -> GgufBlock {
+    let mut to = GgufBlock { values: [0; 256], halves: [[0; 2]; 2], bytes: [0; 16] };
     match kind {
         WeightType::Q4_0 | WeightType::Q4_1 | WeightType::Q5_0 | WeightType::Q5_1 => {
             let stored = to.take_halves(kind.layout().halves, stored);
@@ -119,7 +119,7 @@ pub fn unpacked(kind: WeightType, stored: &[u8]) -> Unpacked {
     to
 }
 
-impl Unpacked {
+impl GgufBlock {
     /// Takes the first numbers that are float16; returns what is behind them.
     fn take_halves<'a>(&mut self, count: usize, stored: &'a [u8]) -> &'a [u8] {
         let (halves, rest) = stored.split_at(2 * count);

@@ -6,19 +6,19 @@
 //! the plan hides, and only when compute is further on than planned. The last run of a block has
 //! no later chance before the answer begins, so it does wait.
 
-use super::account::Account;
+use super::report::ReportBuilder;
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
 
 /// A timetable that is about to be carried out, with what is asked of it again and again.
 #[derive(Clone, Debug)]
-pub struct Due {
+pub struct PreparedTimetable {
     /// What is to be done.
     pub timetable: Timetable,
     /// Of each action, what [`hidden_switch_us`] says.
     pub switch_us: Vec<Option<u64>>,
 }
 
-impl From<Timetable> for Due {
+impl From<Timetable> for PreparedTimetable {
     /// Cost: a pass over the runs for each release; so it is made before any lock is taken.
     fn from(timetable: Timetable) -> Self {
         let all = 0..timetable.actions.len();
@@ -53,7 +53,7 @@ pub fn put_off(
     runs: &[Run],
     num_over: usize,
     running_us: u64,
-    account: &Account,
+    account: &ReportBuilder,
 ) -> Option<usize> {
     let planned_over = runs.partition_point(|run| run.end_us <= release.start_us);
     if num_over <= planned_over {
@@ -63,8 +63,8 @@ pub fn put_off(
     let mut of_block = (0..ahead.len()).filter(|&index| ahead[index].block == release.block);
     let (next, _later) = (of_block.next()?, of_block.next()?);
     let planned_us = ahead[..next].iter().map(Run::duration_us).fold(0, u64::saturating_add);
-    let left_us = account.run_pace.expect_us(planned_us).saturating_sub(running_us);
-    (account.load_pace.expect_us(switch_us) > left_us).then_some(num_over + next + 1)
+    let left_us = account.run_slowdown.expect_us(planned_us).saturating_sub(running_us);
+    (account.load_slowdown.expect_us(switch_us) > left_us).then_some(num_over + next + 1)
 }
 
 #[cfg(test)]

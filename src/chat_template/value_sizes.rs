@@ -22,7 +22,7 @@ const ITEM_SIZE: usize = 16;
 
 /// What is known of a value.
 #[derive(Clone, Copy, Default)]
-pub struct Measure {
+pub struct ValueSize {
     /// Bytes of its text, about.
     pub size: usize,
     depth: usize,
@@ -30,9 +30,9 @@ pub struct Measure {
 
 /// The lists, tuples and dicts of a rendering, by where they are; they live as long as this.
 #[derive(Default)]
-pub struct Measured(HashMap<usize, (Value, Measure)>);
+pub struct ValueSizes(HashMap<usize, (Value, ValueSize)>);
 
-impl Measured {
+impl ValueSizes {
     /// A value measured, as it is or, where its items come one by one, as a list of them.
     pub fn held(&mut self, value: Value) -> Result<Value, Error> {
         let is_list = matches!(value.kind(), ValueKind::Iterable | ValueKind::Seq);
@@ -48,14 +48,14 @@ impl Measured {
     }
 
     /// How large a value is.
-    pub fn of(&mut self, value: &Value) -> Result<Measure, Error> {
+    pub fn of(&mut self, value: &Value) -> Result<ValueSize, Error> {
         let inside = match value.kind() {
             ValueKind::String => {
-                return Ok(Measure { size: value.as_str().map_or(0, str::len), depth: 0 });
+                return Ok(ValueSize { size: value.as_str().map_or(0, str::len), depth: 0 });
             }
             ValueKind::Seq | ValueKind::Map | ValueKind::Iterable => address(value),
             ValueKind::Plain => None,
-            _ => return Ok(Measure { size: ITEM_SIZE, depth: 0 }),
+            _ => return Ok(ValueSize { size: ITEM_SIZE, depth: 0 }),
         };
         let Some(address) = inside else {
             return Err(Error::new(
@@ -66,7 +66,7 @@ impl Measured {
         if let Some((_, measure)) = self.0.get(&address) {
             return Ok(*measure);
         }
-        let mut measure = Measure { size: ITEM_SIZE, depth: 1 };
+        let mut measure = ValueSize { size: ITEM_SIZE, depth: 1 };
         for key in value.try_iter()?.checked() {
             let key = key?;
             let item =

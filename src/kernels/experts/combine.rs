@@ -11,15 +11,15 @@ use crate::kernels::lanes::{Lanes, WIDTH, load_some, on_processor, store_some};
 
 /// What rows are summed from.
 #[derive(Clone, Copy)]
-pub struct Mix<'a> {
+pub struct Combine<'a> {
     /// Numbers of a row.
     pub columns: usize,
     /// Experts of a row.
     pub chosen: usize,
-    /// `(places, columns)`.
+    /// `(slots, columns)`.
     pub products: &'a [f32],
     /// `(rows, chosen)`.
-    pub places: &'a [u32],
+    pub slots: &'a [u32],
     /// `(rows, chosen)`.
     pub shares: &'a [f32],
     /// `(rows, columns)`.
@@ -39,30 +39,30 @@ on_processor! {
     /// # Safety
     ///
     /// There is room for all rows, and nobody else reads or writes these.
-    mix_rows = mix_on(mix: Mix<'_>, rows: Range<usize>, to: *mut f32)
+    mix_rows = mix_on(combine: Combine<'_>, rows: Range<usize>, to: *mut f32)
 }
 
 #[inline(always)]
-unsafe fn mix_on<L: Lanes>(mix: Mix<'_>, rows: Range<usize>, to: *mut f32) {
-    let Mix { columns, chosen, .. } = mix;
+unsafe fn mix_on<L: Lanes>(combine: Combine<'_>, rows: Range<usize>, to: *mut f32) {
+    let Combine { columns, chosen, .. } = combine;
     for row in rows {
         let numbers = row * columns..(row + 1) * columns;
-        let beside = mix.beside.map(|beside| &beside[numbers.clone()]);
-        let residual = mix.residual.map(|residual| &residual[numbers.clone()]);
+        let beside = combine.beside.map(|beside| &beside[numbers.clone()]);
+        let residual = combine.residual.map(|residual| &residual[numbers.clone()]);
         // SAFETY: by contract.
         unsafe {
-            let gate = mix.beside_gate.map(|gates| sigmoid::<L>(L::splat(gates[row])));
+            let gate = combine.beside_gate.map(|gates| sigmoid::<L>(L::splat(gates[row])));
             let pairs = row * chosen..(row + 1) * chosen;
-            let (places, shares) = (&mix.places[pairs.clone()], &mix.shares[pairs]);
+            let (slots, shares) = (&combine.slots[pairs.clone()], &combine.shares[pairs]);
             let to = std::slice::from_raw_parts_mut(to.add(numbers.start), columns);
             for first in (0..columns).step_by(WIDTH) {
-                let product = |place: u32| {
-                    let product = &mix.products[place as usize * columns..][..columns];
+                let product = |slot: u32| {
+                    let product = &combine.products[slot as usize * columns..][..columns];
                     load_some::<L>(product, first)
                 };
-                let mut sum = L::multiply(product(places[0]), L::splat(shares[0]));
-                for (place, share) in places[1..].iter().zip(&shares[1..]) {
-                    sum = L::fused(product(*place), L::splat(*share), sum);
+                let mut sum = L::multiply(product(slots[0]), L::splat(shares[0]));
+                for (slot, share) in slots[1..].iter().zip(&shares[1..]) {
+                    sum = L::fused(product(*slot), L::splat(*share), sum);
                 }
                 if let Some(beside) = beside {
                     let beside = load_some::<L>(beside, first);
@@ -71,7 +71,7 @@ unsafe fn mix_on<L: Lanes>(mix: Mix<'_>, rows: Range<usize>, to: *mut f32) {
                         None => L::add(beside, sum),
                     };
                 }
-                let scale = L::splat(mix.scale);
+                let scale = L::splat(combine.scale);
                 sum = match residual {
                     Some(residual) => L::fused(sum, scale, load_some::<L>(residual, first)),
                     None => L::multiply(sum, scale),
