@@ -22,7 +22,7 @@ const CRATE: &[&[&str]] = &[
 
 /// Those of `draft`.
 const DRAFT: &[&[&str]] =
-    &[&["spellings"], &["source"], &["sources"], &["choose"], &["methods"], &["host"]];
+    &[&["token_variants"], &["source"], &["sources"], &["choose"], &["methods"], &["host"]];
 
 fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")

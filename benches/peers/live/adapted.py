@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import genai
 from contest import ContestantFailedError, hold
-from live import genai_folder, hosted, llama_loop, llama_server
+from live import hosted, llama_loop, llama_server
 from live.process import EngineProcess
 
 CONTEXT = 4096
@@ -108,9 +109,9 @@ def _engines(name, gguf, weights, asked, places):
         yield Engine(name, "float32", [Process(hosted.open_transformers, options, kinds)])
     elif name == "GenAI":
         made = weights.genai("int4")
-        own = ("GenAI plain",) if asked.is_equality else tuple(genai_folder.SETTINGS)
+        own = ("GenAI plain",) if asked.is_equality else tuple(genai.SETTINGS)
         processes = [
-            Process(genai_folder.open_engine, {"folder": made, **common}, own),
+            Process(genai.open_engine, {"folder": made, **common}, own),
             Process(hosted.open_genai, {"folder": made, **shape, **common}, _ours(asked)),
         ]
         yield Engine(name, "int4", processes)
