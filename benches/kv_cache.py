@@ -9,20 +9,19 @@ stand is some tokens over and over, with keys and values that were written: its 
 counts.
 """
 
-import argparse
-import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.prefixes.prefix import SavedPrefix
-from support.script import own_processes, run_script
-from widths import cells, rows_of, times_in_turns
+from support.script import add_counts, add_json, own_processes, parser_of, run_script, tell
+from support.tables import show_rows
+from widths import COLUMNS, rows_of, times_in_turns
 
 READ = 64
 """Tokens that are read, and then stand over and over."""
@@ -94,16 +93,19 @@ def read(session, prompt):
 
 def main():
     """Print the table, or the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("--behind", type=int, nargs="+", default=[600, 4000, 7500])
-    parser.add_argument("--widths", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--prompt", type=int, default=2048, metavar="TOKENS")
+    add_counts(
+        parser,
+        behind=([600, 4000, 7500], "tokens that steps stand behind"),
+        widths=([1, 16], "rows of the steps"),
+        threads=([1, 2], "compute threads"),
+        prompt=(2048, "tokens of the prompt"),
+    )
     parser.add_argument(
         "--seconds", type=float, default=120, help="of each process, default %(default)s"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     options = parser.parse_args()
     rows = []
     with own_processes() as processes:
@@ -111,11 +113,9 @@ def main():
             asked = options.bundle, threads, options.behind, options.widths, options.prompt
             times = processes.submit(measure_forms, *asked, options.seconds).result()
             rows += rows_of(times, KV_FORMS, threads)
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        columns = ("threads", "what", "form", "median, ms", "best, ms", "medians", "best")
-        show_table("times, f32 = 1", columns, [cells(row) for row in rows], num_words=3)
+    columns = {"form" if head == "bundle" else head: it for head, it in COLUMNS.items()}
+    show = partial(show_rows, "times, f32 = 1", columns=columns, num_words=3)
+    tell(rows, options.json, show)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,17 @@ are those of medians, and of the shortest times, which should agree on a machine
 else. `benches/qwen_shape.py` makes bundles of another size.
 """
 
-import argparse
-import json
 import time
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
-from support.script import own_processes, run_script
+from support.script import add_counts, add_json, own_processes, parser_of, run_script, tell
+from support.tables import show_rows
 
 CONTEXT = 64
 """Tokens before a step."""
@@ -102,23 +100,26 @@ def rows_of(times, names, threads):
             }
 
 
-def cells(row):
-    """One line of the table."""
-    times = [f"{row[name]:.2f}" for name in ("median_ms", "best_ms")]
-    ratios = [f"x{row[name]:.2f}" for name in ("median_ratio", "best_ratio")]
-    return [str(row["threads"]), row["what"], row["bundle"], *times, *ratios]
+COLUMNS = {
+    "threads": "{threads}",
+    "what": "{what}",
+    "bundle": "{bundle}",
+    "median, ms": "{median_ms:.2f}",
+    "best, ms": "{best_ms:.2f}",
+    "medians": "x{median_ratio:.2f}",
+    "best": "x{best_ratio:.2f}",
+}
 
 
 def main():
     """Print the table, or the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--prompt", type=int, default=512, metavar="TOKENS")
+    add_counts(parser, threads=([1, 2], "compute threads"), prompt=(512, "tokens of the prompt"))
     parser.add_argument(
         "--seconds", type=float, default=30, help="of each process, default %(default)s"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     options = parser.parse_args()
     names = [bundle.name for bundle in options.bundles]
     rows = []
@@ -127,11 +128,8 @@ def main():
             asked = options.bundles, threads, options.prompt, options.seconds
             times = processes.submit(measure_widths, *asked).result()
             rows += rows_of(times, names, threads)
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        columns = ("threads", "what", "bundle", "median, ms", "best, ms", "medians", "best")
-        show_table(f"times, {names[0]} = 1", columns, [cells(row) for row in rows], num_words=3)
+    title = f"times, {names[0]} = 1"
+    tell(rows, options.json, lambda rows: show_rows(title, rows, COLUMNS, num_words=3))
 
 
 if __name__ == "__main__":
