@@ -162,7 +162,7 @@ pub trait Learn {
 
     /// Learns the number of ids in the target's vocabulary, which all that it is told is of; told
     /// once, before anything else.
-    fn of_vocabulary(&mut self, _vocab_size: usize) {}
+    fn set_vocab_size(&mut self, _vocab_size: usize) {}
 
     /// Takes the user's own prediction of the next answer; an empty one is ignored.
     fn predicted(&mut self, _prediction: &[TokenId]) {}

@@ -2,6 +2,8 @@
 //!
 //! Docstrings are those of the stub, `_core.pyi`: `build.rs` makes `stub_doc!` of it.
 
+#![allow(clippy::too_many_arguments)] // keywords in Python
+
 include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 
 mod atomic_file;

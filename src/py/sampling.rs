@@ -31,7 +31,6 @@ impl PySampling {
             repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, \
             seed=0)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         temperature: Arg<f32>,
         top_k: Arg<usize>,

@@ -39,11 +39,11 @@ on_processor! {
     /// # Safety
     ///
     /// There is room for all rows, and nobody else reads or writes these.
-    mix_rows = mix_on(combine: Combine<'_>, rows: Range<usize>, to: *mut f32)
+    combine_rows = combine_on(combine: Combine<'_>, rows: Range<usize>, to: *mut f32)
 }
 
 #[inline(always)]
-unsafe fn mix_on<L: Lanes>(combine: Combine<'_>, rows: Range<usize>, to: *mut f32) {
+unsafe fn combine_on<L: Lanes>(combine: Combine<'_>, rows: Range<usize>, to: *mut f32) {
     let Combine { columns, chosen, .. } = combine;
     for row in rows {
         let numbers = row * columns..(row + 1) * columns;

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::combine::{Combine, mix_rows};
+use super::combine::{Combine, combine_rows};
 use super::dispatch::{Dispatch, Group, pack, packings};
 use super::layer::{Experts, ExpertsError};
 use super::products::{Matrices, Task};
@@ -212,7 +212,7 @@ impl<'a> Step<'a> {
         let to = Shared(to);
         self.by_rows(chosen * columns, SUMS_PER_TASK, in_parallel, &|rows| {
             // SAFETY: by contract; the rows are this task's alone.
-            unsafe { mix_rows(self.processor, combine, rows, to.get()) };
+            unsafe { combine_rows(self.processor, combine, rows, to.get()) };
         })
     }
 

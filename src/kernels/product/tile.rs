@@ -115,7 +115,7 @@ unsafe fn products<L: Lanes, W: BlockFormat, const R: usize>(
         let numbers = numbers::<W>(panel, blocks);
         let mut sums = [L::splat(0.0); R];
         for block in 0..blocks {
-            ask_ahead::<L, W>(panel, blocks, block);
+            prefetch_ahead::<L, W>(panel, blocks, block);
             let scales = W::Scales::read::<L>(layout, numbers, block);
             for (part, scale) in scales[..parts].iter().enumerate() {
                 let mut integers = [L::splat_integer(0); R];
@@ -154,7 +154,7 @@ unsafe fn products<L: Lanes, W: BlockFormat, const R: usize>(
 /// Asks the memory for what is read some blocks later: values, which run on into the next panel's,
 /// and the scales of a panel further, which are needed from its first block on.
 #[inline(always)]
-unsafe fn ask_ahead<L: Lanes, W: BlockFormat>(panel: *const u8, blocks: usize, block: usize) {
+unsafe fn prefetch_ahead<L: Lanes, W: BlockFormat>(panel: *const u8, blocks: usize, block: usize) {
     let layout = W::TYPE.layout();
     let value_bytes = WIDTH * layout.value_bytes();
     let number_bytes = WIDTH * layout.block_bytes() * BLOCK / layout.weights - value_bytes;

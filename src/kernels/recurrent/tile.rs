@@ -89,7 +89,7 @@ unsafe fn read<L: Lanes, R: Rule, const N: usize>(
     unsafe {
         let mut sums = [[L::splat(0.0); 2]; N];
         for key in 0..tile.keys {
-            ask_for_next::<L>(tile, key);
+            prefetch_next::<L>(tile, key);
             let x = L::load(tile.from.add(key * WIDTH));
             add::<L, R, N>(&mut sums, row_queries, key, x);
         }
@@ -107,7 +107,7 @@ unsafe fn change<L: Lanes, R: Rule, const N: usize>(
         let (decay, value) = (L::splat(update.decay), L::load(update.value));
         let mut sums = [[L::splat(0.0); 2]; N];
         for key in 0..tile.keys {
-            ask_for_next::<L>(tile, key);
+            prefetch_next::<L>(tile, key);
             let x = L::multiply(L::load(tile.from.add(key * WIDTH)), decay);
             let x = L::fused(L::splat(*update.key.add(key)), value, x);
             if let Some(to) = tile.to {
@@ -120,7 +120,7 @@ unsafe fn change<L: Lanes, R: Rule, const N: usize>(
 }
 
 #[inline(always)]
-unsafe fn ask_for_next<L: Lanes>(tile: Tile, key: usize) {
+unsafe fn prefetch_next<L: Lanes>(tile: Tile, key: usize) {
     if let Some(next) = tile.next {
         // SAFETY: any address will do.
         unsafe { L::prefetch_far(next.wrapping_add(key * WIDTH).cast()) };

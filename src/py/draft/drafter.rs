@@ -169,7 +169,6 @@ impl PyDrafter {
         commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
         model_draft=None, phrases=None, tree=TreeOption::default(), beside=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         step_inputs: Vec<Py<PyStepInputs>>,
@@ -219,7 +218,6 @@ impl PyDrafter {
         prompt_ids, max_new_tokens, sampling=None, prediction=None, *, ignore_eos=false,
         num_reused=0, grammar=None, logprobs=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn begin(
         &mut self,
         py: Python<'_>,

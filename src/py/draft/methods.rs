@@ -53,22 +53,29 @@ impl TreeOption {
     }
 }
 
+/// What stands in the registry is the same where its name is.
+macro_rules! equal_by_name {
+    ($($class:ty),*) => {$(
+        impl PartialEq for $class {
+            fn eq(&self, other: &Self) -> bool {
+                self.core.name == other.core.name
+            }
+        }
+
+        impl Hash for $class {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.core.name.hash(state);
+            }
+        }
+    )*};
+}
+
+equal_by_name!(PyDraftSource, PyDraftMethod);
+
 #[doc = stub_doc!("DraftSource")]
 #[pyclass(name = "DraftSource", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftSource {
     core: &'static Source,
-}
-
-impl PartialEq for PyDraftSource {
-    fn eq(&self, other: &Self) -> bool {
-        self.core.name == other.core.name
-    }
-}
-
-impl Hash for PyDraftSource {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.core.name.hash(state);
-    }
 }
 
 #[pymethods]
@@ -115,18 +122,6 @@ impl PyDraftSource {
 #[pyclass(name = "DraftMethod", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftMethod {
     core: &'static Method,
-}
-
-impl PartialEq for PyDraftMethod {
-    fn eq(&self, other: &Self) -> bool {
-        self.core.name == other.core.name
-    }
-}
-
-impl Hash for PyDraftMethod {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.core.name.hash(state);
-    }
 }
 
 #[pymethods]

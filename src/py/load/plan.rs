@@ -119,7 +119,6 @@ impl PyPlan {
     text_signature = "(blocks, prefill_rows, decode_rows, num_tokens, *, \
         strategy='auto', start='prefill', memory_budget=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub fn plan(
     py: Python<'_>,
     blocks: Vec<PyBlockCost>,

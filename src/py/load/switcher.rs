@@ -119,7 +119,6 @@ impl PySwitcher {
         store, costs, prefill_rows, decode_rows, *, is_shared = false, strategy = "auto",
         memory_budget = None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         store: Py<PyAny>,

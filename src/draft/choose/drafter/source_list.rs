@@ -24,7 +24,7 @@ impl SourceList {
                 return Err(Error::OtherVocabulary { source_name, got, expected: vocab_size });
             }
         }
-        sources.iter_mut().for_each(|source| source.of_vocabulary(vocab_size));
+        sources.iter_mut().for_each(|source| source.set_vocab_size(vocab_size));
         Ok(Self { sources, top_k: (Vec::new(), Vec::new()) })
     }
 

@@ -85,7 +85,7 @@ impl Propose for TableSource {
 
 impl Learn for TableSource {
     /// A table that was of no vocabulary is of this one; of another, it keeps its own.
-    fn of_vocabulary(&mut self, vocab_size: usize) {
+    fn set_vocab_size(&mut self, vocab_size: usize) {
         let _ = self.table.lock().belong_to(vocab_size);
     }
 
