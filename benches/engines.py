@@ -17,6 +17,7 @@ import json
 import shutil
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
@@ -27,6 +28,7 @@ from coordgen_rs.text.tokenizer import Tokenizer
 from live import adapted, adapted_report, llama_build
 from live.kept import Kept, key_of
 from live.prompts import chat_template, encode, read_conversations, read_recorded, shorter, spread
+from live.run import Running
 from live.weights import Weights
 from support.script import (
     PROMPTS,
@@ -108,11 +110,9 @@ def _prompts(options, weights):
 def _measured(engine, prompts, asked, commit, options, failures):
     """The document of an engine; parts that are kept are not measured again."""
     kept = Kept(options.work / "engines" / f"{engine.name}-{engine.weights}.jsonl")
-    started = adapted.Started(
-        engine, options.work / "logs", options.limit_s, asked.is_cpu_time, failures
-    )
-    parts = []
-    try:
+    label, parts = f"engines-{engine.name}-{engine.weights}", []
+    how = {"is_cpu_time": asked.is_cpu_time}
+    with Running(engine.processes, options.work / "logs", label, options.limit_s, **how) as running:
         all_parts = list(adapted.parts(prompts, asked))
         for number, (task, token_ids) in enumerate(all_parts, 1):
             settings = asked._asdict() | {"commit": commit, "kinds": engine.kinds}
@@ -120,24 +120,20 @@ def _measured(engine, prompts, asked, commit, options, failures):
             if (part := kept.find(key)) is None:
                 place = f"part {number} of {len(all_parts)}, "
                 part = adapted.measure(
-                    started, task, token_ids, asked, lambda what, place=place: _tell(place + what)
+                    engine, running, task, token_ids, asked, partial(_tell, place)
                 )
-                if part is None:
-                    return None
-                contest = part[0]
+                contest = None if part is None else part[0]
+                failed = running.failures | ({} if part is None else contest.failures)
                 failures |= {
-                    f"{engine.name} {engine.weights} {one}": why
-                    for one, why in contest.failures.items()
+                    f"{engine.name} {engine.weights} {one}": why for one, why in failed.items()
                 }
-                if engine.kinds[0] not in contest.answers:
+                if part is None or engine.kinds[0] not in contest.answers:
                     return None
                 if not contest.failures:
                     kept.add(key, *part)
             parts.append(part)
             if not asked.is_equality:
                 adapted_report.show_task(engine, task, part[0])
-    finally:
-        started.close()
     return adapted_report.document(engine, parts, asked, commit)
 
 
@@ -151,8 +147,8 @@ def _emptied(folder):
         shutil.rmtree(folder, ignore_errors=True)  # another run may share it
 
 
-def _tell(what):
-    print(what, file=sys.stderr, flush=True)
+def _tell(place, what):
+    print(f"{place}{what}", file=sys.stderr, flush=True)
 
 
 def _parser():
