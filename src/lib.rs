@@ -153,7 +153,7 @@
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
 //!   registry of strategies (`strategy`) and the paper's k* (`fixed`); its tests have the best there
-//!   is, to judge it by; [`load::stream`], a target larger than its memory; [`load::experts`], experts larger than memory, kept by use; [`load::block_store`], where
+//!   is, to judge it by; [`load::stream`], a target larger than its memory; [`load::experts`], experts larger than memory, kept by use; [`load::BlockStore`], where
 //!   graphs come from; [`load::prompt_rows`], how a
 //!   prompt is cut where nothing is loaded; [`load::loader`], which carries a
 //!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt

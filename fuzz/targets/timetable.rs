@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use coordgen_fuzz::{wide, within_memory};
-use coordgen_rs::load::block_store::BlockStore;
+use coordgen_rs::load::BlockStore;
 use coordgen_rs::load::loader::Loader;
 use coordgen_rs::load::plan::{ResidentGraphs, Problem, Strategy, plan};
 use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};

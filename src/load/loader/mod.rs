@@ -21,7 +21,7 @@ use self::progress::Progress;
 pub use self::report::LoadReport;
 use self::state::{NextAction, State, Wakeups};
 pub use self::worker::Worker;
-use super::block_store::BlockStore;
+use super::BlockStore;
 use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
@@ -61,7 +61,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// ```
 /// use std::sync::Arc;
 /// use coordgen_rs::{BlockId, Graph};
-/// use coordgen_rs::load::block_store::BlockStore;
+/// use coordgen_rs::load::BlockStore;
 /// use coordgen_rs::load::loader::Loader;
 /// use coordgen_rs::load::timetable::{ActionKind, Timetable};
 ///

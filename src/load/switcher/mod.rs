@@ -10,7 +10,7 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use self::policy::{LoadMode, Policy};
-use super::block_store::BlockStore;
+use super::BlockStore;
 use super::loader::{LoadReport, Loader, Worker};
 use super::plan::{Plan, Strategy};
 use super::profile::{BlockCost, Profile};
@@ -64,7 +64,7 @@ impl SwitchReport {
 /// ```
 /// use std::sync::Arc;
 /// use coordgen_rs::{BlockId, Graph};
-/// use coordgen_rs::load::block_store::BlockStore;
+/// use coordgen_rs::load::BlockStore;
 /// use coordgen_rs::load::plan::Strategy;
 /// use coordgen_rs::load::profile::{BlockCost, Profile};
 /// use coordgen_rs::load::switcher::Switcher;

@@ -10,7 +10,7 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::error::Error;
 use crate::ids::{BlockId, Graph};
-use crate::load::block_store::BlockStore;
+use crate::load::BlockStore;
 use crate::locks;
 
 /// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.

@@ -13,7 +13,7 @@ use super::block_store::PyStore;
 use super::plan::{PyPlan, graph};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
-use crate::load::block_store::BlockStore;
+use crate::load::BlockStore;
 use crate::load::loader::Worker;
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
