@@ -24,42 +24,14 @@ from fake_model import FakeModel
 from fake_served import listening
 from support.script import add_counts, parser_of, run_script
 
-WORDS = (
-    "the",
-    "lamp",
-    "of",
-    "a",
-    "mill",
-    "is",
-    "green",
-    "and",
-    "its",
-    "wheel",
-    "turns",
-    "in",
-    "water",
-)
+TEXT = "the lamp of a mill is green and its wheel turns in water"
+WORDS = TEXT.split()
 SHAPES = ("mixed", "list", "table", "code", "paragraph")
 IN_A_STEP = 3  # tokens
 READS_AT = 400  # pixels from the top
 LONGEST_MS = 50
 
-WATCH = """
-window.watched = { gaps: [], places: [], longest: 0, isOver: false };
-new PerformanceObserver((list) => {
-  for (const it of list.getEntries()) watched.longest = Math.max(watched.longest, it.duration);
-}).observe({ type: "longtask" });
-let last = performance.now(), began = false;
-const tick = (now) => {
-  watched.gaps.push(now - last);
-  last = now;
-  began ||= running !== null;
-  if (running || !began) requestAnimationFrame(tick);
-  else setTimeout(() => { watched.isOver = true; }, 200);
-  if (watched.place !== undefined) watched.places.push(document.getElementById("log").scrollTop);
-};
-requestAnimationFrame((now) => { last = now; requestAnimationFrame(tick); });
-"""
+WATCH = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 
 def words(number, count):

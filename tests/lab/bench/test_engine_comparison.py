@@ -1,5 +1,6 @@
 """The comparison of engines with our drafts, with fake engines: what is kept, told and compared."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -127,7 +128,7 @@ def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> N
     ]
     fake = engine(scripted("plain", FREE))
     adapted_report.show(adapted_report.document(fake, parts, asked(is_equality=True), "abc"))
-    shown = capsys.readouterr().out
+    shown = re.sub(" +", " ", capsys.readouterr().out)
     assert f"| {FREE} | 1 of 2 (0.50) | 3 | 2.50 |" in shown
     assert "token 3: token 3 before 9 by 0.01 in steps of one row, 9 before 3 by 0.02" in shown
 
