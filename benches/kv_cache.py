@@ -14,14 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.provider import ProviderChoice
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
-from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.prefixes.prefix import SavedPrefix
 from support.script import add_counts, add_json, own_processes, parser_of, run_script, tell
 from support.tables import show_rows
-from widths import COLUMNS, rows_of, times_in_turns
+from widths import COLUMNS, opened, reading, rows_of, step, times_in_turns
 
 READ = 64
 """Tokens that are read, and then stand over and over."""
@@ -33,7 +30,6 @@ def measure_forms(bundle, threads, behind, widths, prompt_tokens, seconds):
     Returns for each form the seconds of all its runs by what ran: `4 rows behind 4,000`.
     """
     sessions = [opened(bundle, threads, form) for form in KV_FORMS]
-    prompt = np.random.default_rng(0).integers(sessions[0].vocab_size, size=prompt_tokens)
     times = [{} for _ in sessions]
 
     def measure(runs):
@@ -47,13 +43,8 @@ def measure_forms(bundle, threads, behind, widths, prompt_tokens, seconds):
         names = {width: f"{width} rows behind {length:,}" for width in widths}
         measure([{name: step(it, width) for width, name in names.items()} for it in sessions])
     name = f"prompt of {prompt_tokens:,}"
-    measure([{name: read(session, prompt.astype(np.uint32))} for session in sessions])
+    measure([{name: reading(session, prompt_tokens)} for session in sessions])
     return times
-
-
-def opened(bundle, threads, form):
-    """A session that holds keys and values in a form."""
-    return OrtSession(ProviderChoice().device(open_bundle(bundle), kv_cache=form), threads=threads)
 
 
 def stand_behind(session, num_tokens):
@@ -67,28 +58,6 @@ def stand_behind(session, num_tokens):
         for pair in session.saved_prefix().layers
     ]
     session.restore_prefix(SavedPrefix(np.tile(tokens, times), over), num_tokens)
-
-
-def step(session, width):
-    """What runs a step of a chain."""
-    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
-    chain = np.arange(1, width + 1, dtype=np.uint32)
-
-    def run():
-        inputs.fill_chain(chain, session.length)
-        session.step(inputs)
-
-    return run
-
-
-def read(session, prompt):
-    """What reads a prompt."""
-
-    def run():
-        session.rewind(0)
-        session.prefill(prompt)
-
-    return run
 
 
 def main():

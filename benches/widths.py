@@ -15,6 +15,7 @@ import numpy as np
 
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.provider import ProviderChoice
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.ort_session import OrtSession
 from support.script import add_counts, add_json, own_processes, parser_of, run_script, tell
 from support.tables import show_rows
@@ -52,35 +53,42 @@ def times_in_turns(runs, threads, seconds):
     return times
 
 
-def opened(path, threads):
-    """A session of a bundle."""
-    return OrtSession(ProviderChoice().device(open_bundle(path)), threads=threads)
+def opened(path, threads, kv_cache=KV_FORMS[0]):
+    """A session of a bundle, whose cache has a form."""
+    device = ProviderChoice().device(open_bundle(path), kv_cache=kv_cache)
+    return OrtSession(device, threads=threads)
+
+
+def step(session, width):
+    """What runs a step of a chain."""
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    chain = np.arange(1, width + 1, dtype=np.uint32)
+
+    def run():
+        inputs.fill_chain(chain, session.length)
+        session.step(inputs)
+
+    return run
+
+
+def reading(session, num_tokens):
+    """What reads a prompt of random tokens."""
+    prompt = np.random.default_rng(0).integers(session.vocab_size, size=num_tokens)
+    prompt = prompt.astype(np.uint32)
+
+    def run():
+        session.rewind(0)
+        session.prefill(prompt)
+
+    return run
 
 
 def runs_of(session, prompt_tokens):
     """What is measured, by name, in that order: behind a prompt there are more tokens."""
-    token_ids = np.random.default_rng(0).integers(session.vocab_size, size=prompt_tokens)
-    prompt = token_ids.astype(np.uint32)
-
-    def step(width):
-        inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
-
-        def run():
-            inputs.fill_chain(prompt[:width], session.length)
-            session.step(inputs)
-
-        return run
-
-    def read_prompt():
-        session.rewind(0)
-        session.prefill(prompt)
-
-    session.rewind(0)
-    session.prefill(prompt[:CONTEXT])
+    reading(session, CONTEXT)()
     names = {width: "1 row" if width == 1 else f"{width} rows" for width in session.widths}
-    return {name: step(width) for width, name in names.items()} | {
-        f"prompt of {prompt_tokens}": read_prompt
-    }
+    steps = {name: step(session, width) for width, name in names.items()}
+    return steps | {f"prompt of {prompt_tokens}": reading(session, prompt_tokens)}
 
 
 def rows_of(times, names, threads):
