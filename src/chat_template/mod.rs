@@ -5,8 +5,8 @@
 //! and methods of Python that templates use (`filters.rs`, `methods.rs`, `to_json.rs`).
 //!
 //! A rendering ends, and takes a bounded amount of memory: minijinja's fuel pays for each
-//! instruction and for every byte and item that is made (`bounded.rs`), and no value is too large,
-//! or too deep (`measured.rs`).
+//! instruction and for every byte and item that is made (`limits.rs`), and no value is too large,
+//! or too deep (`value_sizes.rs`).
 
 mod filters;
 mod limits;

@@ -53,7 +53,7 @@ pub fn put_off(
     runs: &[Run],
     num_over: usize,
     running_us: u64,
-    account: &ReportBuilder,
+    report: &ReportBuilder,
 ) -> Option<usize> {
     let planned_over = runs.partition_point(|run| run.end_us <= release.start_us);
     if num_over <= planned_over {
@@ -63,8 +63,8 @@ pub fn put_off(
     let mut of_block = (0..ahead.len()).filter(|&index| ahead[index].block == release.block);
     let (next, _later) = (of_block.next()?, of_block.next()?);
     let planned_us = ahead[..next].iter().map(Run::duration_us).fold(0, u64::saturating_add);
-    let left_us = account.run_slowdown.expect_us(planned_us).saturating_sub(running_us);
-    (account.load_slowdown.expect_us(switch_us) > left_us).then_some(num_over + next + 1)
+    let left_us = report.run_slowdown.expect_us(planned_us).saturating_sub(running_us);
+    (report.load_slowdown.expect_us(switch_us) > left_us).then_some(num_over + next + 1)
 }
 
 #[cfg(test)]

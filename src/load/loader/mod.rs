@@ -1,6 +1,6 @@
 //! Carries out a timetable beside compute. In: a timetable, and what compute enters and leaves. Out:
 //! calls to a store on a thread of its own, the graph to run each block under, and a report. What
-//! is done next is decided in `progress`, what is put off in `late`, who is woken in `state`; here
+//! is done next is decided in `progress`, what is put off in `deferral`, who is woken in `state`; here
 //! are the lock, the clock and the thread.
 
 mod deferral;
@@ -300,7 +300,7 @@ impl Shared {
 
     /// Wakes those who have to look again.
     fn wake(&self, state: &mut State) {
-        let Wakeups { worker, waiting } = state.take_wake();
+        let Wakeups { worker, waiting } = state.take_wakeups();
         if worker {
             self.work.notify_one();
         }

@@ -84,13 +84,13 @@ pub struct Progress {
     /// something else meanwhile.
     stands_still: bool,
     is_cancelled: bool,
-    account: ReportBuilder,
+    report: ReportBuilder,
 }
 
 impl Progress {
     /// Nothing loaded, of blocks that hold so many bytes under G1 and G2.
     pub fn new(num_bytes: Vec<[u64; 2]>) -> Self {
-        let account = ReportBuilder::new(num_bytes.len(), 0);
+        let report = ReportBuilder::new(num_bytes.len(), 0);
         let absent = [Presence::Absent; 2];
         let block = |num_bytes| Block { graphs: absent, num_bytes, released: None, failure: None };
         Self {
@@ -104,7 +104,7 @@ impl Progress {
             is_waiting: false,
             stands_still: false,
             is_cancelled: false,
-            account,
+            report,
         }
     }
 
@@ -118,7 +118,7 @@ impl Progress {
         self.check_idle()?;
         check(&prepared.timetable, self.blocks.len())?;
         self.sweep(now_us);
-        self.account.close(self.held_bytes());
+        self.report.close(self.held_bytes());
         self.begin(prepared, now_us)
     }
 
@@ -128,7 +128,7 @@ impl Progress {
         self.check_idle()?;
         check(&timetable, self.blocks.len())?;
         self.sweep(now_us);
-        self.account.begin(now_us);
+        self.report.begin(now_us);
         (self.is_cancelled, self.was_abandoned, self.stands_still) = (false, false, false);
         for left in &mut self.pending {
             left.action.after_runs = 0;
@@ -165,7 +165,7 @@ impl Progress {
                 ActionKind::Load => Presence::Loading,
                 ActionKind::Release => Presence::Releasing,
             };
-            self.account.held(self.held_bytes());
+            self.report.held(self.held_bytes());
             self.current = Some(Current { planned, start_us: now_us });
             return Some(planned);
         }
@@ -201,7 +201,7 @@ impl Progress {
             let running_us = running.map_or(0, |run| now_us.saturating_sub(run.start_us));
             let (runs, num_over) = (&self.runs, self.num_over);
             let until =
-                deferral::put_off(action, switch_us, runs, num_over, running_us, &self.account);
+                deferral::put_off(action, switch_us, runs, num_over, running_us, &self.report);
             front.deferred_until = until.unwrap_or(0);
         }
         front.deferred_until <= self.num_over
@@ -226,7 +226,7 @@ impl Progress {
                 }
                 let after_runs = self.num_over;
                 let action = Action { after_runs, start_us, end_us: now_us, ..planned };
-                self.account.done(&planned, action);
+                self.report.done(&planned, action);
             }
             Err(reason) => self.load_failed(planned, reason),
         }
@@ -238,7 +238,7 @@ impl Progress {
         let error = Error::LoadFailed { block, graph, reason };
         let state = &mut self.blocks[block.index()];
         state.failure = Some(error.clone());
-        self.account.failed(error);
+        self.report.failed(error);
         if state.released.take() == Some(graph.other()) && !self.is_cancelled {
             let action = Action { graph: graph.other(), after_runs: 0, ..planned };
             self.pending.push_front(Pending { action, switch_us: None, deferred_until: 0 });
@@ -298,7 +298,7 @@ impl Progress {
         if let Some(planned) = run.planned {
             self.num_over = self.runs.len().min(self.num_over + 1); // there is none after a cancel
             let (graph, start_us, end_us) = (run.graph, run.start_us, now_us);
-            self.account.ran(&planned, Run { graph, start_us, end_us, ..planned });
+            self.report.ran(&planned, Run { graph, start_us, end_us, ..planned });
         }
         Ok(())
     }
@@ -323,7 +323,7 @@ impl Progress {
             return Ok(None);
         }
         self.is_cancelled = false;
-        Ok(Some(self.account.close(self.held_bytes())))
+        Ok(Some(self.report.close(self.held_bytes())))
     }
 
     /// Compute does something else until it asks again.
@@ -340,7 +340,7 @@ impl Progress {
         self.num_over = 0;
         self.stands_still = false;
         self.is_cancelled = true;
-        self.account.cancelled();
+        self.report.cancelled();
     }
 
     /// Whether an action has not begun.
@@ -380,7 +380,7 @@ impl Progress {
             is_loading: self.current.as_ref().is_some_and(is_load),
             is_running: self.running.is_some(),
         };
-        self.account.sweep(now_us, activity);
+        self.report.sweep(now_us, activity);
     }
 }
 

@@ -48,7 +48,7 @@ impl State {
     }
 
     /// Who has to look again after the calls since the last time that this was asked.
-    pub fn take_wake(&mut self) -> Wakeups {
+    pub fn take_wakeups(&mut self) -> Wakeups {
         std::mem::take(&mut self.wake)
     }
 

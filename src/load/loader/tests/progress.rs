@@ -110,8 +110,8 @@ fn who_waits_is_woken_where_all_that_is_left_is_done_already() {
     }
     state.begin(load(), 0).unwrap();
     assert!(state.rest(0).unwrap().is_none());
-    state.take_wake();
+    state.take_wakeups();
     assert_eq!(state.next(0), NextAction::Sleep);
-    assert!(state.take_wake().waiting);
+    assert!(state.take_wakeups().waiting);
     assert!(state.rest(0).unwrap().is_some());
 }

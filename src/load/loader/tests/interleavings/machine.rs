@@ -94,7 +94,7 @@ impl Machine {
             state.action_over(Ok(()), 0);
         }
         state.finish(0).unwrap().unwrap();
-        state.take_wake();
+        state.take_wakeups();
         let mut machine = Self {
             state,
             timetable: timetable.clone(),
@@ -155,7 +155,7 @@ impl Machine {
     }
 
     fn wake(&mut self) {
-        let Wakeups { worker, waiting } = self.state.take_wake();
+        let Wakeups { worker, waiting } = self.state.take_wakeups();
         if worker && self.worker == Worker::Asleep {
             self.worker = Worker::Awake;
         }
