@@ -20,8 +20,8 @@ PROCESSORS ?= Haswell Nehalem
 LLAMA_CPP := build/peers/llama.cpp
 LLAMA_CPP_SOURCE := llama-cpp-python==0.3.36 --hash=sha256:832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e
 LLAMA_CPP_STAMP := $(LLAMA_CPP)/.$(lastword $(subst :, ,$(LLAMA_CPP_SOURCE)))
-WITH_THREADS := load::loader::tests load::switcher::tests load::experts::tests::store lookup_table drafter::tests history unfinished
-WITH_MEMORY := kernels:: load::experts c:: history unfinished
+WITH_THREADS := load::loader::tests load::switcher::tests load::experts::tests::store lookup_table drafter::tests history atomic_file
+WITH_MEMORY := kernels:: load::experts c:: history atomic_file
 
 .DEFAULT_GOAL := help
 # Sets of names have the same order in each run of the tests; `make explore` has other ones.

@@ -29,7 +29,7 @@ use coordgen_rs::draft::sources::history::History;
 use coordgen_rs::draft::sources::history::format::{TERMINATOR, write_index};
 use coordgen_rs::draft::sources::prediction::Prediction;
 use coordgen_rs::draft::sources::respelling::Respelling;
-use coordgen_rs::draft::spellings::Spellings;
+use coordgen_rs::draft::token_variants::TokenVariants;
 use coordgen_rs::ids::TokenId;
 
 const LENGTHS: [usize; 3] = [1_000, 100_000, 1_000_000];
@@ -92,12 +92,12 @@ impl Text {
     }
 
     /// Every other token ends a line, and every token is one word with the next.
-    fn spellings(&self) -> Arc<Spellings> {
+    fn token_variants(&self) -> Arc<TokenVariants> {
         let pairs = |step| {
             let tokens = (0..VOCAB_SIZE as u32 - 1).step_by(step);
             tokens.map(|token| (TokenId(token), TokenId(token + 1)))
         };
-        Arc::new(Spellings::new(pairs(2), pairs(1), pairs(1)))
+        Arc::new(TokenVariants::new(pairs(2), pairs(1), pairs(1)))
     }
 
     fn answer(&self) -> &[TokenId] {
@@ -176,7 +176,9 @@ impl<'a> Replay<'a> {
                     sources.extend(of_history.into_iter().filter(|own| own.name() == source.name));
                 }
                 Needs::Prediction => sources.push(Box::new(Prediction::new())),
-                Needs::Spellings => sources.push(Box::new(Respelling::new(text.spellings()))),
+                Needs::TokenVariants => {
+                    sources.push(Box::new(Respelling::new(text.token_variants())))
+                }
                 Needs::PhraseTable => sources.push(Box::new(CommonPhrases::new(text.phrases()))),
                 _ => sources.push(source_named(source.name).unwrap()),
             }

@@ -8,7 +8,6 @@ the whole edited file; the prompt names the edits and the path, and holds nothin
 same answers are drafted without the corpus. Prints one JSON object.
 """
 
-import argparse
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.history.texts import files_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from history import said
-from support.script import run_script
+from support.script import add_counts, parser_of, run_script
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one part each, in threads of ours
 
@@ -94,13 +93,12 @@ def added(directory, bundle, folders, threads):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("folders", type=Path, nargs="+", metavar="DIR")
-    parser.add_argument("--files", type=int, default=40)
-    parser.add_argument("--budget", type=int, default=16)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=1)
+    add_counts(
+        parser, files=(40, "edited"), budget=(16, "draft tokens"), threads=(2, ""), seed=(1, "")
+    )
     options = parser.parse_args()
     bundle = open_bundle(options.bundle)
     tokenizer, vocab_size = Tokenizer.of(bundle), bundle.manifest.model.vocab_size

@@ -13,39 +13,42 @@ Needs `pip install --group peers`; llama.cpp's own n-grams need `make peers`, an
 `pip install mlx-lm 'mlx[cpu]'`.
 """
 
-import argparse
 import json
 import shutil
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "peers"))
 
 from contest import ContestantFailedError
-from coordgen_rs.cli.options import option
-from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.bench.reporting.condition import commit_of
 from coordgen_rs.text.tokenizer import Tokenizer
 from live import adapted, adapted_report, llama_build
 from live.kept import Kept, key_of
 from live.prompts import chat_template, encode, read_conversations, read_recorded, shorter, spread
+from live.run import Running
 from live.weights import Weights
-from support.script import run_script
+from support.script import (
+    PROMPTS,
+    add_counts,
+    add_json,
+    add_llama_cpp,
+    parser_of,
+    reports_errors,
+    run_script,
+)
 
-PROMPTS = Path(__file__).parent / "prompts"
 MAX_NEW_TOKENS, EQUAL_NEW_TOKENS = 64, 32
 
 
+@reports_errors
 def main(arguments=None):
     """Measure and print; 1 where an engine failed."""
-    try:
-        options = _parser().parse_args(arguments)
-        weights = Weights(options.model, options.work)
-        prompts = _prompts(options, weights)
-    except (CoordgenError, ContestantFailedError, OSError) as error:
-        print(f"engines.py: {error}", file=sys.stderr)
-        return 2
+    options = _parser().parse_args(arguments)
+    weights = Weights(options.model, options.work)
+    prompts = _prompts(options, weights)
     asked = adapted.Asked(
         options.threads,
         options.rounds,
@@ -94,9 +97,8 @@ def _prompts(options, weights):
         by_task.setdefault(each.task, []).append(each)
     limit = -(-options.equal // len(by_task)) if options.equal else options.limit
     few = [each for of in by_task.values() for each in spread(of, limit and 8 * limit)]
-    prompts, _ = shorter(
-        encode(few, chat_template(options.model), tokenizer), options.max_prompt_tokens
-    )
+    encoded = encode(few, chat_template(options.model), tokenizer)
+    prompts = shorter(encoded, options.max_prompt_tokens)
     if not prompts:
         raise ContestantFailedError(f"no prompt has at most {options.max_prompt_tokens} tokens")
     if options.equal:
@@ -108,11 +110,9 @@ def _prompts(options, weights):
 def _measured(engine, prompts, asked, commit, options, failures):
     """The document of an engine; parts that are kept are not measured again."""
     kept = Kept(options.work / "engines" / f"{engine.name}-{engine.weights}.jsonl")
-    started = adapted.Started(
-        engine, options.work / "logs", options.limit_s, asked.is_cpu_time, failures
-    )
-    parts = []
-    try:
+    label, parts = f"engines-{engine.name}-{engine.weights}", []
+    how = {"is_cpu_time": asked.is_cpu_time}
+    with Running(engine.processes, options.work / "logs", label, options.limit_s, **how) as running:
         all_parts = list(adapted.parts(prompts, asked))
         for number, (task, token_ids) in enumerate(all_parts, 1):
             settings = asked._asdict() | {"commit": commit, "kinds": engine.kinds}
@@ -120,24 +120,20 @@ def _measured(engine, prompts, asked, commit, options, failures):
             if (part := kept.find(key)) is None:
                 place = f"part {number} of {len(all_parts)}, "
                 part = adapted.measure(
-                    started, task, token_ids, asked, lambda what, place=place: _tell(place + what)
+                    engine, running, task, token_ids, asked, partial(_tell, place)
                 )
-                if part is None:
-                    return None
-                contest = part[0]
+                contest = None if part is None else part[0]
+                failed = running.failures | ({} if part is None else contest.failures)
                 failures |= {
-                    f"{engine.name} {engine.weights} {one}": why
-                    for one, why in contest.failures.items()
+                    f"{engine.name} {engine.weights} {one}": why for one, why in failed.items()
                 }
-                if engine.kinds[0] not in contest.answers:
+                if part is None or engine.kinds[0] not in contest.answers:
                     return None
                 if not contest.failures:
                     kept.add(key, *part)
             parts.append(part)
             if not asked.is_equality:
                 adapted_report.show_task(engine, task, part[0])
-    finally:
-        started.close()
     return adapted_report.document(engine, parts, asked, commit)
 
 
@@ -151,52 +147,36 @@ def _emptied(folder):
         shutil.rmtree(folder, ignore_errors=True)  # another run may share it
 
 
-def _tell(what):
-    print(what, file=sys.stderr, flush=True)
+def _tell(place, what):
+    print(f"{place}{what}", file=sys.stderr, flush=True)
 
 
 def _parser():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-    def add_count(name, default, help):
-        told = help if default is None else f"{help}, default %(default)s"
-        option.count(f"{name} N", default=default).help(told).add_to(parser)
-
+    parser = parser_of(__doc__)
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument(
         "--engines", nargs="+", choices=adapted.ENGINES, default=list(adapted.ENGINES)
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded requests, instead")
-    add_count("--equal", None, "compare answers to N prompts alone, to their ends")
-    add_count("--limit", None, "only N prompts a task")
-    add_count("--max-prompt-tokens", 1000, "leave out longer prompts")
-    add_count("--threads", 1, "compute threads")
-    add_count("--rounds", 1, "answers to each prompt")
-    add_count(
-        "--max-new-tokens",
-        None,
-        f"of an answer, default {MAX_NEW_TOKENS}, {EQUAL_NEW_TOKENS} with --equal",
+    add_counts(
+        parser,
+        equal=(None, "compare answers to N prompts alone, to their ends"),
+        limit=(None, "only N prompts a task"),
+        max_prompt_tokens=(1000, "leave out longer prompts"),
+        threads=(1, "compute threads"),
+        rounds=(1, "answers to each prompt"),
+        max_new_tokens=(
+            None,
+            f"of an answer, default {MAX_NEW_TOKENS}, {EQUAL_NEW_TOKENS} with --equal",
+        ),
+        limit_s=(1800, "seconds for one answer"),
     )
     parser.add_argument(
-        "--cpu-time",
-        action="store_true",
-        help="by the clock of the cores, where others use them",
+        "--cpu-time", action="store_true", help="by the clock of the cores, where others use them"
     )
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
-    add_count("--limit-s", 1800, "seconds for one answer")
-    parser.add_argument(
-        "--llama-cpp",
-        type=Path,
-        default=llama_build.BUILT,
-        metavar="DIR",
-        help="llama-server, default what `make peers` builds",
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/peers"), help="for files that are made and kept"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    add_llama_cpp(parser)
+    add_json(parser, to_file=True)
     return parser
 
 

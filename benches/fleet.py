@@ -10,7 +10,6 @@ tokens in 8 namespaces instead, once for each of `--ray local:1,local:2` and onc
 compares times and bytes: of the start of Ray and its workers, and of the build on them.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -28,26 +27,30 @@ from coordgen_rs.lab.fleet.build import build
 from coordgen_rs.lab.fleet.tasks import RayTasks, Sequential
 from coordgen_rs.lab.replay.records import read_records
 from coordgen_rs.lab.replay.templates import TEMPLATES, tokenize
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer
 from history import said
-from support.script import run_script
+from support.script import add_counts, add_json, parser_of, run_script
+from support.tables import show_rows
 
 TOKENS_A_FILE = 5_000_000
 MEAN_LENGTH = 500
 PASSAGE = (8, 200)
 REPLACED = 0.02
 NAMESPACES = 8
-COLUMNS = (
-    "tokens",
-    "requests",
-    "build, seconds of a core",
-    "peak memory of the build, MB",
-    "index, MB",
-    "tokens per step",
-    "step, p50, us",
-)
+COLUMNS = {
+    "tokens": "{tokens:,}",
+    "requests": "{requests:,}",
+    "build, seconds of a core": "{build_cpu_s:.1f}",
+    "peak memory of the build, MB": lambda row: _megabytes(row["peak_bytes"], 0),
+    "index, MB": lambda row: _megabytes(row["index_bytes"], 1),
+    "tokens per step": "{again[tokens_per_step]:.2f}",
+    "step, p50, us": "{again[step_us][p50]:.0f}",
+}
+
+
+def _megabytes(num_bytes, digits):
+    return "-" if num_bytes is None else f"{num_bytes / 1e6:,.{digits}f}"
 
 
 def requests(texts, num_tokens, seed):
@@ -188,35 +191,16 @@ def note(at, what, done, total):
     at[what] = (at.get(what, (now,))[0], now)
 
 
-def cells(rows):
-    """The lines of the table; the first is drafting without a fleet."""
-    empty = rows[0]["without"]
-    yield ["0", "0", "-", "-", "-", *_steps_told(empty)]
-    for row in rows:
-        yield [
-            f"{row['tokens']:,}",
-            f"{row['requests']:,}",
-            f"{row['build_cpu_s']:.1f}",
-            f"{row['peak_bytes'] / 1e6:,.0f}",
-            f"{row['index_bytes'] / 1e6:.1f}",
-            *_steps_told(row["again"]),
-        ]
-
-
-def _steps_told(figures):
-    return [f"{figures['tokens_per_step']:.2f}", f"{figures['step_us']['p50']:.0f}"]
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument("--tokens", default="1000000,10000000")
-    parser.add_argument("--budget", type=int, default=16)
+    add_counts(parser, budget=(16, "draft tokens"))
     parser.add_argument("--text", type=int, default=0)
     parser.add_argument("--ray", default="local:1,local:2")
     parser.add_argument("--cpu-time", action="store_true")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     options = parser.parse_args()
     clock = time.thread_time if options.cpu_time else time.perf_counter
     bundle = open_bundle(options.bundle)
@@ -248,7 +232,10 @@ def main():
         if options.json:
             print(json.dumps(rows[-1]), flush=True)
     if not options.json:
-        show_table("a fleet's history by its size", COLUMNS, list(cells(rows)))
+        # The first line is drafting without a fleet.
+        absent = dict.fromkeys(("build_cpu_s", "peak_bytes", "index_bytes"))
+        empty = {"tokens": 0, "requests": 0, "again": rows[0]["without"]} | absent
+        show_rows("a fleet's history by its size", [empty, *rows], COLUMNS)
 
 
 if __name__ == "__main__":

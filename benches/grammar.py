@@ -9,7 +9,6 @@ call, and only steps are counted. "live": the model answers, in turns with and w
 drafts; every answer is checked against plain decoding of its kind. Prints tables, or JSON.
 """
 
-import argparse
 import json
 import re
 import time
@@ -30,8 +29,8 @@ from coordgen_rs import (
 )
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.grammar.matcher import Matcher
-from coordgen_rs.lab.tables import show_table
-from support.script import run_script
+from support.script import add_counts, add_json, parser_of, run_script, tell
+from support.tables import show_rows
 
 _CALL = re.compile(r"(?:<tool_call>)?\s*(\{.*\})\s*(?:</tool_call>)?", re.DOTALL)
 
@@ -167,17 +166,30 @@ def live(session, texts, grammars, max_new_tokens):
 
 
 def parser():
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = parser_of(__doc__)
     options.add_argument("bundle", type=Path, metavar="BUNDLE")
     options.add_argument("data", type=Path, metavar="DATA")
-    options.add_argument("--limit", type=int, default=20, help="live answers, default %(default)s")
-    options.add_argument(
-        "--context", type=int, default=700, help="prompt tokens, default %(default)s"
+    add_counts(
+        options,
+        limit=(20, "live answers"),
+        context=(700, "prompt tokens"),
+        max_new_tokens=(96, "tokens of an answer"),
+        threads=(None, "compute threads"),
     )
-    options.add_argument("--max-new-tokens", type=int, default=96, help="default %(default)s")
-    options.add_argument("--threads", type=int)
-    options.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_json(options)
     return options
+
+
+def show(found):
+    """Print the tables."""
+    times = ("vocabulary_s", "compile_ms")
+    print("once:", *(f"{name} {found[name]:.2f}" for name in times), end="\n\n")
+    title = f"recorded calls ({found['calls']}; {found['refused']} refused by the schema)"
+    rows = [{"grammar": name, "steps": value} for name, value in found["recorded"].items()]
+    show_rows(title, rows, {"grammar": "{grammar}", "tokens/step": "{steps:.2f}"})
+    rows = [{"grammar": name} | row for name, row in found["live"].items()]
+    columns = {"grammar": "{grammar}", "tokens/step": "{tokens_per_step:.2f}"}
+    show_rows("live answers", rows, columns | {"ms/token": "{ms_per_token:.2f}"})
 
 
 def main():
@@ -199,19 +211,8 @@ def main():
         texts.append((prompt, json.dumps(call, ensure_ascii=False)))
     steps, refused = recorded(session, tokenizer, texts, grammars)
     times = live(session, texts[: options.limit], grammars, options.max_new_tokens)
-    if options.json:
-        print(json.dumps({**once, "recorded": steps, "refused": refused, "live": times}))
-        return
-    print("once:", *(f"{name} {value:.2f}" for name, value in once.items()), end="\n\n")
-    title = f"recorded calls ({len(texts) - refused}; {refused} refused by the schema)"
-    show_table(
-        title, ("grammar", "tokens/step"), [(name, f"{value:.2f}") for name, value in steps.items()]
-    )
-    rows = [
-        (name, f"{row['tokens_per_step']:.2f}", f"{row['ms_per_token']:.2f}")
-        for name, row in times.items()
-    ]
-    show_table("live answers", ("grammar", "tokens/step", "ms/token"), rows)
+    found = {"recorded": steps, "calls": len(texts) - refused, "refused": refused, "live": times}
+    tell(once | found, options.json, show)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ as many as `--tokens` holds. The same requests are drafted without a history, wi
 with its index on disk. Prints one JSON object.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.lab.replay.records import read_records
 from coordgen_rs.lab.replay.target import RecordedSession
 from coordgen_rs.lab.replay.templates import TEMPLATES, open_tokenizer, tokenize
-from support.script import run_script
+from support.script import add_counts, parser_of, run_script
 
 
 def texts_of(records, num_tokens):
@@ -115,12 +114,11 @@ def measure(texts, live, vocab_size, budget, directory):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser = parser_of(__doc__)
     parser.add_argument("data", type=Path, nargs="+")
     parser.add_argument("--tokenizer", type=Path, required=True)
     parser.add_argument("--template", choices=TEMPLATES, default="none")
-    parser.add_argument("--budget", type=int, default=16)
-    parser.add_argument("--tokens", type=int, default=1_000_000)
+    add_counts(parser, budget=(16, "draft tokens"), tokens=(1_000_000, "of the history"))
     options = parser.parse_args()
     template = TEMPLATES[options.template]
     tokenizer = open_tokenizer(options.tokenizer, template)

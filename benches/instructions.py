@@ -11,7 +11,6 @@ values alike. An instruction of one processor may do more than another's, and ta
 Needs qemu-user with plugins, as Debian 12 has it, and a C compiler for `instructions/count.c`.
 """
 
-import argparse
 import re
 import shlex
 import subprocess
@@ -19,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from support.script import run_script
+from support.script import parser_of, run_script
 
 WORKS = ("Q4_0", "Q8_0", "Q4_K", "attention")
 ROWS = (1, 4, 16)
@@ -48,7 +47,7 @@ def count(emulator, plugin, program, arguments):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("program")
     parser.add_argument("--emulator", type=shlex.split, required=True)
     parser.add_argument("--processor", action="append", required=True)

@@ -9,12 +9,12 @@
 use std::hint::black_box;
 
 use coordgen_rs::kernels::attention::{
-    Cache, Form, Inputs, Layer, Step, attend_task, units, write_keys,
+    Cache, CacheType, Inputs, Layer, Step, attend_task, units, write_keys,
 };
 use coordgen_rs::kernels::product::{
-    Added, Destination, Source, Tiling, WeightType, Weights, multiply, round_rows,
+    Destination, Epilogue, Source, Tiling, WeightType, Weights, multiply, round_rows,
 };
-use coordgen_rs::kernels::{Nodes, Processor, Room};
+use coordgen_rs::kernels::{Nodes, Processor, Workspace};
 
 const OUTPUTS: usize = 256;
 const COLUMNS: usize = 1024;
@@ -67,12 +67,12 @@ fn multiply_rows(processor: Processor, kind: WeightType, rows: usize, turns: usi
     let mut packed = vec![0; tiling.num_bytes()];
     let mut products = vec![0.0; rows * OUTPUTS];
     let to = Destination { to: products.as_mut_ptr(), stride: OUTPUTS };
-    let (all, added, packed) = (0..OUTPUTS / 16, Added::default(), packed.as_mut_ptr());
+    let (all, epilogue, packed) = (0..OUTPUTS / 16, Epilogue::default(), packed.as_mut_ptr());
     // SAFETY: all have their sizes, and there is one thread.
     unsafe {
         round_rows(processor, Source::Plain(&x), None, COLUMNS, tiling, 0..rows, packed);
         for _ in 0..turns {
-            multiply(processor, packed, tiling, weights, all.clone(), added, to);
+            multiply(processor, packed, tiling, weights, all.clone(), epilogue, to);
         }
     }
     black_box(products);
@@ -86,7 +86,7 @@ fn attend(processor: Processor, rows: usize, turns: usize) {
     let nodes = nodes.expect("a chain is right");
     let mut caches = [numbers(2 * slots * LAYER.head_dim), numbers(2 * slots * LAYER.head_dim)];
     let [key, value] = caches.each_mut().map(|cache| cache.as_mut_ptr().cast());
-    let cache = Cache { key, value, slots, form: Form::Float32 };
+    let cache = Cache { key, value, slots, cache_type: CacheType::Float32 };
     let (x, angles) = (numbers(rows * LAYER.columns()), numbers(rows * LAYER.head_dim / 2));
     let inputs = Inputs {
         rows: &x,
@@ -100,13 +100,13 @@ fn attend(processor: Processor, rows: usize, turns: usize) {
     let mut attended = vec![0.0; rows * LAYER.heads * LAYER.head_dim];
     let (to, units) = (attended.as_mut_ptr(), units(LAYER, &nodes));
     let step = Step::new(LAYER, inputs, &nodes, rows, cache, to, units).expect("sizes are right");
-    let mut room = Room::default();
+    let mut workspace = Workspace::default();
     // SAFETY: all have their sizes, and there is one thread.
     unsafe {
         write_keys(processor, &step, 0..rows);
         for _ in 0..turns {
             for task in 0..step.num_tasks() {
-                attend_task(processor, &step, task, &mut room);
+                attend_task(processor, &step, task, &mut workspace);
             }
         }
     }

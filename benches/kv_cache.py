@@ -9,19 +9,16 @@ stand is some tokens over and over, with keys and values that were written: its 
 counts.
 """
 
-import argparse
-import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from coordgen_rs.lab.tables import show_table
-from coordgen_rs.loading.directory import ProviderChoice, open_bundle
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
-from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.store.prefixes.prefix import SavedPrefix
-from support.script import own_processes, run_script
-from widths import cells, rows_of, times_in_turns
+from support.script import add_counts, add_json, own_processes, parser_of, run_script, tell
+from support.tables import show_rows
+from widths import COLUMNS, opened, reading, rows_of, step, times_in_turns
 
 READ = 64
 """Tokens that are read, and then stand over and over."""
@@ -33,7 +30,6 @@ def measure_forms(bundle, threads, behind, widths, prompt_tokens, seconds):
     Returns for each form the seconds of all its runs by what ran: `4 rows behind 4,000`.
     """
     sessions = [opened(bundle, threads, form) for form in KV_FORMS]
-    prompt = np.random.default_rng(0).integers(sessions[0].vocab_size, size=prompt_tokens)
     times = [{} for _ in sessions]
 
     def measure(runs):
@@ -47,13 +43,8 @@ def measure_forms(bundle, threads, behind, widths, prompt_tokens, seconds):
         names = {width: f"{width} rows behind {length:,}" for width in widths}
         measure([{name: step(it, width) for width, name in names.items()} for it in sessions])
     name = f"prompt of {prompt_tokens:,}"
-    measure([{name: read(session, prompt.astype(np.uint32))} for session in sessions])
+    measure([{name: reading(session, prompt_tokens)} for session in sessions])
     return times
-
-
-def opened(bundle, threads, form):
-    """A session that holds keys and values in a form."""
-    return OrtSession(ProviderChoice().device(open_bundle(bundle), kv_cache=form), threads=threads)
 
 
 def stand_behind(session, num_tokens):
@@ -69,40 +60,21 @@ def stand_behind(session, num_tokens):
     session.restore_prefix(SavedPrefix(np.tile(tokens, times), over), num_tokens)
 
 
-def step(session, width):
-    """What runs a step of a chain."""
-    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
-    chain = np.arange(1, width + 1, dtype=np.uint32)
-
-    def run():
-        inputs.fill_chain(chain, session.length)
-        session.step(inputs)
-
-    return run
-
-
-def read(session, prompt):
-    """What reads a prompt."""
-
-    def run():
-        session.rewind(0)
-        session.prefill(prompt)
-
-    return run
-
-
 def main():
     """Print the table, or the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
-    parser.add_argument("--behind", type=int, nargs="+", default=[600, 4000, 7500])
-    parser.add_argument("--widths", type=int, nargs="+", default=[1, 16])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--prompt", type=int, default=2048, metavar="TOKENS")
+    add_counts(
+        parser,
+        behind=([600, 4000, 7500], "tokens that steps stand behind"),
+        widths=([1, 16], "rows of the steps"),
+        threads=([1, 2], "compute threads"),
+        prompt=(2048, "tokens of the prompt"),
+    )
     parser.add_argument(
         "--seconds", type=float, default=120, help="of each process, default %(default)s"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     options = parser.parse_args()
     rows = []
     with own_processes() as processes:
@@ -110,11 +82,9 @@ def main():
             asked = options.bundle, threads, options.behind, options.widths, options.prompt
             times = processes.submit(measure_forms, *asked, options.seconds).result()
             rows += rows_of(times, KV_FORMS, threads)
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        columns = ("threads", "what", "form", "median, ms", "best, ms", "medians", "best")
-        show_table("times, f32 = 1", columns, [cells(row) for row in rows], num_words=3)
+    columns = {"form" if head == "bundle" else head: it for head, it in COLUMNS.items()}
+    show = partial(show_rows, "times, f32 = 1", columns=columns, num_words=3)
+    tell(rows, options.json, show)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ number of threads has a process of its own.
 """
 
 import argparse
-import json
-import sys
 from collections.abc import Iterator
 from itertools import groupby, product
 from pathlib import Path
@@ -26,13 +24,28 @@ import numpy as np
 from coordgen_rs._core import draft_method
 from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.tables import show_table
 from support.oracles import ADVERSARIAL, measure_bundle
-from support.script import own_processes, run_script
+from support.script import (
+    add_counts,
+    add_json,
+    own_processes,
+    parser_of,
+    reports_errors,
+    run_script,
+    tell,
+)
+from support.tables import show_rows
 
-COLUMNS = ("weights", "threads", "task", "plain tokens/s", "drafting", "by costs", "best fixed")
-ORACLES = ("at width", "gap", "best adaptive")
+_WHERE = {name: f"{{{name}}}" for name in ("weights", "threads", "task")}
+SPEEDS = _WHERE | {
+    "plain tokens/s": "{plain_tokens_per_s:.0f}",
+    "drafting": "x{measured:.2f}",
+    "by costs": "x{modelled:.2f}",
+    "best fixed": "x{fixed:.2f}",
+    "at width": "{fixed_width}",
+    "gap": lambda row: f"{100 * row['gap']:.1f} %",
+    "best adaptive": "x{adaptive:.2f}",
+}
 MEASURED = "limit", "max_new_tokens", "repeats", "memory_budget"
 LEAST = 0.97
 """A prompt on which drafting is slower than this is named."""
@@ -44,100 +57,81 @@ Row = dict[str, Any]
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options = parser_of(__doc__)
     options.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
     options.add_argument(
         "--data", type=Path, nargs="+", required=True, help="prompts, one object a line"
     )
-    options.add_argument(
-        "--limit", type=int, default=12, help="prompts a task, default %(default)s"
+    add_counts(
+        options,
+        limit=(12, "prompts a task"),
+        threads=([1, 2], "compute threads"),
+        repeats=(5, "answers to a prompt"),
+        max_new_tokens=(64, "tokens of an answer"),
     )
-    options.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     options.add_argument("--memory-budget", type=parse_bytes, metavar="SIZE", help="e.g. 4G")
-    options.add_argument("--repeats", type=int, default=5, help="default %(default)s")
-    options.add_argument("--max-new-tokens", type=int, default=64, help="default %(default)s")
     options.add_argument(
         "--sources", nargs="+", default=draft_method("auto").sources(), help="default %(default)s"
     )
-    options.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    add_json(options)
     return options
 
 
-def cells(row: Row) -> list[str]:
-    """A task's line of the first table."""
-    return [
-        *(str(row[name]) for name in ("weights", "threads", "task")),
-        f"{row['plain_tokens_per_s']:.0f}",
-        *(f"x{row[name]:.2f}" for name in ("measured", "modelled", "fixed")),
-        str(row["fixed_width"]),
-        f"{100 * row['gap']:.1f} %",
-        f"x{row['adaptive']:.2f}",
-    ]
-
-
-def spread_cells(rows: list[Row]) -> Iterator[list[str]]:
-    """The lines of the second table: all tasks of given prompts together, then random ones."""
+def spreads(rows: list[Row]) -> Iterator[Row]:
+    """Prompts of all given tasks together, then random ones."""
     for (weights, threads), of_bundle in groupby(rows, lambda r: (r["weights"], r["threads"])):
         tasks = list(of_bundle)
         for name, is_random in (("all tasks", False), (ADVERSARIAL, True)):
             chosen = [row for row in tasks if (row["task"] == ADVERSARIAL) is is_random]
             speedups = [prompt["speedup"] for row in chosen for prompt in row["prompts"]]
             if speedups:
-                percentiles = np.percentile(speedups, [*SPREAD.values()])
-                num_slower = sum(speedup < LEAST for speedup in speedups)
-                yield [
-                    *(weights, str(threads), name, str(len(speedups))),
-                    *(f"x{speedup:.2f}" for speedup in percentiles),
-                    str(num_slower),
-                ]
+                yield {
+                    **{"weights": weights, "threads": threads, "task": name},
+                    "prompts": len(speedups),
+                    "percentiles": np.percentile(speedups, [*SPREAD.values()]),
+                    "num_slower": sum(speedup < LEAST for speedup in speedups),
+                }
 
 
-def slower_cells(rows: list[Row]) -> Iterator[list[str]]:
-    """The lines of the third table: prompts on which drafting is slower."""
+def slower(rows: list[Row]) -> Iterator[Row]:
+    """Prompts on which drafting is slower."""
     for row in rows:
         for prompt in row["prompts"]:
             if prompt["speedup"] < LEAST:
-                lengths = (str(prompt[name]) for name in ("number", "prompt_len", "answer_len"))
                 lowest, highest = min(prompt["speedups"]), max(prompt["speedups"])
-                yield [
-                    *(str(row[name]) for name in ("weights", "threads", "task")),
-                    *lengths,
-                    f"x{prompt['speedup']:.2f}",
-                    f"x{lowest:.2f}..x{highest:.2f}",
-                ]
+                yield row | prompt | {"lowest": lowest, "highest": highest}
 
 
 def show(rows: list[Row]) -> None:
     """Print the tables; the third only where a prompt is slower."""
-    show_table("speed, plain = 1", (*COLUMNS, *ORACLES), [cells(row) for row in rows], num_words=3)
-    columns = "weights", "threads", "task", "prompts", *SPREAD, f"below x{LEAST}"
-    show_table("drafting on single prompts, plain = 1", columns, [*spread_cells(rows)], num_words=3)
-    if slower := [*slower_cells(rows)]:
-        columns = "weights", "threads", "task", "prompt", "its tokens", "new tokens", "median"
-        title = f"prompts on which drafting is below x{LEAST}"
-        show_table(title, (*columns, "lowest..highest"), slower, num_words=3)
+    show_rows("speed, plain = 1", rows, SPEEDS, num_words=3)
+    percentiles = {name: f"x{{percentiles[{at}]:.2f}}" for at, name in enumerate(SPREAD)}
+    columns = _WHERE | {"prompts": "{prompts}"} | percentiles | {f"below x{LEAST}": "{num_slower}"}
+    show_rows("drafting on single prompts, plain = 1", spreads(rows), columns, num_words=3)
+    if named := [*slower(rows)]:
+        columns = _WHERE | {
+            "prompt": "{number}",
+            "its tokens": "{prompt_len}",
+            "new tokens": "{answer_len}",
+            "median": "x{speedup:.2f}",
+            "lowest..highest": "x{lowest:.2f}..x{highest:.2f}",
+        }
+        show_rows(f"prompts on which drafting is below x{LEAST}", named, columns, num_words=3)
 
 
-def main() -> int:
+@reports_errors
+def main(arguments: list[str] | None = None) -> None:
     """Print the tables, or the JSON; 2 where a bundle or prompts cannot be used."""
-    options = parser().parse_args()
+    options = parser().parse_args(arguments)
     asked = {name: getattr(options, name) for name in MEASURED}
     pairs = list(product(options.bundles, options.threads))
     rows = []
-    try:
-        with own_processes() as processes, progress() as on_progress:
-            for done, (bundle, threads) in enumerate(pairs):
-                on_progress(f"{bundle.name}, {threads} threads", done, len(pairs))
-                where = bundle, options.data, options.sources
-                rows += processes.submit(measure_bundle, *where, threads=threads, **asked).result()
-    except CoordgenError as error:
-        print(f"never_slower.py: {error}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        show(rows)
-    return 0
+    with own_processes() as processes, progress() as on_progress:
+        for done, (bundle, threads) in enumerate(pairs):
+            on_progress(f"{bundle.name}, {threads} threads", done, len(pairs))
+            where = bundle, options.data, options.sources
+            rows += processes.submit(measure_bundle, *where, threads=threads, **asked).result()
+    tell(rows, options.json, show)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ best time counts: what other programs take is in all of them. Exit code 1 if the
 each time, or if a reader who had scrolled up was moved. Needs chromium and chromium-driver.
 """
 
-import argparse
 import json
 import sys
 import tempfile
@@ -23,44 +22,16 @@ import browser as chromium
 from browser import found, in_page, until
 from fake_model import FakeModel
 from fake_served import listening
-from support.script import run_script
+from support.script import add_counts, parser_of, run_script
 
-WORDS = (
-    "the",
-    "lamp",
-    "of",
-    "a",
-    "mill",
-    "is",
-    "green",
-    "and",
-    "its",
-    "wheel",
-    "turns",
-    "in",
-    "water",
-)
+TEXT = "the lamp of a mill is green and its wheel turns in water"
+WORDS = TEXT.split()
 SHAPES = ("mixed", "list", "table", "code", "paragraph")
 IN_A_STEP = 3  # tokens
 READS_AT = 400  # pixels from the top
 LONGEST_MS = 50
 
-WATCH = """
-window.watched = { gaps: [], places: [], longest: 0, isOver: false };
-new PerformanceObserver((list) => {
-  for (const it of list.getEntries()) watched.longest = Math.max(watched.longest, it.duration);
-}).observe({ type: "longtask" });
-let last = performance.now(), began = false;
-const tick = (now) => {
-  watched.gaps.push(now - last);
-  last = now;
-  began ||= running !== null;
-  if (running || !began) requestAnimationFrame(tick);
-  else setTimeout(() => { watched.isOver = true; }, 200);
-  if (watched.place !== undefined) watched.places.push(document.getElementById("log").scrollTop);
-};
-requestAnimationFrame((now) => { last = now; requestAnimationFrame(tick); });
-"""
+WATCH = Path(__file__).with_suffix(".js").read_text("utf-8")
 
 
 def words(number, count):
@@ -149,11 +120,10 @@ def told(name, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokens", type=int, default=4000, help="of each answer (default 4000)")
+    parser = parser_of(__doc__)
+    add_counts(parser, tokens=(4000, "of each answer"), rounds=(3, "of each answer"))
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=SHAPES)
     parser.add_argument("--slower", type=float, default=1, help="slow the page's processor so much")
-    parser.add_argument("--rounds", type=int, default=3, help="of each answer (default 3)")
     parser.add_argument("--quick", action="store_true", help="only as fast as the model can")
     options = parser.parse_args()
     if not chromium.is_here():

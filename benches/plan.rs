@@ -5,7 +5,7 @@
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
-use coordgen_rs::load::plan::{Held, Problem, Strategy, plan};
+use coordgen_rs::load::plan::{Problem, ResidentGraphs, Strategy, plan};
 use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};
 
 #[path = "../src/load/plan/tests/simulate.rs"]
@@ -40,7 +40,7 @@ fn strategies(criterion: &mut Criterion) {
             let problem = Problem {
                 profile: &profile,
                 num_tokens: num_chunks * PREFILL_ROWS,
-                start: vec![Held::PREFILL; num_blocks],
+                start: vec![ResidentGraphs::PREFILL; num_blocks],
                 memory_budget,
             };
             let title = format!("plan {num_blocks} x {num_chunks}, {name}");

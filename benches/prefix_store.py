@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from coordgen_rs import Model
 from coordgen_rs.store.prefixes.directory import stored_files
-from support.script import run_script
+from support.script import add_counts, parser_of, run_script
 
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))
 MOST_COMPUTED, MOST_READING, MOST_STORING = 0.05, 0.1, 0.02
@@ -121,12 +121,15 @@ def storing_cost(asked, folder):
 
 def main(arguments=None):
     """Measure, print, and say whether all bounds hold."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle")
-    parser.add_argument("--tokens", type=int, default=3000, help="tokens of a prompt")
-    parser.add_argument("--new", type=int, default=32, help="tokens of an answer")
-    parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--threads", type=int)
+    add_counts(
+        parser,
+        tokens=(3000, "of a prompt"),
+        new=(32, "tokens of an answer"),
+        rounds=(8, ""),
+        threads=(None, ""),
+    )
     parser.add_argument(_SERVED, type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.killed is not None:

@@ -19,57 +19,20 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from checkpoints import LLAMA3_SCALING, write_checkpoint
+from checkpoints import write_checkpoint
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.errors import CoordgenError
-from support.script import run_script
+from support.script import add_counts, parser_of, reports_errors, run_script
+from support.shapes import of_families
 
-SHAPES = {
-    "qwen2.5-0.5b": {
-        "family": "qwen2",
-        "hidden": 896,
-        "ffn": 4864,
-        "layers": 24,
-        "heads": 14,
-        "kv_heads": 2,
-        "vocab": 151_936,
-        "max_positions": 32_768,
-    },
-    "qwen2.5-3b": {
-        "family": "qwen2",
-        "hidden": 2048,
-        "ffn": 11008,
-        "layers": 36,
-        "heads": 16,
-        "kv_heads": 2,
-        "vocab": 151_936,
-        "max_positions": 32_768,
-    },
-    "llama-3.2-1b": {
-        "hidden": 2048,
-        "ffn": 8192,
-        "layers": 16,
-        "heads": 32,
-        "kv_heads": 8,
-        "vocab": 128_256,
-        "max_positions": 131_072,
-        "rope_theta": 500_000.0,
-        "rope_scaling": {**LLAMA3_SCALING, "original_max_position_embeddings": 8192},
-    },
-}
+SHAPES = of_families("qwen2", "llama")
 
 
-def main(arguments: list[str] | None = None) -> int:
+@reports_errors
+def main(arguments: list[str] | None = None) -> None:
     """Write the bundle; 2 where that is not possible."""
-    options = _parser().parse_args(arguments)
-    try:
-        _export(options)
-    except (CoordgenError, OSError) as error:
-        print(f"qwen_shape.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    _export(_parser().parse_args(arguments))
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -93,12 +56,11 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("out", type=Path, metavar="OUT", help="a directory that does not exist yet")
     parser.add_argument("--shape", choices=SHAPES, default="qwen2.5-0.5b")
     parser.add_argument("--weights", choices=["fp32", "int8", "int4"], default="int8")
-    parser.add_argument("--blocks", type=int, default=6, metavar="N")
-    parser.add_argument("--context", type=int, default=1280, metavar="N")
+    add_counts(parser, blocks=(6, "of layers"), context=(1280, "tokens"))
     parser.add_argument("--soc", metavar="NAME", help="export for this chip")
     parser.add_argument("--calibration", type=Path, metavar="FILE")
     parser.add_argument(

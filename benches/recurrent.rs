@@ -13,7 +13,7 @@ use coordgen_rs::kernels::recurrent::{
     CausalConvolution, ConvolutionStep, GatedDelta, Heads, HeadsStep, Rows, Run, SelectiveUpdate,
     Sizes, States, Tree, Updates, compute_head, convolve, half_bytes, norm_rows, updates_bytes,
 };
-use coordgen_rs::kernels::{Processor, Room};
+use coordgen_rs::kernels::{Processor, Workspace};
 
 /// Nodes that updates are kept of.
 const NODES: usize = 32;
@@ -97,7 +97,7 @@ impl Kind {
     }
 
     /// Computes all rows of a run.
-    fn compute(&self, run: &Run, numbers: &[f32], given: &mut [f32], room: &mut Room) {
+    fn compute(&self, run: &Run, numbers: &[f32], given: &mut [f32], workspace: &mut Workspace) {
         let (rows, processor) = (run.num_rows(), Processor::best());
         let of = |width: usize| Rows { numbers: &numbers[..rows * width], width };
         let some = |len: usize| &numbers[..len];
@@ -111,7 +111,8 @@ impl Kind {
                     let layer =
                         convolution(channels, taps, is_gated, of(parts * channels), weights);
                     let step = ConvolutionStep::new(layer, run, rows, given).unwrap();
-                    (0..step.num_tasks()).for_each(|task| convolve(processor, &step, task, room));
+                    (0..step.num_tasks())
+                        .for_each(|task| convolve(processor, &step, task, workspace));
                 }
                 Self::Delta { heads } => {
                     let width = heads.heads * heads.values;
@@ -127,7 +128,7 @@ impl Kind {
                     };
                     let step = HeadsStep::new(layer, run, rows, given).unwrap();
                     (0..step.num_tasks())
-                        .for_each(|task| compute_head(processor, &step, task, room));
+                        .for_each(|task| compute_head(processor, &step, task, workspace));
                 }
                 Self::Selective { heads } => {
                     let width = heads.heads * heads.values;
@@ -145,7 +146,7 @@ impl Kind {
                     };
                     let step = HeadsStep::new(layer, run, rows, given).unwrap();
                     (0..step.num_tasks())
-                        .for_each(|task| compute_head(processor, &step, task, room));
+                        .for_each(|task| compute_head(processor, &step, task, workspace));
                     norm_rows(processor, &layer, 0..rows, given);
                 }
             }
@@ -169,7 +170,7 @@ fn best_us(kind: &Kind, shape: &Shape, layers: &mut [Buffers], rounds: usize) ->
     let rows = shape.parents.len();
     let numbers: Vec<f32> = (0..rows << 15).map(|at| (at % 997) as f32 / 997.0 - 0.5).collect();
     let mut given = vec![0.0; rows << 13];
-    let (mut room, mut best_us) = (Room::default(), f64::INFINITY);
+    let (mut workspace, mut best_us) = (Workspace::default(), f64::INFINITY);
     let pending: Vec<i32> = (0..shape.pending as i32).collect();
     layers.iter_mut().for_each(|buffers| buffers.states.fill(0));
     let mut length = 0;
@@ -197,7 +198,7 @@ fn best_us(kind: &Kind, shape: &Shape, layers: &mut [Buffers], rounds: usize) ->
                 )
             };
             let run = Run::new(tree, rows, sizes, states, updates).unwrap();
-            kind.compute(&run, &numbers, &mut given, &mut room);
+            kind.compute(&run, &numbers, &mut given, &mut workspace);
             // SAFETY: all is computed.
             unsafe { run.finish() };
             let us = start.elapsed().as_secs_f64() * 1e6;

@@ -14,7 +14,7 @@ use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::methods::source_named;
 use coordgen_rs::ids::TokenId;
 use coordgen_rs::logits::argmax;
-use coordgen_rs::logprobs::RowLogprobs;
+use coordgen_rs::logits::logprobs::RowLogprobs;
 use coordgen_rs::sampling::{Penalties, Sampling, SeenTokens};
 
 /// Of Qwen2.5.

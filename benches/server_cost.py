@@ -6,7 +6,6 @@ one differs. It needs httpx, and reads the server's time in /proc.
     python benches/server_cost.py build/embedded-fp32 --turns 8
 """
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from statistics import median
 import httpx
 
 from server_load import PROMPTS, server
-from support.script import run_script
+from support.script import add_counts, parser_of, run_script
 
 
 def streamed(http, prompt, length, **more):
@@ -78,12 +77,15 @@ def first_tokens(http, prompts, num_turns):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle")
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=800, help="of each of the two prompts")
-    parser.add_argument("--length", type=int, default=100, help="tokens of an answer")
-    parser.add_argument("--threads", type=int, default=1)
+    add_counts(
+        parser,
+        turns=(8, ""),
+        tokens=(800, "of each of the two prompts"),
+        length=(100, "tokens of an answer"),
+        threads=(1, ""),
+    )
     options = parser.parse_args()
     text = "\n".join(path.read_text() for path in PROMPTS) * 8
     seconds = {}

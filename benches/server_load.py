@@ -8,7 +8,6 @@ needs httpx, and reads what the server has in /proc.
     python benches/server_load.py build/embedded-fp32 --clients 64 --requests 20 --max-queue 64
 """
 
-import argparse
 import asyncio
 import json
 import random
@@ -22,7 +21,7 @@ from pathlib import Path
 from statistics import quantiles
 from typing import NamedTuple
 
-from support.script import run_script
+from support.script import add_counts, parser_of, run_script
 
 PROMPTS = sorted((Path(__file__).parents[1] / "models" / "prompts").glob("*.txt"))
 LENGTHS = (1, 8, 40)
@@ -252,14 +251,16 @@ def problems(load, num_asked, rounds, before, after):
 
 def main(arguments=None):
     """Measure and print; 1 where something is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle")
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--requests", type=int, default=20, help="of each client")
-    parser.add_argument("--max-queue", type=int, default=64)
-    parser.add_argument("--parallel", type=int, default=4, help="answered at a time")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
+    add_counts(
+        parser,
+        clients=(64, ""),
+        requests=(20, "of each client"),
+        parallel=(4, "answered at a time"),
+        threads=(1, ""),
+    )
+    add_counts(parser, least=0, max_queue=(64, ""), seed=(0, ""))
     return asyncio.run(run(parser.parse_args(arguments)))
 
 

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 
-use coordgen_rs::top_k::top_k;
+use coordgen_rs::logits::top_k::top_k;
 
 const ROWS: usize = 256;
 const VOCAB_SIZES: [usize; 3] = [4_096, 32_000, 151_936];

@@ -7,8 +7,6 @@ test at the first opening measured; what lies between two measured widths is rea
 them. So the lists differ by their choices alone, on a busy machine, too.
 """
 
-import argparse
-import json
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +14,11 @@ import numpy as np
 from coordgen_rs._core import draft_method
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.session import StepCost
 from support.oracles import Recorded, Replay
-from support.script import run_script
+from support.script import add_counts, add_json, parser_of, run_script, tell
+from support.tables import show_rows
 
 LEFT_OUT = (3, 5, 7)
 
@@ -73,29 +71,31 @@ def recorded(session, data, limit, max_new_tokens):
     return {task: [answered(prompt) for prompt in of_task] for task, of_task in prompts.items()}
 
 
+COLUMNS = {
+    "widths": "{list}",
+    "over plain": "x{over_plain:.3f}",
+    "over the bundle's": "x{over_own:.3f}",
+}
+
+
 def main():
     """Print the table, or the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path, metavar="BUNDLE")
     parser.add_argument("--data", type=Path, required=True, help="prompts, one object a line")
-    parser.add_argument("--limit", type=int, default=12, help="prompts a task, default %(default)s")
-    parser.add_argument("--max-new-tokens", type=int, default=64, help="default %(default)s")
-    parser.add_argument("--threads", type=int, default=1, help="default %(default)s")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_counts(
+        parser,
+        limit=(12, "prompts a task"),
+        max_new_tokens=(64, "tokens of an answer"),
+        threads=(1, "compute threads"),
+    )
+    add_json(parser)
     options = parser.parse_args()
     session = open_session(options.bundle, threads=options.threads)
     records = recorded(session, options.data, options.limit, options.max_new_tokens)
     costs = dict(zip(session.widths, session.step_costs, strict=True))
     rows = compare(costs, records, session.vocab_size, session.capacity)
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        columns = ("widths", "over plain", "over the bundle's")
-        cells = [
-            [row["list"], *(f"x{row[name]:.3f}" for name in ("over_plain", "over_own"))]
-            for row in rows
-        ]
-        show_table("speed by costs", columns, cells)
+    tell(rows, options.json, lambda rows: show_rows("speed by costs", rows, COLUMNS))
 
 
 if __name__ == "__main__":

@@ -7,18 +7,17 @@ are those of medians, and of the shortest times, which should agree on a machine
 else. `benches/qwen_shape.py` makes bundles of another size.
 """
 
-import argparse
-import json
 import time
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.directory import ProviderChoice, open_bundle
+from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from coordgen_rs.runtime.ort_session import OrtSession
-from support.script import own_processes, run_script
+from support.script import add_counts, add_json, own_processes, parser_of, run_script, tell
+from support.tables import show_rows
 
 CONTEXT = 64
 """Tokens before a step."""
@@ -53,35 +52,42 @@ def times_in_turns(runs, threads, seconds):
     return times
 
 
-def opened(path, threads):
-    """A session of a bundle."""
-    return OrtSession(ProviderChoice().device(open_bundle(path)), threads=threads)
+def opened(path, threads, kv_cache=KV_FORMS[0]):
+    """A session of a bundle, whose cache has a form."""
+    device = ProviderChoice().device(open_bundle(path), kv_cache=kv_cache)
+    return OrtSession(device, threads=threads)
+
+
+def step(session, width):
+    """What runs a step of a chain."""
+    inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
+    chain = np.arange(1, width + 1, dtype=np.uint32)
+
+    def run():
+        inputs.fill_chain(chain, session.length)
+        session.step(inputs)
+
+    return run
+
+
+def reading(session, num_tokens):
+    """What reads a prompt of random tokens."""
+    prompt = np.random.default_rng(0).integers(session.vocab_size, size=num_tokens)
+    prompt = prompt.astype(np.uint32)
+
+    def run():
+        session.rewind(0)
+        session.prefill(prompt)
+
+    return run
 
 
 def runs_of(session, prompt_tokens):
     """What is measured, by name, in that order: behind a prompt there are more tokens."""
-    token_ids = np.random.default_rng(0).integers(session.vocab_size, size=prompt_tokens)
-    prompt = token_ids.astype(np.uint32)
-
-    def step(width):
-        inputs = next(inputs for inputs in session.step_inputs if inputs.rows == width)
-
-        def run():
-            inputs.fill_chain(prompt[:width], session.length)
-            session.step(inputs)
-
-        return run
-
-    def read_prompt():
-        session.rewind(0)
-        session.prefill(prompt)
-
-    session.rewind(0)
-    session.prefill(prompt[:CONTEXT])
+    reading(session, CONTEXT)()
     names = {width: "1 row" if width == 1 else f"{width} rows" for width in session.widths}
-    return {name: step(width) for width, name in names.items()} | {
-        f"prompt of {prompt_tokens}": read_prompt
-    }
+    steps = {name: step(session, width) for width, name in names.items()}
+    return steps | {f"prompt of {prompt_tokens}": reading(session, prompt_tokens)}
 
 
 def rows_of(times, names, threads):
@@ -101,23 +107,26 @@ def rows_of(times, names, threads):
             }
 
 
-def cells(row):
-    """One line of the table."""
-    times = [f"{row[name]:.2f}" for name in ("median_ms", "best_ms")]
-    ratios = [f"x{row[name]:.2f}" for name in ("median_ratio", "best_ratio")]
-    return [str(row["threads"]), row["what"], row["bundle"], *times, *ratios]
+COLUMNS = {
+    "threads": "{threads}",
+    "what": "{what}",
+    "bundle": "{bundle}",
+    "median, ms": "{median_ms:.2f}",
+    "best, ms": "{best_ms:.2f}",
+    "medians": "x{median_ratio:.2f}",
+    "best": "x{best_ratio:.2f}",
+}
 
 
 def main():
     """Print the table, or the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--prompt", type=int, default=512, metavar="TOKENS")
+    add_counts(parser, threads=([1, 2], "compute threads"), prompt=(512, "tokens of the prompt"))
     parser.add_argument(
         "--seconds", type=float, default=30, help="of each process, default %(default)s"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    add_json(parser)
     options = parser.parse_args()
     names = [bundle.name for bundle in options.bundles]
     rows = []
@@ -126,11 +135,8 @@ def main():
             asked = options.bundles, threads, options.prompt, options.seconds
             times = processes.submit(measure_widths, *asked).result()
             rows += rows_of(times, names, threads)
-    if options.json:
-        print(json.dumps(rows))
-    else:
-        columns = ("threads", "what", "bundle", "median, ms", "best, ms", "medians", "best")
-        show_table(f"times, {names[0]} = 1", columns, [cells(row) for row in rows], num_words=3)
+    title = f"times, {names[0]} = 1"
+    tell(rows, options.json, lambda rows: show_rows(title, rows, COLUMNS, num_words=3))
 
 
 if __name__ == "__main__":

@@ -66,7 +66,7 @@
 //! | [`Drafter::propose`] | at most `2 n` times each source's `successors` and `advance`, and a sorted insertion for each answer, with `n` the rows of steps that may pay; whatever the text is and however long, but for cache misses |
 //! | [`StepInputs::fill`] | a parent for each node; with a mask `rows * (rows + tokens committed since the last fill)` entries, whatever `past_len` is |
 //! | [`Drafter::accept`] | `a + 1` passes over `V` logits, none behind the answer's end, a scan of the tree for each, each source's `extend` over the new tokens |
-//! | [`MovedRows::apply`](cache_rows::MovedRows::apply) | a copy of a head's bytes for each head and row that is not in its slot |
+//! | [`MovedRows::apply`](commit::cache_rows::MovedRows::apply) | a copy of a head's bytes for each head and row that is not in its slot |
 //! | [`HostDrafter::rewind`](draft::host::HostDrafter::rewind) | a new request over what stays, and a proposal for each of its steps |
 //! | [`SuffixAutomaton`] | `extend` amortised O(1) a token; `advance` and each token of `extend` at most 129 suffix levels; `successors` O(1) |
 //! | [`PromptLookup`] | `extend` and `successors` O(1) a token |
@@ -77,7 +77,7 @@
 //! | [`Sampling::draw`] | two passes over `V` logits; with `top_p` 0.95 a third over a sixth of them at most, on average |
 //! | [`keep_allowed`](constraint::keep_allowed) | a pass over the mask, and over the scores of words that refuse a token |
 //! | [`SeenTokens::penalised`] | two accesses to the row for each distinct token of the text |
-//! | [`RowLogprobs`](logprobs::RowLogprobs) | three passes over `V` logits, one of them with an exponential for each; only where logprobs are asked for |
+//! | [`RowLogprobs`](logits::logprobs::RowLogprobs) | three passes over `V` logits, one of them with an exponential for each; only where logprobs are asked for |
 //! | [`DraftReuse`] | `advance` scans at most 32 tokens; at most 16 passes over `V` logits a step |
 //! | [`Batcher::share`](batch::Batcher::share) | an insertion into a heap for each row; for each doubling of the rows that read, a look at each prompt |
 //! | [`load::plan::plan`] | some dozen passes over the runs, and a search of at most some million more; at most 131,072 runs |
@@ -97,18 +97,19 @@
 //!
 //! - [`ids`]: [`TokenId`], [`NodeId`] and [`StateId`]; [`error`]: one [`Error`] for all that a
 //!   caller can do wrong.
-//! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs.
+//! - [`logits`]: [`Logits`], argmax, and the tie rule on which losslessness hangs;
+//!   [`top_k`](logits::top_k), the likeliest tokens of a row, to which a prompt's rows are reduced;
+//!   [`logprobs`](logits::logprobs), how likely the target held the tokens of its answer, and others in
+//!   their place; `scores`, the passes over rows, the same to the last bit on every machine.
 //! - [`sampling`]: drawing the target's token instead, by seed and position; penalties on the tokens
 //!   that were said before, and biases.
-//! - [`logprobs`]: how likely the target held the tokens of its answer, and others in their place.
-//! - [`top_k`]: the likeliest tokens of a row, to which a prompt's rows are reduced.
 //! - [`constraint`]: [`Constraint`], what a grammar lets the target say, and a row masked by it.
 //! - [`tree`]: [`DraftTree`]; [`StepInputs`], its ids and positions, and what each row sees: a mask,
 //!   or [the tree's own parents](PathBuffers).
 //! - [`verify`]: how far a draft agrees with the target.
 //! - [`commit`]: [`Commit`], which of it is given out and kept, by [`CommitPolicy`].
-//! - [`cache_rows`]: [`MovedRows`](cache_rows::MovedRows), how rows of a side branch come to their
-//!   slots, and [`copy_all`](cache_rows::copy_all), how those of a kept prefix come back.
+//! - [`commit::cache_rows`]: [`MovedRows`](commit::cache_rows::MovedRows), how rows of a side branch come to their
+//!   slots, and [`copy_all`](commit::cache_rows::copy_all), how those of a kept prefix come back.
 //! - [`draft::methods`]: the registry of sources and of named choices among them, ours and the
 //!   papers'.
 //! - [`draft::source`]: what a source is asked, [`Propose`], and told, [`Learn`]; both are a
@@ -124,7 +125,7 @@
 //!   [`index`](draft::sources::history::index), the suffix array over the older ones, read by blocks,
 //!   [`format`](draft::sources::history::format), its file,
 //!   [`gather`](draft::sources::history::gather), an index of documents that lie in files,
-//!   [`stored`](draft::sources::history::stored), a history at a path, and
+//!   [`persistent`](draft::sources::history::persistent), a history at a path, and
 //!   [`suffix_array`](draft::sources::history::suffix_array), how it is sorted.
 //! - [`lookup_table`]: [`LookupTable`], what the target held likely after each token;
 //!   [`source`](draft::sources::lookup_table::source), how it drafts and what it reads of the logits, and
@@ -137,7 +138,7 @@
 //!   [`grow`], one tree from all of them; [`step_choice`], which width of step pays;
 //!   [`step_gains`], what a unit of cost has brought lately, and what a running copy is still worth
 //!   behind a step; [`expert_reads`], what rows that share experts save;
-//!   [`model_choice`], when a draft model pays; [`within`], which ids the target knows; [`origins`], who
+//!   [`model_choice`], when a draft model pays; [`in_vocabulary`], which ids the target knows; [`origins`], who
 //!   proposed each token; and the [`Drafter`] above them all.
 //! - [`tree_shape`]: methods that have trees of their own, for comparison and alone:
 //!   [`dynamic_tree`](draft::choose::tree_shape::dynamic_tree), DIAA's;
@@ -152,7 +153,7 @@
 //! - [`load`]: which graph of a block is in memory when; [`load::profile`], what the blocks cost on
 //!   a device; [`load::timetable`], a plan written out; [`load::plan`], how it is made, with the
 //!   registry of strategies (`strategy`) and the paper's k* (`fixed`); its tests have the best there
-//!   is, to judge it by; [`load::stream`], a target larger than its memory; [`load::experts`], experts larger than memory, kept by use; [`load::block_store`], where
+//!   is, to judge it by; [`load::stream`], a target larger than its memory; [`load::experts`], experts larger than memory, kept by use; [`load::BlockStore`], where
 //!   graphs come from; [`load::prompt_rows`], how a
 //!   prompt is cut where nothing is loaded; [`load::loader`], which carries a
 //!   timetable out on a thread of its own; [`load::switcher`], which decides for each prompt
@@ -162,9 +163,8 @@
 //! With feature `python`, which includes it, the crate is also the extension module
 //! `coordgen_rs._core`: `py/` converts, in folders named like those above, and decides nothing.
 //! With feature `c` the built library is one for C: `c/` is the interface that `include/coordgen.h` declares.
-//! `scores` holds the passes over rows of logits, the same to the last bit on every machine;
-//! `random` is a small helper; `unfinished` names and locks what is being written, and replaces a file at once;
-//! `waiting` takes locks without holding up Python; `tests` holds that imports run one way.
+//! `atomic_file` names and locks what is being written, and replaces a file at once; `locks` takes locks
+//! without holding up Python; `tests` holds that imports run one way.
 //!
 //! # Example
 //!
@@ -226,15 +226,15 @@
 //! [`step_choice`]: draft::choose::step_choice
 //! [`step_gains`]: draft::choose::step_gains
 //! [`tree_shape`]: draft::choose::tree_shape
-//! [`within`]: draft::choose::within
+//! [`in_vocabulary`]: draft::choose::in_vocabulary
 
 #[cfg(test)]
 extern crate self as coordgen_rs; // tests share files with benches
 
+mod atomic_file;
 pub mod batch;
 #[cfg(any(feature = "c", test))]
 pub mod c;
-pub mod cache_rows;
 pub mod chat_template;
 pub mod commit;
 pub mod constraint;
@@ -243,22 +243,17 @@ pub mod error;
 pub mod ids;
 pub mod kernels;
 pub mod load;
+mod locks;
 pub mod logits;
-pub mod logprobs;
 #[cfg(feature = "ort")]
 mod ort;
 #[cfg(feature = "python")]
 mod py;
-mod random;
 pub mod sampling;
-mod scores;
 #[cfg(test)]
 mod tests;
-pub mod top_k;
 pub mod tree;
-mod unfinished;
 pub mod verify;
-mod waiting;
 
 pub use commit::{Commit, CommitPolicy, FinishReason};
 pub use constraint::Constraint;

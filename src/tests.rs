@@ -7,10 +7,9 @@ use std::path::{Path, PathBuf};
 
 /// The crate's modules, from the ground up; those of a line do not know each other.
 const CRATE: &[&[&str]] = &[
-    &["chat_template", "ids", "kernels", "random", "scores", "unfinished", "waiting"],
+    &["atomic_file", "chat_template", "ids", "kernels", "locks"],
     &["error"],
-    &["cache_rows", "constraint", "logprobs", "top_k"],
-    &["logits"],
+    &["constraint", "logits"],
     &["sampling"],
     &["tree"],
     &["verify"],
@@ -23,7 +22,7 @@ const CRATE: &[&[&str]] = &[
 
 /// Those of `draft`.
 const DRAFT: &[&[&str]] =
-    &[&["spellings"], &["source"], &["sources"], &["choose"], &["methods"], &["host"]];
+    &[&["token_variants"], &["source"], &["sources"], &["choose"], &["methods"], &["host"]];
 
 fn source_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("src")
@@ -67,13 +66,13 @@ fn imports_run_one_way() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
-/// Where locks are taken without `waiting`: there itself; in the loader's thread and those that read
+/// Where locks are taken without `locks`: there itself; in the loader's thread and those that read
 /// experts or ask for them, which hold nothing that others need, and for condition variables; among threads that end within a
 /// call; and where one thread alone has them, as a chat template's rendering.
 const TAKE_LOCKS: &[&str] = &[
-    "waiting.rs",
+    "locks.rs",
     "tests.rs",
-    "chat_template/bounded.rs",
+    "chat_template/limits.rs",
     "load/loader/mod.rs",
     "load/experts/store.rs",
     "draft/sources/lookup_table/source.rs",

@@ -66,8 +66,8 @@ impl Learn for Asked {
         self.0.extend(tokens);
     }
 
-    fn of_vocabulary(&mut self, vocab_size: usize) {
-        self.0.of_vocabulary(vocab_size);
+    fn set_vocab_size(&mut self, vocab_size: usize) {
+        self.0.set_vocab_size(vocab_size);
     }
 
     fn predicted(&mut self, prediction: &[TokenId]) {

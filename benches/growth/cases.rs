@@ -2,7 +2,7 @@
 
 use coordgen_rs::commit::CommitPolicy;
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
-use coordgen_rs::draft::methods::{METHODS, Method, SOURCES, Situation};
+use coordgen_rs::draft::methods::{METHODS, Method, MethodContext, SOURCES};
 use coordgen_rs::sampling::{Penalties, Sampling};
 
 /// What there is of a draft model.
@@ -50,14 +50,14 @@ impl Case {
     }
 
     fn of_method(method: &'static Method, has_costs: bool) -> Self {
-        let situation = Situation {
+        let context = MethodContext {
             free_rows: !has_costs,
             draft_model: true,
             common_phrases: true,
             earlier_requests: true,
             recorded: false,
         };
-        let sources = method.sources(situation).expect("everything is there");
+        let sources = method.sources(context).expect("everything is there");
         let rows = if has_costs { "with costs" } else { "free rows" };
         let shape = method.tree;
         Self {

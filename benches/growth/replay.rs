@@ -11,7 +11,7 @@ use coordgen_rs::draft::choose::drafter::{Drafter, DrafterOptions};
 use coordgen_rs::draft::choose::model_choice::ModelPrice;
 use coordgen_rs::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 use coordgen_rs::draft::host::{HostDrafter, HostOptions};
-use coordgen_rs::draft::methods::{DrawnOn, Method, Needs, SOURCES, source_drawing_on};
+use coordgen_rs::draft::methods::{Method, Needs, SOURCES, SourceInputs, source_from};
 use coordgen_rs::draft::source::DraftSource;
 use coordgen_rs::draft::sources::common_phrases::PhraseTable;
 use coordgen_rs::draft::sources::history::History;
@@ -19,10 +19,10 @@ use coordgen_rs::draft::sources::history::format::{TERMINATOR, write_index};
 use coordgen_rs::draft::sources::model::ModelDraft;
 use coordgen_rs::draft::sources::model::source::SharedModelDraft;
 use coordgen_rs::draft::sources::prediction::Prediction;
-use coordgen_rs::draft::spellings::Spellings;
+use coordgen_rs::draft::token_variants::TokenVariants;
 use coordgen_rs::error::Result;
 use coordgen_rs::ids::TokenId;
-use coordgen_rs::top_k::top_k;
+use coordgen_rs::logits::top_k::top_k;
 use coordgen_rs::tree::draft_tree::DraftTree;
 use coordgen_rs::tree::step_inputs::{PathBuffers, StepBuffers, StepInputs};
 
@@ -176,8 +176,9 @@ impl<'a> Replay<'a> {
         text: &Text,
         model: Option<SharedModelDraft>,
     ) -> (Vec<Box<dyn DraftSource>>, Option<Finished>) {
-        let (phrases, spellings) = (Some(phrases(text)), Some(spellings()));
-        let on = DrawnOn { draft_model: model, phrases, spellings, ..DrawnOn::default() };
+        let (phrases, token_variants) = (Some(phrases(text)), Some(token_variants()));
+        let on =
+            SourceInputs { draft_model: model, phrases, token_variants, ..SourceInputs::default() };
         let (mut sources, mut history): (Vec<Box<dyn DraftSource>>, _) = (Vec::new(), None);
         let finished = text.ending_alike(FINISHED);
         for &name in &case.sources {
@@ -190,7 +191,7 @@ impl<'a> Replay<'a> {
                     sources.extend(all.filter(|own| own.name() == name));
                 }
                 Needs::Prediction => sources.push(Box::new(Prediction::new())),
-                _ => sources.push(source_drawing_on(name, &on).expect("all that it draws on")),
+                _ => sources.push(source_from(name, &on).expect("all that it draws on")),
             }
         }
         (sources, history)
@@ -353,12 +354,12 @@ fn host_step(host: &mut HostDrafter, text: &Text, num_given: &mut usize) -> (usi
 }
 
 /// Every other token ends a line, and every token is one word with the next.
-fn spellings() -> Arc<Spellings> {
+fn token_variants() -> Arc<TokenVariants> {
     let pairs = |step| {
         let tokens = (0..VOCAB_SIZE as u32 - 1).step_by(step);
         tokens.map(|token| (TokenId(token), TokenId(token + 1)))
     };
-    Arc::new(Spellings::new(pairs(2), pairs(1), pairs(1)))
+    Arc::new(TokenVariants::new(pairs(2), pairs(1), pairs(1)))
 }
 
 /// Phrases of the answer, of two tokens and of three.

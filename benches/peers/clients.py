@@ -13,46 +13,47 @@ answered. A server that is absent or fails is named, and the others are still re
 Needs `make peers`, which builds llama.cpp for this machine.
 """
 
-import argparse
 import json
 import sys
 from contextlib import ExitStack
-from importlib import metadata
 from itertools import chain
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from contest import ContestantFailedError
-from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.measuring.repeats import rotated
-from coordgen_rs.lab.bench.reporting.condition import commit_of
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.profile import machine_facts
 from coordgen_rs.text.tokenizer import Tokenizer
-from live import llama_build
 from live.prompts import (
     Conversation,
     chat_template,
     check_room,
-    digest,
     encode,
     of_lengths,
     read_conversations,
     shorter,
 )
+from live.report import head
 from live.weights import Weights
-from over_http import picture, report
+from over_http import report
 from over_http.latency import latency_of
 from over_http.load import loaded
 from over_http.servers import KINDS, LlamaServer, OurServer
-from recorded.picture import check as check_picture
-from support.script import run_script
+from support import picture
+from support.script import (
+    PROMPTS,
+    add_counts,
+    add_json,
+    add_llama_cpp,
+    parser_of,
+    reports_errors,
+    run_script,
+)
 
 SCHEMA_VERSION = 1
-PROMPTS = Path(__file__).parents[1] / "prompts"
 PEERS = ("llama.cpp",)
 _SHORTS = ("Say hello.", "Count from one to a hundred.", "Tell a long story about a lighthouse.")
 _BESIDE = 3
@@ -67,32 +68,34 @@ _QUICK = {
 }
 
 
+_ASKED = (
+    *("threads", "parallel", "clients", "rounds", "limit", "max_prompt_tokens"),
+    *("max_new_tokens", "long", "settings", "drafts", "quick"),
+)
+
+
+@reports_errors
 def main(arguments=None):
     """Measure and print; 1 if a server failed or answers of ours differ, 2 if nothing can be."""
-    try:
-        options = _parser().parse_args(arguments)
-        if options.picture is not None:
-            check_picture(options.picture)
-        if options.show is not None:
-            return _shown(_kept(options.show), options)
-        if options.model is None:
-            raise OptionError("give a MODEL.gguf, or --show FILE for what was measured before")
-        if options.quick:
-            vars(options).update(_QUICK)
-        if options.long and options.parallel < _BESIDE:
-            raise OptionError(
-                f"--long is answered beside others: --parallel {_BESIDE}, or --long 0"
-            )
-        weights = Weights(options.model, options.work)
-        prompts, long, shorts, context = _prompts(options)
-    except (CoordgenError, OSError) as error:
-        print(f"clients.py: {error}", file=sys.stderr)
-        return 2
+    options = _parser().parse_args(arguments)
+    if options.picture is not None:
+        picture.check(options.picture)
+    if options.show is not None:
+        return _shown(_kept(options.show), options)
+    if options.model is None:
+        raise OptionError("give a MODEL.gguf, or --show FILE for what was measured before")
+    if options.quick:
+        vars(options).update(_QUICK)
+    if options.long and options.parallel < _BESIDE:
+        raise OptionError(f"--long is answered beside others: --parallel {_BESIDE}, or --long 0")
+    weights = Weights(options.model, options.work)
+    prompts, long, shorts, context = _prompts(options)
     with ExitStack() as stack:
         rows, facts, failures = _started(options, context, stack)
         loads = _loads(options, rows, prompts, failures)
         latencies = _latencies(options, rows, long, shorts, failures)
-    document = _document(options, weights, prompts) | {
+    asked = {name: getattr(options, name) for name in _ASKED}
+    document = head(SCHEMA_VERSION, weights, prompts, asked) | {
         "facts": facts,
         "loads": report.load_rows([row for row in rows if row.name in loads], loads),
         "latencies": report.latency_rows([row for row in rows if row.name in latencies], latencies),
@@ -119,7 +122,7 @@ def _shown(document, options):
     asked, failures = document["options"], document["failures"]
     report.show(document, asked["threads"], asked["parallel"])
     if options.picture is not None and document["loads"]:
-        picture.draw(document["loads"], options.picture)
+        report.draw(document["loads"], options.picture)
     if num_unlike := report.num_unlike(document):
         print(f"{num_unlike} answers of ours are not those of plain decoding", file=sys.stderr)
     return 1 if failures or num_unlike else 0
@@ -134,10 +137,7 @@ def _prompts(options):
         bundle = open_bundle(options.model, on_progress=on_progress)
     tokenizer, template = Tokenizer.of(bundle), chat_template(options.model)
     prompts = encode(read_conversations(options.prompts, options.limit), template, tokenizer)
-    if options.max_prompt_tokens is not None:
-        prompts, num_left_out = shorter(prompts, options.max_prompt_tokens)
-        if num_left_out:
-            print(f"{num_left_out} longer prompts are left out", file=sys.stderr)
+    prompts = shorter(prompts, options.max_prompt_tokens)
     context = bundle.manifest.context
     check_room(prompts, context - options.max_new_tokens, "give --max-prompt-tokens")
     asked = [Conversation("", "short", [{"role": "user", "content": text}]) for text in _SHORTS]
@@ -210,51 +210,24 @@ def _latencies(options, rows, long, shorts, failures):
     return latencies
 
 
-def _document(options, weights, prompts):
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "machine": machine_facts(),
-        "software": {
-            "coordgen_rs": metadata.version("coordgen-rs"),
-            "python": sys.version.split()[0],
-        },
-        "commit": commit_of(Path(__file__)),
-        "model": {"name": options.model.name, "sha256": weights.sha256},
-        "options": {
-            name: getattr(options, name)
-            for name in (
-                *("threads", "parallel", "clients", "rounds", "limit", "max_prompt_tokens"),
-                *("max_new_tokens", "long", "settings", "drafts", "quick"),
-            )
-        },
-        "prompts": {
-            "sha256": digest(prompts),
-            "lengths": {task: [len(p.token_ids) for p in of] for task, of in prompts.items()},
-        },
-    }
-
-
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-
-    def add_count(name, default, help, least=1):
-        told = help if default is None else f"{help}, default %(default)s"
-        option.count(f"{name} N", least=least, default=default).help(told).add_to(parser)
-
+    parser = parser_of(__doc__)
     parser.add_argument("model", type=Path, nargs="?", metavar="MODEL.gguf")
     parser.add_argument(
         "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
     )
-    add_count("--limit", None, "only N prompts a task")
-    add_count("--max-prompt-tokens", 1000, "leave longer prompts out")
-    add_count("--threads", 2, "compute threads of each server")
-    add_count("--parallel", 4, "requests that a server answers at a time")
-    option.count("--clients N", least=1, nargs="*", default=[1, 2, 4, 8]).help(
-        "clients at a time, default 1 2 4 8; none leaves this out"
-    ).add_to(parser)
-    add_count("--rounds", 3, "times that each prompt is answered")
-    add_count("--max-new-tokens", 48, "tokens of an answer")
-    add_count("--long", 4000, "tokens of the long prompt; 0 leaves it out", least=0)
+    add_counts(
+        parser,
+        limit=(None, "only N prompts a task"),
+        max_prompt_tokens=(1000, "leave longer prompts out"),
+        threads=(2, "compute threads of each server"),
+        parallel=(4, "requests that a server answers at a time"),
+        clients=([1, 2, 4, 8], "clients at a time; none leaves this out"),
+        rounds=(3, "times that each prompt is answered"),
+        max_new_tokens=(48, "tokens of an answer"),
+        limit_s=(1800, "seconds for one answer"),
+    )
+    add_counts(parser, least=0, long=(4000, "tokens of the long prompt; 0 leaves it out"))
     parser.add_argument(
         "--settings", nargs="+", choices=KINDS, default=KINDS, help="llama.cpp's; default all"
     )
@@ -263,22 +236,10 @@ def _parser():
         "--no-drafts", dest="drafts", action="store_false", help="only rows without drafts"
     )
     parser.add_argument(
-        "--quick",
-        action="store_true",
-        help="few prompts, 1 and 4 clients, once: to see that it runs",
+        "--quick", action="store_true", help="few prompts, 1 and 4 clients, once: to see it run"
     )
-    parser.add_argument(
-        "--llama-cpp",
-        type=Path,
-        default=llama_build.BUILT,
-        metavar="DIR",
-        help="llama-server, default what `make peers` builds",
-    )
-    add_count("--limit-s", 1800, "seconds for one answer")
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/peers"), help="for files that are made"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    add_llama_cpp(parser)
+    add_json(parser, to_file=True)
     parser.add_argument(
         "--show", type=Path, metavar="FILE", help="measure nothing: tables of a file of --json"
     )

@@ -8,8 +8,6 @@ decoding; drafting rules replay those answers. A peer whose package is absent is
 left out; `pip install --group peers` installs them, and `make table` builds ArcticInference.
 """
 
-import argparse
-import json
 import sys
 import tempfile
 from importlib import metadata
@@ -28,15 +26,16 @@ from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
 from coordgen_rs.lab.replay.run import replay
 from coordgen_rs.lab.replay.templates import TokenizedRecord
-from coordgen_rs.lab.tables import show_table
+from genai_model import export_genai
 from recorded import arctic, transformers_lookup
 from recorded.rule import replay_rule
-from support.script import run_script
+from support.script import add_counts, add_json, parser_of, reports_errors, run_script, tell
+from support.tables import show_rows
 
-ENGINES = (genai,)
 RULES = (arctic, transformers_lookup)
 
 
+@reports_errors
 def main(arguments=None):
     """Measure, and print the table or JSON; 1 where an engine gave other tokens than plain did."""
     options = _parser().parse_args(arguments)
@@ -46,35 +45,38 @@ def main(arguments=None):
     )
     versions, contestants = {}, ours.contestants(session)
     with tempfile.TemporaryDirectory() as directory, progress() as on_progress:
-        for engine in ENGINES:
-            place = Path(directory) / engine.PACKAGE
-            opened = _opened(
-                engine, versions, engine.contestants, session.bundle, options.threads, place
-            )
-            contestants += opened or []
+        asked = session.bundle, options.threads, Path(directory)
+        contestants += _opened(genai, versions, _genai, *asked) or []
         held = contest.hold(
             contestants, prompts, options.rounds, options.max_new_tokens, on_progress
         )
     replayed = _replayed(session, prompts, held, options.budget, versions)
     report = _report(held, replayed, prompts, options, versions)
-    if options.json:
-        print(json.dumps(report))
-    else:
-        _show(report)
+    tell(report, options.json, _show)
     return 0 if report["identical"] else 1
 
 
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("data", type=Path)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--max-new-tokens", type=int, default=96)
-    parser.add_argument("--budget", type=int, default=16, help="draft tokens of replayed rules")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N lines")
-    parser.add_argument("--json", action="store_true")
+    add_counts(
+        parser,
+        threads=(1, ""),
+        rounds=(3, ""),
+        max_new_tokens=(96, ""),
+        budget=(16, "draft tokens of replayed rules"),
+        limit=(None, "only the first N lines"),
+    )
+    add_json(parser)
     return parser
+
+
+def _genai(bundle, threads, place):
+    import onnxruntime_genai  # noqa: F401 (before anything is written)
+
+    export_genai(bundle, place, threads)
+    return [*genai.open_engine(place, threads, stop_at_end=True).contestants.values()]
 
 
 def _opened(peer, versions, open_peer, *arguments):
@@ -132,56 +134,46 @@ def _report(held, replayed, prompts, options, versions):
 
 
 def _show(report):
-    tasks = list(report["num_prompts"])
-    engines = {
-        name: [*(figures["per_task"][task] for task in tasks), figures["all"]]
-        for name, figures in report["engines"].items()
-    }
+    tasks, threads = [*report["num_prompts"], "all"], f"{report['threads']} threads"
+    engines = {name: of["per_task"] | {"all": of["all"]} for name, of in report["engines"].items()}
     plain = next(iter(engines.values()))
-    steps = [
-        [name, *(f"{of['tokens_per_step']:.2f}" for of in figures)]
-        for name, figures in engines.items()
-    ]
-    for name, figures in report["replayed"].items():
-        cells = [*(figures["per_task"][task] for task in tasks), figures["tokens_per_step"]]
-        steps.append([f"replay: {name}", *(f"{cell:.2f}" for cell in cells)])
-    speeds = [
-        [name, *(f"{of['tokens_per_s']:.0f}" for of in figures)]
-        for name, figures in engines.items()
-    ]
-    speedups = [
-        [
-            name,
-            *(
-                f"{of['tokens_per_s'] / base['tokens_per_s']:.2f}"
-                for of, base in zip(figures, plain, strict=True)
-            ),
-        ]
-        for name, figures in engines.items()
-    ]
-    threads = f"{report['threads']} threads"
-    show_table("tokens per step", ["", *tasks, "all"], steps)
-    show_table(f"decoding, tokens/s, {threads}", ["", *tasks, "all"], speeds)
-    show_table(f"decoding, speedup over plain, {threads}", ["", *tasks, "all"], speedups)
-    show_table(
-        "whole answers",
-        ["", "tokens/s, prefill included", "answers unlike plain"],
-        [
-            [name, f"{whole['whole_tokens_per_s']:.0f}", str(whole["different"])]
-            for name, (*_, whole) in engines.items()
-        ],
-    )
-    show_table(
-        "drafting a step in a replay, median",
-        ["", "propose, us", "accept, us"],
-        [
-            [name, *(f"{figures[call]['p50']:.1f}" for call in ("propose_us", "accept_us"))]
-            for name, figures in report["replayed"].items()
-        ],
-    )
+    for figures in engines.values():
+        for task in tasks:
+            speedup = figures[task]["tokens_per_s"] / plain[task]["tokens_per_s"]
+            figures[task] = figures[task] | {"speedup": speedup}
+    steps = engines | {
+        f"replay: {name}": {
+            task: {"tokens_per_step": of["per_task"].get(task, of["tokens_per_step"])}
+            for task in tasks
+        }
+        for name, of in report["replayed"].items()
+    }
+
+    def show(title, rows, what, digits):
+        columns = {task: f"{{of[{task}][{what}]:.{digits}f}}" for task in tasks}
+        _table(title, rows, columns)
+
+    show("tokens per step", steps, "tokens_per_step", 2)
+    show(f"decoding, tokens/s, {threads}", engines, "tokens_per_s", 0)
+    show(f"decoding, speedup over plain, {threads}", engines, "speedup", 2)
+    columns = {
+        "tokens/s, prefill included": "{of[all][whole_tokens_per_s]:.0f}",
+        "answers unlike plain": "{of[all][different]}",
+    }
+    _table("whole answers", engines, columns)
+    columns = {
+        "propose, us": "{of[propose_us][p50]:.1f}",
+        "accept, us": "{of[accept_us][p50]:.1f}",
+    }
+    _table("drafting a step in a replay, median", report["replayed"], columns)
     print(f"identical to plain decoding: {'yes' if report['identical'] else 'NO'}")
     for package, version in report["versions"].items():
         print(f"{package} {version}")
+
+
+def _table(title, figures, columns):
+    rows = [{"name": name, "of": of} for name, of in figures.items()]
+    show_rows(title, rows, {"": "{name}"} | columns)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ that fails is left out from then on, and the others go on.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.bench.measuring.repeats import rotated
 
 
-class ContestantFailedError(Exception):
+class ContestantFailedError(CoordgenError):
     """A contestant cannot go on; the message says why."""
 
 
@@ -36,7 +37,7 @@ class Answer(NamedTuple):
     decode_s: float
 
 
-class Contestant(Protocol):
+class Contestant:
     """An engine with its settings.
 
     Attributes:
@@ -46,13 +47,14 @@ class Contestant(Protocol):
     name: str
 
     def begin(self):
-        """Forget all prompts so far: a round of a task starts."""
+        """Forget all prompts so far: a round of a task starts. Most keep nothing."""
 
     def answer(self, prompt, max_new_tokens):
         """An `Answer` to the prompt `(tokens,) u32`, by greedy choice.
 
         Raises ContestantFailedError where it cannot, as `begin` does.
         """
+        raise NotImplementedError
 
 
 class Figures(NamedTuple):

@@ -15,12 +15,10 @@ needed, allow at the disk's speed, which is measured first by the same reads; an
 memory of the experts' files against their part of the budget.
 
 A random router has no favourites, but real ones do: `--skew` makes some rows of it longer than
-others (`mixture_shapes.py`); 0 is the worst case. Both are to be told. Needs
+others (`shape_families.py`); 0 is the worst case. Both are to be told. Needs
 `pip install --group peers`.
 """
 
-import argparse
-import json
 import mmap
 import os
 import re
@@ -36,30 +34,41 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import numpy as np
 
-import mixture_shapes
 from coordgen_rs import Sampling
 from coordgen_rs.cli.terminal.formatting import parse_bytes
-from coordgen_rs.errors import CoordgenError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import machine_facts
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
+from shape_families import SKEW
 from shape_file import TYPES, matrices, write_shape
-from support.script import own_processes, run_script
+from support.script import (
+    add_counts,
+    add_json,
+    add_work,
+    own_processes,
+    parser_of,
+    reports_errors,
+    run_script,
+    tell,
+)
+from support.shapes import of_families
+from support.tables import show_rows
 
+SHAPES = of_families("qwen3moe")
 NO_ROOM = 3
 """The exit code where the disk has too little room."""
 _READ_BYTES, _READERS, _MOST_READS = 1 << 20, 4, 2048
 _SMAPS_SIZES = re.compile(r"^(Rss|Size): +(\d+) kB")
 
 
+@reports_errors
 def main(arguments=None):
     """Measure and print; 2 where something fails, 3 where the disk has too little room."""
     options = _parser().parse_args(arguments)
-    shape = mixture_shapes.SHAPES[options.shape] | {"skew": options.skew}
+    shape = SHAPES[options.shape] | {"skew": options.skew}
     shape |= {"layers": options.layers or shape["layers"]}
     size = sum(matrix.num_bytes for matrix in matrices(shape, options.type))
     options.work.mkdir(parents=True, exist_ok=True)
@@ -68,27 +77,21 @@ def main(arguments=None):
     if free < needed:
         print("experts.py: SKIPPED: the disk has too little room", file=sys.stderr)
         return NO_ROOM
-    try:
-        with TemporaryDirectory(dir=options.work) as folder:
-            os.environ["XDG_CACHE_HOME"] = str(Path(folder).absolute() / "cache")
-            gguf = Path(folder) / f"{options.shape}.gguf"
-            write_shape(gguf, shape, options.type)
-            with own_processes() as processes:
-                bundle = processes.submit(converted, gguf).result()
-                disk = processes.submit(disk_speed, bundle).result()
-                rows = [
-                    processes.submit(decode, bundle, budget, drafts, options).result()
-                    for budget in [*options.budgets, None]
-                    for drafts in (False, True)
-                ]
-    except (CoordgenError, OSError) as error:
-        print(f"experts.py: {error}", file=sys.stderr)
-        return 2
+    with TemporaryDirectory(dir=options.work) as folder:
+        os.environ["XDG_CACHE_HOME"] = str(Path(folder).absolute() / "cache")
+        gguf = Path(folder) / f"{options.shape}.gguf"
+        write_shape(gguf, shape, options.type)
+        with own_processes() as processes:
+            bundle = processes.submit(converted, gguf).result()
+            disk = processes.submit(disk_speed, bundle).result()
+            rows = [
+                processes.submit(decode, bundle, budget, drafts, options).result()
+                for budget in [*options.budgets, None]
+                for drafts in (False, True)
+            ]
     document = {"machine": machine_facts(), "shape": shape, "type": options.type}
     document |= {"file_bytes": size, "disk_bytes_s": disk, "runs": rows}
-    if options.json:
-        options.json.write_text(json.dumps(document), encoding="utf-8")
-    show(document)
+    tell(document, options.json, show)
     return 0
 
 
@@ -200,6 +203,24 @@ def resident_bytes():
     return held
 
 
+COLUMNS = {
+    "budget, GB": "{budget_gb}",
+    "drafts": lambda row: "yes" if row["drafts"] else "no",
+    "prompt, s": "{prefill_s:.1f}",
+    "tokens/s": "{tokens_s:.2f}",
+    "tokens/step": "{tokens_per_step:.2f}",
+    "not in memory": "{missed:.1f} %",
+    "read, GB": "{read_gb:.2f}",
+    "unused, GB": "{unused_gb:.2f}",
+    "disk allows, tokens/s": "{allowed:.2f}",
+    "of that": "{of_allowed:.0f} %",
+    "waited": "{waited:.0f} %",
+    "experts resident, GB": "{resident_gb:.2f}",
+    "of their budget": "{of_budget:.1f} %",
+    "process, GB": "{process_gb:.2f}",
+}
+
+
 def show(document):
     """Print the tables."""
     shape, disk = document["shape"], document["disk_bytes_s"]
@@ -207,43 +228,31 @@ def show(document):
         f"\n{document['file_bytes'] / 1e9:.1f} GB in {document['type']}, {shape['layers']} layers, "
         f"skew {shape['skew']}; reads of the disk: {disk / 1e9:.2f} GB/s\n"
     )
-    show_table(
-        "decoding",
-        [
-            *("budget, GB", "drafts", "prompt, s", "tokens/s", "tokens/step", "not in memory"),
-            *("read, GB", "unused, GB", "disk allows, tokens/s", "of that", "waited"),
-            *("experts resident, GB", "of their budget", "process, GB"),
-        ],
-        [_line(run, disk) for run in document["runs"]],
-        num_words=2,
-    )
+    rows = [run | _told(run, disk) for run in document["runs"]]
+    show_rows("decoding", rows, COLUMNS, num_words=2)
 
 
-def _line(run, disk):
+def _told(run, disk):
+    """What the table has besides; what only a budget has is None without one."""
     told, budget = run["decoding"], run["budget"]
-    start = [
-        "none" if budget is None else f"{budget / 1e9:.1f}",
-        "yes" if run["drafts"] else "no",
-        f"{run['prefill_s']:.1f}",
-        f"{run['tokens_s']:.2f}",
-        f"{run['tokens_per_step']:.2f}",
-    ]
-    resident = f"{run['resident_bytes'] / 1e9:.2f}", f"{run['process_bytes'] / 1e9:.2f}"
+    found = {
+        "budget_gb": "none" if budget is None else f"{budget / 1e9:.1f}",
+        "resident_gb": run["resident_bytes"] / 1e9,
+        "process_gb": run["process_bytes"] / 1e9,
+    }
     if told is None:
-        return [*start, *(["-"] * 6), resident[0], "-", resident[1]]
+        absent = ("missed", "read_gb", "unused_gb", "allowed", "of_allowed", "waited", "of_budget")
+        return found | dict.fromkeys(absent)
     allowed = allowed_tokens_s(run, disk)
-    return [
-        *start,
-        f"{100 * told['misses'] / max(told['asked'], 1):.1f} %",
-        f"{told['read_bytes'] / 1e9:.2f}",
-        f"{told['wasted_bytes'] / 1e9:.2f}",
-        f"{allowed:.2f}",
-        f"{100 * run['tokens_s'] / allowed:.0f} %",
-        f"{100 * told['waited_s'] / run['decode_s']:.0f} %",
-        resident[0],
-        f"{100 * run['resident_bytes'] / run['experts_budget']:.1f} %",
-        resident[1],
-    ]
+    return found | {
+        "missed": 100 * told["misses"] / max(told["asked"], 1),
+        "read_gb": told["read_bytes"] / 1e9,
+        "unused_gb": told["wasted_bytes"] / 1e9,
+        "allowed": allowed,
+        "of_allowed": 100 * run["tokens_s"] / allowed,
+        "waited": 100 * told["waited_s"] / run["decode_s"],
+        "of_budget": 100 * run["resident_bytes"] / run["experts_budget"],
+    }
 
 
 def allowed_tokens_s(run, disk):
@@ -258,20 +267,20 @@ def allowed_tokens_s(run, disk):
 
 
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    shapes = mixture_shapes.SHAPES
-    parser.add_argument("shape", choices=shapes, metavar="SHAPE", help=", ".join(shapes))
-    parser.add_argument("--layers", type=int, help="fewer than the shape has")
+    parser = parser_of(__doc__)
+    parser.add_argument("shape", choices=SHAPES, metavar="SHAPE", help=", ".join(SHAPES))
     parser.add_argument("--type", choices=TYPES, default="Q4_0")
-    parser.add_argument("--skew", type=float, default=mixture_shapes.SKEW)
+    parser.add_argument("--skew", type=float, default=SKEW)
     parser.add_argument("--budgets", type=parse_bytes, nargs="+", default=[8 * 10**9])
-    parser.add_argument("--prompt", type=int, default=32, help="half of its tokens")
-    parser.add_argument("--tokens", type=int, default=64, help="of the answer")
-    parser.add_argument("--threads", type=int)
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/peers"), help="for files, which are removed again"
+    add_counts(
+        parser,
+        layers=(None, "fewer than the shape has"),
+        prompt=(32, "half of its tokens"),
+        tokens=(64, "of the answer"),
+        threads=(None, "compute threads"),
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    add_work(parser)
+    add_json(parser, to_file=True)
     return parser
 
 

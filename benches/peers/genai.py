@@ -1,16 +1,19 @@
 """ONNX Runtime GenAI as a contestant: plain, and with its n-gram decoding, end to end.
 
-In: a float32 bundle, whose weights it gets in its own format (`genai_model.py`). Out: contestants
-for `contest.py`. Needs the package `onnxruntime-genai` (0.18), which runs on the `onnxruntime` that
-is installed, the one that coordgen runs on.
+In: a folder of its builder's, or of `genai_model.py`, and threads. Out: `Opened` with a contestant
+for each of `SETTINGS`, which share the model. Needs the package `onnxruntime-genai` (0.18), which
+runs on the `onnxruntime` that is installed, the one that coordgen runs on.
 """
 
+import json
 import time
+from importlib.metadata import version
 
 import numpy as np
 
-from contest import Answer
-from genai_model import export_genai
+from contest import Answer, Contestant
+from genai_model import CONFIG_NAME
+from live.process import Opened
 
 PACKAGE = "onnxruntime-genai"
 SETTINGS = {
@@ -26,7 +29,7 @@ SETTINGS = {
 """Its documentation's first advice, its widest draft, and its adaptive width with all else on."""
 
 
-class Genai:
+class Genai(Contestant):
     """One of `SETTINGS`.
 
     Args:
@@ -41,9 +44,6 @@ class Genai:
         self.name = name
         self._genai, self._model = genai, model
         self._end_token_ids, self._stop_at_end = end_token_ids, stop_at_end
-
-    def begin(self):
-        """Nothing is kept from prompt to prompt."""
 
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`; the end token, which GenAI does not give out, is put back."""
@@ -73,17 +73,25 @@ class Genai:
         return stats["target_forward_passes"] + stats["standard_fallback_steps"]
 
 
-def contestants(bundle, threads, directory):
-    """One for each of `SETTINGS`, over one model; raises ModuleNotFoundError without the package.
-
-    Args:
-        bundle: An opened float32 bundle.
-        threads: Compute threads.
-        directory: Where the model is put.
-    """
+def opened_model(folder, threads):
+    """The package, and a folder's model on so many threads; raises ModuleNotFoundError."""
     import onnxruntime_genai
 
-    export_genai(bundle, directory, threads)
-    model = onnxruntime_genai.Model(str(directory))
-    ends = bundle.manifest.end_token_ids
-    return [Genai(onnxruntime_genai, model, name, ends) for name in SETTINGS]
+    config = onnxruntime_genai.Config(str(folder))
+    session = {"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}
+    config.overlay(json.dumps(session))
+    return onnxruntime_genai, onnxruntime_genai.Model(config)
+
+
+def open_engine(folder, threads, stop_at_end):
+    """`Opened`; raises ModuleNotFoundError without the package."""
+    package, model = opened_model(folder, threads)
+    ends = json.loads((folder / CONFIG_NAME).read_text("utf-8"))["model"]["eos_token_id"]
+    ends = ends if isinstance(ends, list) else [ends]
+    contestants = {
+        name: Genai(package, model, name, ends, stop_at_end=stop_at_end) for name in SETTINGS
+    }
+    facts = {"package": PACKAGE, "version": version(PACKAGE), "folder": folder.name}
+    facts |= {"onnxruntime": version("onnxruntime"), "threads": threads}
+    about = f"{PACKAGE} {facts['version']} on onnxruntime {facts['onnxruntime']}"
+    return Opened(contestants, facts | {"about": about})

@@ -12,7 +12,6 @@ with `--kv-cache f16`.
         [--threads N]
 """
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -27,11 +26,11 @@ from coordgen_rs import open_session, plain
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
 from live.prompts import chat_template
-from support.script import run_script
+from support.script import ROOT, add_counts, parser_of, run_script
 
 WINDOW = 512
 ANSWER = 32
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 TEXTS = ("how-it-works.md", "sources-and-methods.md", "history.md", "switching-and-streaming.md")
 QUESTIONS = (
     "What is the capital of France, and what is it known for?",
@@ -178,12 +177,11 @@ def compare(path, bundle, options):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("models", nargs="+", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--weights", choices=["keep", "fp32", "int8", "int4"], default="keep")
     parser.add_argument("--kv-cache", choices=KV_FORMS, default=KV_FORMS[0])
-    parser.add_argument("--tokens", type=int, default=2 * WINDOW)
-    parser.add_argument("--threads", type=int, default=1)
+    add_counts(parser, tokens=(2 * WINDOW, "of the text"), threads=(1, "compute threads"))
     options = parser.parse_args()
     llama_cpp.disable_logging()
     for number, path in enumerate(options.models):

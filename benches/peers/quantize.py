@@ -6,13 +6,13 @@ Needs cyllama (`pip install --group peers`). What was rounded in MODEL.gguf is r
 `perplexity.py` compares the files.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from support.script import run_script
+from coordgen_rs.errors import OptionError
+from support.script import parser_of, reports_errors, run_script
 
 TYPES = {"F32": 0, "Q4_0": 2, "Q8_0": 7, "Q4_K_M": 15, "Q5_K_M": 17, "Q6_K": 18}
 """Names of files' types, and numbers of `enum llama_ftype` in llama.h."""
@@ -33,27 +33,22 @@ def quantize(model, out, file_type="Q4_0"):
         part.unlink(missing_ok=True)
 
 
+@reports_errors
 def main(arguments=None):
     """Make the file; 2 and one line where that fails."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("out", type=Path, metavar="OUT.gguf")
     parser.add_argument("--type", choices=TYPES, default="Q4_0", help="default %(default)s")
     options = parser.parse_args(arguments)
     if not options.model.is_file():
-        print(f"quantize.py: there is no file {options.model}", file=sys.stderr)
-        return 2
+        raise OptionError(f"there is no file {options.model}")
     try:
         quantize(options.model, options.out, options.type)
-    except ModuleNotFoundError as error:
-        print(
-            f"quantize.py: no module named {error.name}: pip install --group peers", file=sys.stderr
-        )
-        return 2
+    except ModuleNotFoundError:
+        raise
     except Exception as error:  # whatever cyllama raises
-        print(f"quantize.py: {options.model} cannot be quantised: {error}", file=sys.stderr)
-        return 2
-    return 0
+        raise OptionError(f"{options.model} cannot be quantised: {error}") from error
 
 
 if __name__ == "__main__":

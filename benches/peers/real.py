@@ -14,28 +14,22 @@ that is absent or fails is named, and the others are still reported.
 Needs `make peers`, which builds llama.cpp for this machine, and `pip install --group peers`.
 """
 
-import argparse
 import json
 import re
 import sys
-from importlib import metadata
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
 from contest import ContestantFailedError
-from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.lab.bench.reporting.condition import commit_of
+from coordgen_rs.errors import OptionError
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.loading.profile import machine_facts
 from coordgen_rs.text.tokenizer import Tokenizer
 from live import engines, llama_build, report
 from live.prompts import (
     chat_template,
     check_room,
-    digest,
     encode,
     of_lengths,
     read_conversations,
@@ -44,26 +38,27 @@ from live.prompts import (
 )
 from live.run import measure
 from live.weights import PRECISIONS, Weights
-from support.script import run_script
+from support.script import (
+    PROMPTS,
+    add_counts,
+    add_json,
+    add_llama_cpp,
+    parser_of,
+    reports_errors,
+    run_script,
+)
 
-PROMPTS = Path(__file__).parents[1] / "prompts"
 PEERS = ("llama.cpp", "GenAI")
 
 
+@reports_errors
 def main(arguments=None):
     """Measure and print; 1 where an engine failed, 2 where nothing could be measured."""
-    try:
-        options = _parser().parse_args(arguments)
-        weights = Weights(options.model, options.work)
-        options.bundles = options.bundles or [options.model]
-        prompts, pieces = _prompts(options, _opened(options.bundles))
-        files, failures = _peers(options, weights)
-    except (CoordgenError, OSError) as error:
-        print(f"real.py: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(f"real.py: no module named {error.name}: pip install --group peers", file=sys.stderr)
-        return 2
+    options = _parser().parse_args(arguments)
+    weights = Weights(options.model, options.work)
+    options.bundles = options.bundles or [options.model]
+    prompts, pieces = _prompts(options, _opened(options.bundles))
+    files, failures = _peers(options, weights)
     runs = []
     for threads in options.threads:
         answering, reading = _engines(options, files, threads)
@@ -73,8 +68,8 @@ def main(arguments=None):
         runs.append(report.run_document(run, prompts, report.reading_rows(read, pieces)))
         report.show(runs[-1], sum(map(len, prompts.values())))
         if options.json:  # after each run, for the next one may take an hour
-            document = _document(options, weights, prompts, runs)
-            options.json.write_text(json.dumps(document), encoding="utf-8")
+            asked = report.head(report.SCHEMA_VERSION, weights, prompts, _asked(options))
+            options.json.write_text(json.dumps(asked | {"runs": runs}), encoding="utf-8")
     return 1 if any(run["failures"] for run in runs) else 0
 
 
@@ -112,10 +107,7 @@ def _prompts(options, bundles):
     tokenizer = Tokenizer.of(bundles[0])
     template = chat_template(options.model)
     prompts = encode(read(folder, options.limit), template, tokenizer)
-    if options.max_prompt_tokens is not None:
-        prompts, num_left_out = shorter(prompts, options.max_prompt_tokens)
-        if num_left_out:
-            print(f"{num_left_out} longer prompts are left out", file=sys.stderr)
+    prompts = shorter(prompts, options.max_prompt_tokens)
     smallest = min(bundles, key=lambda bundle: bundle.manifest.context)
     context = min(smallest.manifest.context, engines.CONTEXT)
     remedy = f"give --max-prompt-tokens, or export {smallest.path} with --context"
@@ -170,42 +162,17 @@ def _engines(options, files, threads):
     )
 
 
-def _document(options, weights, prompts, runs):
-    return {
-        "schema_version": report.SCHEMA_VERSION,
-        "machine": machine_facts(),
-        "software": {
-            "coordgen_rs": metadata.version("coordgen-rs"),
-            "python": sys.version.split()[0],
-        },
-        "commit": commit_of(Path(__file__)),
-        "model": {"name": options.model.name, "sha256": weights.sha256},
-        "options": {
-            "bundles": [bundle.name for bundle in options.bundles],
-            "max_new_tokens": options.max_new_tokens,
-            "rounds": options.rounds,
-            "limit": options.limit,
-            "max_prompt_tokens": options.max_prompt_tokens,
-            "stop_at_end": options.stop_at_end,
-            "rows": options.rows and options.rows.pattern,
-            "read": options.read,
-            "context": engines.CONTEXT,
-        },
-        "prompts": {
-            "sha256": digest(prompts),
-            "lengths": {task: [len(p.token_ids) for p in of] for task, of in prompts.items()},
-        },
-        "runs": runs,
+def _asked(options):
+    names = ("max_new_tokens", "rounds", "limit", "max_prompt_tokens", "stop_at_end", "read")
+    return {name: getattr(options, name) for name in names} | {
+        "bundles": [bundle.name for bundle in options.bundles],
+        "rows": options.rows and options.rows.pattern,
+        "context": engines.CONTEXT,
     }
 
 
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-
-    def add_count(name, default, help):
-        told = help if default is None else f"{help}, default %(default)s"
-        option.count(f"{name} N", default=default).help(told).add_to(parser)
-
+    parser = parser_of(__doc__)
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument(
         "bundles", type=Path, nargs="*", metavar="BUNDLE", help="run these in place of MODEL.gguf"
@@ -214,31 +181,23 @@ def _parser():
         "--prompts", type=Path, default=PROMPTS, metavar="DIR", help="default %(default)s"
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="recorded requests, instead")
-    add_count("--limit", None, "only N prompts a task")
-    add_count("--max-prompt-tokens", None, "leave longer prompts out")
-    option.count("--threads N", nargs="+", default=[1, 2]).add_to(parser)
-    add_count("--rounds", 3, "answers to each prompt")
-    add_count("--max-new-tokens", 64, "tokens of an answer")
+    add_counts(
+        parser,
+        limit=(None, "only N prompts a task"),
+        max_prompt_tokens=(None, "leave longer prompts out"),
+        threads=([1, 2], "compute threads"),
+        rounds=(3, "answers to each prompt"),
+        max_new_tokens=(64, "tokens of an answer"),
+        read=([512, 4000], "lengths of prompts that are only read"),
+        limit_s=(1800, "seconds for one answer"),
+    )
     parser.add_argument("--stop-at-end", action="store_true", help="let answers end by themselves")
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument(
-        "--llama-cpp",
-        type=Path,
-        default=llama_build.BUILT,
-        metavar="DIR",
-        help="llama-server and llama-bench, default what `make peers` builds",
-    )
-    option.count("--read N", nargs="*", default=[512, 4000]).help(
-        "lengths of prompts that are only read, default 512 4000"
-    ).add_to(parser)
-    parser.add_argument(
         "--rows", type=_pattern, metavar="REGEX", help="only rows whose names match"
     )
-    add_count("--limit-s", 1800, "seconds for one answer")
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/peers"), help="for files that are made"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    add_llama_cpp(parser, "llama-server and llama-bench")
+    add_json(parser, to_file=True)
     return parser
 
 

@@ -10,47 +10,42 @@ that picks what turns out right among all that any source could have proposed (s
 how much of the way from SAM-Decoding to it is gone; and how our steps ended.
 """
 
-import argparse
-import json
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.common_phrases import phrase_table_at
-from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.replay.replayed import tokenized
 from coordgen_rs.lab.replay.run import HISTORIES, replay
-from coordgen_rs.lab.tables import show_table
 from recorded import arctic, sets
 from recorded.ceiling import Losses, ceiling
 from recorded.rule import replay_rule
-from support.script import run_script
+from support.script import add_counts, add_json, parser_of, reports_errors, run_script, tell
+from support.tables import show_rows
 
-COLUMNS = (
-    "budget",
-    "ours",
-    "SAM",
-    "Arctic",
-    "ours / SAM",
-    "ceiling",
-    "% of the way",
-    "never seen, % of steps",
-    "ranked low, tokens a step",
-    "cut, tokens a step",
-)
+COLUMNS = {
+    "budget": "{budget}",
+    "ours": "{ours:.3f}",
+    "SAM": "{sam:.3f}",
+    "Arctic": "{arctic:.3f}",
+    "ours / SAM": "{ours_of_sam:.3f}",
+    "ceiling": "{ceiling:.3f}",
+    "% of the way": lambda of: "-" if of["way_gone"] is None else f"{100 * of['way_gone']:.0f}",
+    "never seen, % of steps": lambda of: (
+        f"{100 * of['steps_ended']['never seen'] / of['steps']:.0f}"
+    ),
+    "ranked low, tokens a step": lambda of: f"{of['tokens_lost']['ranked low'] / of['steps']:.3f}",
+    "cut, tokens a step": lambda of: f"{of['tokens_lost']['cut'] / of['steps']:.3f}",
+}
 
 
+@reports_errors
 def main(arguments=None):
     """Print a table a set, or with `--json` one object; 2 where there is nothing to replay."""
-    try:
-        options = _parser().parse_args(arguments)
-        sources = sets.chosen_sources(options)
-    except (CoordgenError, OSError) as error:
-        print(f"replays.py: {error}", file=sys.stderr)
-        return 2
+    options = _parser().parse_args(arguments)
+    sources = sets.chosen_sources(options)
     try:
         arctic.open_rule()
         has_arctic = True
@@ -63,18 +58,16 @@ def main(arguments=None):
         phrases = phrase_table_at(source.tokenizer / "tokenizer.json")
         report[name] = _measured(name, records, vocab_size, phrases, options, has_arctic)
         if not options.json:
-            _show(name, len(records), report[name])
-    if options.json:
-        print(json.dumps(report))
-    return 0
+            show_rows(f"{name}, {len(records)} records", report[name], COLUMNS)
+    tell(report, options.json, lambda report: None)
 
 
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     sets.add_options(parser)
-    option.count("--budgets", nargs="+", default=[8, 16, 32, 64]).add_to(parser)
+    add_counts(parser, budgets=([8, 16, 32, 64], "draft tokens per step"))
     parser.add_argument("--history", choices=HISTORIES, default="none")
-    parser.add_argument("--json", action="store_true")
+    add_json(parser)
     return parser
 
 
@@ -112,27 +105,6 @@ def _figures(budget, ours, sam, of_arctic, top, losses):
         "ours_per_task": ours.to_json()["per_task"],
         "sam_per_task": sam.to_json()["per_task"],
     }
-
-
-def _show(name, num_records, figures):
-    rows = []
-    for of in figures:
-        steps, ended, lost = of["steps"], of["steps_ended"], of["tokens_lost"]
-        rows.append(
-            [
-                str(of["budget"]),
-                f"{of['ours']:.3f}",
-                f"{of['sam']:.3f}",
-                "-" if of["arctic"] is None else f"{of['arctic']:.3f}",
-                f"{of['ours_of_sam']:.3f}",
-                f"{of['ceiling']:.3f}",
-                "-" if of["way_gone"] is None else f"{100 * of['way_gone']:.0f}",
-                f"{100 * ended['never seen'] / steps:.0f}",
-                f"{lost['ranked low'] / steps:.3f}",
-                f"{lost['cut'] / steps:.3f}",
-            ]
-        )
-    show_table(f"{name}, {num_records} records", list(COLUMNS), rows)
 
 
 if __name__ == "__main__":

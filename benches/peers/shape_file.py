@@ -2,13 +2,11 @@
 
     python benches/peers/shape_file.py qwen3-30b-a3b mixture.gguf --layers 6
 
-In: a shape of `qwen_shape.py`'s, `hybrid_shapes.py`'s or `mixture_shapes.py`'s, and the type of a
-file. Out: a file that llama.cpp and coordgen open, its matrices in the types that llama.cpp's
-quantiser gives them in a file of that type. What such a model says means nothing. Needs gguf
-(`pip install --group peers`).
+In: a shape of `shapes.toml`, and the type of a file. Out: a file that llama.cpp and coordgen open,
+its matrices in the types that llama.cpp's quantiser gives them in a file of that type. What such a
+model says means nothing. Needs gguf (`pip install --group peers`).
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -17,18 +15,18 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 import numpy as np
 
-import hybrid_shapes
-import mixture_shapes
-from support.script import run_script
+from shape_families import EMBEDDING_SCALES, add_metadata, layer_matrices, vectors
+from support.script import parser_of, reports_errors, run_script
+from support.shapes import SHAPES
 
 TYPES = ("Q4_0", "Q8_0", "Q4_K_M")
-_DENSE = "qwen2"
-_MIXTURES = ("qwen3moe",)
 _SCALES = {"Q4_0": (0,), "Q5_0": (0,), "Q8_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
 """Where a block holds float16 numbers: its scale, and the scale of its minima."""
 _USUAL_SCALE = {"Q4_0": 4e-3, "Q5_0": 2e-3, "Q8_0": 2e-4, "Q4_K": 1e-4, "Q6_K": 2e-5}
 _SMALLER = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}
 """What takes the place of a type of blocks of 256 weights in rows that have no such blocks."""
+_MORE = ("attn_v", "ffn_down", "ffn_down_exps")
+"""Matrices that have more bits in some layers of some files."""
 _PIECE_BLOCKS = 1 << 20
 """A tensor is written in pieces: the largest has half a gigabyte."""
 _BYTE_TOKENS = 256
@@ -57,48 +55,18 @@ class Matrix(NamedTuple):
 
 
 def matrices(shape, file_type):
-    """All matrices of a model whose head is its embedding.
-
-    Args:
-        shape: `family`, `hidden`, `ffn`, `layers`, `heads`, `kv_heads` and `vocab`.
-        file_type: One of `TYPES`.
-    """
+    """All matrices of a model whose head is its embedding, in a file of one of `TYPES`."""
     layers = shape["layers"]
-    of_layer = _dense_matrices if shape["family"] == _DENSE else _other(shape).layer_matrices
     found = [("token_embd", _head_type(file_type), shape["vocab"], shape["hidden"])]
     for layer in range(layers):
         usual, more = _layer_types(file_type, layer, layers)
         found += [
             (f"blk.{layer}.{name}", more if name in _MORE else usual, *sizes)
-            for name, *sizes in of_layer(shape, layer)
+            for name, *sizes in layer_matrices(shape, layer)
         ]
     return [
         Matrix(f"{name}.weight", _fitting(weight_type, columns), rows, columns, *experts)
         for name, weight_type, rows, columns, *experts in found
-    ]
-
-
-def _other(shape):
-    """What knows the family of a shape that is not dense."""
-    return mixture_shapes if shape["family"] in _MIXTURES else hybrid_shapes
-
-
-_MORE = ("attn_v", "ffn_down", "ffn_down_exps")
-"""Matrices that have more bits in some layers of some files."""
-
-
-def _dense_matrices(shape, layer):
-    """The matrices of a layer: name, rows, columns."""
-    hidden, ffn = shape["hidden"], shape["ffn"]
-    keys = hidden // shape["heads"] * shape["kv_heads"]
-    return [
-        ("attn_q", hidden, hidden),
-        ("attn_k", keys, hidden),
-        ("attn_v", keys, hidden),
-        ("attn_output", hidden, hidden),
-        ("ffn_gate", ffn, hidden),
-        ("ffn_up", ffn, hidden),
-        ("ffn_down", hidden, ffn),
     ]
 
 
@@ -132,10 +100,8 @@ def write_shape(path, shape, file_type):
 
     writer = GGUFWriter(path, shape["family"])
     _add_metadata(writer, shape)
-    is_dense = shape["family"] == _DENSE
-    all_matrices = matrices(shape, file_type)
-    vectors = _vectors(shape) if is_dense else _other(shape).vectors(shape)
-    for name, values in vectors.items():
+    all_matrices, all_vectors = matrices(shape, file_type), vectors(shape)
+    for name, values in all_vectors.items():
         writer.add_tensor_info(name, values.shape, values.dtype, values.nbytes)
     for matrix in all_matrices:
         number = GGMLQuantizationType[matrix.weight_type]
@@ -145,11 +111,10 @@ def write_shape(path, shape, file_type):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
-    for values in vectors.values():
+    for values in all_vectors.values():
         writer.write_tensor_data(values)
     random = np.random.default_rng(0)
-    # Of a mixture, the stream is the token's own, or all tokens would choose the same experts.
-    embedding = 1.0 if is_dense else getattr(_other(shape), "EMBEDDING_SCALE", 1.0)
+    embedding = EMBEDDING_SCALES.get(shape["family"], 1.0)
     for number, matrix in enumerate(all_matrices):
         writer.write_tensor_data(_random_blocks(matrix, random, 1.0 if number else embedding))
     writer.close()
@@ -178,28 +143,13 @@ def _random_blocks(matrix, random, times=1.0):
     return blocks.reshape(-1)
 
 
-def _vectors(shape):
-    """Norms and biases, `f32`."""
-    hidden, keys = shape["hidden"], shape["hidden"] // shape["heads"] * shape["kv_heads"]
-    found = {"output_norm.weight": np.ones(hidden, np.float32)}
-    for layer in range(shape["layers"]):
-        for norm in ("attn_norm", "ffn_norm"):
-            found[f"blk.{layer}.{norm}.weight"] = np.ones(hidden, np.float32)
-        for bias, size in {"attn_q": hidden, "attn_k": keys, "attn_v": keys}.items():
-            found[f"blk.{layer}.{bias}.bias"] = np.zeros(size, np.float32)
-    return found
-
-
 def _add_metadata(writer, shape):
     writer.add_block_count(shape["layers"])
     writer.add_context_length(shape["max_positions"])
     writer.add_embedding_length(shape["hidden"])
     writer.add_feed_forward_length(shape["ffn"])
     writer.add_head_count(shape["heads"])
-    is_dense = shape["family"] == _DENSE
-    writer.add_head_count_kv(shape["kv_heads"] if is_dense else _other(shape).kv_heads(shape))
-    if not is_dense:
-        _other(shape).add_metadata(writer, shape)
+    add_metadata(writer, shape)
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1e6)
     # A letter for each byte, made-up words, and an end token.
@@ -222,24 +172,19 @@ def _letters():
     return [*map(chr, shown), *(chr(_BYTE_TOKENS + number) for number in range(len(others)))]
 
 
+@reports_errors
 def main(arguments=None):
-    """Write the file of a hybrid or a mixture; 2 where it cannot be written."""
-    shapes = hybrid_shapes.SHAPES | mixture_shapes.SHAPES
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Write the file; 2 where it cannot be written."""
+    parser = parser_of(__doc__)
+    shapes = {name: it for name, it in SHAPES.items() if it["family"] != "llama"}
     parser.add_argument("shape", choices=shapes, metavar="SHAPE", help=", ".join(shapes))
     parser.add_argument("file", type=Path)
     parser.add_argument("--layers", type=int, help="fewer than the shape has")
     parser.add_argument("--type", choices=TYPES, default="Q4_0")
     options = parser.parse_args(arguments)
     shape = shapes[options.shape]
-    try:
-        write_shape(
-            options.file, shape | {"layers": options.layers or shape["layers"]}, options.type
-        )
-    except OSError as error:
-        print(f"shape_file.py: {error}", file=sys.stderr)
-        return 2
-    return 0
+    shape = shape | {"layers": options.layers or shape["layers"]}
+    write_shape(options.file, shape, options.type)
 
 
 if __name__ == "__main__":

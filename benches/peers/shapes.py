@@ -10,7 +10,6 @@ machine reads memory, and how fast it multiplies by the instruction that the ker
 three times the largest file.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -22,57 +21,50 @@ from tempfile import TemporaryDirectory
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-import hybrid_shapes
-from contest import ContestantFailedError
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.bench.reporting.condition import commit_of
-from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.profile import machine_facts
-from live.llama_build import BUILT, ProgramError, command, end_with_parent, last_lines, program
-from qwen_shape import SHAPES as DENSE
+from live.llama_bench import measured
+from live.llama_build import ProgramError, command, last_lines, program
 from shape_file import TYPES, matrices, write_shape
-from support.script import own_processes, run_script
+from support.script import (
+    ROOT,
+    add_counts,
+    add_json,
+    add_llama_cpp,
+    own_processes,
+    parser_of,
+    reports_errors,
+    run_script,
+)
+from support.shapes import of_families
+from support.tables import show_rows
 from widths import measure_widths
 
-SHAPES = {name: it for name, it in DENSE.items() if it.get("family") == "qwen2"}
-SHAPES |= hybrid_shapes.SHAPES
-ROOT = Path(__file__).resolve().parents[2]
+SHAPES = of_families("qwen2", "qwen35", "lfm2")
 PROMPT, ANSWER = 512, 64
-REPETITIONS = 1
-"""Of llama-bench in a round."""
 
 
+@reports_errors
 def main(arguments=None):
     """Measure and print; 2 where something that is needed is absent, or fails."""
     options = _parser().parse_args(arguments)
-    shapes = [(name, SHAPES[name]) for name in options.shapes]
-    try:
-        program(options.llama_cpp, "llama-bench")
-        document = {
-            "machine": machine_facts(),
-            "commit": commit_of(Path(__file__)),
-            "peaks": peaks(options.threads),
-            "files": [],
-        }
-        options.work.mkdir(parents=True, exist_ok=True)
-        with progress() as on_progress:
-            every = [*product(shapes, options.types)]
-            for done, ((name, shape), file_type) in enumerate(every):
-                on_progress(f"{name} {file_type}", done, len(every))
-                document["files"].append(measure(name, shape, file_type, options))
-                if options.json:  # after each file, for the next one may take half an hour
-                    options.json.write_text(json.dumps(document), encoding="utf-8")
-    except (CoordgenError, ContestantFailedError, OSError) as error:
-        print(f"shapes.py: {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(
-            f"shapes.py: no module named {error.name}: pip install --group peers", file=sys.stderr
-        )
-        return 2
+    program(options.llama_cpp, "llama-bench")
+    document = {
+        "machine": machine_facts(),
+        "commit": commit_of(Path(__file__)),
+        "peaks": peaks(options.threads),
+        "files": [],
+    }
+    options.work.mkdir(parents=True, exist_ok=True)
+    every = [*product(options.shapes, options.types)]
+    with progress() as on_progress:
+        for done, (name, file_type) in enumerate(every):
+            on_progress(f"{name} {file_type}", done, len(every))
+            document["files"].append(measure(name, SHAPES[name], file_type, options))
+            if options.json:  # after each file, for the next one may take half an hour
+                options.json.write_text(json.dumps(document), encoding="utf-8")
     show(document)
-    return 0
 
 
 def peaks(threads):
@@ -114,19 +106,43 @@ def measure(name, shape, file_type, options):
 
 def llama_bench(gguf, threads, programs):
     """What llama-bench says of a file; raises ProgramError."""
-    asked = ["--n-prompt", str(PROMPT), "--n-gen", str(ANSWER), "--repetitions", str(REPETITIONS)]
-    done = subprocess.run(
-        [*command(programs, "llama-bench", gguf, threads), *asked, "--output", "json"],
-        capture_output=True,
-        text=True,
-        preexec_fn=end_with_parent,
-    )
-    if done.returncode != 0:
-        raise ProgramError(f"llama-bench ended with {done.returncode}: {last_lines(done.stderr)}")
-    tests = json.loads(done.stdout)
+    asked = command(programs, "llama-bench", gguf, threads)
+    tests = measured(asked, "--n-prompt", PROMPT, "--n-gen", ANSWER)
     rates = {"answer" if test["n_gen"] else "prompt": test["avg_ts"] for test in tests}
     about = f"llama.cpp commit {tests[0]['build_commit']}, llama-bench on {tests[0]['cpu_info']}"
     return {"prompt_tokens_s": rates["prompt"], "answer_tokens_s": rates["answer"], "about": about}
+
+
+STEPS = {
+    "file": "{file}",
+    "threads": "{threads}",
+    "what": "{what}",
+    "ms": "{ms:.1f}",
+    "one row = 1": "x{times:.2f}",
+    "weights, GB/s": "{gb_s:.1f}",
+    "of reading": "{of_reading:.0f} %",
+    "GMAC/s": "{gmac_s:.0f}",
+    "of the limit": "{of_limit:.0f} %",
+}
+BESIDE = {
+    "file": "{file}",
+    "threads": "{threads}",
+    "steps of a row, ours": "{answer[ours]:.1f}",
+    "steps of a row, its": "{answer[theirs]:.1f}",
+    "steps, llama.cpp = 1": "x{answer[ratio]:.2f}",
+    "steps, rounds": "x{answer[low]:.2f}..x{answer[high]:.2f}",
+    "prompt, ours": "{prompt[ours]:.0f}",
+    "prompt, its": "{prompt[theirs]:.0f}",
+    "prompt, llama.cpp = 1": "x{prompt[ratio]:.2f}",
+    "prompt, rounds": "x{prompt[low]:.2f}..x{prompt[high]:.2f}",
+}
+LIMITS = {
+    "threads": "{threads}",
+    "reading, GB/s": "{read_gb_s:.1f}",
+    "bytes by": "{integers}",
+    "GMAC/s": "{integers_gmac_s:.0f}",
+    "float32 by FMA, GMAC/s": "{fma_gmac_s:.0f}",
+}
 
 
 def lines(figures, run, peak):
@@ -135,35 +151,34 @@ def lines(figures, run, peak):
     A step reads all weights once. A prompt's rows need no head.
     """
     ours_ms = {what: median(of_rounds(run, "ours_ms", what)) for what in widths_of(run)}
-    one_row = ours_ms["1 row"]
     for what, ms in ours_ms.items():
         is_prompt = what.startswith("prompt")
         rows = PROMPT if is_prompt else int(what.split()[0])
         weights = figures["num_weights"] - (figures["head_weights"] if is_prompt else 0)
         gb_s, gmac_s = 1e-6 * figures["num_bytes"] / ms, 1e-6 * rows * weights / ms
-        of_step = [f"x{ms / one_row:.2f}", f"{gb_s:.1f}", f"{100 * gb_s / peak['read_gb_s']:.0f} %"]
         most = peak["integers_gmac_s"]
-        yield [
-            figures["name"],
-            str(run["threads"]),
-            what,
-            f"{ms:.1f}",
-            *(["-"] * 3 if is_prompt else of_step),
-            f"{gmac_s:.0f}",
-            "-" if most is None else f"{100 * gmac_s / most:.0f} %",
-        ]
+        yield {
+            "file": figures["name"],
+            "threads": run["threads"],
+            "what": what,
+            "ms": ms,
+            "times": None if is_prompt else ms / ours_ms["1 row"],
+            "gb_s": None if is_prompt else gb_s,
+            "of_reading": None if is_prompt else 100 * gb_s / peak["read_gb_s"],
+            "gmac_s": gmac_s,
+            "of_limit": None if most is None else 100 * gmac_s / most,
+        }
 
 
 def beside(figures, run):
     """Tokens a second of both engines, and theirs in each round beside ours."""
-    found = [figures["name"], str(run["threads"])]
+    found = {"file": figures["name"], "threads": run["threads"]}
     for rows, what, whose in ((1, "1 row", "answer"), (PROMPT, f"prompt of {PROMPT}", "prompt")):
         ours = [1e3 * rows / ms for ms in of_rounds(run, "ours_ms", what)]
         theirs = of_rounds(run, "llama.cpp", f"{whose}_tokens_s")
         ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
-        digits = 1 if rows == 1 else 0
-        found += [f"{median(ours):.{digits}f}", f"{median(theirs):.{digits}f}"]
-        found += [f"x{median(ratios):.2f}", f"x{min(ratios):.2f}..x{max(ratios):.2f}"]
+        found[whose] = {"ours": median(ours), "theirs": median(theirs), "ratio": median(ratios)}
+        found[whose] |= {"low": min(ratios), "high": max(ratios)}
     return found
 
 
@@ -181,68 +196,26 @@ def show(document):
     """Print the tables, and what llama.cpp was."""
     limits = {peak["threads"]: peak for peak in document["peaks"]}
     runs = [(figures, run) for figures in document["files"] for run in figures["runs"]]
-    show_table(
-        "limits of the machine",
-        ["threads", "reading, GB/s", "bytes by", "GMAC/s", "float32 by FMA, GMAC/s"],
-        [
-            [
-                str(peak["threads"]),
-                f"{peak['read_gb_s']:.1f}",
-                peak["integers"] or "-",
-                *(_rate(peak[name]) for name in ("integers_gmac_s", "fma_gmac_s")),
-            ]
-            for peak in limits.values()
-        ],
-    )
-    show_table(
-        "steps and prompts",
-        [
-            *("file", "threads", "what", "ms", "one row = 1", "weights, GB/s", "of reading"),
-            *("GMAC/s", "of the limit"),
-        ],
-        [line for figures, run in runs for line in lines(figures, run, limits[run["threads"]])],
-        num_words=3,
-    )
-    heads = [f"{what}, {who}" for what in ("steps of a row", "prompt") for who in ("ours", "its")]
-    ratios = "llama.cpp = 1", "rounds"
-    show_table(
-        "beside llama.cpp, tokens/s",
-        ["file", "threads", *heads[:2], *ratios, *heads[2:], *ratios],
-        [beside(figures, run) for figures, run in runs],
-        num_words=2,
-    )
+    show_rows("limits of the machine", limits.values(), LIMITS)
+    steps = [line for figures, run in runs for line in lines(figures, run, limits[run["threads"]])]
+    show_rows("steps and prompts", steps, STEPS, num_words=3)
+    both = [beside(figures, run) for figures, run in runs]
+    show_rows("beside llama.cpp, tokens/s", both, BESIDE, num_words=2)
     for about in dict.fromkeys(run["rounds"][0]["llama.cpp"]["about"] for _, run in runs):
         print(f"Peer: {about}\n")
 
 
-def _rate(gmac_s):
-    return "-" if gmac_s is None else f"{gmac_s:.0f}"
-
-
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     names = ", ".join(SHAPES)
     parser.add_argument("shapes", nargs="+", choices=SHAPES, metavar="SHAPE", help=names)
     parser.add_argument("--types", nargs="+", choices=TYPES, default=["Q4_0", "Q4_K_M"])
-    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument(
         "--seconds", type=float, default=10, help="of each of our processes, default %(default)s"
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=3,
-        choices=range(1, 100),
-        metavar="N",
-        help="of both engines in turns, default %(default)s",
-    )
-    parser.add_argument(
-        "--llama-cpp", type=Path, default=BUILT, metavar="DIR", help="where llama-bench is"
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/peers"), help="for files, which are removed again"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures, too")
+    add_counts(parser, threads=([1, 2], ""), rounds=(3, "of both engines in turns"))
+    add_llama_cpp(parser, "llama-bench")
+    add_json(parser, to_file=True)
     return parser
 
 

@@ -13,7 +13,6 @@ measured again, so a table that was interrupted goes on where it was. Figures of
 SAM-Decoding are those of `coordgen replay --half 1`: of the half on which nothing was tuned.
 """
 
-import argparse
 import os
 import sys
 from itertools import product
@@ -23,45 +22,40 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.fleet.tasks import Processes
 from coordgen_rs.lab.replay.cells import evaluate, key_of
 from coordgen_rs.lab.replay.run import MOST_BUDGET
 from coordgen_rs.lab.replay.table_file import CELL, open_table
-from recorded import picture, report, sets
+from recorded import report, sets
 from recorded.methods import METHODS, versions
-from support.script import run_script
+from support import picture
+from support.script import ROOT, add_counts, parser_of, reports_errors, run_script
 
-KEPT = Path(__file__).resolve().parents[2] / "build" / "table.json"
+KEPT = ROOT / "build" / "table.json"
 BUDGETS = [4, 8, 16, 32, 64]
 _QUICK_LIMIT, _QUICK_BUDGETS = 40, [16]
 
 
+@reports_errors
 def main(arguments=None):
     """Measure what is not there yet, and print all; 1 where a cell failed, 2 for a wrong option."""
-    try:
-        options = _parser().parse_args(arguments)
-        if options.quick:
-            options.limit, options.budgets = _QUICK_LIMIT, _QUICK_BUDGETS
-        if options.picture is not None:
-            picture.check(options.picture)
-        figures, cells = _planned(sets.chosen_sources(options), options.budgets)
-        failed = _measure(options.table, cells, figures, options.processes)
-        report.show(figures)
-        for version in versions(figures.methods):
-            print(f"Peer: {version}")
-        if options.picture is not None:
-            picture.draw(figures, options.picture)
-    except BrokenPipeError:  # for `run_script`
-        raise
-    except (CoordgenError, OSError) as error:
-        print(f"table.py: {error}", file=sys.stderr)
-        return 2
+    options = _parser().parse_args(arguments)
+    if options.quick:
+        options.limit, options.budgets = _QUICK_LIMIT, _QUICK_BUDGETS
+    if options.picture is not None:
+        picture.check(options.picture)
+    figures, cells = _planned(sets.chosen_sources(options), options.budgets)
+    failed = _measure(options.table, cells, figures, options.processes)
+    report.show(figures)
+    for version in versions(figures.methods):
+        print(f"Peer: {version}")
+    if options.picture is not None:
+        report.draw(figures, options.picture)
     return 1 if failed else 0
 
 
 def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     sets.add_options(parser)
     option.count("--budgets", nargs="+", most=MOST_BUDGET, default=BUDGETS).help(
         "draft tokens per step; default 4 8 16 32 64"
@@ -73,9 +67,7 @@ def _parser():
         "--table", type=Path, default=KEPT, metavar="FILE", help="where cells are kept"
     )
     parser.add_argument("--picture", type=Path, metavar="FILE.svg")
-    option.count("--processes", default=os.cpu_count() or 1).help(
-        "cells measured at once; default: one a core"
-    ).add_to(parser)
+    add_counts(parser, processes=(os.cpu_count() or 1, "cells measured at once"))
     return parser
 
 

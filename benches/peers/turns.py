@@ -9,48 +9,57 @@ thinking. Read again is what an engine computes of a prompt beyond what it has n
 Needs `make peers`, and `pip install --group peers`.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import numpy as np
-
 sys.path.append(str(Path(__file__).parents[1]))
 
-from contest import ContestantFailedError
+import numpy as np
+
 from coordgen_rs import Stats, generate, make_drafter, open_session
-from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.tables import show_table
-from hybrid_shapes import SHAPES
-from live.llama_build import BUILT, command
+from live.llama_build import command
 from live.llama_server import Server
 from shape_file import write_shape
-from support.script import run_script
+from support.script import add_counts, add_llama_cpp, parser_of, reports_errors, run_script
+from support.shapes import of_families
+from support.tables import show_rows
 
+SHAPES = of_families("qwen35", "lfm2")
 TURNS, ANSWER = 10, 24
 SYSTEM, HEADER, THINKING = 400, 6, 12
 """Tokens before the first question, of the template behind one, and of an answer's thinking."""
 CONTEXT = 2048
 
 
+COLUMNS = {
+    "shape": "{shape}",
+    "thinking": "{thinking}",
+    "engine": "{engine}",
+    "new": "{told[0]}",
+    "read": "{told[1]}",
+    "read again": "{told[2]}",
+    "most in a turn": "{told[3]}",
+}
+
+
+@reports_errors
 def main(arguments=None):
     """Measure and print; 2 where something that is needed is absent, or fails."""
-    options = _parser().parse_args(arguments)
+    parser = parser_of(__doc__)
+    names = ", ".join(SHAPES)
+    parser.add_argument("shapes", nargs="+", choices=SHAPES, metavar="SHAPE", help=names)
+    add_counts(parser, threads=(2, ""))
+    add_llama_cpp(parser)
+    options = parser.parse_args(arguments)
     rows = []
-    try:
-        options.work.mkdir(parents=True, exist_ok=True)
-        for name in options.shapes:
-            with TemporaryDirectory(dir=options.work) as folder:
-                gguf = Path(folder) / f"{name}.gguf"
-                write_shape(gguf, SHAPES[name], "Q4_0")
-                rows += [*_compared(name, gguf, options)]
-    except (CoordgenError, ContestantFailedError, OSError) as error:
-        print(f"turns.py: {error}", file=sys.stderr)
-        return 2
-    heads = ["shape", "thinking", "engine", "new", "read", "read again", "most in a turn"]
-    show_table("a dialogue of ten turns, in tokens", heads, rows, num_words=3)
-    return 0
+    options.work.mkdir(parents=True, exist_ok=True)
+    for name in options.shapes:
+        with TemporaryDirectory(dir=options.work) as folder:
+            gguf = Path(folder) / f"{name}.gguf"
+            write_shape(gguf, SHAPES[name], "Q4_0")
+            rows += _compared(name, gguf, options)
+    show_rows("a dialogue of ten turns, in tokens", rows, COLUMNS, num_words=3)
 
 
 def _compared(name, gguf, options):
@@ -65,7 +74,7 @@ def _compared(name, gguf, options):
             for engine, answer in answers.items():
                 told = read_again(answer, SHAPES[name]["vocab"], is_stripped=is_stripped)
                 thinking = "left out" if is_stripped else "kept"
-                yield [name, thinking, engine, *map(str, told)]
+                yield {"shape": name, "thinking": thinking, "engine": engine, "told": told}
         finally:
             server.close()
     session.close()
@@ -131,20 +140,6 @@ def _theirs(server):
         return said["timings"]["prompt_n"], said["tokens"]
 
     return answer
-
-
-def _parser():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = ", ".join(SHAPES)
-    parser.add_argument("shapes", nargs="+", choices=SHAPES, metavar="SHAPE", help=names)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument(
-        "--llama-cpp", type=Path, default=BUILT, metavar="DIR", help="where llama-server is"
-    )
-    parser.add_argument(
-        "--work", type=Path, default=Path("build/peers"), help="for files, which are removed again"
-    )
-    return parser
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ pub fn text(len: usize, vocab_size: u32) -> Vec<TokenId> {
             let end = (start + (next() * 40.0) as usize).min(text.len());
             text.extend_from_within(start..end);
         }
-        let follower = next().powi(3) * 20.0;
+        let matcher = next().powi(3) * 20.0;
         let rank = f64::from(vocab_size).powf(next()) as u32;
         let last = text[text.len() - 1].0;
-        let likely = last.wrapping_mul(31) + follower as u32;
+        let likely = last.wrapping_mul(31) + matcher as u32;
         text.push(TokenId(if next() < 0.5 { likely % vocab_size } else { rank }));
     }
     text.truncate(len);

@@ -13,13 +13,13 @@ use coordgen_fuzz::within_memory;
 use coordgen_rs::draft::choose::model_choice::ModelPrice;
 use coordgen_rs::draft::choose::tree_shape::TreeShape;
 use coordgen_rs::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
-use coordgen_rs::draft::methods::{DrawnOn, source_drawing_on};
+use coordgen_rs::draft::methods::{SourceInputs, source_from};
 use coordgen_rs::draft::sources::common_phrases::PhraseTable;
 use coordgen_rs::draft::sources::model::ModelDraft;
 use coordgen_rs::draft::sources::model::source::SharedModelDraft;
-use coordgen_rs::draft::spellings::Spellings;
+use coordgen_rs::draft::token_variants::TokenVariants;
 use coordgen_rs::sampling::Sampling;
-use coordgen_rs::top_k::top_k;
+use coordgen_rs::logits::top_k::top_k;
 use coordgen_rs::{
     Commit, CommitPolicy, DraftSource, Drafter, DrafterOptions, Error, FinishReason, History,
     StepChoice, StepCost, StepShape, TokenId,
@@ -80,16 +80,16 @@ impl Life {
         let history = History::new(VOCAB_SIZE as u32);
         let [one, two, three] = [1, 2, 3].map(TokenId);
         let phrases = [((None, one), two, 0.5), ((Some(one), two), three, 0.9)];
-        let drawn_on = DrawnOn {
+        let inputs = SourceInputs {
             draft_model: Some(model.clone()),
             phrases: Some(Arc::new(PhraseTable::new(phrases).expect("chances"))),
-            spellings: Some(Arc::new(Spellings::new([(two, one)], [(one, three)], [(three, two)]))),
-            ..DrawnOn::default()
+            token_variants: Some(Arc::new(TokenVariants::new([(two, one)], [(one, three)], [(three, two)]))),
+            ..SourceInputs::default()
         };
         let chosen = u16::arbitrary(input)?;
         let mut sources: Vec<Box<dyn DraftSource>> = (NAMES.iter().enumerate())
             .filter(|(index, _)| chosen >> index & 1 == 1)
-            .map(|(_, name)| source_drawing_on(name, &drawn_on).expect("it is in the registry"))
+            .map(|(_, name)| source_from(name, &inputs).expect("it is in the registry"))
             .collect();
         if chosen >> 15 == 1 {
             sources.extend(history.sources());

@@ -10,7 +10,7 @@ use std::fs;
 use coordgen_fuzz::{Scratch, within_memory, words};
 use coordgen_rs::draft::sources::lookup_table::LookupTable;
 use coordgen_rs::draft::sources::lookup_table::file::Owner;
-use coordgen_rs::top_k::top_k;
+use coordgen_rs::logits::top_k::top_k;
 use coordgen_rs::{Error, TokenId};
 use libfuzzer_sys::fuzz_target;
 

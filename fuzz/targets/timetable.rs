@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Result, Unstructured};
 use coordgen_fuzz::{wide, within_memory};
-use coordgen_rs::load::block_store::BlockStore;
+use coordgen_rs::load::BlockStore;
 use coordgen_rs::load::loader::Loader;
-use coordgen_rs::load::plan::{Held, Problem, Strategy, plan};
+use coordgen_rs::load::plan::{ResidentGraphs, Problem, Strategy, plan};
 use coordgen_rs::load::profile::{BlockCost, GraphCost, Profile};
 use coordgen_rs::load::stream::Streaming;
 use coordgen_rs::load::timetable::{ActionKind, Timetable};
@@ -40,7 +40,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<()> {
     let mut start = Vec::new();
     for _ in 0..num_blocks {
         blocks.push(BlockCost { prefill: graph(input)?, decode: graph(input)? });
-        start.push(Held { prefill: bool::arbitrary(input)?, decode: bool::arbitrary(input)? });
+        start.push(ResidentGraphs { prefill: bool::arbitrary(input)?, decode: bool::arbitrary(input)? });
     }
     let (prefill_rows, decode_rows) = (u8::arbitrary(input)?.into(), u8::arbitrary(input)?.into());
     let Ok(profile) = Profile::new(blocks, prefill_rows, decode_rows) else { return Ok(()) };
@@ -141,7 +141,7 @@ fn carry_out(timetable: Timetable, problem: &Problem<'_>, store: Arc<Failing>) {
     let num_blocks = problem.profile.blocks().len();
     let never_fails = store.0 == 0;
     let loader = Loader::new(store, vec![[0, 0]; num_blocks]).expect("there is a thread");
-    let there = |(block, held): (usize, &Held)| {
+    let there = |(block, held): (usize, &ResidentGraphs)| {
         let graphs = Graph::BOTH.into_iter().filter(|&graph| held.holds(graph));
         graphs.map(|graph| (BlockId(block as u32), graph)).collect::<Vec<_>>()
     };

@@ -10,7 +10,7 @@ mod row_costs;
 mod shares;
 
 pub use self::row_costs::RowCosts;
-use self::shares::{Candidates, Given, Pieces};
+use self::shares::{Candidates, DecodeRows, PrefillChunks};
 use crate::draft::choose::step_gains::Rate;
 use crate::error::{Error, Result};
 
@@ -36,7 +36,7 @@ pub struct Decoding<'a> {
 
 /// A request whose prompt is being read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reading {
+pub struct Prefilling {
     /// Tokens that are still to be read.
     pub remaining: usize,
     /// Tokens that are read.
@@ -62,14 +62,14 @@ pub struct Shares {
 /// [`Batcher::share`] before a step, [`Batcher::took`] after it.
 ///
 /// ```
-/// use coordgen_rs::batch::{Batcher, Decoding, Reading, RowCosts};
+/// use coordgen_rs::batch::{Batcher, Decoding, Prefilling, RowCosts};
 ///
 /// let costs = RowCosts::new(&[(1, 1.0.into()), (9, 1.8.into())])?; // a tenth for each row more
 /// let mut batcher = Batcher::new(Some(costs), 64)?;
 /// let sure = Decoding { worths: &[1.0, 0.9, 0.8, 0.05], least: 1, length: 0 };
 /// let unsure = Decoding { worths: &[1.0, 0.2, 0.02], ..sure };
 /// assert_eq!(batcher.share(&[sure, unsure], &[])?.nodes, [3, 2]);
-/// let prompt = Reading { remaining: 100, length: 0 };
+/// let prompt = Prefilling { remaining: 100, length: 0 };
 /// let mut tokens = || Ok::<_, coordgen_rs::Error>(batcher.share(&[sure, unsure], &[prompt])?.tokens[0]);
 /// assert_eq!([tokens()?, tokens()?, tokens()?, tokens()?], [0, 0, 0, 39]); // 0.7 of what four steps cost
 /// # Ok::<(), coordgen_rs::Error>(())
@@ -80,7 +80,7 @@ pub struct Batcher {
     most_rows: usize,
     rate: Rate,
     candidates: Candidates,
-    pieces: Pieces,
+    chunks: PrefillChunks,
     /// What reading may cost by now.
     saved: f32,
 }
@@ -92,8 +92,8 @@ impl Batcher {
             let (what, must) = ("most_rows", "at least 1");
             return Err(Error::BadOption { what, got: "0".into(), must });
         }
-        let (candidates, pieces) = (Candidates::default(), Pieces::default());
-        Ok(Self { costs, most_rows, rate: Rate::default(), candidates, pieces, saved: 0.0 })
+        let (candidates, chunks) = (Candidates::default(), PrefillChunks::default());
+        Ok(Self { costs, most_rows, rate: Rate::default(), candidates, chunks, saved: 0.0 })
     }
 
     /// Shares out a step among requests that decode and prompts that are read, the oldest first.
@@ -113,7 +113,7 @@ impl Batcher {
     /// Cost: an insertion into a heap for each row, and for each doubling of the rows a look at each
     /// prompt. Fails when a request can do with no nodes or with more than it has, or those that all
     /// must get are more than the step has rows; nothing changes then.
-    pub fn share(&mut self, decoding: &[Decoding<'_>], reading: &[Reading]) -> Result<Shares> {
+    pub fn share(&mut self, decoding: &[Decoding<'_>], reading: &[Prefilling]) -> Result<Shares> {
         let must = self.checked(decoding)?;
         let unread = reading.iter().fold(0, |sum: usize, it| sum.saturating_add(it.remaining));
         let kept = unread.min(self.most_rows / 2);
@@ -155,7 +155,7 @@ impl Batcher {
     }
 
     /// What each request that decodes pays.
-    fn parts(&self, decoding: &[Decoding<'_>], given: &Given) -> Vec<f32> {
+    fn parts(&self, decoding: &[Decoding<'_>], given: &DecodeRows) -> Vec<f32> {
         let Some(costs) = &self.costs else { return vec![0.0; decoding.len()] };
         let a_row = costs.base(given.rows) / given.rows as f32;
         let part = |(&nodes, request): (&usize, &Decoding<'_>)| {
@@ -165,17 +165,22 @@ impl Batcher {
     }
 
     /// How many tokens of each prompt are read, at most `room`, and what the step then costs.
-    fn read(&mut self, reading: &[Reading], given: &Given, room: usize) -> (Vec<usize>, f32) {
-        self.pieces.begin(reading);
-        let Some(costs) = &self.costs else { return (self.pieces.take(reading, room), 0.0) };
-        let pieces = &self.pieces;
+    fn read(
+        &mut self,
+        reading: &[Prefilling],
+        given: &DecodeRows,
+        room: usize,
+    ) -> (Vec<usize>, f32) {
+        self.chunks.begin(reading);
+        let Some(costs) = &self.costs else { return (self.chunks.take(reading, room), 0.0) };
+        let chunks = &self.chunks;
         let cost = |num_tokens: usize| {
             let attention =
-                |(piece, prompt): (usize, &Reading)| costs.attention(piece, prompt.length);
-            let read = pieces.of(reading, num_tokens).into_iter().zip(reading).map(attention);
+                |(piece, prompt): (usize, &Prefilling)| costs.attention(piece, prompt.length);
+            let read = chunks.of(reading, num_tokens).into_iter().zip(reading).map(attention);
             costs.base(given.rows + num_tokens) + given.attention + read.sum::<f32>()
         };
-        let mut num_tokens = room.min(pieces.to_shortest(reading));
+        let mut num_tokens = room.min(chunks.to_shortest(reading));
         let mut saved = 0.0;
         if given.rows > 0 && room > 0 {
             let without = cost(0);
@@ -188,7 +193,7 @@ impl Batcher {
         }
         let cost = cost(num_tokens);
         self.saved = saved;
-        (self.pieces.take(reading, num_tokens), cost)
+        (self.chunks.take(reading, num_tokens), cost)
     }
 }
 

@@ -6,7 +6,7 @@
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
-use super::{Decoding, Reading, RowCosts};
+use super::{Decoding, Prefilling, RowCosts};
 use crate::draft::choose::step_gains::Rate;
 
 /// A request's next candidate, greater where it comes before others: the worthier, of equals that of
@@ -41,7 +41,7 @@ impl Eq for Candidate {}
 
 /// The rows of requests that decode.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Given {
+pub(super) struct DecodeRows {
     /// Of each request.
     pub nodes: Vec<usize>,
     /// Of all.
@@ -69,11 +69,11 @@ impl Candidates {
         most: usize,
         costs: Option<&RowCosts>,
         rate: &Rate,
-    ) -> Given {
+    ) -> DecodeRows {
         let attention = |request: usize, nodes: usize| {
             costs.map_or(0.0, |costs| costs.attention(nodes, decoding[request].length))
         };
-        let mut given = Given::default();
+        let mut given = DecodeRows::default();
         self.next.clear();
         self.order.clear();
         for (request, &Decoding { least, worths, .. }) in decoding.iter().enumerate() {
@@ -83,7 +83,7 @@ impl Candidates {
             self.push(request, least, worths);
         }
         let rate = costs.map_or(0.0, |costs| plain_rate(decoding, costs, rate));
-        let gain = |tokens: f32, given: &Given| {
+        let gain = |tokens: f32, given: &DecodeRows| {
             tokens - costs.map_or(0.0, |costs| rate * (costs.base(given.rows) + given.attention))
         };
         let mut tokens: f32 = decoding.iter().flat_map(|it| &it.worths[..it.least]).sum();
@@ -136,16 +136,16 @@ const LEAST_STEP: usize = 32;
 
 /// Shares out the tokens that are read, with what is owed to the oldest prompt from step to step.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pieces {
+pub(super) struct PrefillChunks {
     /// Prompts in the order in which they are read: the fewest tokens left first, of equals the oldest.
     order: Vec<usize>,
     /// Tokens that others have read of which the oldest prompt has not had its share yet.
     owed: usize,
 }
 
-impl Pieces {
+impl PrefillChunks {
     /// Another step, of these prompts, the oldest first.
-    pub fn begin(&mut self, reading: &[Reading]) {
+    pub fn begin(&mut self, reading: &[Prefilling]) {
         self.order.clear();
         self.order.extend(0..reading.len());
         self.order.sort_by_key(|&prompt| (reading[prompt].remaining, prompt));
@@ -153,7 +153,7 @@ impl Pieces {
 
     /// How many tokens a step reads at least that ends the shortest prompt; nothing is gained where its
     /// answer waits for more of the others.
-    pub fn to_shortest(&self, reading: &[Reading]) -> usize {
+    pub fn to_shortest(&self, reading: &[Prefilling]) -> usize {
         let Some(&shortest) = self.order.first() else { return 0 };
         let tokens = reading[shortest].remaining;
         let with_oldest = tokens.saturating_mul(OLDEST_SHARE).div_ceil(OLDEST_SHARE - 1);
@@ -161,25 +161,25 @@ impl Pieces {
     }
 
     /// How many tokens of each prompt a step of `num_tokens` reads.
-    pub fn of(&self, reading: &[Reading], num_tokens: usize) -> Vec<usize> {
-        let mut pieces = vec![0; reading.len()];
+    pub fn of(&self, reading: &[Prefilling], num_tokens: usize) -> Vec<usize> {
+        let mut chunks = vec![0; reading.len()];
         let mut left = num_tokens;
-        if let (Some(piece), Some(oldest)) = (pieces.first_mut(), reading.first()) {
+        if let (Some(piece), Some(oldest)) = (chunks.first_mut(), reading.first()) {
             *piece = ((self.owed + num_tokens) / OLDEST_SHARE).min(oldest.remaining).min(left);
             left -= *piece;
         }
         for &prompt in &self.order {
-            let piece = left.min(reading[prompt].remaining - pieces[prompt]);
-            pieces[prompt] += piece;
+            let piece = left.min(reading[prompt].remaining - chunks[prompt]);
+            chunks[prompt] += piece;
             left -= piece;
         }
-        pieces
+        chunks
     }
 
     /// [`of`](Self::of), and that is what is read.
-    pub fn take(&mut self, reading: &[Reading], num_tokens: usize) -> Vec<usize> {
-        let pieces = self.of(reading, num_tokens);
+    pub fn take(&mut self, reading: &[Prefilling], num_tokens: usize) -> Vec<usize> {
+        let chunks = self.of(reading, num_tokens);
         self.owed = if reading.is_empty() { 0 } else { (self.owed + num_tokens) % OLDEST_SHARE };
-        pieces
+        chunks
     }
 }

@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::failure::{Failure, Status};
-use crate::waiting;
+use crate::locks;
 
-const PLACE_BITS: u32 = 24;
+const SLOT_BITS: u32 = 24;
 const ROUND_BITS: u32 = 32;
 
 /// A value, and what became of it.
-struct Held<T> {
+struct Entry<T> {
     value: T,
     /// A call on it has panicked.
     is_broken: bool,
@@ -29,22 +29,22 @@ struct Held<T> {
     is_over: bool,
 }
 
-type Shared<T> = Arc<Mutex<Held<T>>>;
+type Shared<T> = Arc<Mutex<Entry<T>>>;
 
-struct Place<T> {
+struct Slot<T> {
     round: u32,
     held: Option<Shared<T>>,
 }
 
-struct Places<T> {
-    all: Vec<Place<T>>,
+struct Slots<T> {
+    all: Vec<Slot<T>>,
     vacant: Vec<u32>,
 }
 
 /// What a process has made. It stays for ever, as does a fork's copy of it.
 struct Table<T: 'static> {
     process: u32,
-    places: Mutex<Places<T>>,
+    slots: Mutex<Slots<T>>,
     /// That of the process which this one is a fork of.
     parent: Option<&'static Self>,
 }
@@ -79,8 +79,8 @@ impl<T: Send> Handles<T> {
                 return table;
             }
             let parent = self.last_table();
-            let places = Mutex::new(Places { all: Vec::new(), vacant: Vec::new() });
-            let new = Box::into_raw(Box::new(Table { process: process::id(), places, parent }));
+            let slots = Mutex::new(Slots { all: Vec::new(), vacant: Vec::new() });
+            let new = Box::into_raw(Box::new(Table { process: process::id(), slots, parent }));
             let before = parent.map_or(null_mut(), |parent| std::ptr::from_ref(parent).cast_mut());
             let set = self.table.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
             if set.is_err() {
@@ -92,21 +92,21 @@ impl<T: Send> Handles<T> {
 
     /// Takes a value in. Fails when there are 2^24 already.
     pub fn add(&self, value: T) -> Result<u64, Failure> {
-        let held = Some(Arc::new(Mutex::new(Held { value, is_broken: false, is_over: false })));
-        let mut places = waiting::lock(&self.own_table_or_new().places);
-        let index = match places.vacant.pop() {
+        let held = Some(Arc::new(Mutex::new(Entry { value, is_broken: false, is_over: false })));
+        let mut slots = locks::lock(&self.own_table_or_new().slots);
+        let index = match slots.vacant.pop() {
             Some(index) => index,
-            None if places.all.len() >> PLACE_BITS == 0 => {
-                let round = RandomState::new().hash_one(places.all.len()) as u32;
-                places.all.push(Place { round, held: None });
-                (places.all.len() - 1) as u32
+            None if slots.all.len() >> SLOT_BITS == 0 => {
+                let round = RandomState::new().hash_one(slots.all.len()) as u32;
+                slots.all.push(Slot { round, held: None });
+                (slots.all.len() - 1) as u32
             }
             None => return Err(Failure::new(Status::Full, format!("too many {}s", self.name))),
         };
-        let place = &mut places.all[index as usize];
-        place.held = held;
-        let kind = u64::from(self.kind) << (PLACE_BITS + ROUND_BITS);
-        Ok(kind | u64::from(place.round) << PLACE_BITS | u64::from(index))
+        let slot = &mut slots.all[index as usize];
+        slot.held = held;
+        let kind = u64::from(self.kind) << (SLOT_BITS + ROUND_BITS);
+        Ok(kind | u64::from(slot.round) << SLOT_BITS | u64::from(index))
     }
 
     /// Calls `call` on the value of a handle. Fails when there is none, when it is a parent's, and when a call on it
@@ -117,11 +117,11 @@ impl<T: Send> Handles<T> {
         call: impl FnOnce(&mut T) -> Result<R, Failure>,
     ) -> Result<R, Failure> {
         let shared = self.own_table().and_then(|table| {
-            let places = waiting::lock(&table.places);
-            self.place(&places, handle).and_then(|index| places.all[index].held.clone())
+            let slots = locks::lock(&table.slots);
+            self.slot(&slots, handle).and_then(|index| slots.all[index].held.clone())
         });
         let shared = shared.ok_or_else(|| self.unknown(handle))?;
-        let mut held = waiting::lock(&shared);
+        let mut held = locks::lock(&shared);
         if held.is_over {
             return Err(self.unknown(handle));
         }
@@ -139,22 +139,22 @@ impl<T: Send> Handles<T> {
     /// it is a parent's.
     pub fn remove(&self, handle: u64) -> Result<Removed<T>, Failure> {
         let held = self.own_table().and_then(|table| {
-            let mut places = waiting::lock(&table.places);
-            let index = self.place(&places, handle)?;
-            let held = places.all[index].held.take();
-            places.all[index].round = places.all[index].round.wrapping_add(1);
-            places.vacant.push(index as u32);
+            let mut slots = locks::lock(&table.slots);
+            let index = self.slot(&slots, handle)?;
+            let held = slots.all[index].held.take();
+            slots.all[index].round = slots.all[index].round.wrapping_add(1);
+            slots.vacant.push(index as u32);
             held
         });
         held.map(Removed).ok_or_else(|| self.unknown(handle))
     }
 
-    fn place(&self, places: &Places<T>, handle: u64) -> Option<usize> {
-        let index = (handle & ((1 << PLACE_BITS) - 1)) as usize;
-        let round = (handle >> PLACE_BITS) as u32;
-        let kind = handle >> (PLACE_BITS + ROUND_BITS);
-        let is_held = |place: &&Place<T>| place.round == round && place.held.is_some();
-        let found = places.all.get(index).filter(is_held);
+    fn slot(&self, slots: &Slots<T>, handle: u64) -> Option<usize> {
+        let index = (handle & ((1 << SLOT_BITS) - 1)) as usize;
+        let round = (handle >> SLOT_BITS) as u32;
+        let kind = handle >> (SLOT_BITS + ROUND_BITS);
+        let is_held = |slot: &&Slot<T>| slot.round == round && slot.held.is_some();
+        let found = slots.all.get(index).filter(is_held);
         found.filter(|_| kind == u64::from(self.kind)).map(|_| index)
     }
 
@@ -164,7 +164,7 @@ impl<T: Send> Handles<T> {
         let mut parents = all.filter(|table| table.process != process::id());
         // A thread that the fork lacks may have the table: no value of it can be told from others then.
         let may_hold = |table: &Table<T>| {
-            table.places.try_lock().map_or(true, |places| self.place(&places, handle).is_some())
+            table.slots.try_lock().map_or(true, |slots| self.slot(&slots, handle).is_some())
         };
         if parents.any(may_hold) {
             let message = format!(
@@ -183,7 +183,7 @@ pub(super) struct Removed<T>(Shared<T>);
 impl<T: Send> Removed<T> {
     /// Calls `last` on it, unless a call has panicked.
     pub fn with<R>(self, last: impl FnOnce(&mut T) -> R) -> Option<R> {
-        let mut held = waiting::lock(&self.0);
+        let mut held = locks::lock(&self.0);
         held.is_over = true;
         (!held.is_broken).then(|| last(&mut held.value))
     }
@@ -228,7 +228,7 @@ mod tests {
             });
             begun.wait();
             let held =
-                handles.own_table().unwrap().places.lock().unwrap().all[0].held.clone().unwrap();
+                handles.own_table().unwrap().slots.lock().unwrap().all[0].held.clone().unwrap();
             handles.remove(handle).unwrap().with(|_| ()).unwrap();
             assert!(held.lock().unwrap().is_over);
             assert!(first.join().unwrap().is_ok());

@@ -7,12 +7,12 @@ use super::arguments::{Output, text, tokens};
 use super::failure::{Failure, Status, guarded};
 use super::handles::Handles;
 use crate::draft::sources::history::History;
-use crate::draft::sources::history::stored::{DEFAULT_MAX_TOKENS, StoredHistory};
+use crate::draft::sources::history::persistent::{DEFAULT_MAX_TOKENS, PersistentHistory};
 use crate::sampling::check_vocab_size;
 
 const MAX_PATH_BYTES: usize = 1 << 15;
 
-static HISTORIES: Handles<StoredHistory> = Handles::new(2, "history");
+static HISTORIES: Handles<PersistentHistory> = Handles::new(2, "history");
 
 /// What a history holds.
 #[repr(C)]
@@ -52,8 +52,8 @@ pub unsafe extern "C" fn coordgen_history_open(
             other => other.unwrap_or(usize::MAX),
         };
         let opened = match path {
-            None => StoredHistory::in_memory(vocab_size),
-            Some(path) => StoredHistory::open(&to_path(path)?, vocab_size, max_tokens)?,
+            None => PersistentHistory::in_memory(vocab_size),
+            Some(path) => PersistentHistory::open(&to_path(path)?, vocab_size, max_tokens)?,
         };
         // SAFETY: as promised.
         unsafe { handle.write([HISTORIES.add(opened)?]) };
@@ -120,7 +120,7 @@ pub extern "C" fn coordgen_history_clear(history: u64) -> Status {
 #[unsafe(no_mangle)]
 pub extern "C" fn coordgen_history_close(history: u64) -> Status {
     guarded(|| {
-        let closed = HISTORIES.remove(history)?.with(StoredHistory::close);
+        let closed = HISTORIES.remove(history)?.with(PersistentHistory::close);
         Ok(closed.unwrap_or(Ok(()))?)
     })
 }

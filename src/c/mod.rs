@@ -1,6 +1,6 @@
 //! The crate for programs in other languages: `extern "C"` functions over
 //! [`HostDrafter`](crate::draft::host::HostDrafter) and
-//! [`StoredHistory`](crate::draft::sources::history::stored::StoredHistory).
+//! [`PersistentHistory`](crate::draft::sources::history::persistent::PersistentHistory).
 //!
 //! In: handles, and arrays by address and length. Out: a [`Status`] of every call, a message where it
 //! failed. It converts, calls and converts, and decides nothing. `include/coordgen.h` is made of these

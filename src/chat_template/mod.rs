@@ -5,14 +5,14 @@
 //! and methods of Python that templates use (`filters.rs`, `methods.rs`, `to_json.rs`).
 //!
 //! A rendering ends, and takes a bounded amount of memory: minijinja's fuel pays for each
-//! instruction and for every byte and item that is made (`bounded.rs`), and no value is too large,
-//! or too deep (`measured.rs`).
+//! instruction and for every byte and item that is made (`limits.rs`), and no value is too large,
+//! or too deep (`value_sizes.rs`).
 
-mod bounded;
 mod filters;
-mod measured;
+mod limits;
 mod methods;
 mod to_json;
+mod value_sizes;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,9 +21,9 @@ use minijinja::machinery::{CompiledTemplate, TemplateConfig, eval, make_string_o
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, Value};
 
-use self::bounded::Bounds;
-pub use self::measured::MOST_DEPTH;
-use self::measured::MOST_SIZE;
+use self::limits::Limits;
+pub use self::value_sizes::MOST_DEPTH;
+use self::value_sizes::MOST_SIZE;
 
 /// What a rendering may do: instructions, and 64 bytes of what it makes for each of them.
 pub const FUEL: u64 = 2_000_000;
@@ -81,9 +81,9 @@ pub fn render(source: &str, known: Value, now: Box<Now>) -> Result<String, Templ
     environment.add_function("strftime_now", move |form: &str| {
         now(form).map_err(|said| Error::new(ErrorKind::InvalidOperation, said))
     });
-    let bounds = Bounds::default();
-    bounds.add_to(&mut environment);
-    bounds.know(&known).map_err(refused)?;
+    let limits = Limits::default();
+    limits.add_to(&mut environment);
+    limits.know(&known).map_err(refused)?;
     let mut text = String::new();
     let mut out = make_string_output(&mut text);
     let (instructions, blocks) = (&compiled.instructions, &compiled.blocks);
@@ -115,7 +115,7 @@ fn compiled(source: &str) -> Result<CompiledTemplate<'_>, TemplateError> {
     let config = TemplateConfig { syntax_config: syntax(), default_auto_escape };
     let mut compiled =
         CompiledTemplate::new("chat template", source, &config).map_err(malformed)?;
-    bounded::replace(&mut compiled.instructions)
+    limits::replace(&mut compiled.instructions)
         .map_err(|(line, said)| TemplateError::Malformed { line, said })?;
     Ok(compiled)
 }

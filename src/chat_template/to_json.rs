@@ -6,7 +6,7 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Error, ErrorKind, State, Value};
 
 use super::BYTES_FOR_FUEL;
-use super::measured::MOST_SIZE;
+use super::value_sizes::MOST_SIZE;
 
 const MOST_INDENT: usize = 100;
 
@@ -47,12 +47,12 @@ pub fn to_json(
         .fuel_levels()
         .map_or(u64::MAX, |(_, left)| left.saturating_mul(BYTES_FOR_FUEL as u64));
     let most = usize::try_from(most).unwrap_or(usize::MAX).min(MOST_SIZE);
-    let mut written = Written { text: String::new(), ascii, indent, item, key, sorts, most };
-    written.value(value, 0)?;
-    Ok(written.text)
+    let mut writer = JsonWriter { text: String::new(), ascii, indent, item, key, sorts, most };
+    writer.value(value, 0)?;
+    Ok(writer.text)
 }
 
-struct Written {
+struct JsonWriter {
     text: String,
     ascii: bool,
     indent: Option<String>,
@@ -62,7 +62,7 @@ struct Written {
     most: usize,
 }
 
-impl Written {
+impl JsonWriter {
     fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if self.text.len() > self.most {
             return Err(ErrorKind::OutOfFuel.into());

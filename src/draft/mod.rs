@@ -5,4 +5,4 @@ pub mod host;
 pub mod methods;
 pub mod source;
 pub mod sources;
-pub mod spellings;
+pub mod token_variants;

@@ -5,10 +5,10 @@
 //! places of many sources at once and keeps the likeliest, so a source stays a lookup.
 
 use crate::commit::Commit;
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
-use crate::top_k::TopK;
+use crate::logits::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 use crate::verify::Verified;
 
@@ -150,7 +150,7 @@ pub trait Propose {
 
     /// How what the others say may be written otherwise, where it knows that; such a source has no
     /// place, and says nothing of its own.
-    fn spellings(&self) -> Option<&Spellings> {
+    fn token_variants(&self) -> Option<&TokenVariants> {
         None
     }
 }
@@ -162,7 +162,7 @@ pub trait Learn {
 
     /// Learns the number of ids in the target's vocabulary, which all that it is told is of; told
     /// once, before anything else.
-    fn of_vocabulary(&mut self, _vocab_size: usize) {}
+    fn set_vocab_size(&mut self, _vocab_size: usize) {}
 
     /// Takes the user's own prediction of the next answer; an empty one is ignored.
     fn predicted(&mut self, _prediction: &[TokenId]) {}

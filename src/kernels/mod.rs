@@ -18,5 +18,5 @@ mod tasks;
 
 pub use lanes::{Processor, WIDTH};
 pub use nodes::Nodes;
-pub use tasks::Room;
 pub(crate) use tasks::Shared;
+pub use tasks::Workspace;

@@ -12,7 +12,7 @@ pub const TILE: usize = 64;
 /// What is wrong with the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum Wrong {
+pub enum NodesError {
     #[error("there are {parents} parents, but sequences of {sequences} nodes")]
     Nodes { parents: usize, sequences: usize },
     #[error("there is no row to compute")]
@@ -67,14 +67,14 @@ impl Nodes {
         [first, real]: [i32; 2],
         rows: usize,
         slots: usize,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, NodesError> {
         if parents.len() != sequences.len() {
-            return Err(Wrong::Nodes { parents: parents.len(), sequences: sequences.len() });
+            return Err(NodesError::Nodes { parents: parents.len(), sequences: sequences.len() });
         }
         if real < 1 {
-            return Err(Wrong::NoRows);
+            return Err(NodesError::NoRows);
         }
-        let wrong = Wrong::Span { first, real, rows, nodes: parents.len() };
+        let wrong = NodesError::Span { first, real, rows, nodes: parents.len() };
         let start = usize::try_from(first).map_err(|_| wrong)?;
         let end = start + real as usize;
         if real as usize > rows || end > parents.len() {
@@ -82,26 +82,30 @@ impl Nodes {
         }
         let negative = lengths.iter().enumerate().find(|(_, length)| **length < 0);
         if let Some((sequence, &length)) = negative {
-            return Err(Wrong::Length { sequence, length });
+            return Err(NodesError::Length { sequence, length });
         }
         let mut next: Vec<usize> = lengths.iter().map(|&length| length as usize).collect();
         let mut nodes = Vec::<Node>::with_capacity(end);
         for (node, (&parent, &sequence)) in parents.iter().zip(sequences).take(end).enumerate() {
             let known = usize::try_from(sequence).ok().filter(|known| *known < lengths.len());
             let Some(known) = known else {
-                return Err(Wrong::Sequence { node, sequence, sequences: lengths.len() });
+                return Err(NodesError::Sequence { node, sequence, sequences: lengths.len() });
             };
             let slot = next[known];
             if slot >= slots.min(u32::MAX as usize) {
-                return Err(Wrong::Slots { node, slot, slots });
+                return Err(NodesError::Slots { node, slot, slots });
             }
             next[known] += 1;
             let before = match parent {
                 -1 => None,
                 _ => match usize::try_from(parent).ok().and_then(|parent| nodes.get(parent)) {
-                    None => return Err(Wrong::Parent { node, parent }),
+                    None => return Err(NodesError::Parent { node, parent }),
                     Some(other) if other.sequence != known as u32 => {
-                        return Err(Wrong::OtherSequence { node, sequence, other: other.sequence });
+                        return Err(NodesError::OtherSequence {
+                            node,
+                            sequence,
+                            other: other.sequence,
+                        });
                     }
                     before => before.copied(),
                 },

@@ -26,9 +26,9 @@ impl<T> Shared<T> {
 
 /// Memory that a thread's tasks use one after another: as large as the largest so far.
 #[derive(Default)]
-pub struct Room(Vec<f32>);
+pub struct Workspace(Vec<f32>);
 
-impl Room {
+impl Workspace {
     /// So many numbers, of any value, the first at the start of a cache line.
     pub(in crate::kernels) fn of(&mut self, len: usize) -> &mut [f32] {
         if self.0.len() < len + WIDTH {

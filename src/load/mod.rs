@@ -1,9 +1,9 @@
-//! Which graph of a block is in memory when: what a device costs, what to do when, doing it.
+//! Which graph of a block is in memory when: what a device costs, what to do when, doing it. Graphs come
+//! from a [`BlockStore`].
 //!
 //! Where nothing has to be loaded, [`prompt_rows`] cuts a prompt into runs so that the rows that are paid
 //! for are rows that are used.
 
-pub mod block_store;
 pub mod experts;
 pub mod loader;
 pub mod plan;
@@ -11,6 +11,28 @@ pub mod profile;
 pub mod stream;
 pub mod switcher;
 pub mod timetable;
+
+use crate::ids::{BlockId, Graph};
+
+/// Brings graphs of blocks into memory, and drops them.
+///
+/// `load` and `release` are called from the loader's thread, one at a time, while other blocks
+/// compute. A panic in `load` counts as its failure; after one in `release` the graph counts as
+/// released.
+pub trait BlockStore: Send + Sync {
+    /// Loads a graph; returns when it can run. Fails with a reason, and then nothing stays behind.
+    fn load(&self, block: BlockId, graph: Graph) -> Result<(), String>;
+
+    /// Drops a loaded graph.
+    fn release(&self, block: BlockId, graph: Graph);
+
+    /// Whether a wait for the loader goes on; if not, it fails with
+    /// [`WaitInterrupted`](crate::Error::WaitInterrupted). Asked on the thread that waits, about
+    /// twenty times a second.
+    fn keep_waiting(&self) -> bool {
+        true
+    }
+}
 
 /// The decode graph, by its rows, that computes the next of `remaining` tokens; `None` for the
 /// prefill graph.

@@ -4,9 +4,9 @@
 //! what each row attends to. All keys are written first, then each task reads some heads' for some
 //! rows.
 
-use super::call::{Attributes, Call, Input, Outcome, with_room};
+use super::call::{Attributes, Call, Input, Outcome, with_workspace};
 use super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
-use crate::kernels::attention::{self, Cache, Form, Inputs, Layer, Step};
+use crate::kernels::attention::{self, Cache, CacheType, Inputs, Layer, Step};
 use crate::kernels::{Nodes, Processor, soft_cap};
 
 inputs! {
@@ -77,7 +77,7 @@ impl Attention {
         if [of, heads] != [sequences, kv_heads] || value.dims() != key.dims() {
             return Err(call.wrong_inputs());
         }
-        let form = Form::of(row_bytes, head_dim).ok_or_else(|| {
+        let cache_type = CacheType::of(row_bytes, head_dim).ok_or_else(|| {
             call.wrong(&format!(
                 "a cache's rows have {row_bytes} bytes, which no form has for {head_dim} numbers"
             ))
@@ -93,7 +93,7 @@ impl Attention {
             }
         }
         let [key, value] = pointers;
-        Ok(Cache { key, value, slots, form })
+        Ok(Cache { key, value, slots, cache_type })
     }
 }
 
@@ -150,7 +150,9 @@ impl Kernel for Attention {
         }
         call.in_parallel(step.num_tasks(), &|task| {
             // SAFETY: all keys are written; a task's rows and heads are its own.
-            with_room(|room| unsafe { attention::attend_task(processor, &step, task, room) });
+            with_workspace(|workspace| unsafe {
+                attention::attend_task(processor, &step, task, workspace)
+            });
         })?;
         // SAFETY: the rows exist, and there are no tasks any more; zeros are a float's.
         unsafe { attended.add(real * width).write_bytes(0, (num_rows - real) * width) };

@@ -10,7 +10,7 @@ use std::{ptr, slice};
 
 use ort_sys::{OrtApi, OrtErrorCode, OrtKernelContext, OrtKernelInfo, OrtStatusPtr, OrtValue};
 
-use crate::kernels::Room;
+use crate::kernels::Workspace;
 
 /// What a call of ONNX Runtime gives back.
 pub type Outcome<T> = Result<T, OrtStatusPtr>;
@@ -29,11 +29,11 @@ pub fn status(api: &OrtApi, what: &str) -> OrtStatusPtr {
 
 thread_local! {
     /// What a thread's tasks use: as large as the largest so far.
-    static ROOM: RefCell<Room> = RefCell::default();
+    static ROOM: RefCell<Workspace> = RefCell::default();
 }
 
 /// Does something with the thread's room.
-pub fn with_room(work: impl FnOnce(&mut Room)) {
+pub fn with_workspace(work: impl FnOnce(&mut Workspace)) {
     ROOM.with_borrow_mut(work);
 }
 

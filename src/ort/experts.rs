@@ -13,7 +13,7 @@ use crate::kernels::Processor;
 use crate::kernels::experts::{Experts, Inputs, Router, Scoring, Scratch, Step};
 use crate::kernels::product::{Gate, WeightType};
 #[cfg(unix)]
-use crate::load::experts::store::lender;
+use crate::load::experts::store::store_of;
 
 inputs! {
     INPUTS:
@@ -32,7 +32,7 @@ inputs! {
 
 pub static OPERATOR: Operator =
     Operator::new(c"Experts", INPUTS, &[(FLOAT, ONE), (INTEGER, MAYBE)], |node| {
-        Ok(Box::new(Mixture::new(node)?))
+        Ok(Box::new(MixtureOfExperts::new(node)?))
     });
 
 thread_local! {
@@ -41,12 +41,12 @@ thread_local! {
 }
 
 /// A mixture in a node of a graph.
-struct Mixture {
+struct MixtureOfExperts {
     processor: Processor,
     layer: Experts,
 }
 
-impl Mixture {
+impl MixtureOfExperts {
     fn new(node: Attributes) -> Outcome<Self> {
         let types = node.text(c"types")?;
         let kinds: Option<Vec<WeightType>> = types.split(',').map(WeightType::named).collect();
@@ -77,7 +77,7 @@ impl Mixture {
     }
 }
 
-impl Kernel for Mixture {
+impl Kernel for MixtureOfExperts {
     unsafe fn compute(&self, call: Call<'_>) -> Outcome<()> {
         let Experts { columns, router: Router { experts, chosen, .. }, .. } = self.layer;
         // SAFETY: by contract, as for all inputs and outputs below: `OPERATOR` declares them.
@@ -123,10 +123,10 @@ impl Kernel for Mixture {
         let step = step.map_err(|wrong| call.wrong(&wrong.to_string()))?;
         // What is read of a store is in memory from then on, and until all is computed.
         #[cfg(unix)]
-        let (lender, held) = (lender(weights.data), Cell::new(None));
+        let (store_of, held) = (store_of(weights.data), Cell::new(None));
         let bring = |_all: &[i32], _num_distinct: usize| {
             #[cfg(unix)]
-            if let Some((store, layer)) = &lender {
+            if let Some((store, layer)) = &store_of {
                 store.count_read(chosen, _num_distinct);
                 let brought = store.hold(*layer, _all, chosen);
                 held.set(Some(brought.map_err(|error| call.wrong(&error.to_string()))?));

@@ -199,10 +199,10 @@ pub unsafe extern "system" fn RegisterCustomOps(
         return OrtStatusPtr(ptr::null_mut());
     };
     // SAFETY: `api` is valid, and so are `options` by contract.
-    let added = unsafe {
+    let epilogue = unsafe {
         domain(api).and_then(|domain| call::check((api.AddCustomOpDomain)(options, domain)))
     };
-    added.err().unwrap_or(OrtStatusPtr(ptr::null_mut()))
+    epilogue.err().unwrap_or(OrtStatusPtr(ptr::null_mut()))
 }
 
 /// The domain, made when first asked for.

@@ -126,7 +126,7 @@ impl Operator {
 }
 
 /// A node's kernel, as ONNX Runtime keeps it.
-struct Made {
+struct KernelInstance {
     api: &'static OrtApi,
     kernel: Box<dyn Kernel>,
 }
@@ -204,7 +204,7 @@ unsafe extern "system" fn create_kernel(
     };
     match (operator.create)(attributes) {
         Ok(made) => {
-            let made = Made { api, kernel: made };
+            let made = KernelInstance { api, kernel: made };
             // SAFETY: `kernel` is where ONNX Runtime wants it; `destroy` takes it back.
             unsafe { *kernel = Box::into_raw(Box::new(made)).cast() };
             OrtStatusPtr(ptr::null_mut())
@@ -215,7 +215,7 @@ unsafe extern "system" fn create_kernel(
 
 unsafe extern "system" fn destroy(kernel: *mut c_void) {
     // SAFETY: from `create_kernel`, and destroyed once.
-    drop(unsafe { Box::from_raw(kernel.cast::<Made>()) });
+    drop(unsafe { Box::from_raw(kernel.cast::<KernelInstance>()) });
 }
 
 unsafe extern "system" fn compute(
@@ -223,7 +223,7 @@ unsafe extern "system" fn compute(
     context: *mut OrtKernelContext,
 ) -> OrtStatusPtr {
     // SAFETY: from `create_kernel`; several threads may read it.
-    let made = unsafe { &*kernel.cast::<Made>() };
+    let made = unsafe { &*kernel.cast::<KernelInstance>() };
     // SAFETY: the context is of this call.
     let done = unsafe { made.kernel.compute(Call { api: made.api, context }) };
     done.err().unwrap_or(OrtStatusPtr(ptr::null_mut()))

@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use super::call::{Attributes, Call, Input, Outcome};
 use super::operator::{BYTE, FLOAT, Kernel, MAYBE, ONE, Operator, SOME, inputs};
 use crate::kernels::product::{
-    self, Added, Destination, Gate, Source, Tiling, WeightType, Weights,
+    self, Destination, Epilogue, Gate, Source, Tiling, WeightType, Weights,
 };
 use crate::kernels::{Processor, Shared};
 
@@ -73,7 +73,7 @@ impl Product {
 }
 
 /// A part of a segment's panels, which one task multiplies.
-struct Part<'a> {
+struct Task<'a> {
     weights: Weights<'a>,
     /// The segment's first output.
     start: usize,
@@ -145,8 +145,8 @@ impl Kernel for Product {
                 }
             })?;
             call.in_parallel(parts.len(), &|index| {
-                let Part { weights, start, ref panels, packing: (tiling, packing) } = parts[index];
-                let added = Added {
+                let Task { weights, start, ref panels, packing: (tiling, packing) } = parts[index];
+                let epilogue = Epilogue {
                     bias: bias.map(|bias| &bias[start..]),
                     residual: residual.map(|residual| &residual[start..]),
                 };
@@ -160,7 +160,7 @@ impl Kernel for Product {
                         tiling,
                         weights,
                         panels,
-                        added,
+                        epilogue,
                         to,
                     );
                 }
@@ -184,7 +184,7 @@ impl Product {
     }
 
     /// All segments' panels, in parts of about equal work.
-    fn parts<'a>(&self, call: Call<'a>, packings: &[Packing]) -> Outcome<Vec<Part<'a>>> {
+    fn parts<'a>(&self, call: Call<'a>, packings: &[Packing]) -> Outcome<Vec<Task<'a>>> {
         let (mut parts, mut start) = (Vec::new(), 0);
         for (index, &Segment { kind, outputs }) in self.segments.iter().enumerate() {
             // SAFETY: as in `compute`.
@@ -198,7 +198,7 @@ impl Product {
             let per_task = product::panels_per_task(kind, packing.0);
             for first in (0..count).step_by(per_task) {
                 let panels = first..(first + per_task).min(count);
-                parts.push(Part { weights, start, panels, packing });
+                parts.push(Task { weights, start, panels, packing });
             }
             start += outputs;
         }

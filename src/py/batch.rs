@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 
 use super::convert::flat;
 use super::draft::CostOption;
-use crate::batch::{Batcher, Decoding, Reading, RowCosts};
+use crate::batch::{Batcher, Decoding, Prefilling, RowCosts};
 use crate::error::Error;
 
 #[doc = stub_doc!("Batcher")]
@@ -46,8 +46,10 @@ impl PyBatcher {
         let decoding: Vec<_> = requests
             .map(|(worths, &(_, least, length))| Decoding { worths, least, length })
             .collect();
-        let reading: Vec<_> =
-            reading.into_iter().map(|(remaining, length)| Reading { remaining, length }).collect();
+        let reading: Vec<_> = reading
+            .into_iter()
+            .map(|(remaining, length)| Prefilling { remaining, length })
+            .collect();
         let shares = self.core.share(&decoding, &reading)?;
         Ok((shares.nodes, shares.tokens, shares.costs))
     }

@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use super::convert::{self, non_negative};
 use super::errors::ShapeError;
 use super::interpreter::detached;
-use crate::cache_rows::{MovedRows, copy_all};
+use crate::commit::cache_rows::{MovedRows, copy_all};
 use crate::ids::NodeId;
 
 /// Threads that copy: from two on, memory is the limit.

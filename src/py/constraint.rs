@@ -9,7 +9,7 @@ use super::convert::{array, matrix};
 use crate::constraint::{Allowed, Constraint, keep_allowed};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::waiting;
+use crate::locks;
 
 /// What a grammar has raised, until the call that met it returns.
 #[derive(Clone, Default)]
@@ -18,7 +18,7 @@ pub struct Raised(Arc<Mutex<Option<PyErr>>>);
 impl Raised {
     /// A core error as Python is to see it: the grammar's own exception where that was the cause.
     pub fn error(&self, error: Error) -> PyErr {
-        match waiting::lock(&self.0).take() {
+        match locks::lock(&self.0).take() {
             Some(raised) if matches!(error, Error::ConstraintFailed { .. }) => raised,
             _ => error.into(),
         }
@@ -53,7 +53,7 @@ impl PyConstraint {
         let called = Python::attach(|py| call(self.object.bind(py), &mut self.words));
         called.map_err(|raised| {
             let reason = raised.to_string();
-            let before = waiting::lock(&self.raised.0).replace(raised);
+            let before = locks::lock(&self.raised.0).replace(raised);
             drop(before); // not within the lock: its end may run any Python
             Error::ConstraintFailed { reason }
         })

@@ -217,27 +217,27 @@ impl<T: Argument> Argument for Option<T> {
 }
 
 /// An argument as it was given: of the type that is asked for, or another value, as it is shown.
-pub enum Given<T> {
-    Fits(T),
-    Other(String),
+pub enum Arg<T> {
+    Valid(T),
+    Invalid(String),
 }
 
-impl<T: Argument> Given<T> {
+impl<T: Argument> Arg<T> {
     /// The argument, whose name is `what`. Fails where it has another type, or a number is out of the
     /// type's range.
     pub fn named(self, what: &'static str) -> Result<T> {
         match self {
-            Self::Fits(value) => Ok(value),
-            Self::Other(got) => Err(Error::BadOption { what, got, must: T::MUST }),
+            Self::Valid(value) => Ok(value),
+            Self::Invalid(got) => Err(Error::BadOption { what, got, must: T::MUST }),
         }
     }
 }
 
-impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Given<T> {
+impl<'a, 'py, T: FromPyObject<'a, 'py>> FromPyObject<'a, 'py> for Arg<T> {
     type Error = Infallible;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> std::result::Result<Self, Infallible> {
-        Ok(object.extract().map_or_else(|_| Self::Other(shown(&object)), Self::Fits))
+        Ok(object.extract().map_or_else(|_| Self::Invalid(shown(&object)), Self::Valid))
     }
 }
 

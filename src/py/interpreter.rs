@@ -10,14 +10,14 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::{PyCFunction, PyDict, PyTuple};
 
-use crate::waiting;
+use crate::locks;
 
 /// From now on, whoever has to wait for a lock of the crate lets go of the interpreter meanwhile.
 ///
 /// Where a lock is free, as it nearly always is, this costs nothing: letting go takes a microsecond,
 /// and may take a thread switch.
-pub fn let_go_where_a_lock_is_not_free() {
-    waiting::let_go_with(|wait| {
+pub fn release_the_interpreter_while_waiting_for_locks() {
+    locks::set_wait_hook(|wait| {
         let waited = Python::try_attach(|py| detached_to_wait(py, &mut *wait)).is_some();
         if !waited {
             wait(); // the interpreter is shutting down
@@ -41,14 +41,14 @@ pub fn detached<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
 
 /// The same for a call that may wait for another thread: it never keeps the interpreter.
 pub fn detached_to_wait<T: Send>(py: Python<'_>, call: impl FnOnce() -> T + Send) -> T {
-    struct Counted;
-    impl Drop for Counted {
+    struct CallCount;
+    impl Drop for CallCount {
         fn drop(&mut self) {
             NUM_DETACHED.fetch_sub(1, Ordering::SeqCst);
         }
     }
     NUM_DETACHED.fetch_add(1, Ordering::SeqCst);
-    let _until_it_is_taken_back = Counted;
+    let _until_it_is_taken_back = CallCount;
     py.detach(call)
 }
 

@@ -7,14 +7,14 @@ use pyo3::prelude::*;
 use super::convert::{array, matrix};
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
-use crate::top_k::{TOP_K, top_k_rows};
+use crate::logits::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
+use crate::logits::top_k::{TOP_K, top_k_rows};
 
 /// A logprob, and the alternatives with theirs.
-pub type Told = (f64, Vec<(u32, f64)>);
+pub type LogprobTuple = (f64, Vec<(u32, f64)>);
 
 /// What is told of a token, as Python has it.
-pub fn told(token: &TokenLogprob) -> Told {
+pub fn logprob_tuple(token: &TokenLogprob) -> LogprobTuple {
     let alternatives = token.alternatives.iter().map(|&(TokenId(token), logprob)| (token, logprob));
     (token.logprob, alternatives.collect())
 }
@@ -25,7 +25,7 @@ pub fn py_token_logprob(
     logits: &Bound<'_, PyAny>,
     token_id: u32,
     num_alternatives: usize,
-) -> PyResult<Told> {
+) -> PyResult<LogprobTuple> {
     let logits = array::<f32>(logits, "logits")?.try_readonly()?;
     let row = logits.as_slice()?;
     check_num_alternatives(num_alternatives)?;
@@ -33,7 +33,7 @@ pub fn py_token_logprob(
     let score = *row.get(token_id as usize).ok_or(Error::TokenOutOfRange { token, vocab_size })?;
     let of_row =
         RowLogprobs::new(row, num_alternatives).ok_or(Error::NonFiniteLogits { row: 0 })?;
-    Ok(told(&of_row.of(score)))
+    Ok(logprob_tuple(&of_row.of(score)))
 }
 
 /// Two `(rows, 8)` arrays: token ids and probabilities.

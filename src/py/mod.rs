@@ -2,10 +2,12 @@
 //!
 //! Docstrings are those of the stub, `_core.pyi`: `build.rs` makes `stub_doc!` of it.
 
+#![allow(clippy::too_many_arguments)] // keywords in Python
+
 include!(concat!(env!("OUT_DIR"), "/stub_docs.rs"));
 
+mod atomic_file;
 mod batch;
-mod bus_error;
 mod cache_rows;
 mod chat_template;
 mod constraint;
@@ -19,7 +21,6 @@ mod load;
 mod logits;
 mod sampling;
 mod step_inputs;
-mod unfinished;
 
 use pyo3::prelude::*;
 
@@ -32,11 +33,11 @@ use self::load::PySwitcher;
 #[doc = stub_doc!("_core")]
 #[pymodule(gil_used = true)]
 fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    interpreter::let_go_where_a_lock_is_not_free();
+    interpreter::release_the_interpreter_while_waiting_for_locks();
     interpreter::wait_at_exit(module.py())?;
     errors::register(module)?;
     for function in [
-        wrap_pyfunction!(bus_error::name_bus_errors, module)?,
+        wrap_pyfunction!(load::bus_error::name_bus_errors, module)?,
         wrap_pyfunction!(cache_rows::move_rows, module)?,
         wrap_pyfunction!(cache_rows::copy_rows, module)?,
         wrap_pyfunction!(chat_template::render_chat_template, module)?,
@@ -49,14 +50,14 @@ fn _core(module: &Bound<'_, PyModule>) -> PyResult<()> {
         wrap_pyfunction!(kernels::weight_types, module)?,
         wrap_pyfunction!(logits::py_token_logprob, module)?,
         wrap_pyfunction!(logits::top_k, module)?,
-        wrap_pyfunction!(unfinished::create_unfinished_file, module)?,
-        wrap_pyfunction!(unfinished::create_unfinished_directory, module)?,
-        wrap_pyfunction!(unfinished::remove_abandoned, module)?,
+        wrap_pyfunction!(atomic_file::create_unfinished_file, module)?,
+        wrap_pyfunction!(atomic_file::create_unfinished_directory, module)?,
+        wrap_pyfunction!(atomic_file::remove_abandoned, module)?,
     ] {
         module.add_function(function)?;
     }
     module.setattr("_while_held", wrap_pyfunction!(while_held, module)?)?; // no name that is given out
-    module.add_class::<unfinished::PyLock>()?;
+    module.add_class::<atomic_file::PyLock>()?;
     draft::register(module)?;
     load::register(module)?;
     module.add_class::<batch::PyBatcher>()?;

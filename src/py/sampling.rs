@@ -6,7 +6,7 @@ use numpy::PyArrayMethods;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use super::convert::{Argument, Given, NewArguments, array, token_ids};
+use super::convert::{Arg, Argument, NewArguments, array, token_ids};
 use super::errors::ShapeError;
 use crate::error::Error;
 use crate::ids::TokenId;
@@ -22,26 +22,25 @@ impl PySampling {
     #[new]
     #[pyo3(
         signature = (
-            temperature=Given::Fits(1.0), *, top_k=Given::Fits(0), top_p=Given::Fits(1.0),
-            min_p=Given::Fits(0.0), repetition_penalty=Given::Fits(1.0),
-            presence_penalty=Given::Fits(0.0), frequency_penalty=Given::Fits(0.0),
-            logit_bias=Given::Fits(None), seed=Given::Fits(0)
+            temperature=Arg::Valid(1.0), *, top_k=Arg::Valid(0), top_p=Arg::Valid(1.0),
+            min_p=Arg::Valid(0.0), repetition_penalty=Arg::Valid(1.0),
+            presence_penalty=Arg::Valid(0.0), frequency_penalty=Arg::Valid(0.0),
+            logit_bias=Arg::Valid(None), seed=Arg::Valid(0)
         ),
         text_signature = "(temperature=1.0, *, top_k=0, top_p=1.0, min_p=0.0, \
             repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0, logit_bias=None, \
             seed=0)"
     )]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
-        temperature: Given<f32>,
-        top_k: Given<usize>,
-        top_p: Given<f32>,
-        min_p: Given<f32>,
-        repetition_penalty: Given<f32>,
-        presence_penalty: Given<f32>,
-        frequency_penalty: Given<f32>,
-        logit_bias: Given<Option<BTreeMap<i128, f32>>>,
-        seed: Given<u64>,
+        temperature: Arg<f32>,
+        top_k: Arg<usize>,
+        top_p: Arg<f32>,
+        min_p: Arg<f32>,
+        repetition_penalty: Arg<f32>,
+        presence_penalty: Arg<f32>,
+        frequency_penalty: Arg<f32>,
+        logit_bias: Arg<Option<BTreeMap<i128, f32>>>,
+        seed: Arg<u64>,
     ) -> PyResult<Self> {
         let (top_k, top_p) = (top_k.named("top_k")?, top_p.named("top_p")?);
         let (temperature, seed) = (temperature.named("temperature")?, seed.named("seed")?);
@@ -84,7 +83,7 @@ impl PySampling {
     }
 
     #[doc = stub_doc!("Sampling.check_tokens")]
-    fn check_tokens(&self, vocab_size: Given<usize>) -> PyResult<()> {
+    fn check_tokens(&self, vocab_size: Arg<usize>) -> PyResult<()> {
         Ok(self.0.check_tokens(vocab_size.named("vocab_size")?)?)
     }
 
@@ -93,7 +92,7 @@ impl PySampling {
     fn draw(
         &self,
         logits: &Bound<'_, PyAny>,
-        index: Given<u64>,
+        index: Arg<u64>,
         seen: Option<PyRefMut<'_, PySeenTokens>>,
     ) -> PyResult<u32> {
         let logits = array::<f32>(logits, "logits")?.try_readonly()?;
@@ -167,7 +166,7 @@ pub struct PySeenTokens {
 #[pymethods]
 impl PySeenTokens {
     #[new]
-    fn new(vocab_size: Given<usize>) -> PyResult<Self> {
+    fn new(vocab_size: Arg<usize>) -> PyResult<Self> {
         let vocab_size = vocab_size.named("vocab_size")?;
         check_vocab_size(vocab_size)?;
         Ok(Self { core: SeenTokens::default(), vocab_size })

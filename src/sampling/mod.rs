@@ -9,6 +9,7 @@
 
 mod logit_bias;
 mod penalties;
+pub(crate) mod random;
 mod row;
 mod seen_tokens;
 #[cfg(test)]
@@ -16,12 +17,12 @@ pub(crate) mod tests;
 
 pub use self::logit_bias::LogitBias;
 pub use self::penalties::Penalties;
-use self::row::{Place, Row};
+use self::random::uniform_again;
+use self::row::{Cutoff, Row};
 pub use self::seen_tokens::{Mark, SeenTokens, check_vocab_size};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
 use crate::logits::argmax;
-use crate::random::uniform_again;
 
 /// How tokens are chosen: biases first, then the repetition penalty, the presence and frequency
 /// penalties, temperature, `top_k`, `top_p` and `min_p`. That is vLLM's order for the scores, and
@@ -155,7 +156,7 @@ impl Sampling {
         }
         let row = Row::new(row, self.temperature)?;
         let mut end = match self.top_k {
-            0 => Place::END,
+            0 => Cutoff::END,
             num_tokens => row.end_of_likeliest(num_tokens),
         };
         let shares = if self.min_p > 0.0 { end.min(row.end_of_shares(self.min_p)) } else { end };

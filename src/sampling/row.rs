@@ -6,7 +6,7 @@
 
 use std::cmp::Ordering;
 
-use crate::scores::{Weight, count_at_least, max_without_nan, sum_of_weights};
+use crate::logits::scores::{Weight, count_at_least, max_without_nan, sum_of_weights};
 
 /// Parts of a row whose largest scores and sums are kept.
 const MAX_BLOCKS: usize = 256;
@@ -20,12 +20,12 @@ const GROUP: usize = 64;
 
 /// A place in the order of a row's tokens: the likeliest first, of equals the lowest id.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Place {
+pub(super) struct Cutoff {
     pub score: f32,
     pub id: usize,
 }
 
-impl Place {
+impl Cutoff {
     /// Behind all tokens that have a finite score.
     pub const END: Self = Self { score: f32::MIN, id: usize::MAX };
 
@@ -43,16 +43,16 @@ impl Place {
     }
 }
 
-impl Eq for Place {}
+impl Eq for Cutoff {}
 
-impl Ord for Place {
+impl Ord for Cutoff {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_score = other.score.partial_cmp(&self.score).unwrap_or(Ordering::Equal);
         by_score.then(self.id.cmp(&other.id))
     }
 }
 
-impl PartialOrd for Place {
+impl PartialOrd for Cutoff {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
@@ -101,7 +101,7 @@ impl<'a> Row<'a> {
 
     /// The sums of the weights of the tokens before `end`. Cost: a pass over the blocks that have
     /// some of them.
-    pub fn sums(&self, end: Place) -> Sums {
+    pub fn sums(&self, end: Cutoff) -> Sums {
         let mut sums = Sums { blocks: [0.0; MAX_BLOCKS], total: 0.0 };
         for (block, first, scores) in self.blocks_with(end.score.max(self.weight.least_score())) {
             sums.blocks[block] = self.sum(first, scores, end);
@@ -110,14 +110,14 @@ impl<'a> Row<'a> {
         sums
     }
 
-    fn sum(&self, first: usize, scores: &[f32], end: Place) -> f32 {
+    fn sum(&self, first: usize, scores: &[f32], end: Cutoff) -> f32 {
         let parts = end.split(scores, first);
         parts.map(|(part, least)| sum_of_weights(part, self.weight, least)).sum()
     }
 
     /// The token on which `part` falls when the weights of the tokens before `end`, of which `sums`
     /// are the sums, are laid end to end in the order of ids.
-    pub fn token_at(&self, part: f64, end: Place, sums: &Sums) -> Place {
+    pub fn token_at(&self, part: f64, end: Cutoff, sums: &Sums) -> Cutoff {
         let (mut left, mut found) = (part, 0);
         for (block, &sum) in sums.blocks.iter().enumerate().filter(|&(_, &sum)| sum > 0.0) {
             found = block;
@@ -127,12 +127,12 @@ impl<'a> Row<'a> {
             left -= f64::from(sum);
         }
         let least = self.weight.least_score();
-        let mut token = Place::END;
+        let mut token = Cutoff::END;
         let block = self.scores.iter().enumerate().skip(found * self.block_len);
         for (id, &score) in block.take(self.block_len) {
             if score >= least && end.is_behind(score, id) {
                 // Rounding may leave a crumb behind the last of them: then the last is meant.
-                token = Place { score, id };
+                token = Cutoff { score, id };
                 left -= f64::from(self.weight.of(score));
                 if left < 0.0 {
                     break;
@@ -144,7 +144,7 @@ impl<'a> Row<'a> {
 
     /// Whether the weights of the tokens before `place` sum up to `wanted`, where those before a later
     /// one have `sums`. Cost: a pass over as many blocks as decide it.
-    pub fn reaches(&self, place: Place, wanted: f64, sums: &Sums) -> bool {
+    pub fn reaches(&self, place: Cutoff, wanted: f64, sums: &Sums) -> bool {
         let (mut reached, mut possible) = (0.0, sums.total);
         for (block, scores) in self.scores.chunks(self.block_len).enumerate() {
             if reached >= wanted || reached + possible < wanted {
@@ -160,14 +160,14 @@ impl<'a> Row<'a> {
 
     /// The place behind the tokens that weigh at least `share` of the likeliest, above 0 and at most 1.
     /// Cost: none of the row's.
-    pub fn end_of_shares(&self, share: f32) -> Place {
-        Place { score: self.weight.score_of(share), id: usize::MAX }
+    pub fn end_of_shares(&self, share: f32) -> Cutoff {
+        Cutoff { score: self.weight.score_of(share), id: usize::MAX }
     }
 
     /// The place behind the `num_tokens` likeliest, at least 1. Cost: a pass over the blocks that may
     /// have one of them, as many as tokens; where those have more than a few that may be among them,
     /// and for more tokens than there are blocks, up to 32 passes.
-    pub fn end_of_likeliest(&self, num_tokens: usize) -> Place {
+    pub fn end_of_likeliest(&self, num_tokens: usize) -> Cutoff {
         // Of each of as many blocks one token, its likeliest, reaches the least of their largest scores.
         let mut maxima = self.maxima;
         let floor = match num_tokens {
@@ -175,7 +175,7 @@ impl<'a> Row<'a> {
             _ => f32::MIN,
         };
         if floor <= f32::MIN && self.count(f32::MIN) <= num_tokens {
-            return Place::END;
+            return Cutoff::END;
         }
         let floor = floor.max(f32::MIN);
         let num_reaching = self.count(floor);
@@ -188,17 +188,17 @@ impl<'a> Row<'a> {
                 // Most groups have none: that is seen without a branch for each score.
                 if count_at_least(scores, floor) > 0 {
                     let ids = first + group * GROUP..;
-                    let places_here = ids.zip(scores).map(|(id, &score)| Place { score, id });
+                    let places_here = ids.zip(scores).map(|(id, &score)| Cutoff { score, id });
                     places.extend(places_here.filter(|place| place.score >= floor));
                 }
             }
         }
         let last = *places.select_nth_unstable(num_tokens - 1).1;
-        Place { id: last.id + 1, ..last }
+        Cutoff { id: last.id + 1, ..last }
     }
 
     /// [`end_of_likeliest`](Self::end_of_likeliest) where so many scores are at least `floor`.
-    fn bisected(&self, num_tokens: usize, floor: f32) -> Place {
+    fn bisected(&self, num_tokens: usize, floor: f32) -> Cutoff {
         let (mut low, mut high) = (key(floor), key(self.largest));
         while low < high {
             let middle = high - (high - low) / 2;
@@ -215,11 +215,11 @@ impl<'a> Row<'a> {
             if here >= num_equal {
                 let mut equal = scores.iter().enumerate().filter(|entry| *entry.1 == score);
                 let last = equal.nth(num_equal - 1).map_or(0, |(offset, _)| offset);
-                return Place { score, id: first + last + 1 };
+                return Cutoff { score, id: first + last + 1 };
             }
             num_equal -= here;
         }
-        Place { score, id: usize::MAX }
+        Cutoff { score, id: usize::MAX }
     }
 
     /// How many scores are at least `least`.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 thread_local! {
     static NUM_DRAWS: Cell<usize> = const { Cell::new(0) };

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+import genai
 from contest import ContestantFailedError, hold
-from live import genai_folder, hosted, llama_loop, llama_server
-from live.process import EngineProcess
+from live import hosted, llama_loop, llama_server
+from live.engines import Engine as Process
+from live.engines import Row
 
 CONTEXT = 4096
 ENGINES = ("llama.cpp", "transformers", "GenAI", "MLX")
@@ -47,14 +49,6 @@ class Places(NamedTuple):
     logs: Path
 
 
-class Process(NamedTuple):
-    """What is opened in one process: a function, its options, and the contestants wanted of it."""
-
-    open_engine: object
-    options: dict
-    kinds: tuple
-
-
 class Engine(NamedTuple):
     """An engine with some weights; the first contestant is its own plain decoding."""
 
@@ -65,7 +59,13 @@ class Engine(NamedTuple):
     @property
     def kinds(self):
         """Its contestants."""
-        return [kind for process in self.processes for kind in process.kinds]
+        return [row.name for process in self.processes for row in process.rows]
+
+
+def process(kinds, open_engine, options):
+    """What one process runs: its contestants, a function that opens them, and its options."""
+    rows = [Row(kind, kind, "", "", kind != "plain") for kind in kinds]
+    return Process(rows, open_engine, options)
 
 
 def engines(name, gguf, weights, asked, places, failures):
@@ -105,18 +105,18 @@ def _engines(name, gguf, weights, asked, places):
         lookups = () if asked.is_equality else tuple(hosted.LOOKUPS)
         options = {"folder": folder, **common}
         kinds = ("plain", *_ours(asked), *(f"prompt lookup {count}" for count in lookups))
-        yield Engine(name, "float32", [Process(hosted.open_transformers, options, kinds)])
+        yield Engine(name, "float32", [process(kinds, hosted.open_transformers, options)])
     elif name == "GenAI":
         made = weights.genai("int4")
-        own = ("GenAI plain",) if asked.is_equality else tuple(genai_folder.SETTINGS)
+        own = ("GenAI plain",) if asked.is_equality else tuple(genai.SETTINGS)
         processes = [
-            Process(genai_folder.open_engine, {"folder": made, **common}, own),
-            Process(hosted.open_genai, {"folder": made, **shape, **common}, _ours(asked)),
+            process(own, genai.open_engine, {"folder": made, **common}),
+            process(_ours(asked), hosted.open_genai, {"folder": made, **shape, **common}),
         ]
         yield Engine(name, "int4", processes)
     else:
         options = {"folder": folder, **shape, **common}
-        yield Engine(name, "float32", [Process(hosted.open_mlx, options, ("plain", *_ours(asked)))])
+        yield Engine(name, "float32", [process(("plain", *_ours(asked)), hosted.open_mlx, options)])
 
 
 def _ours(asked):
@@ -126,8 +126,8 @@ def _ours(asked):
 def _llama(weights, gguf, asked, common, places):
     opened = {"gguf": gguf, "context": CONTEXT, **common}
     processes = [
-        Process(llama_loop.open_engine, opened, ("plain",)),
-        Process(hosted.open_llama, opened, _ours(asked)),
+        process(("plain",), llama_loop.open_engine, opened),
+        process(_ours(asked), hosted.open_llama, opened),
     ]
     if asked.is_equality or places.programs is None:
         return Engine("llama.cpp", weights, processes)
@@ -137,60 +137,8 @@ def _llama(weights, gguf, asked, common, places):
         name = SERVER_PLAIN if kind == "plain" else kind
         log = places.logs / f"engines-server-{weights}-{kind.replace(' ', '-')}.log"
         options = shared | {"kind": kind, "name": name, "log": log}
-        processes.append(Process(llama_server.open_engine, options, (name,)))
+        processes.append(process((name,), llama_server.open_engine, options))
     return Engine("llama.cpp", weights, processes)
-
-
-class Started:
-    """The processes of an engine, started when they are needed first.
-
-    Args:
-        engine: An `Engine`.
-        logs: A folder for what they print.
-        limit_s: Seconds for one answer.
-        is_cpu_time: Whether they measure by the clock of their cores.
-        failures: Gets why one cannot be opened.
-    """
-
-    def __init__(self, engine, logs, limit_s, is_cpu_time, failures):
-        self.engine, self._is_cpu_time = engine, is_cpu_time
-        self._logs, self._limit_s, self._failures = logs, limit_s, failures
-        self._running, self._contestants, self.facts = [], None, {}
-
-    def contestants(self):
-        """Those that could be opened, by name."""
-        if self._contestants is None:
-            self._contestants = {}
-            self._logs.mkdir(parents=True, exist_ok=True)
-            for number, process in enumerate(self.engine.processes):
-                self._start(number, process)
-        return self._contestants
-
-    def _start(self, number, process):
-        log = self._logs / f"engines-{self.engine.name}-{self.engine.weights}-{number}.log"
-        log.write_bytes(b"")
-        try:
-            running = EngineProcess(
-                process.open_engine,
-                process.options,
-                log,
-                self._limit_s,
-                is_cpu_time=self._is_cpu_time,
-            )
-        except ContestantFailedError as error:
-            name = f"{self.engine.name} {self.engine.weights} {process.kinds[0]}"
-            self._failures[name] = str(error)
-            return
-        self._running.append(running)
-        peers = [*self.facts.get("peers", []), running.facts.get("about")]
-        self.facts |= running.facts | {"peers": [*dict.fromkeys(filter(None, peers))]}
-        for kind in process.kinds:
-            self._contestants[kind] = running.contestant(kind, kind)
-
-    def close(self):
-        """End the processes."""
-        for running in self._running:
-            running.close()
 
 
 def parts(prompts, asked):
@@ -202,17 +150,16 @@ def parts(prompts, asked):
             yield task, token_ids
 
 
-def measure(started, task, token_ids, asked, tell):
+def measure(engine, running, task, token_ids, asked, tell):
     """A `Contest` over one part, and facts; None where the engine's own decoding is missing."""
-    contestants = started.contestants()
-    if started.engine.kinds[0] not in contestants:
+    contestants = {contestant.name: contestant for contestant in running.contestants}
+    if engine.kinds[0] not in contestants:
         return None
     start = time.monotonic()
 
     def on_progress(what, done, total):
         took = time.monotonic() - start
-        name = f"{started.engine.name} {started.engine.weights} {what}"
-        tell(f"{name}: {done} of {total} prompts, {took:.0f} s")
+        tell(f"{engine.name} {engine.weights} {what}: {done} of {total} prompts, {took:.0f} s")
 
     contest = hold(
         list(contestants.values()),
@@ -221,8 +168,10 @@ def measure(started, task, token_ids, asked, tell):
         asked.max_new_tokens,
         on_progress,
     )
-    told = {"facts": {name: fact for name, fact in started.facts.items() if name != "name"}}
-    if asked.is_equality and started.engine.kinds[0] in contest.answers:
+    peers = dict.fromkeys(facts.get("about") for facts in running.facts.values())
+    facts = {name: it for facts in running.facts.values() for name, it in facts.items()}
+    told = {"facts": facts | {"peers": [*filter(None, peers)]}}
+    if asked.is_equality and engine.kinds[0] in contest.answers:
         told["reasons"] = _reasons(contest, contestants, task, token_ids[0], asked)
     return contest, told
 

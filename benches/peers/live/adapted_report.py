@@ -6,6 +6,7 @@ of it. It measures nothing.
 
 from live.adapted import OURS, SERVER_PLAIN
 from live.kept import merged
+from support.tables import show_rows
 
 MEASURED, FREE = OURS
 
@@ -99,16 +100,12 @@ def show(found):
     if asked["is_equality"]:
         _show_equality(found)
         return
-    groups = [*prompts, "all"]
-    print(f"| setting | {' | '.join(groups)} | tokens/s | other answers |")
-    print(f"|---|{'---:|' * (len(groups) + 2)}")
-    for name, row in found["rows"].items():
-        cells = [
-            f"{row['tokens_per_step'][group]:.2f} ({row['speedup'][group]:.2f} x)"
-            for group in groups
-        ]
-        print(f"| {name} | {' | '.join(cells)} | {row['tokens_per_s']:.1f} | {row['different']} |")
-    print("\nEach cell: tokens per step, then the speedup over plain decoding.")
+    columns = {"setting": "{name}"}
+    for group in [*prompts, "all"]:
+        columns[group] = f"{{tokens_per_step[{group}]:.2f}} ({{speedup[{group}]:.2f}} x)"
+    columns |= {"tokens/s": "{tokens_per_s:.1f}", "other answers": "{different}"}
+    rows = [{"name": name} | row for name, row in found["rows"].items()]
+    show_rows("each cell: tokens per step, then the speedup over plain decoding", rows, columns)
     for name, value in found["compared"].items():
         print(f"- {name}: {value if isinstance(value, str) else f'{value:.2f}'}")
     if "step_us" in found["facts"]:
@@ -120,16 +117,15 @@ def show(found):
 
 
 def _show_equality(found):
-    num = sum(found["prompts"].values())
-    print("| setting | the engine's own answer | first other token at | tokens per step |")
-    print("|---|---:|---|---:|")
-    for name in list(found["rows"])[1:]:
-        row = found["rows"][name]
+    num, rows = sum(found["prompts"].values()), []
+    for name, row in [*found["rows"].items()][1:]:
         places = [str(each["position"]) for each in found["reasons"] if each["name"] == name]
         same = num - row["different"]
-        where = ", ".join(places) or "-"
-        steps = row["tokens_per_step"]["all"]
-        print(f"| {name} | {same} of {num} ({same / num:.2f}) | {where} | {steps:.2f} |")
+        told = f"{same} of {num} ({same / num:.2f})"
+        rows.append(row | {"name": name, "same": told, "where": ", ".join(places) or "-"})
+    columns = {"setting": "{name}", "the engine's own answer": "{same}"}
+    columns |= {"first other token at": "{where}", "tokens per step": "{tokens_per_step[all]:.2f}"}
+    show_rows("answers to the same prompts", rows, columns)
     for each in found["reasons"]:
         print(f"\n{each['task']}, {each['name']}, token {each['position']}: {_reason(each)}")
     print(flush=True)

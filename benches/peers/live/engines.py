@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import genai
-from live import coordgen, genai_folder, llama_bench, llama_server
+import ours as our_engine
+from live import llama_bench, llama_server
 
 CONTEXT = 8192
 """Tokens that llama.cpp holds, prompt and answer."""
@@ -54,9 +55,9 @@ def ours(bundles, threads, stop_at_end):
         Engine(
             [
                 Row(f"coordgen {name} {kind}", kind, "coordgen", name, drafts)
-                for kind, drafts in coordgen.KINDS.items()
+                for kind, drafts in our_engine.KINDS.items()
             ],
-            coordgen.open_engine,
+            our_engine.open_engine,
             {"bundle": bundle, "threads": threads, "stop_at_end": stop_at_end},
         )
         for bundle, name in zip(bundles, map(weights_of, bundles), strict=True)
@@ -108,7 +109,7 @@ def genai_folders(folders, threads, stop_at_end):
                 )
                 for name, settings in genai.SETTINGS.items()
             ],
-            genai_folder.open_engine,
+            genai.open_engine,
             {"folder": folder, "threads": threads, "stop_at_end": stop_at_end},
         )
         for weights, folder in folders.items()

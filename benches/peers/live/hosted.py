@@ -5,15 +5,15 @@ engine is opened, or nothing ("16 free rows", what backends feel on which a wide
 Where an answer is not the engine's own, `explain` shows by how much scores differ.
 """
 
-import json
 import time
 from importlib.metadata import version
 
 import numpy as np
 
-from contest import Answer
+from contest import Answer, Contestant
 from coordgen_rs.adapters import host as hosts
 from coordgen_rs.adapters import llama_cpp, mlx_lm, onnxruntime_genai
+from genai import opened_model
 from live.process import Opened
 
 LOOKUPS = (4, 10, 16)
@@ -21,7 +21,7 @@ LOOKUPS = (4, 10, 16)
 KINDS = {"measured rows": False, "16 free rows": True}
 
 
-class Hosted:
+class Hosted(Contestant):
     """A host with our drafts, or plain where rows are (1,)."""
 
     def __init__(self, name, host, rows, costs, end_token_ids):
@@ -149,12 +149,7 @@ def open_llama(gguf, threads, context, stop_at_end):
 
 def open_genai(folder, threads, vocab_size, context, end_token_ids, stop_at_end):
     """`Opened`; raises ModuleNotFoundError without onnxruntime-genai."""
-    import onnxruntime_genai as genai
-
-    config = genai.Config(str(folder))
-    session = {"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}
-    config.overlay(json.dumps(session))
-    model = genai.Model(config)
+    _, model = opened_model(folder, threads)
     forbidden = [] if stop_at_end else end_token_ids
     # With one-row steps as they are: GenAI decodes so itself.
     options = {"forbidden_ids": forbidden, "padded": False}
@@ -164,16 +159,13 @@ def open_genai(folder, threads, vocab_size, context, end_token_ids, stop_at_end)
     return Opened(found, package | facts | {"folder": folder.name, "threads": threads})
 
 
-class MlxLoop:
+class MlxLoop(Contestant):
     """MLX-LM's own loop, greedy."""
 
     name = "plain"
 
     def __init__(self, model, end_token_ids, forbidden_ids):
         self._model, self._ends, self._forbidden = model, end_token_ids, forbidden_ids
-
-    def begin(self):
-        """Nothing is kept from prompt to prompt."""
 
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`."""
@@ -209,7 +201,7 @@ def open_mlx(folder, threads, vocab_size, context, end_token_ids, stop_at_end):
     return Opened(found, package | facts | {"threads": threads})
 
 
-class Transformers:
+class Transformers(Contestant):
     """`model.generate` with some keywords; `hosted` is the same settings without `generate`."""
 
     def __init__(self, name, model, torch, options, stop_at_end, hosted):

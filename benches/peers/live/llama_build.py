@@ -7,12 +7,10 @@ facts for the reports: version, commit, and the processor's features that it was
 import ctypes
 import re
 import subprocess
-from pathlib import Path
 from signal import SIGKILL
 
 from contest import ContestantFailedError
 
-BUILT = Path(__file__).resolve().parents[3] / "build" / "peers" / "llama.cpp" / "build" / "bin"
 _VERSION = re.compile(r"^version: (.+)$", re.MULTILINE)
 _SYSTEM_INFO = re.compile(r"system_info: .+")
 _PR_SET_PDEATHSIG = 1

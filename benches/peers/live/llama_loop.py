@@ -6,13 +6,13 @@ takes without the server's work around it.
 
 import time
 
-from contest import Answer
+from contest import Answer, Contestant
 from live.process import Opened
 
 PACKAGE = "cyllama"
 
 
-class LlamaLoop:
+class LlamaLoop(Contestant):
     """A context with one sequence."""
 
     name = "loop"
@@ -32,9 +32,6 @@ class LlamaLoop:
             biases = [(token, float("-inf")) for token in self._ends]
             self._sampler.add_logit_bias(vocab.n_vocab, biases)
         self._sampler.add_greedy()
-
-    def begin(self):
-        """Nothing is kept from prompt to prompt."""
 
     def answer(self, prompt, max_new_tokens):
         """As of `Contestant`."""

@@ -5,6 +5,7 @@ tokenizer. Out: prompts by task. Nothing is cut: a prompt that is too long is an
 """
 
 import hashlib
+import sys
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -104,13 +105,14 @@ def spread(items, limit):
 
 
 def shorter(prompts, most):
-    """The prompts of at most so many tokens, by task, and how many were left out."""
+    """The prompts of at most so many tokens, by task; how many were left out is said on stderr."""
     kept = {
-        task: [prompt for prompt in of_task if len(prompt.token_ids) <= most]
+        task: [prompt for prompt in of_task if most is None or len(prompt.token_ids) <= most]
         for task, of_task in prompts.items()
     }
-    num_left_out = sum(map(len, prompts.values())) - sum(map(len, kept.values()))
-    return {task: of_task for task, of_task in kept.items() if of_task}, num_left_out
+    if num_left_out := sum(map(len, prompts.values())) - sum(map(len, kept.values())):
+        print(f"{num_left_out} longer prompts are left out", file=sys.stderr)
+    return {task: of_task for task, of_task in kept.items() if of_task}
 
 
 def encode(conversations, render, tokenizer):
@@ -183,14 +185,18 @@ def chat_template(gguf):
     return chat_templates(read_header(gguf)).template().render
 
 
-def digest(prompts):
-    """SHA-256 of all token ids, in order, each prompt behind its length."""
+def facts_of(prompts):
+    """What a document says of prompts: their lengths, and a hash of all token ids.
+
+    That is of the token ids in order, each prompt behind its length.
+    """
     sha256 = hashlib.sha256()
     for of_task in prompts.values():
         for prompt in of_task:
             sha256.update(np.uint32(len(prompt.token_ids)).tobytes())
             sha256.update(np.ascontiguousarray(prompt.token_ids, "<u4").tobytes())
-    return sha256.hexdigest()
+    lengths = {task: [len(prompt.token_ids) for prompt in of] for task, of in prompts.items()}
+    return {"sha256": sha256.hexdigest(), "lengths": lengths}
 
 
 def _present(folder, names):

@@ -4,8 +4,15 @@ In: for each number of threads a `Run`. Out: JSON types, and text. Figures are c
 and tables show nothing that the document lacks.
 """
 
-from coordgen_rs.lab.tables import show_table
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from coordgen_rs.lab.bench.reporting.condition import commit_of
+from coordgen_rs.loading.profile import machine_facts
 from live.figures import ALL, MEASURES, Figures
+from live.prompts import facts_of
+from support.tables import show_rows
 
 SCHEMA_VERSION = 2
 _UNITS = {
@@ -14,12 +21,38 @@ _UNITS = {
     "answer": ("whole answers, new tokens/s, prompt included", 1),
     "tokens_per_step": ("tokens per step", 2),
 }
-_IN_SHORT = (
-    ("rates", "prefill", 0),
-    ("rates", "decode", 1),
-    ("rates", "tokens_per_step", 2),
-    ("rates", "answer", 1),
-)
+_IN_SHORT = {"": "{name}"} | {
+    f"{head}": f"{{rates[{measure}][all][0]:.{digits}f}}"
+    for head, measure, digits in (
+        ("reading the prompt, tokens/s", "prefill", 0),
+        ("decoding, tokens/s", "decode", 1),
+        ("tokens per step", "tokens_per_step", 2),
+        ("whole answers, tokens/s", "answer", 1),
+    )
+}
+
+
+def head(version, weights, prompts, options):
+    """What every comparison of engines says of itself: where, of what, and how it was asked.
+
+    Args:
+        version: Of the document's schema.
+        weights: `Weights` of the model.
+        prompts: `Prompt`s by task.
+        options: In JSON types.
+    """
+    return {
+        "schema_version": version,
+        "machine": machine_facts(),
+        "software": {
+            "coordgen_rs": metadata.version("coordgen-rs"),
+            "python": sys.version.split()[0],
+        },
+        "commit": commit_of(Path(__file__)),
+        "model": {"name": weights.gguf.name, "sha256": weights.sha256},
+        "options": options,
+        "prompts": facts_of(prompts),
+    }
 
 
 def run_document(run, prompts, reading=()):
@@ -155,7 +188,7 @@ def show(run, num_prompts):
         for row in rows
         if row["engine"] == "coordgen" or not row["drafts"] or row["name"] in best
     ]
-    _show_in_short(f"in short, all tasks, {threads}", in_short)
+    show_rows(f"in short, all tasks, {threads}", in_short, _IN_SHORT)
     for measure, (title, digits) in _UNITS.items():
         _show_rates(f"{title}, {threads}", rows, "rates", measure, digits)
     num_left = num_prompts - len(
@@ -166,19 +199,13 @@ def show(run, num_prompts):
         _show_rates(
             f"decoding, tokens/s, {on}, {threads}", rows, "rates_without_loops", "decode", 1
         )
-    counts = "num_looping", "num_unlike_plain"
-    show_table(
-        f"answers, {threads}",
-        ["", "answers", "that loop", "unlike its own plain decoding"],
-        [
-            [
-                row["name"],
-                str(num_prompts),
-                *(_count(row[name]) for name in counts),
-            ]
-            for row in rows
-        ],
-    )
+    counts = {
+        "": "{name}",
+        "answers": str(num_prompts),
+        "that loop": "{num_looping}",
+        "unlike its own plain decoding": "{num_unlike_plain}",
+    }
+    show_rows(f"answers, {threads}", rows, counts)
     for kind, title in (
         ("own plain", "decoding with drafts, plain of the same engine and weights = 1"),
         ("plain", "plain decoding, another engine's plain = 1"),
@@ -186,7 +213,11 @@ def show(run, num_prompts):
         ("best", "decoding with drafts, another engine's best, with drafts or without = 1"),
     ):
         _show_comparisons(f"{title}, {threads}", run["comparisons"], kind)
-    _show_reading(f"prompt speed, tokens/s, {threads}", run["reading"])
+    if run["reading"]:
+        lengths = run["reading"][0]["rates"]
+        columns = {length: f"{{rates[{length}][0]:.0f}}" for length in lengths}
+        title = f"prompt speed, tokens/s, {threads}"
+        show_rows(title, run["reading"], {"": "{name}"} | columns)
     abouts = [row["facts"].get("about") for row in [*rows, *run["reading"]]]
     for about in dict.fromkeys(filter(None, abouts)):
         print(f"Peer: {about}\n")
@@ -194,96 +225,25 @@ def show(run, num_prompts):
         print(f"failed: {name}: {why}")
 
 
-def _show_in_short(title, rows):
-    """What the tables below say of all tasks together, of others' drafting the best only."""
-    show_table(
-        title,
-        [
-            "",
-            "reading the prompt, tokens/s",
-            "decoding, tokens/s",
-            "tokens per step",
-            "whole answers, tokens/s",
-        ],
-        [
-            [
-                row["name"],
-                *(
-                    _median(row[which][measure][ALL], digits)
-                    for which, measure, digits in _IN_SHORT
-                ),
-            ]
-            for row in rows
-        ],
-    )
-
-
-def _show_reading(title, rows):
-    """Medians over the rounds of prompts of each length."""
-    if rows:
-        lengths = list(rows[0]["rates"])
-        cells = [[row["name"], *(_median(row["rates"][of], 0) for of in lengths)] for row in rows]
-        show_table(title, ["", *lengths], cells)
-
-
 def _show_rates(title, rows, which, measure, digits):
-    if not rows:
-        return
-    groups = list(rows[0][which][measure])
-    columns = [*(group for group in groups if group != ALL), ALL]
-    ranges = _ranges([row[which][measure][ALL] for row in rows], digits)
-    show_table(
-        title,
-        ["", *columns, *ranges[0]],
-        [
-            [
-                row["name"],
-                *(_median(row[which][measure][group], digits) for group in columns),
-                *spread,
-            ]
-            for row, spread in zip(rows, ranges[1:], strict=True)
-        ],
-    )
+    if rows:
+        columns = _columns([row[which][measure] for row in rows], f"{which}[{measure}]", digits)
+        show_rows(title, rows, {"": "{name}"} | columns)
 
 
 def _show_comparisons(title, comparisons, kind):
-    chosen = [comparison for comparison in comparisons if comparison["kind"] == kind]
-    if not chosen:
-        return
-    groups = list(chosen[0]["ratios"]["decode"])
-    columns = [*(group for group in groups if group != ALL), ALL]
-    ranges = _ranges([comparison["ratios"]["decode"][ALL] for comparison in chosen], 2)
-    show_table(
-        title,
-        ["", "beside", *columns, *ranges[0], "whole answers"],
-        [
-            [
-                comparison["name"],
-                comparison["other"],
-                *(_median(comparison["ratios"]["decode"][group], 2) for group in columns),
-                *spread,
-                _median(comparison["ratios"]["answer"][ALL], 2),
-            ]
-            for comparison, spread in zip(chosen, ranges[1:], strict=True)
-        ],
-        num_words=2,
-    )
+    if chosen := [comparison for comparison in comparisons if comparison["kind"] == kind]:
+        columns = _columns([of["ratios"]["decode"] for of in chosen], "ratios[decode]", 2)
+        words = {"": "{name}", "beside": "{other}"}
+        whole = {"whole answers": "{ratios[answer][all][0]:.2f}"}
+        show_rows(title, chosen, words | columns | whole, num_words=2)
 
 
-def _median(summary, digits):
-    return "-" if summary is None else f"{summary[0]:.{digits}f}"
-
-
-def _ranges(summaries, digits):
-    """A column of ranges with its head; empty lines where no figure has one, as of one round."""
-    if all(summary is None or summary[1] == summary[2] for summary in summaries):
-        return [[]] * (1 + len(summaries))
-    return [["lowest..highest"], *([_range(summary, digits)] for summary in summaries)]
-
-
-def _range(summary, digits):
-    return "-" if summary is None else f"{summary[1]:.{digits}f}..{summary[2]:.{digits}f}"
-
-
-def _count(value):
-    return "-" if value is None else str(value)
+def _columns(figures, place, digits):
+    """Medians by group, over all last, and there the range, unless all are of one round."""
+    groups = [*(group for group in figures[0] if group != ALL), ALL]
+    columns = {group: f"{{{place}[{group}][0]:.{digits}f}}" for group in groups}
+    if any(of[ALL] is not None and of[ALL][1] != of[ALL][2] for of in figures):
+        ends = (f"{{{place}[{ALL}][{end}]:.{digits}f}}" for end in (1, 2))
+        columns["lowest..highest"] = "..".join(ends)
+    return columns

@@ -1,10 +1,11 @@
-"""One run: all engines are opened, answer in turns, and are closed.
+"""Engines in processes of their own: opened when they are needed first, and closed together.
 
-In: engines, prompts by task. Out: a `Run`. An engine that cannot be opened, or fails later, is left
-out with its reason.
+In: engines, and for a whole run prompts by task. Out: their contestants, or a `Run`. An engine that
+cannot be opened, or fails later, is left out with its reason.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from contest import Contest, ContestantFailedError, hold
 from live.process import EngineProcess
@@ -29,6 +30,53 @@ class Run:
     failures: dict[str, str]
 
 
+class Running:
+    """The processes of some engines.
+
+    Args:
+        engines: `Engine`s, each of which gets a process.
+        logs: A folder for what they print.
+        label: Of the logs, beside the name of an engine's first row.
+        limit_s: Seconds that one answer may take.
+        is_cpu_time: Whether they measure by the clock of their cores.
+
+    Attributes:
+        facts: Of the engine of each row that was opened, by the row's name.
+        failures: Why a row's engine could not be.
+    """
+
+    def __init__(self, engines, logs, label, limit_s, *, is_cpu_time=False):
+        self._engines, self._logs, self._label = engines, logs, label
+        self._limit_s, self._is_cpu_time = limit_s, is_cpu_time
+        self._processes, self.facts, self.failures = [], {}, {}
+
+    @cached_property
+    def contestants(self):
+        """Those of the rows whose engines could be opened."""
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return [contestant for engine in self._engines for contestant in self._opened(engine)]
+
+    def _opened(self, engine):
+        log = self._logs / f"{engine.rows[0].name.replace(' ', '-')}-{self._label}.log"
+        log.write_bytes(b"")
+        options = engine.options, log, self._limit_s
+        try:
+            process = EngineProcess(engine.open_engine, *options, is_cpu_time=self._is_cpu_time)
+        except ContestantFailedError as error:
+            self.failures |= {row.name: str(error) for row in engine.rows}
+            return []
+        self._processes.append(process)
+        self.facts |= {row.name: process.facts for row in engine.rows}
+        return [process.contestant(row.kind, row.name) for row in engine.rows]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self._processes:
+            process.close()
+
+
 def measure(engines, threads, prompts, *, rounds, max_new_tokens, logs, limit_s, on_progress):
     """Let all engines answer all prompts.
 
@@ -45,25 +93,8 @@ def measure(engines, threads, prompts, *, rounds, max_new_tokens, logs, limit_s,
     Returns:
         A `Run`.
     """
-    processes, contestants, facts, failures = [], [], {}, {}
-    logs.mkdir(parents=True, exist_ok=True)
-    try:
-        for engine in engines:
-            log = logs / f"{engine.rows[0].name.replace(' ', '-')}-{threads}.log"
-            log.write_bytes(b"")
-            try:
-                process = EngineProcess(engine.open_engine, engine.options, log, limit_s)
-            except ContestantFailedError as error:
-                failures |= {row.name: str(error) for row in engine.rows}
-                continue
-            processes.append(process)
-            for row in engine.rows:
-                facts[row.name] = process.facts
-                contestants.append(process.contestant(row.kind, row.name))
-        token_ids = {task: [prompt.token_ids for prompt in of] for task, of in prompts.items()}
-        contest = hold(contestants, token_ids, rounds, max_new_tokens, on_progress)
-    finally:
-        for process in processes:
-            process.close()
+    token_ids = {task: [prompt.token_ids for prompt in of] for task, of in prompts.items()}
+    with Running(engines, logs, threads, limit_s) as running:
+        contest = hold(running.contestants, token_ids, rounds, max_new_tokens, on_progress)
     rows = [row for engine in engines for row in engine.rows]
-    return Run(threads, rows, facts, contest, failures | contest.failures)
+    return Run(threads, rows, running.facts, contest, running.failures | contest.failures)

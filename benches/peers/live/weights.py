@@ -16,7 +16,7 @@ from pathlib import Path
 
 import quantize
 from contest import ContestantFailedError
-from live.genai_folder import CONFIG_NAME
+from genai_model import CONFIG_NAME
 
 PRECISIONS = ("int4", "fp32")
 _NAME_DIGITS = 12

@@ -1,13 +1,15 @@
-"""What servers did for some numbers of clients: as JSON types, and as tables.
+"""What servers did for some numbers of clients: as JSON types, tables and a picture.
 
 In: loads and latencies by row. Out: rows of figures, each with its median, lowest and highest over
 the rounds; tables show nothing that they lack.
 """
 
-from statistics import median
+from functools import partial
 
-from coordgen_rs.lab.tables import show_table
+from coordgen_rs.lab.bench.measuring.repeats import summarize
 from over_http.load import Figures, figures_of, num_different
+from support import picture
+from support.tables import show_rows
 
 _TABLES = {
     "decode_tokens_per_s": ("answers alone, tokens/s of all clients", 1.0, 1),
@@ -16,6 +18,19 @@ _TABLES = {
     "first_p50_s": ("first token of a whole answer, ms, median", 1e3, 0),
     "first_p95_s": ("first token of a whole answer, ms, 95th percentile", 1e3, 0),
     "answer_p50_s": ("whole answer, ms, median", 1e3, 0),
+}
+_LATENCIES = {"": "{name}"} | {
+    head: (lambda row, name=name: f"{1e3 * row[name]:.0f}")
+    for head, name in (
+        ("short request alone, first token, ms", "short_alone_s"),
+        ("beside, ms", "short_beside_s"),
+        ("long prompt alone, ms", "long_alone_s"),
+        ("long prompt beside, ms", "long_beside_s"),
+    )
+}
+_LATENCIES |= {
+    "a stream alone, tokens/s": "{alone_tokens_per_s:.1f}",
+    "beside, tokens/s": "{beside_tokens_per_s:.1f}",
 }
 
 
@@ -49,7 +64,7 @@ def _load_row(row, by_clients, expected):
                 "num_different": num_different(of, expected),
                 "read_tokens_alone": sum(reply.num_read for load in of for reply in load.alone),
                 "figures": {
-                    name: _summary([getattr(figures_of(load), name) for load in of])
+                    name: summarize([getattr(figures_of(load), name) for load in of])
                     for name in Figures._fields
                 },
             }
@@ -87,67 +102,53 @@ def show(document, threads, parallel):
     """
     loads, latencies = document["loads"], document["latencies"]
     where = f"{threads} thread{'s' * (threads > 1)}, {parallel} answered at a time"
-    for name, (title, scale, digits) in _TABLES.items():
-        if loads:
-            heads = ["", *(_clients(of["clients"]) for of in loads[0]["clients"])]
-            cells = [
-                [row["name"], *(_cell(of["figures"][name], scale, digits) for of in row["clients"])]
-                for row in loads
-            ]
-            show_table(f"{title}, {where}", heads, cells)
     if loads:
-        heads = ["", *(_clients(of["clients"]) for of in loads[0]["clients"])]
-        cells = [
-            [row["name"], *(f"{of['num_different']}/{of['num_answers']}" for of in row["clients"])]
-            for row in loads
-        ]
-        fewest = loads[0]["clients"][0]["clients"]
-        title = f"answers that are not those for {_clients(fewest)} (of ours: without drafts)"
-        show_table(title, heads, cells)
+        numbers = [_clients(of["clients"]) for of in loads[0]["clients"]]
+        for name, (title, scale, digits) in _TABLES.items():
+
+            def written(at, row, name=name, scale=scale, digits=digits):
+                return f"{scale * row['clients'][at]['figures'][name][0]:.{digits}f}"
+
+            columns = {number: partial(written, at) for at, number in enumerate(numbers)}
+            show_rows(f"{title}, {where}", loads, {"": "{name}"} | columns)
+        counts = {
+            number: f"{{clients[{at}][num_different]}}/{{clients[{at}][num_answers]}}"
+            for at, number in enumerate(numbers)
+        }
+        title = f"answers that are not those for {numbers[0]} (of ours: without drafts)"
+        show_rows(title, loads, {"": "{name}"} | counts)
     if latencies:
-        _show_latencies(latencies, where)
+        show_rows(f"a long prompt beside others, {where}", latencies, _LATENCIES)
     for about in dict.fromkeys(facts["about"] for facts in document["facts"].values()):
         print(f"Peer: {about}\n")
     for name, why in document["failures"].items():
         print(f"failed: {name}: {why}")
 
 
-def _show_latencies(latencies, where):
-    show_table(
-        f"a long prompt beside others, {where}",
+def draw(rows, path):
+    """Draw all rows, by clients; those without drafts are dashed. Raises OSError."""
+    by_name = {row["name"]: row for row in rows}
+
+    def reached(name, scale, line):
+        return [scale * of["figures"][name][0] for of in by_name[line.label]["clients"]]
+
+    picture.draw(
+        path,
+        {
+            "answers alone, tokens/s of all clients": partial(reached, "decode_tokens_per_s", 1.0),
+            "first token, ms, median": partial(reached, "first_p50_s", 1e3),
+        },
         [
-            "",
-            "short request alone, first token, ms",
-            "beside, ms",
-            "long prompt alone, ms",
-            "beside, ms",
-            "a stream alone, tokens/s",
-            "beside, tokens/s",
+            picture.Line(name, row["engine"] == "coordgen", not row["drafts"])
+            for name, row in by_name.items()
         ],
-        [
-            [
-                row["name"],
-                *(
-                    f"{1e3 * row[name]:.0f}"
-                    for name in (
-                        *("short_alone_s", "short_beside_s"),
-                        *("long_alone_s", "long_beside_s"),
-                    )
-                ),
-                *(f"{row[name]:.1f}" for name in ("alone_tokens_per_s", "beside_tokens_per_s")),
-            ]
-            for row in latencies
-        ],
+        [of["clients"] for of in rows[0]["clients"]],
+        columns=2,
+        size=(3.8, 2.6),
+        bottom=0,
+        label=("clients", ""),
     )
 
 
 def _clients(number):
     return f"{number} client{'s' * (number > 1)}"
-
-
-def _summary(values):
-    return [median(values), min(values), max(values)]
-
-
-def _cell(summary, scale, digits):
-    return f"{scale * summary[0]:.{digits}f}"

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from recorded.rule import Rule
+
 PACKAGE = "arctic-inference"
 NAME = "ArcticInference suffix cache"
 PINNED = (
@@ -32,7 +34,7 @@ _MATCHED = 64
 """Tokens at the end of the text that it is shown, as many as its tree is deep."""
 
 
-class Arctic:
+class Arctic(Rule):
     """A `SuffixDecodingCache`.
 
     Args:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from recorded.rule import Rule
+
 PACKAGE = "llama.cpp"
 _PEERS = Path(__file__).resolve().parents[3] / "build" / "peers"
 _ASKING = Path(__file__).with_name("llama_cpp.cpp")
@@ -22,7 +24,7 @@ _MOST_DRAFTED = 4096
 """More than a budget of a replay."""
 
 
-class LlamaCpp:
+class LlamaCpp(Rule):
     """One of `TYPES`, for one sequence.
 
     Args:

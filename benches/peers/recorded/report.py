@@ -1,6 +1,6 @@
-"""The tables of recorded replays: Markdown, ready for the documents.
+"""The tables of recorded replays, and their picture.
 
-In: the figures of all cells. Out: what is printed. A cell that was not measured is `-`.
+In: the figures of all cells. Out: what is printed, and an SVG file with a panel a set of records.
 """
 
 import statistics
@@ -9,10 +9,11 @@ from functools import partial
 
 from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.lab.replay.replayed import ALL
-from coordgen_rs.lab.tables import show_table
+from recorded.methods import CHAIN
+from support import picture
+from support.tables import show_rows
 
 EARLIER = "earlier-requests"
-_ABSENT = "-"
 _MIDDLE = 16
 
 
@@ -116,17 +117,50 @@ def _megabytes(figures, budget, method):
 
 def _table(title, methods, columns, *, digits=2):
     """A table with a row a method, unless there is nothing in it; columns are functions of it."""
-    rows = [[column(method) for column in columns.values()] for method in methods]
-    measured = [
-        (method, row) for method, row in zip(methods, rows, strict=True) if row != [None] * len(row)
+    rows = [
+        {"method": method, "figures": [column(method) for column in columns.values()]}
+        for method in methods
     ]
-    cells = [
-        [
-            method.name,
-            method.shape,
-            *(_ABSENT if value is None else f"{value:.{digits}f}" for value in row),
+    measured = [row for row in rows if row["figures"] != [None] * len(columns)]
+    heads = {"method": "{method.name}", "drafts a": "{method.shape}"}
+    heads |= {head: f"{{figures[{at}]:.{digits}f}}" for at, head in enumerate(columns)}
+    if measured:
+        show_rows(title, measured, heads, num_words=2)
+
+
+def draw(figures, path):
+    """Draw the best of every engine, by draft tokens; raises OSError."""
+    methods = {method.name: method for method in best_of_each_engine(figures)}
+
+    def reached(one_set, line):
+        method = methods[line.label]
+        return [
+            figures.on(one_set, "tokens_per_step", budget, "none", method)
+            for budget in figures.budgets
         ]
-        for method, row in measured
-    ]
-    if cells:
-        show_table(title, ["method", "drafts a", *columns], cells, num_words=2)
+
+    picture.draw(
+        path,
+        {one_set: partial(reached, one_set) for one_set in figures.sets},
+        [
+            picture.Line(name, name.startswith("coordgen"), method.shape == CHAIN)
+            for name, method in methods.items()
+        ],
+        figures.budgets,
+        columns=3,
+        size=(3.4, 2.9),
+        bottom=1,  # plain decoding
+        label=("draft tokens per step", "tokens per step"),
+    )
+
+
+def best_of_each_engine(figures):
+    """Of every engine, and of ours, the method with the most tokens a step; in their order."""
+    best = {}
+    for method in figures.methods:
+        reached = figures.over(sum, "tokens_per_step", figures.middle, "none", method)
+        engine = getattr(method, "package", method.name.partition(" ")[0])
+        if reached is not None and reached > best.get(engine, (0.0, None))[0]:
+            best[engine] = reached, method
+    chosen = {method.name for _, method in best.values()}
+    return [method for method in figures.methods if method.name in chosen]

@@ -5,15 +5,14 @@ replay` has it. A record plays the target, so nothing but drafting is measured.
 """
 
 import time
-from typing import Protocol
 
 import numpy as np
 
 from coordgen_rs.lab.replay.run import ReplayResult
 
 
-class Rule(Protocol):
-    """What drafts."""
+class Rule:
+    """What drafts; one that keeps nothing from step to step only proposes."""
 
     def begin(self, prompt):
         """A request starts; `(tokens,) u32`."""
@@ -23,6 +22,7 @@ class Rule(Protocol):
 
         Parents stand before their children.
         """
+        raise NotImplementedError
 
     def accept(self, new_tokens):
         """The text goes on by `(tokens,) u32`: what was drafted and is right, and one more.
@@ -35,6 +35,7 @@ class Rule(Protocol):
 
     def memory_bytes(self):
         """Bytes that it holds beside the text, by its own count."""
+        return 0
 
 
 def replay_rule(name, records, budget, rule):

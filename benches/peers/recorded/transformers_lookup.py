@@ -9,13 +9,15 @@ from importlib import metadata
 
 import numpy as np
 
+from recorded.rule import Rule
+
 PACKAGE = "transformers"
 NAME = "transformers prompt lookup"
 _LONGEST = 1 << 20
 """Its longest text; none of ours comes near."""
 
 
-class TransformersLookup:
+class TransformersLookup(Rule):
     """Its `PromptLookupCandidateGenerator`.
 
     Args:
@@ -51,13 +53,6 @@ class TransformersLookup:
         """Same as in `Rule`; the text is copied, as `generate` does."""
         new = self._torch.from_numpy(new_tokens.astype(np.int64))[None]
         self._text = self._torch.cat((self._text, new), dim=1)
-
-    def end(self):
-        """It keeps nothing."""
-
-    def memory_bytes(self):
-        """It keeps nothing."""
-        return 0
 
 
 def version():

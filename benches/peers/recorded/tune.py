@@ -6,7 +6,6 @@ In: a folder of records, as for `table.py`. Out: a table with the mean tokens a 
 by the tokens that are matched; `methods.py` has the best of each row.
 """
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -19,7 +18,7 @@ from recorded import sets
 from recorded.llama_cpp import LlamaCpp
 from recorded.rule import replay_rule
 from recorded.vllm_ngram import VllmNgram
-from support.script import run_script
+from support.script import parser_of, run_script
 
 BUDGET = 16
 MATCHED = (1, 2, 3, 4, 6, 8)
@@ -27,7 +26,7 @@ MATCHED = (1, 2, 3, 4, 6, 8)
 
 def main():
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = parser_of(__doc__)
     sets.add_options(parser)
     parser.set_defaults(half="0")
     records = [tokenized(of)[0] for of in sets.chosen_sources(parser.parse_args()).values()]

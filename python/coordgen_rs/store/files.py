@@ -2,7 +2,7 @@
 
 In: the path that is to exist at the end. Out: a stream or directory beside it under a hidden name,
 `.NAME.<12 hex digits>.unfinished`, which takes its place only when it is complete; or a lock on the
-name. `src/unfinished.rs` makes and locks what is unfinished, and removes what killed runs left.
+name. `src/atomic_file.rs` makes and locks what is unfinished, and removes what killed runs left.
 """
 
 import errno

@@ -92,7 +92,7 @@ fn unusable_costs_and_rows_are_refused() {
 fn unusable_requests_are_refused_and_nothing_changes() {
     let mut batcher = Batcher::new(None, 4).unwrap();
     let request = Decoding { worths: &[1.0, 0.5, 0.4], least: 1, length: 0 };
-    let oldest = Reading { remaining: 9, length: 0 };
+    let oldest = Prefilling { remaining: 9, length: 0 };
     for least in [0, 4] {
         let refused = batcher.share(&[Decoding { least, ..request }], &[oldest]);
         assert!(matches!(refused, Err(Error::BadOption { .. })));
@@ -112,7 +112,7 @@ fn rows_that_are_free_are_all_given_and_half_of_them_kept_for_prompts() {
     let mut batcher = Batcher::new(None, 8).unwrap();
     let request = Decoding { worths: &[1.0, 0.5, 0.4, 0.0, 0.0], least: 1, length: 70 };
     let mut nodes_and_tokens = |num_decoding, remaining: &[usize]| {
-        let reading = |&remaining: &usize| Reading { remaining, length: 5 };
+        let reading = |&remaining: &usize| Prefilling { remaining, length: 5 };
         let reading: Vec<_> = remaining.iter().map(reading).collect();
         let shares = batcher.share(&vec![request; num_decoding], &reading).unwrap();
         assert_eq!((shares.cost, shares.costs), (0.0, vec![0.0; num_decoding]));
@@ -154,7 +154,7 @@ fn where_tokens_came_cheap_rows_have_to_bring_more() {
 #[test]
 fn the_oldest_prompt_has_its_quarter_and_short_ones_the_rest() {
     let of = |remaining: &[usize]| {
-        remaining.iter().map(|&remaining| Reading { remaining, length: 0 }).collect::<Vec<_>>()
+        remaining.iter().map(|&remaining| Prefilling { remaining, length: 0 }).collect::<Vec<_>>()
     };
     let mut batcher = Batcher::new(None, 100).unwrap();
     let mut tokens = |remaining: &[usize]| batcher.share(&[], &of(remaining)).unwrap().tokens;
@@ -172,8 +172,8 @@ fn the_oldest_prompt_has_its_quarter_and_short_ones_the_rest() {
 fn a_step_that_only_reads_ends_with_the_shortest_prompt() {
     let costs = RowCosts::new(&[(1, 1.0.into()), (9, 1.8.into())]).unwrap();
     let mut batcher = Batcher::new(Some(costs), 256).unwrap();
-    let prompt = |remaining| Reading { remaining, length: 0 };
-    let mut tokens = |reading: &[Reading]| batcher.share(&[], reading).unwrap().tokens;
+    let prompt = |remaining| Prefilling { remaining, length: 0 };
+    let mut tokens = |reading: &[Prefilling]| batcher.share(&[], reading).unwrap().tokens;
     assert_eq!(tokens(&[prompt(4_000)]), [256]);
     assert_eq!(tokens(&[prompt(4_000), prompt(60)]), [20, 60]);
     assert_eq!(tokens(&[prompt(4_000), prompt(3)]), [29, 3]);
@@ -255,7 +255,7 @@ proptest! {
             Decoding { worths, least: 1, length: *length }
         }).collect();
         let reading: Vec<_> = prompts.iter().map(|&(remaining, length)| {
-            Reading { remaining, length }
+            Prefilling { remaining, length }
         }).collect();
         let mut batcher = Batcher::new(costs.clone(), most_rows).unwrap();
         let shares = batcher.share(&decoding, &reading).unwrap();

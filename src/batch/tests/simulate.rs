@@ -3,7 +3,7 @@
 
 use crate::batch::*;
 use crate::draft::choose::step_choice::StepCost;
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 /// Requests that can be served at a time.
 const PLACES: usize = 12;
@@ -120,7 +120,7 @@ impl Server {
         };
         let reading = |&index: &usize| {
             let Request { prompt, num_read, .. } = self.served[index];
-            Reading { remaining: prompt - num_read, length: num_read }
+            Prefilling { remaining: prompt - num_read, length: num_read }
         };
         let (decoding, reading): (Vec<_>, Vec<_>) =
             (decode.iter().map(decoding).collect(), read.iter().map(reading).collect());
@@ -150,7 +150,7 @@ impl Server {
     }
 
     /// What holds in every step.
-    fn check(&mut self, shares: &Shares, decoding: &[Decoding<'_>], reading: &[Reading]) {
+    fn check(&mut self, shares: &Shares, decoding: &[Decoding<'_>], reading: &[Prefilling]) {
         assert!(shares.nodes.iter().all(|&nodes| nodes >= 1), "each request that decodes advances");
         let (nodes, tokens) =
             (shares.nodes.iter().sum::<usize>(), shares.tokens.iter().sum::<usize>());

@@ -6,7 +6,7 @@ const LONGEST_MATCH: usize = 15;
 /// Weight of the belief that is held before anything is seen.
 const PRIOR_WEIGHT: f32 = 4.0;
 /// Factor on what a draft model contradicts, before anything is seen.
-const CONTESTED_PRIOR: f32 = 0.25;
+const DISAGREEMENT_PRIOR: f32 = 0.25;
 /// What is kept of earlier observations at each new one: about the last 200 count.
 const DECAY: f32 = 0.995;
 
@@ -20,25 +20,30 @@ pub struct Proposal {
     /// The source's own estimate that the target says the token, given the node's parent.
     pub probability: f32,
     /// What those say to it that know the target better than a copy does.
-    pub standing: Standing,
+    pub agreement: Agreement,
 }
 
 /// What is said to a proposal by those that know the target better than a copy does. Proposals of each
 /// kind are trusted apart: what a long match is worth depends on what it is up against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Agreement {
     /// Nothing, or a draft model holds it likeliest.
     Unopposed,
     /// A draft model holds another token likelier.
-    Contested,
+    ModelDisagrees,
     /// What the target held likeliest in a like place is this token.
-    Agreed,
+    ExpectationAgrees,
     /// It is another one.
-    Disputed,
+    ExpectationDisagrees,
 }
 
-impl Standing {
-    const ALL: [Self; 4] = [Self::Unopposed, Self::Contested, Self::Agreed, Self::Disputed];
+impl Agreement {
+    const ALL: [Self; 4] = [
+        Self::Unopposed,
+        Self::ModelDisagrees,
+        Self::ExpectationAgrees,
+        Self::ExpectationDisagrees,
+    ];
 }
 
 /// Running sums over the proposals of one source at one match length.
@@ -49,7 +54,7 @@ struct Record {
 }
 
 /// By the standing of a proposal, and by match length.
-type ByKind<T> = [[T; LONGEST_MATCH + 1]; Standing::ALL.len()];
+type ByKind<T> = [[T; LONGEST_MATCH + 1]; Agreement::ALL.len()];
 
 /// What is known of a source.
 #[derive(Clone, Debug)]
@@ -61,7 +66,7 @@ struct BySource {
     largest: f32,
 }
 
-/// Learned trust in every source, by match length and [`Standing`]. Kept across requests.
+/// Learned trust in every source, by match length and [`Agreement`]. Kept across requests.
 #[derive(Clone, Debug)]
 pub struct Acceptance {
     sources: Vec<BySource>,
@@ -81,8 +86,8 @@ impl Acceptance {
     }
 
     /// Factor on the probabilities that `source` gives after a match of `match_len` tokens.
-    pub fn factor(&self, source: usize, match_len: u32, standing: Standing) -> f32 {
-        self.sources[source].factors[standing as usize][bucket(match_len)]
+    pub fn factor(&self, source: usize, match_len: u32, agreement: Agreement) -> f32 {
+        self.sources[source].factors[agreement as usize][bucket(match_len)]
     }
 
     /// The largest factor on the probabilities that `source` gives, whatever it matches.
@@ -92,15 +97,15 @@ impl Acceptance {
 
     /// Learns that the target, asked after the proposal's parent, said its token or another one.
     pub fn observe(&mut self, proposal: Proposal, came_true: bool) {
-        let (standing, bucket) = (proposal.standing, bucket(proposal.match_len));
+        let (agreement, bucket) = (proposal.agreement, bucket(proposal.match_len));
         let source = &mut self.sources[proposal.source];
-        let record = &mut source.records[standing as usize][bucket];
+        let record = &mut source.records[agreement as usize][bucket];
         let fade = |sum: f32, prior: f32| prior + (sum - prior) * DECAY;
-        let Record { expected, came_true: prior } = prior(bucket, standing);
+        let Record { expected, came_true: prior } = prior(bucket, agreement);
         record.expected = fade(record.expected, expected) + proposal.probability;
         record.came_true = fade(record.came_true, prior) + f32::from(u8::from(came_true));
         let factor = record.came_true / record.expected;
-        let before = std::mem::replace(&mut source.factors[standing as usize][bucket], factor);
+        let before = std::mem::replace(&mut source.factors[agreement as usize][bucket], factor);
         if factor >= source.largest {
             source.largest = factor;
         } else if before == source.largest {
@@ -112,10 +117,10 @@ impl Acceptance {
 impl BySource {
     /// Before anything is seen.
     fn unseen() -> Self {
-        let by_length = |standing| std::array::from_fn(|bucket| prior(bucket, standing));
-        let records = Standing::ALL.map(by_length);
+        let by_length = |agreement| std::array::from_fn(|bucket| prior(bucket, agreement));
+        let records = Agreement::ALL.map(by_length);
         let factor = |record: Record| record.came_true / record.expected;
-        let factors = records.map(|of_standing| of_standing.map(factor));
+        let factors = records.map(|of_agreement| of_agreement.map(factor));
         Self { records, factors, largest: largest(&factors) }
     }
 }
@@ -123,8 +128,8 @@ impl BySource {
 /// The largest of all, found length by length side by side.
 fn largest(factors: &ByKind<f32>) -> f32 {
     let mut by_length = factors[0];
-    for of_standing in &factors[1..] {
-        for (largest, &factor) in by_length.iter_mut().zip(of_standing) {
+    for of_agreement in &factors[1..] {
+        for (largest, &factor) in by_length.iter_mut().zip(of_agreement) {
             *largest = if factor > *largest { factor } else { *largest };
         }
     }
@@ -135,9 +140,9 @@ fn largest(factors: &ByKind<f32>) -> f32 {
 /// estimates already account for the length are soon corrected, and lose less than 0.1 % of their
 /// steps to it. A model that was trained to say the same as the target is more often right than a copy
 /// is.
-fn prior(bucket: usize, standing: Standing) -> Record {
-    let share = match standing {
-        Standing::Contested => CONTESTED_PRIOR,
+fn prior(bucket: usize, agreement: Agreement) -> Record {
+    let share = match agreement {
+        Agreement::ModelDisagrees => DISAGREEMENT_PRIOR,
         _ => 1.0 - 0.3 / bucket.max(1) as f32,
     };
     Record { expected: PRIOR_WEIGHT, came_true: PRIOR_WEIGHT * share }
@@ -154,23 +159,29 @@ mod tests {
     #[test]
     fn the_factor_follows_what_came_true() {
         let mut acceptance = Acceptance::new(2);
-        let proposal =
-            Proposal { source: 1, match_len: 3, probability: 0.5, standing: Standing::Agreed };
-        let unseen = acceptance.factor(1, 3, Standing::Agreed);
+        let proposal = Proposal {
+            source: 1,
+            match_len: 3,
+            probability: 0.5,
+            agreement: Agreement::ExpectationAgrees,
+        };
+        let unseen = acceptance.factor(1, 3, Agreement::ExpectationAgrees);
         for _ in 0..1000 {
             acceptance.observe(proposal, false);
         }
-        assert!(acceptance.factor(1, 3, Standing::Agreed) < 0.1);
+        assert!(acceptance.factor(1, 3, Agreement::ExpectationAgrees) < 0.1);
         for _ in 0..1000 {
             acceptance.observe(proposal, true);
         }
-        assert!((acceptance.factor(1, 3, Standing::Agreed) - 2.0).abs() < 0.1);
-        assert_eq!(acceptance.factor(0, 3, Standing::Agreed), unseen);
+        assert!((acceptance.factor(1, 3, Agreement::ExpectationAgrees) - 2.0).abs() < 0.1);
+        assert_eq!(acceptance.factor(0, 3, Agreement::ExpectationAgrees), unseen);
         let untouched = Acceptance::new(2);
-        let others = Standing::ALL.into_iter().filter(|&it| it != Standing::Agreed);
-        for (match_len, standing) in others.map(|it| (3, it)).chain([(4, Standing::Agreed)]) {
-            let factor = acceptance.factor(1, match_len, standing);
-            assert_eq!(factor, untouched.factor(1, match_len, standing));
+        let others = Agreement::ALL.into_iter().filter(|&it| it != Agreement::ExpectationAgrees);
+        for (match_len, agreement) in
+            others.map(|it| (3, it)).chain([(4, Agreement::ExpectationAgrees)])
+        {
+            let factor = acceptance.factor(1, match_len, agreement);
+            assert_eq!(factor, untouched.factor(1, match_len, agreement));
         }
     }
 
@@ -178,11 +189,12 @@ mod tests {
     fn the_largest_factor_is_that_of_all_records() {
         let mut acceptance = Acceptance::new(1);
         for step in 0..500u32 {
-            let (match_len, standing) = (step * 7 % 17, Standing::ALL[step as usize * 5 % 4]);
-            let proposal = Proposal { source: 0, match_len, probability: 0.3, standing };
+            let (match_len, agreement) = (step * 7 % 17, Agreement::ALL[step as usize * 5 % 4]);
+            let proposal = Proposal { source: 0, match_len, probability: 0.3, agreement };
             acceptance.observe(proposal, step % 50 < 20);
             let lengths = 0..=LONGEST_MATCH as u32;
-            let all = lengths.flat_map(|len| Standing::ALL.map(|it| acceptance.factor(0, len, it)));
+            let all =
+                lengths.flat_map(|len| Agreement::ALL.map(|it| acceptance.factor(0, len, it)));
             assert_eq!(acceptance.largest_factor(0), all.fold(0.0, f32::max));
         }
     }
@@ -191,11 +203,16 @@ mod tests {
     fn long_matches_share_one_estimate() {
         let mut acceptance = Acceptance::new(1);
         acceptance.observe(
-            Proposal { source: 0, match_len: 15, probability: 1.0, standing: Standing::Unopposed },
+            Proposal {
+                source: 0,
+                match_len: 15,
+                probability: 1.0,
+                agreement: Agreement::Unopposed,
+            },
             false,
         );
-        let factor = acceptance.factor(0, 15, Standing::Unopposed);
-        assert_eq!(acceptance.factor(0, u32::MAX, Standing::Unopposed), factor);
-        assert!(factor < Acceptance::new(1).factor(0, 15, Standing::Unopposed));
+        let factor = acceptance.factor(0, 15, Agreement::Unopposed);
+        assert_eq!(acceptance.factor(0, u32::MAX, Agreement::Unopposed), factor);
+        assert!(factor < Acceptance::new(1).factor(0, 15, Agreement::Unopposed));
     }
 }

@@ -4,11 +4,11 @@ pub mod acceptance;
 pub mod drafter;
 pub mod expert_reads;
 pub mod grow;
+pub mod in_vocabulary;
 pub mod model_choice;
 pub mod origins;
-#[cfg(test)]
-mod scripted;
 pub mod step_choice;
 pub mod step_gains;
+#[cfg(test)]
+mod tests;
 pub mod tree_shape;
-pub mod within;

@@ -417,7 +417,7 @@ mod tests {
     }
 
     /// Worths of nodes, costs of three steps that grow with their rows, and how steps paid before.
-    fn situation() -> impl Strategy<Value = (Vec<f32>, [f32; 3], Vec<(usize, f32)>)> {
+    fn context() -> impl Strategy<Value = (Vec<f32>, [f32; 3], Vec<(usize, f32)>)> {
         let worths = prop::collection::vec(0.0f32..1.0, 0..8).prop_map(|mut worths| {
             worths.push(1.0);
             worths.sort_by(|one, other| other.total_cmp(one));
@@ -438,14 +438,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_step_is_expected_to_be_slower_than_plain((worths, costs, seen) in situation()) {
+        fn no_step_is_expected_to_be_slower_than_plain((worths, costs, seen) in context()) {
             let best = choice(costs, &seen).best(2, 0, apart(&worths));
             let expected: f32 = worths.iter().take([1, 4, 8][best]).sum();
             prop_assert!(expected / costs[best] >= 1.0 / costs[0] * (1.0 - 1e-4));
         }
 
         #[test]
-        fn what_could_not_gain_is_not_chosen((worths, costs, seen) in situation(), grown in 0usize..9) {
+        fn what_could_not_gain_is_not_chosen((worths, costs, seen) in context(), grown in 0usize..9) {
             let choice = choice(costs, &seen);
             let grown = &worths[..grown.min(worths.len())];
             if !choice.could_gain_beyond(2, 0, grown.iter().copied()) {
@@ -456,7 +456,7 @@ mod tests {
 
         #[test]
         fn a_dearer_step_is_not_chosen_for_it(
-            (worths, costs, seen) in situation(),
+            (worths, costs, seen) in context(),
             dearer in 1usize..3,
             by in 0.0f32..2.0,
         ) {
@@ -468,7 +468,7 @@ mod tests {
         }
 
         #[test]
-        fn steps_that_paid_well_make_rows_dearer((worths, costs, seen) in situation()) {
+        fn steps_that_paid_well_make_rows_dearer((worths, costs, seen) in context()) {
             let chosen = |seen: &[(usize, f32)]| {
                 choice(costs, seen).best(2, 0, apart(&worths))
             };

@@ -9,7 +9,7 @@ use crate::commit::CommitPolicy;
 use crate::draft::choose::drafter::{Drafter, DrafterOptions, Learned, Statistics};
 use crate::draft::choose::step_choice::{StepChoice, StepCost, StepShape};
 use crate::draft::choose::tree_shape::TreeShape;
-use crate::draft::methods::{Method, Situation, source_named};
+use crate::draft::methods::{Method, MethodContext, source_named};
 use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ impl HostOptions {
 
 /// What a draft may look like, as it was asked for.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct ProposalLimits {
     max_tokens: usize,
     branches: bool,
 }
@@ -47,7 +47,7 @@ struct Asked {
 /// Tokens that the host reported together, and what it had asked for before.
 #[derive(Clone, Copy, Debug)]
 struct Report {
-    asked: Option<Asked>,
+    asked: Option<ProposalLimits>,
     num_tokens: usize,
 }
 
@@ -93,7 +93,7 @@ pub struct HostDrafter {
     /// What was learned when the request began.
     learned: Option<Learned>,
     reports: Vec<Report>,
-    asked: Option<Asked>,
+    asked: Option<ProposalLimits>,
 }
 
 impl HostDrafter {
@@ -107,8 +107,8 @@ impl HostDrafter {
             return Err(Error::BadOption { what, got: format!("{:?}", method.name), must });
         }
         let free_rows = options.costs.is_none();
-        let situation = Situation { free_rows, recorded: true, ..Situation::default() };
-        let names = method.sources(situation)?;
+        let context = MethodContext { free_rows, recorded: true, ..MethodContext::default() };
+        let names = method.sources(context)?;
         let sources: Result<Vec<Box<dyn DraftSource>>> =
             names.into_iter().map(source_named).collect();
         let mut sources = sources?;
@@ -162,16 +162,16 @@ impl HostDrafter {
     ///
     /// Fails without a request.
     pub fn propose_chain(&mut self, max_tokens: usize) -> Result<&[TokenId]> {
-        Ok(&self.propose(Asked { max_tokens, branches: false })?.token_ids()[1..])
+        Ok(&self.propose(ProposalLimits { max_tokens, branches: false })?.token_ids()[1..])
     }
 
     /// Continuations as a tree whose root is the last committed token, of `max_tokens` draft tokens at
     /// most. Else as [`propose_chain`](Self::propose_chain).
     pub fn propose_tree(&mut self, max_tokens: usize) -> Result<&DraftTree> {
-        self.propose(Asked { max_tokens, branches: true })
+        self.propose(ProposalLimits { max_tokens, branches: true })
     }
 
-    fn propose(&mut self, asked: Asked) -> Result<&DraftTree> {
+    fn propose(&mut self, asked: ProposalLimits) -> Result<&DraftTree> {
         let past_len = self.text.len().checked_sub(1).ok_or(Error::NoRequest)?;
         let most_nodes = asked.max_tokens.saturating_add(1);
         let proposed = self.drafter.propose_hosted(past_len, most_nodes, asked.branches)?;
@@ -196,7 +196,7 @@ impl HostDrafter {
     ///
     /// Fails without a request, or when a token is unknown; then nothing is learned.
     pub fn observe(&mut self, token_ids: &[TokenId]) -> Result<()> {
-        self.drafter.told(token_ids)?;
+        self.drafter.observe(token_ids)?;
         if !token_ids.is_empty() {
             self.text.extend(token_ids);
             let (asked, num_tokens) = (self.asked.take(), token_ids.len());

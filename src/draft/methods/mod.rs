@@ -9,7 +9,7 @@ mod tests;
 
 use self::named_sources::needs;
 pub use self::named_sources::{
-    DrawnOn, Needs, SOURCES, Situation, Source, source_drawing_on, source_named,
+    MethodContext, Needs, SOURCES, Source, SourceInputs, source_from, source_named,
 };
 use crate::draft::choose::tree_shape::TreeShape;
 use crate::draft::choose::tree_shape::dynamic_tree::DynamicTreeOptions;
@@ -32,7 +32,7 @@ pub const PLAIN: &str = "plain";
 
 /// When a method has a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum Condition {
     /// Wherever the source has what it needs.
     Always,
     /// Where rows cost nothing.
@@ -64,13 +64,13 @@ pub struct Method {
     pub takes_mtp: bool,
     /// Most tokens that its draft model drafts a step; `None` for as many as a step verifies.
     pub most_drafted: Option<usize>,
-    sources: &'static [(&'static str, When)],
+    sources: &'static [(&'static str, Condition)],
 }
 
 impl Method {
     const fn new(
         name: &'static str,
-        sources: &'static [(&'static str, When)],
+        sources: &'static [(&'static str, Condition)],
         about: &'static str,
     ) -> Self {
         let (tree, model) = (TreeShape::BestFirst, ModelShape::OURS);
@@ -106,28 +106,28 @@ impl Method {
         self.sources.iter().all(|&(name, _)| needs(name) == Needs::DraftModel)
     }
 
-    /// The names of its sources in `situation`, in the order in which a drafter has them.
+    /// The names of its sources in `context`, in the order in which a drafter has them.
     ///
     /// Those that lack what they need there are left out. Fails when that leaves none.
     ///
     /// ```
-    /// use coordgen_rs::draft::methods::{Method, Situation};
+    /// use coordgen_rs::draft::methods::{Method, MethodContext};
     ///
     /// let auto = Method::named("auto")?;
-    /// assert_eq!(auto.sources(Situation::default())?, ["automaton", "resumed-copy", "reuse"]);
-    /// let replay = Situation { recorded: true, ..Situation::default() };
+    /// assert_eq!(auto.sources(MethodContext::default())?, ["automaton", "resumed-copy", "reuse"]);
+    /// let replay = MethodContext { recorded: true, ..MethodContext::default() };
     /// assert_eq!(auto.sources(replay)?, ["automaton", "resumed-copy"]);
     /// # Ok::<(), coordgen_rs::Error>(())
     /// ```
-    pub fn sources(&self, situation: Situation) -> Result<Vec<&'static str>> {
+    pub fn sources(&self, context: MethodContext) -> Result<Vec<&'static str>> {
         let wanted = self.sources.iter().filter(|(_, when)| match when {
-            When::Always => true,
-            When::FreeRows => situation.free_rows,
-            When::Earlier => situation.earlier_requests,
-            When::NotEarlier => !situation.earlier_requests,
+            Condition::Always => true,
+            Condition::FreeRows => context.free_rows,
+            Condition::Earlier => context.earlier_requests,
+            Condition::NotEarlier => !context.earlier_requests,
         });
         let (met, unmet): (Vec<_>, Vec<_>) =
-            wanted.map(|&(name, _)| name).partition(|name| needs(name).is_met(situation));
+            wanted.map(|&(name, _)| name).partition(|name| needs(name).is_met(context));
         match (met.first(), unmet.first()) {
             (None, Some(name)) => {
                 Err(Error::MethodNeeds { method: self.name, needs: needs(name).name() })
@@ -137,15 +137,15 @@ impl Method {
     }
 }
 
-const AUTOMATON: (&str, When) = (SuffixAutomaton::NAME, When::Always);
-const RESUMED_COPY: (&str, When) = (ResumedCopy::NAME, When::Always);
-const REUSE: (&str, When) = (DraftReuse::NAME, When::Always);
-const CALIBRATION: (&str, When) = (Calibration::NAME, When::Always);
-const LOOKUP_TABLE: (&str, When) = (TableSource::NAME, When::Always);
-const DRAFT_MODEL: (&str, When) = (ModelSource::NAME, When::Always);
-const COMMON_PHRASES: (&str, When) = (CommonPhrases::NAME, When::Always);
-const RESPELLING: (&str, When) = (Respelling::NAME, When::Always);
-const EARLIER: (&str, When) = (EarlierRequests::NAME, When::Earlier);
+const AUTOMATON: (&str, Condition) = (SuffixAutomaton::NAME, Condition::Always);
+const RESUMED_COPY: (&str, Condition) = (ResumedCopy::NAME, Condition::Always);
+const REUSE: (&str, Condition) = (DraftReuse::NAME, Condition::Always);
+const CALIBRATION: (&str, Condition) = (Calibration::NAME, Condition::Always);
+const LOOKUP_TABLE: (&str, Condition) = (TableSource::NAME, Condition::Always);
+const DRAFT_MODEL: (&str, Condition) = (ModelSource::NAME, Condition::Always);
+const COMMON_PHRASES: (&str, Condition) = (CommonPhrases::NAME, Condition::Always);
+const RESPELLING: (&str, Condition) = (Respelling::NAME, Condition::Always);
+const EARLIER: (&str, Condition) = (EarlierRequests::NAME, Condition::Earlier);
 
 /// All methods: ours, then the papers'.
 pub const METHODS: &[Method] = &[
@@ -159,8 +159,8 @@ pub const METHODS: &[Method] = &[
             AUTOMATON,
             RESUMED_COPY,
             REUSE,
-            (Calibration::NAME, When::FreeRows),
-            (TableSource::NAME, When::FreeRows),
+            (Calibration::NAME, Condition::FreeRows),
+            (TableSource::NAME, Condition::FreeRows),
             DRAFT_MODEL,
             COMMON_PHRASES,
             RESPELLING,
@@ -194,14 +194,14 @@ pub const METHODS: &[Method] = &[
     ),
     Method::new(
         "prompt-lookup",
-        &[(PromptLookup::NAME, When::Always)],
+        &[(PromptLookup::NAME, Condition::Always)],
         "prompt lookup, as in transformers",
     ),
     Method::new(
         "sam",
         &[
-            (SamDecoding::NAME, When::NotEarlier),
-            (SamDecoding::WITH_EARLIER_REQUESTS, When::Earlier),
+            (SamDecoding::NAME, Condition::NotEarlier),
+            (SamDecoding::WITH_EARLIER_REQUESTS, Condition::Earlier),
         ],
         "SAM-Decoding: a chain from the longest match",
     ),
@@ -209,7 +209,7 @@ pub const METHODS: &[Method] = &[
         tree: TreeShape::Static,
         ..Method::new(
             "token-recycling",
-            &[(TableSource::TOKEN_RECYCLING, When::Always)],
+            &[(TableSource::TOKEN_RECYCLING, Condition::Always)],
             "Token Recycling: its static tree over the last rows",
         )
     },

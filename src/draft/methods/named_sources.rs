@@ -18,12 +18,12 @@ use crate::draft::sources::respelling::Respelling;
 use crate::draft::sources::resumed_copy::ResumedCopy;
 use crate::draft::sources::reuse::DraftReuse;
 use crate::draft::sources::sam_decoding::SamDecoding;
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::error::{Error, Result};
 
 /// What a method is to be used on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Situation {
+pub struct MethodContext {
     /// Rows cost nothing: the steps have no costs.
     pub free_rows: bool,
     /// There is a draft model.
@@ -51,7 +51,7 @@ pub enum Needs {
     /// A table of what is common in most texts, in the target's tokens.
     PhraseTable,
     /// Which tokens of the target stand for nearly the same text.
-    Spellings,
+    TokenVariants,
     /// Finished requests, which bring the source along.
     History,
     /// The caller's own prediction, which brings the source along.
@@ -67,7 +67,7 @@ impl Needs {
             Self::StepLogits => "logits of every row",
             Self::DraftModel => "a draft model",
             Self::PhraseTable => "a table of phrases",
-            Self::Spellings => "a table of spellings",
+            Self::TokenVariants => "a table of spellings",
             Self::History => "a history",
             Self::Prediction => "a prediction",
         }
@@ -75,12 +75,12 @@ impl Needs {
 
     /// Whether there is any of it. A recorded answer has no logits: of it the target's own tokens
     /// are known, but not what it holds likely elsewhere.
-    pub(super) fn is_met(self, situation: Situation) -> bool {
+    pub(super) fn is_met(self, context: MethodContext) -> bool {
         match self {
             Self::Nothing => true,
-            Self::PrefillLogits | Self::StepLogits => !situation.recorded,
-            Self::DraftModel => situation.draft_model,
-            Self::PhraseTable | Self::Spellings => situation.common_phrases,
+            Self::PrefillLogits | Self::StepLogits => !context.recorded,
+            Self::DraftModel => context.draft_model,
+            Self::PhraseTable | Self::TokenVariants => context.common_phrases,
             Self::History | Self::Prediction => false,
         }
     }
@@ -154,7 +154,7 @@ pub const SOURCES: &[Source] = &[
     ),
     source(
         Respelling::NAME,
-        Needs::Spellings,
+        Needs::TokenVariants,
         "what the others say in other tokens: a line without its break, a word without its space",
     ),
     source(
@@ -191,7 +191,7 @@ pub const SOURCES: &[Source] = &[
 
 /// What sources draw on that live longer than a drafter, or are fed by its caller.
 #[derive(Clone, Debug, Default)]
-pub struct DrawnOn {
+pub struct SourceInputs {
     /// For "lookup-table".
     pub lookup_table: SharedTable,
     /// For "earlier-requests".
@@ -201,19 +201,19 @@ pub struct DrawnOn {
     /// For "common-phrases".
     pub phrases: Option<Arc<PhraseTable>>,
     /// For "respelling".
-    pub spellings: Option<Arc<Spellings>>,
+    pub token_variants: Option<Arc<TokenVariants>>,
 }
 
 /// A new source by its name, with nothing to draw on but the requests. Fails as
-/// [`source_drawing_on`] does.
+/// [`source_from`] does.
 pub fn source_named(name: &str) -> Result<Box<dyn DraftSource>> {
-    source_drawing_on(name, &DrawnOn::default())
+    source_from(name, &SourceInputs::default())
 }
 
 /// A new source by its name. Fails when there is none of that name, when it is "draft-model",
 /// "common-phrases" or "respelling" and there is none to draw on, and when it is one that a history or a prediction
 /// brings along.
-pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource>> {
+pub fn source_from(name: &str, on: &SourceInputs) -> Result<Box<dyn DraftSource>> {
     Ok(match name {
         SuffixAutomaton::NAME => Box::new(SuffixAutomaton::new()),
         ResumedCopy::NAME => Box::new(ResumedCopy::new()),
@@ -228,8 +228,8 @@ pub fn source_drawing_on(name: &str, on: &DrawnOn) -> Result<Box<dyn DraftSource
             Some(table) => Box::new(CommonPhrases::new(table.clone())),
             None => return Err(nothing_to_draw_on(name, "a table of phrases")),
         },
-        Respelling::NAME => match &on.spellings {
-            Some(spellings) => Box::new(Respelling::new(spellings.clone())),
+        Respelling::NAME => match &on.token_variants {
+            Some(token_variants) => Box::new(Respelling::new(token_variants.clone())),
             None => return Err(nothing_to_draw_on(name, "a table of spellings")),
         },
         EarlierRequests::NAME => Box::new(EarlierRequests::new(on.earlier_requests.clone())),

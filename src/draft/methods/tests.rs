@@ -10,9 +10,9 @@ use crate::draft::sources::model::ModelDraft;
 use crate::draft::sources::model::source::SharedModelDraft;
 use proptest::prelude::*;
 
-fn situations() -> impl Strategy<Value = Situation> {
+fn situations() -> impl Strategy<Value = MethodContext> {
     (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
-        |(free_rows, draft_model, common_phrases, earlier_requests, recorded)| Situation {
+        |(free_rows, draft_model, common_phrases, earlier_requests, recorded)| MethodContext {
             free_rows,
             draft_model,
             common_phrases,
@@ -22,13 +22,13 @@ fn situations() -> impl Strategy<Value = Situation> {
     )
 }
 
-fn drawn_on() -> DrawnOn {
+fn inputs() -> SourceInputs {
     let draft = ModelDraft::new(5, vec![], 0.0).unwrap();
-    DrawnOn {
+    SourceInputs {
         draft_model: Some(SharedModelDraft::new(draft)),
         phrases: Some(Arc::default()),
-        spellings: Some(Arc::default()),
-        ..DrawnOn::default()
+        token_variants: Some(Arc::default()),
+        ..SourceInputs::default()
     }
 }
 
@@ -36,22 +36,22 @@ proptest! {
     #[test]
     fn a_method_has_sources_that_exist_and_have_what_they_need_or_says_what_it_needs(
         index in 0..METHODS.len(),
-        situation in situations(),
+        context in situations(),
     ) {
         let method = &METHODS[index];
-        match method.sources(situation) {
+        match method.sources(context) {
             Ok(names) => {
                 prop_assert!(!names.is_empty());
-                prop_assert!(names.iter().all(|name| needs(name).is_met(situation)));
+                prop_assert!(names.iter().all(|name| needs(name).is_met(context)));
                 let distinct: HashSet<_> = names.iter().collect();
                 prop_assert_eq!(distinct.len(), names.len());
                 for name in names {
-                    prop_assert_eq!(source_drawing_on(name, &drawn_on()).unwrap().name(), name);
+                    prop_assert_eq!(source_from(name, &inputs()).unwrap().name(), name);
                 }
             }
             Err(Error::MethodNeeds { method: named, .. }) => {
                 prop_assert_eq!(named, method.name);
-                prop_assert!(situation.recorded || method.needs_draft_model());
+                prop_assert!(context.recorded || method.needs_draft_model());
             }
             Err(error) => prop_assert!(false, "{}", error),
         }
@@ -74,7 +74,7 @@ fn names_are_unique_and_none_is_that_of_plain_decoding() {
 fn sources_are_built_by_name_unless_something_brings_them_along() {
     let asked_for = names_to_ask_for();
     for source in SOURCES {
-        let built = source_drawing_on(source.name, &drawn_on());
+        let built = source_from(source.name, &inputs());
         let known = asked_for.split(", ").any(|name| name == source.name);
         assert_eq!(built.map(|built| built.name()).ok(), known.then_some(source.name));
     }
@@ -101,19 +101,19 @@ fn what_is_unknown_is_told_what_is_known() {
 
 #[test]
 fn methods_have_the_sources_of_their_papers() {
-    let sources = |name: &str, situation: Situation| {
-        Method::named(name).unwrap().sources(situation).map(|names| names.join(" "))
+    let sources = |name: &str, context: MethodContext| {
+        Method::named(name).unwrap().sources(context).map(|names| names.join(" "))
     };
-    let plainest = Situation::default();
-    let all = Situation {
+    let plainest = MethodContext::default();
+    let all = MethodContext {
         free_rows: true,
         draft_model: true,
         common_phrases: true,
         earlier_requests: true,
         recorded: false,
     };
-    let recorded = Situation { recorded: true, ..plainest };
-    for (name, situation, expected) in [
+    let recorded = MethodContext { recorded: true, ..plainest };
+    for (name, context, expected) in [
         ("auto", plainest, "automaton resumed-copy reuse"),
         (
             "auto",
@@ -134,7 +134,7 @@ fn methods_have_the_sources_of_their_papers() {
         ("coordgen", all, "automaton calibration reuse earlier-requests"),
         (
             "coordgen",
-            Situation { earlier_requests: true, ..recorded },
+            MethodContext { earlier_requests: true, ..recorded },
             "automaton earlier-requests",
         ),
         ("prompt-lookup", all, "prompt-lookup"),
@@ -146,7 +146,7 @@ fn methods_have_the_sources_of_their_papers() {
         ("edgellm-ours", all, "draft-model"),
         ("chain", all, "draft-model"),
     ] {
-        assert_eq!(sources(name, situation).unwrap(), expected, "{name}");
+        assert_eq!(sources(name, context).unwrap(), expected, "{name}");
     }
     let needs_model = Error::MethodNeeds { method: "edgellm", needs: "a draft model" };
     assert_eq!(sources("edgellm", plainest), Err(needs_model));

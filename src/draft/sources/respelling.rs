@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::ids::TokenId;
 
 /// Lets the others' guesses be written otherwise: where one is the end of a line, the line may end
@@ -18,26 +18,26 @@ use crate::ids::TokenId;
 ///
 /// use coordgen_rs::draft::source::Propose;
 /// use coordgen_rs::draft::sources::respelling::Respelling;
-/// use coordgen_rs::draft::spellings::Spellings;
+/// use coordgen_rs::draft::token_variants::TokenVariants;
 /// use coordgen_rs::ids::TokenId;
 ///
 /// let ends = [(TokenId(7), TokenId(3))]; // ">\n", ">"
-/// let source = Respelling::new(Arc::new(Spellings::new(ends, [], [])));
+/// let source = Respelling::new(Arc::new(TokenVariants::new(ends, [], [])));
 /// assert_eq!(source.cursor(), None);
-/// assert_eq!(source.spellings().unwrap().without_break(TokenId(7)), Some(TokenId(3)));
+/// assert_eq!(source.token_variants().unwrap().without_break(TokenId(7)), Some(TokenId(3)));
 /// ```
 #[derive(Debug, Default)]
 pub struct Respelling {
-    spellings: Arc<Spellings>,
+    token_variants: Arc<TokenVariants>,
 }
 
 impl Respelling {
     /// The name in options and statistics.
     pub const NAME: &'static str = "respelling";
 
-    /// Draws on `spellings`, which several drafters may share.
-    pub fn new(spellings: Arc<Spellings>) -> Self {
-        Self { spellings }
+    /// Draws on `token_variants`, which several drafters may share.
+    pub fn new(token_variants: Arc<TokenVariants>) -> Self {
+        Self { token_variants }
     }
 }
 
@@ -56,8 +56,8 @@ impl Propose for Respelling {
 
     fn successors_above(&self, _: Cursor, _: f32, _: &mut Vec<Successor>) {}
 
-    fn spellings(&self) -> Option<&Spellings> {
-        Some(&self.spellings)
+    fn token_variants(&self) -> Option<&TokenVariants> {
+        Some(&self.token_variants)
     }
 }
 
@@ -67,6 +67,6 @@ impl Learn for Respelling {
     fn clear(&mut self) {}
 
     fn memory_bytes(&self) -> usize {
-        self.spellings.memory_bytes()
+        self.token_variants.memory_bytes()
     }
 }

@@ -31,7 +31,7 @@ const SITUATIONS: u32 = 3;
 
 /// Where the answer stands in the text that it copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Following {
+enum CopyState {
     /// It copies nothing.
     Nothing,
     /// `next` comes next; of the tokens before it `num_resumed` stand behind a mismatch, or none.
@@ -73,12 +73,12 @@ pub struct ResumedCopy {
     text: Vec<TokenId>,
     /// Where tokens of this hash ended last, exclusive; 0 is nowhere. A power of two of entries.
     ends: Vec<u32>,
-    following: Following,
+    following: CopyState,
 }
 
 impl Default for ResumedCopy {
     fn default() -> Self {
-        Self { text: Vec::new(), ends: Vec::new(), following: Following::Nothing }
+        Self { text: Vec::new(), ends: Vec::new(), following: CopyState::Nothing }
     }
 }
 
@@ -121,20 +121,20 @@ impl ResumedCopy {
         self.text.push(token);
         let end = self.text.len();
         self.following = match self.following {
-            Following::Copy { next, len, num_resumed } if self.text[next] == token => {
+            CopyState::Copy { next, len, num_resumed } if self.text[next] == token => {
                 let num_resumed = if num_resumed > 0 { num_resumed + 1 } else { 0 };
-                Following::Copy { next: next + 1, len: len + 1, num_resumed }
+                CopyState::Copy { next: next + 1, len: len + 1, num_resumed }
             }
-            Following::Copy { next, len, .. } if len >= LEAST_COPY => {
-                Following::Broken { next, num_since: 1 }
+            CopyState::Copy { next, len, .. } if len >= LEAST_COPY => {
+                CopyState::Broken { next, num_since: 1 }
             }
-            Following::Broken { next, num_since } if num_since < WINDOW => {
+            CopyState::Broken { next, num_since } if num_since < WINDOW => {
                 match self.taken_up(next, 2) {
-                    Some(next) => Following::Copy { next, len: LEAST_COPY, num_resumed: 2 },
-                    None => Following::Broken { next, num_since: num_since + 1 },
+                    Some(next) => CopyState::Copy { next, len: LEAST_COPY, num_resumed: 2 },
+                    None => CopyState::Broken { next, num_since: num_since + 1 },
                 }
             }
-            _ => Following::Nothing,
+            _ => CopyState::Nothing,
         };
         if end < LEAST_COPY {
             return;
@@ -142,11 +142,11 @@ impl ResumedCopy {
         let entry = self.entry(end);
         let before = self.ends[entry] as usize;
         self.ends[entry] = u32::try_from(end).expect("a text holds less than 2^32 tokens");
-        if !matches!(self.following, Following::Copy { .. })
+        if !matches!(self.following, CopyState::Copy { .. })
             && before > 0
             && self.text[before - LEAST_COPY..before] == self.text[end - LEAST_COPY..]
         {
-            self.following = Following::Copy { next: before, len: LEAST_COPY, num_resumed: 0 };
+            self.following = CopyState::Copy { next: before, len: LEAST_COPY, num_resumed: 0 };
         }
     }
 
@@ -187,12 +187,12 @@ impl Propose for ResumedCopy {
     /// different trust: up to 4 the tokens since the mismatch, then 4 more than those that agreed.
     fn cursor(&self) -> Option<Cursor> {
         match self.following {
-            Following::Copy { next, num_resumed, .. }
+            CopyState::Copy { next, num_resumed, .. }
                 if (1..=LONGEST_RESUMED).contains(&num_resumed) =>
             {
                 Some(Cursor { place: next as u64, match_len: SITUATIONS + num_resumed })
             }
-            Following::Broken { num_since, .. } => {
+            CopyState::Broken { num_since, .. } => {
                 let match_len = SITUATIONS.min(num_since as u32);
                 Some(Cursor { place: Self::BROKEN, match_len })
             }
@@ -207,7 +207,7 @@ impl Propose for ResumedCopy {
             let next = Cursor { place: cursor.place + 1, match_len: cursor.match_len + 1 };
             return goes_on.then_some(next);
         }
-        let Following::Broken { next, num_since } = self.following else { return None };
+        let CopyState::Broken { next, num_since } = self.following else { return None };
         let place = self.places(next, num_since).find(|&(at, _)| self.text.get(at) == Some(&token));
         let (place, _) = place?;
         Some(Cursor { place: place as u64 + 1, match_len: SITUATIONS + 1 })
@@ -222,7 +222,7 @@ impl Propose for ResumedCopy {
             out.push(Successor { token, probability, cursor });
             return;
         }
-        let Following::Broken { next, num_since } = self.following else { return };
+        let CopyState::Broken { next, num_since } = self.following else { return };
         let start = out.len();
         for (place, probability) in self.places(next, num_since) {
             self.add(place, probability, start, out);
@@ -239,7 +239,7 @@ impl Learn for ResumedCopy {
     fn clear(&mut self) {
         self.text.clear();
         self.ends.fill(0);
-        self.following = Following::Nothing;
+        self.following = CopyState::Nothing;
     }
 
     fn memory_bytes(&self) -> usize {

@@ -6,12 +6,12 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::form::Stored;
+use super::cache_type::CacheFormat;
 use super::keys::{Head, Keys, NONE};
 use super::prepare::prepare;
 use super::sums::{Vectors, Work, add, by_size};
 use super::{Layer, Step, Task};
-use crate::kernels::Room;
+use crate::kernels::Workspace;
 use crate::kernels::exp::{power, sum_of_lanes, tanh};
 use crate::kernels::lanes::{Lanes, MOST_FLOAT_ROWS, WIDTH};
 use crate::kernels::nodes::{Node, TILE};
@@ -44,7 +44,11 @@ struct Tile<'a> {
 
 /// As [`super::attend_task`].
 #[inline(always)]
-pub unsafe fn attend<L: Lanes, F: Stored>(step: &Step<'_>, task: usize, room: &mut Room) {
+pub unsafe fn attend<L: Lanes, F: CacheFormat>(
+    step: &Step<'_>,
+    task: usize,
+    workspace: &mut Workspace,
+) {
     let (task, layer) = (&step.tasks[task], step.layer);
     let rows = &step.nodes.rows()[task.rows.clone()];
     let (heads, dim) = (task.heads.len(), layer.head_dim);
@@ -60,13 +64,13 @@ pub unsafe fn attend<L: Lanes, F: Stored>(step: &Step<'_>, task: usize, room: &m
         (head(key), head(value))
     };
     let num_numbers = dim * TILE + num_copies + num_spare + num_units * (padded + WIDTH + dim + 1);
-    let room = room.of(num_numbers);
-    let (keys, room) = room.split_at_mut(dim * TILE);
-    let (spare, room) = room.split_at_mut(num_spare);
-    let (copies, room) = room.split_at_mut(num_copies);
-    let (values, room) = room.split_at_mut(num_units * padded);
-    let (weights, room) = room.split_at_mut(num_units * WIDTH);
-    let (queries, largest) = room.split_at_mut(num_units * dim);
+    let workspace = workspace.of(num_numbers);
+    let (keys, workspace) = workspace.split_at_mut(dim * TILE);
+    let (spare, workspace) = workspace.split_at_mut(num_spare);
+    let (copies, workspace) = workspace.split_at_mut(num_copies);
+    let (values, workspace) = workspace.split_at_mut(num_units * padded);
+    let (weights, workspace) = workspace.split_at_mut(num_units * WIDTH);
+    let (queries, largest) = workspace.split_at_mut(num_units * dim);
     let mut units = Units { queries, values, weights, largest };
     let keys = Keys::new(keys, spare);
     let mut tile = Tile { keys, copies, copied: [NONE; TILE], key, value, padded };
@@ -137,7 +141,7 @@ fn seen(layer: Layer, node: Node, tile: usize) -> Range<usize> {
 impl Tile<'_> {
     /// Has the keys and returns the values of these slots at their places.
     #[inline(always)]
-    unsafe fn read<L: Lanes, F: Stored>(
+    unsafe fn read<L: Lanes, F: CacheFormat>(
         &mut self,
         slots: &[u32; TILE],
         places: Range<usize>,
@@ -193,7 +197,7 @@ impl Units<'_> {
 
     /// Has some units see the places of a tile, whose values are in `rows`.
     #[inline(always)]
-    unsafe fn see<L: Lanes, F: Stored>(
+    unsafe fn see<L: Lanes, F: CacheFormat>(
         &mut self,
         units: Range<usize>,
         layer: Layer,

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use super::form::Stored;
+use super::cache_type::CacheFormat;
 use crate::kernels::lanes::{Lanes, WIDTH};
 use crate::kernels::nodes::TILE;
 
@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
     ///
     /// As [`Lanes`]; the head has such slots, of this form, and so has what is spare.
     #[inline(always)]
-    pub unsafe fn hold<L: Lanes, F: Stored>(
+    pub unsafe fn hold<L: Lanes, F: CacheFormat>(
         &mut self,
         head: Head,
         slots: &[u32; TILE],
@@ -86,7 +86,7 @@ impl<'a> Keys<'a> {
                     } else {
                         let spare = self.spare.as_mut_ptr();
                         for row in 0..WIDTH {
-                            ask_for_row::<L, F>(next.wrapping_add(row * row_bytes), dim);
+                            prefetch_row::<L, F>(next.wrapping_add(row * row_bytes), dim);
                             F::read::<L>(from.add(row * row_bytes), spare.add(row * dim), dim);
                         }
                         read_block::<L, false>(spare, to, dim, next);
@@ -113,7 +113,7 @@ impl<'a> Keys<'a> {
 
 /// Asks for a row of a cache.
 #[inline(always)]
-unsafe fn ask_for_row<L: Lanes, F: Stored>(row: *const u8, dim: usize) {
+unsafe fn prefetch_row<L: Lanes, F: CacheFormat>(row: *const u8, dim: usize) {
     for at in (0..F::row_bytes(dim)).step_by(CACHE_LINE) {
         // SAFETY: as `Lanes`.
         unsafe { L::prefetch_far(row.wrapping_add(at)) };

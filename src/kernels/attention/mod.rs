@@ -8,7 +8,7 @@
 //! The arithmetic, of one query, in this order:
 //!
 //! - Query and key are normed and rotated, values normed (`prepare.rs`), where there are norms. Keys and values are then rounded to what the
-//!   cache holds (`form.rs`), also those of the row itself, and read from there as float32. The query
+//!   cache holds (`cache_type.rs`), also those of the row itself, and read from there as float32. The query
 //!   is multiplied by the scale times the logarithm of e to the base 2; or by the scale over the cap,
 //!   where there is one.
 //! - A score is the sum of products, number after number, each added with a fused multiply-add.
@@ -25,7 +25,7 @@
 //! | file | |
 //! |---|---|
 //! | `prepare.rs` | norm and rotation of a head |
-//! | `form.rs` | how a cache holds a head |
+//! | `cache_type.rs` | how a cache holds a head |
 //! | `keys.rs` | a tile of keys, transposed |
 //! | `sums.rs` | the innermost loop |
 //! | `attend.rs` | a task: some heads of some rows of a sequence |
@@ -35,7 +35,7 @@
 #![allow(unsafe_code)]
 
 mod attend;
-mod form;
+mod cache_type;
 mod keys;
 mod prepare;
 mod sums;
@@ -43,11 +43,11 @@ mod sums;
 use std::ops::Range;
 
 use self::attend::attend;
-pub use self::form::Form;
-use self::form::{Float16, Float32, Integer8, Numbers, Stored};
+pub use self::cache_type::CacheType;
+use self::cache_type::{CacheFormat, Float16, Float32, Integer8, Numbers};
 use self::prepare::{Rotation, normed, prepare};
 use crate::kernels::lanes::{Lanes, Processor, on_processor};
-use crate::kernels::{Nodes, Room};
+use crate::kernels::{Nodes, Workspace};
 
 /// Most numbers of a head.
 const MOST_NUMBERS: usize = 512;
@@ -121,7 +121,7 @@ pub struct Cache {
     /// Of each sequence.
     pub slots: usize,
     /// Of all rows.
-    pub form: Form,
+    pub cache_type: CacheType,
 }
 
 /// Some heads of some rows of a sequence, which share their keys.
@@ -251,12 +251,12 @@ fn tasks(layer: Layer, nodes: &Nodes, units: usize) -> Vec<Task> {
 }
 
 /// Calls `$function::<F>` with the form of a step.
-macro_rules! by_form {
+macro_rules! by_cache_type {
     ($step:expr, $function:ident($($argument:expr),*)) => {
-        match $step.cache.form {
-            Form::Float32 => $function::<Float32>($($argument),*),
-            Form::Float16 => $function::<Float16>($($argument),*),
-            Form::Integer8 => $function::<Integer8>($($argument),*),
+        match $step.cache.cache_type {
+            CacheType::Float32 => $function::<Float32>($($argument),*),
+            CacheType::Float16 => $function::<Float16>($($argument),*),
+            CacheType::Integer8 => $function::<Integer8>($($argument),*),
         }
     };
 }
@@ -268,7 +268,7 @@ macro_rules! by_form {
 /// The cache has the nodes' sequences and slots, and nobody else reads or writes these rows' slots.
 pub unsafe fn write_keys(processor: Processor, step: &Step<'_>, rows: Range<usize>) {
     // SAFETY: by contract.
-    unsafe { by_form!(step, write_rows(processor, step, rows)) }
+    unsafe { by_cache_type!(step, write_rows(processor, step, rows)) }
 }
 
 /// Writes what the rows of a task attend to.
@@ -277,9 +277,14 @@ pub unsafe fn write_keys(processor: Processor, step: &Step<'_>, rows: Range<usiz
 ///
 /// The keys of all rows are written and nobody writes to the cache; the output has all rows, and
 /// nobody else reads or writes this task's heads of them.
-pub unsafe fn attend_task(processor: Processor, step: &Step<'_>, task: usize, room: &mut Room) {
+pub unsafe fn attend_task(
+    processor: Processor,
+    step: &Step<'_>,
+    task: usize,
+    workspace: &mut Workspace,
+) {
     // SAFETY: by contract.
-    unsafe { by_form!(step, attend_rows(processor, step, task, room)) }
+    unsafe { by_cache_type!(step, attend_rows(processor, step, task, workspace)) }
 }
 
 on_processor! {
@@ -289,7 +294,7 @@ on_processor! {
     /// # Safety
     ///
     /// As `write_keys`; `F` is that form.
-    write_rows<F: Stored> = write_rows_on(step: &Step<'_>, rows: Range<usize>)
+    write_rows<F: CacheFormat> = write_rows_on(step: &Step<'_>, rows: Range<usize>)
 }
 
 on_processor! {
@@ -299,11 +304,11 @@ on_processor! {
     /// # Safety
     ///
     /// As `attend_task`; `F` is that form.
-    attend_rows<F: Stored> = attend(step: &Step<'_>, task: usize, room: &mut Room)
+    attend_rows<F: CacheFormat> = attend(step: &Step<'_>, task: usize, workspace: &mut Workspace)
 }
 
 #[inline(always)]
-unsafe fn write_rows_on<L: Lanes, F: Stored>(step: &Step<'_>, rows: Range<usize>) {
+unsafe fn write_rows_on<L: Lanes, F: CacheFormat>(step: &Step<'_>, rows: Range<usize>) {
     let Step { layer, inputs, cache, .. } = step;
     let (dim, row_bytes) = (layer.head_dim, F::row_bytes(layer.head_dim));
     let mut prepared: Numbers = [0.0; MOST_NUMBERS];

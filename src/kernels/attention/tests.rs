@@ -8,15 +8,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kernels::nodes::TILE;
-use crate::kernels::{Processor, Room, exp};
+use crate::kernels::{Processor, Workspace, exp};
 
-const FORMS: [Form; 3] = [Form::Float32, Form::Float16, Form::Integer8];
+const FORMS: [CacheType; 3] = [CacheType::Float32, CacheType::Float16, CacheType::Integer8];
 
 /// A few numbers of a layer that say what it is.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     layer: Layer,
-    form: Form,
+    cache_type: CacheType,
     rotated: usize,
     with_norms: bool,
     with_value_norm: bool,
@@ -88,8 +88,8 @@ impl Random {
         };
         let rotated = self.of(&[head_dim, head_dim, head_dim / 4 * 2, 0]);
         let (with_norms, with_sinks) = (self.below(2) == 0, self.below(3) == 0);
-        let form = self.of(&FORMS);
-        Kind { layer, form, rotated, with_norms, with_value_norm: false, with_sinks }
+        let cache_type = self.of(&FORMS);
+        Kind { layer, cache_type, rotated, with_norms, with_value_norm: false, with_sinks }
     }
 
     fn weights(&mut self, Kind { layer, .. }: Kind) -> Weights {
@@ -180,7 +180,7 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
     // What nobody has written may be anything.
     let stale = [f32::NAN, f32::INFINITY, 3.0e38, 1.0].map(f32::to_ne_bytes);
     let stale = |index: usize| stale.as_flattened()[index % size_of_val(&stale)];
-    let (before, row_bytes) = (way.bytes_before, kind.form.row_bytes(dim));
+    let (before, row_bytes) = (way.bytes_before, kind.cache_type.row_bytes(dim));
     let size = before + trees.lengths.len() * layer.kv_heads * slots * row_bytes;
     let mut caches: [Vec<u8>; 2] = [0; 2].map(|_| (0..size).map(stale).collect());
     for (sequence, tokens) in trees.committed.iter().enumerate() {
@@ -189,14 +189,14 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
                 for (kv_head, numbers) in numbers.chunks(dim).enumerate() {
                     let row = (sequence * layer.kv_heads + kv_head) * slots + slot;
                     let at = before + row * row_bytes;
-                    cache[at..at + row_bytes].copy_from_slice(&stored(kind.form, numbers));
+                    cache[at..at + row_bytes].copy_from_slice(&stored(kind.cache_type, numbers));
                 }
             }
         }
     }
     let [key, value] = &mut caches;
     let (key, value) = (key[before..].as_mut_ptr(), value[before..].as_mut_ptr());
-    let cache = Cache { key, value, slots, form: kind.form };
+    let cache = Cache { key, value, slots, cache_type: kind.cache_type };
     let mut given = Vec::new();
     for part in [&[0], cuts, &[num_nodes]].concat().windows(2) {
         let (first, real) = (part[0], part[1] - part[0]);
@@ -228,7 +228,7 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
         let to = attended.as_mut_ptr();
         let step = Step::new(layer, inputs, &nodes, rows, cache, to, way.units)
             .expect("the sizes are right");
-        let mut room = Room::default();
+        let mut workspace = Workspace::default();
         let mut tasks: Vec<usize> = (0..step.num_tasks()).collect();
         if way.backwards {
             tasks.reverse();
@@ -239,7 +239,7 @@ fn run(kind: Kind, weights: &Weights, trees: &Trees, cuts: &[usize], way: Way) -
                 write_keys(way.processor, &step, first..real.min(first + way.rows_per_write));
             }
             for task in tasks {
-                attend_task(way.processor, &step, task, &mut room);
+                attend_task(way.processor, &step, task, &mut workspace);
             }
         }
         given.extend(attended.chunks(width).take(real).map(<[f32]>::to_vec));
@@ -257,11 +257,11 @@ static HALVES: LazyLock<Vec<f64>> = LazyLock::new(|| {
 });
 
 /// The row of a head in a cache.
-fn stored(form: Form, x: &[f32]) -> Vec<u8> {
-    match form {
-        Form::Float32 => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
-        Form::Float16 => x.iter().flat_map(|x| nearest_half(*x).to_ne_bytes()).collect(),
-        Form::Integer8 => {
+fn stored(cache_type: CacheType, x: &[f32]) -> Vec<u8> {
+    match cache_type {
+        CacheType::Float32 => x.iter().flat_map(|x| x.to_ne_bytes()).collect(),
+        CacheType::Float16 => x.iter().flat_map(|x| nearest_half(*x).to_ne_bytes()).collect(),
+        CacheType::Integer8 => {
             let largest = x.iter().fold(0.0, |most: f32, x| match x.is_nan() || most.is_nan() {
                 true => f32::NAN,
                 false => most.max(x.abs()),
@@ -286,8 +286,8 @@ fn nearest_half(x: f32) -> u16 {
 }
 
 /// What a cache holds of a head's numbers.
-fn rounded(form: Form, x: &[f32]) -> Vec<f32> {
-    let row = stored(form, x);
+fn rounded(cache_type: CacheType, x: &[f32]) -> Vec<f32> {
+    let row = stored(cache_type, x);
     let half = |bytes: [u8; 2]| {
         let half = u16::from_ne_bytes(bytes);
         let size = match half & 0x7fff {
@@ -296,10 +296,10 @@ fn rounded(form: Form, x: &[f32]) -> Vec<f32> {
         };
         if half & 0x8000 == 0 { size } else { -size }
     };
-    match form {
-        Form::Float32 => x.to_vec(),
-        Form::Float16 => row.as_chunks().0.iter().map(|bytes| half(*bytes)).collect(),
-        Form::Integer8 => {
+    match cache_type {
+        CacheType::Float32 => x.to_vec(),
+        CacheType::Float16 => row.as_chunks().0.iter().map(|bytes| half(*bytes)).collect(),
+        CacheType::Integer8 => {
             let (integers, scale) = row.split_last_chunk().expect("there is a scale");
             let scale = f32::from_ne_bytes(*scale);
             integers.iter().map(|integer| f32::from(*integer as i8) * scale).collect()
@@ -439,7 +439,7 @@ fn twin<N: Number>(kind: Kind, weights: &Weights, trees: &Trees, node: usize) ->
         let kv_head = head / (layer.heads / layer.kv_heads);
         let of = |numbers: &[f32], head: usize| numbers[head * dim..(head + 1) * dim].to_vec();
         let numbers =
-            |x: Vec<f32>| rounded(kind.form, &x).into_iter().map(N::from).collect::<Vec<N>>();
+            |x: Vec<f32>| rounded(kind.cache_type, &x).into_iter().map(N::from).collect::<Vec<N>>();
         let mut query: Vec<N> = prepared(kind, &of(&token.row, head), &weights.query_norm, token);
         let bounded = layer.softcap != 0.0;
         let bound = if bounded { N::from(1.0 / layer.softcap) } else { N::log2_e() };
@@ -455,14 +455,14 @@ fn twin<N: Number>(kind: Kind, weights: &Weights, trees: &Trees, node: usize) ->
             let key = of(&token.row, layer.heads + kv_head);
             let keys = if layer.has_values { layer.kv_heads } else { 0 };
             let value = of(&token.row, layer.heads + keys + kv_head);
-            let key = match kind.form {
-                Form::Float32 => prepared(kind, &key, &weights.key_norm, token),
+            let key = match kind.cache_type {
+                CacheType::Float32 => prepared(kind, &key, &weights.key_norm, token),
                 // Of another number before, another one might be the nearest.
                 _ => numbers(prepared::<f32>(kind, &key, &weights.key_norm, token)),
             };
-            let value = match (kind.with_value_norm, kind.form) {
+            let value = match (kind.with_value_norm, kind.cache_type) {
                 (false, _) => numbers(value),
-                (true, Form::Float32) => normed(&value, &weights.value_norm, layer.epsilon),
+                (true, CacheType::Float32) => normed(&value, &weights.value_norm, layer.epsilon),
                 (true, _) => numbers(normed::<f32>(&value, &weights.value_norm, layer.epsilon)),
             };
             [key, value]
@@ -617,8 +617,8 @@ fn heads_of_all_sizes_have_the_same_bits_everywhere() {
         kind.rotated = head_dim / 2 * 2;
         let weights = random.weights(kind);
         let trees = random.trees(kind, 30, 70);
-        for form in FORMS {
-            let kind = Kind { form, ..kind };
+        for cache_type in FORMS {
+            let kind = Kind { cache_type, ..kind };
             for processor in Processor::all() {
                 let other = Way { processor, ..way(&mut random) };
                 for (node, row) in run(kind, &weights, &trees, &[], other).iter().enumerate() {

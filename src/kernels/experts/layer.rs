@@ -17,7 +17,7 @@ const PAGE: usize = 1 << 12;
 /// What is wrong with a layer, or with what a step reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum Wrong {
+pub enum ExpertsError {
     #[error("columns, size or the number of experts is out of range")]
     Sizes,
     #[error("{chosen} of {experts} experts cannot be chosen")]
@@ -59,23 +59,23 @@ impl Experts {
     /// # Errors
     ///
     /// `Sizes`, `Chosen` or `Blocks`.
-    pub fn check(&self) -> Result<(), Wrong> {
+    pub fn check(&self) -> Result<(), ExpertsError> {
         let Router { experts, chosen, .. } = self.router;
         let is_right = |size: usize, most: usize| (1..=most).contains(&size);
         let are_right = is_right(self.columns, MOST) && is_right(self.size, MOST);
         if !are_right || !is_right(experts, MOST_EXPERTS) {
-            return Err(Wrong::Sizes);
+            return Err(ExpertsError::Sizes);
         }
         let bytes = self.stride().checked_mul(experts);
         if bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
-            return Err(Wrong::Sizes);
+            return Err(ExpertsError::Sizes);
         }
         if !is_right(chosen, experts) {
-            return Err(Wrong::Chosen { chosen, experts });
+            return Err(ExpertsError::Chosen { chosen, experts });
         }
         let inner = [self.columns, self.columns, self.size];
         match self.types.iter().zip(inner).find(|(kind, columns)| !kind.fits(*columns)) {
-            Some((kind, _)) => Err(Wrong::Blocks(kind.name())),
+            Some((kind, _)) => Err(ExpertsError::Blocks(kind.name())),
             None => Ok(()),
         }
     }

@@ -7,11 +7,11 @@
 //! # What a step does
 //!
 //! 1. Each row chooses experts by its scores, and their shares (`route.rs`).
-//! 2. The pairs of a row and an expert are sorted by expert: a group each (`order.rs`).
-//! 3. A group's rows are gathered, normed and rounded (`order.rs`), and multiplied with the expert's gate and
+//! 2. The pairs of a row and an expert are sorted by expert: a group each (`dispatch.rs`).
+//! 3. A group's rows are gathered, normed and rounded (`dispatch.rs`), and multiplied with the expert's gate and
 //!    up (`products.rs`): all of them read its weights once.
 //! 4. Gates and what they gate are rounded, and multiplied with the expert's down.
-//! 5. Each row's products are summed in the order of rank, the best expert first (`mix.rs`).
+//! 5. Each row's products are summed in the order of rank, the best expert first (`combine.rs`).
 //!
 //! `layer.rs` says what a layer is and where an expert's weights stand, `step.rs` what a step reads and
 //! refuses. Of one row only both products are worth telling other threads of.
@@ -20,14 +20,14 @@
 //! all else is slices whose lengths are checked when a step is made.
 #![allow(unsafe_code)]
 
+mod combine;
+mod dispatch;
 mod layer;
-mod mix;
-mod order;
 mod products;
 mod route;
 mod step;
 
-pub use self::layer::{Experts, Wrong};
+pub use self::layer::{Experts, ExpertsError};
 pub use self::route::{Router, Scoring};
 pub use self::step::{Inputs, Scratch, Step};
 

@@ -5,14 +5,14 @@
 
 use std::ops::Range;
 
-use super::layer::{Experts, Wrong};
-use super::mix::{Mix, mix_rows};
-use super::order::{Group, Order, pack, packings};
-use super::products::{Matrices, Part};
+use super::combine::{Combine, combine_rows};
+use super::dispatch::{Dispatch, Group, pack, packings};
+use super::layer::{Experts, ExpertsError};
+use super::products::{Matrices, Task};
 use super::route::{Router, Scores, route_rows};
 use crate::kernels::product::Source;
 use crate::kernels::tasks::InParallel;
-use crate::kernels::{Processor, Room, Shared};
+use crate::kernels::{Processor, Shared, Workspace};
 
 /// Scores that a task should choose among: some microseconds.
 const SCORES_PER_TASK: usize = 1 << 11;
@@ -20,7 +20,7 @@ const SCORES_PER_TASK: usize = 1 << 11;
 const SUMS_PER_TASK: usize = 1 << 15;
 
 /// Told the experts of each row, and how many different ones they are, before weights are read.
-pub type Bring<'a, E> = &'a dyn Fn(&[i32], usize) -> Result<(), E>;
+pub type LoadExperts<'a, E> = &'a dyn Fn(&[i32], usize) -> Result<(), E>;
 
 /// What a step reads, each `M` rows where it has rows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,11 +50,11 @@ pub struct Inputs<'a> {
 /// Memory of a step, as large as the largest so far.
 #[derive(Default)]
 pub struct Scratch {
-    order: Order,
-    parts: Vec<Part>,
+    dispatch: Dispatch,
+    parts: Vec<Task>,
     packed: Vec<u8>,
     /// Of gate and up, then of down.
-    products: Room,
+    products: Workspace,
 }
 
 /// A step whose inputs fit.
@@ -76,7 +76,7 @@ impl<'a> Step<'a> {
         layer: &'a Experts,
         inputs: Inputs<'a>,
         num_rows: usize,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, ExpertsError> {
         let Experts { columns, size, router: Router { experts, chosen, .. }, .. } = *layer;
         // Places are numbers of 32 bits, and no size of what is computed overflows.
         let is_right = |pairs: usize| {
@@ -84,7 +84,7 @@ impl<'a> Step<'a> {
             u32::try_from(pairs).is_ok() && bytes.is_some_and(|it| it < usize::MAX / 2)
         };
         if num_rows == 0 || !num_rows.checked_mul(chosen).is_some_and(is_right) {
-            return Err(Wrong::Rows);
+            return Err(ExpertsError::Rows);
         }
         for (input, numbers, of, width) in [
             ("rows", Some(inputs.rows), num_rows, columns),
@@ -99,26 +99,26 @@ impl<'a> Step<'a> {
         ] {
             let (got, expected) = (numbers.map(<[f32]>::len), of.saturating_mul(width));
             if let Some(got) = got.filter(|got| *got != expected) {
-                return Err(Wrong::Input { input, got, expected });
+                return Err(ExpertsError::Input { input, got, expected });
             }
         }
         let (got, expected) = (inputs.weights.len(), layer.stride() * experts);
         if got != expected {
-            return Err(Wrong::Weights { got, expected });
+            return Err(ExpertsError::Weights { got, expected });
         }
         if inputs.beside_gate.is_some() && inputs.beside.is_none() {
-            return Err(Wrong::BesideGate);
+            return Err(ExpertsError::BesideGate);
         }
         Ok(Self { processor, layer, inputs, num_rows })
     }
 
     /// Computes all rows, to `to (M, columns)`; gives the experts of each, `(M, chosen)`, by rank.
     ///
-    /// Weights are read once `bring` has been told of them, and only those.
+    /// Weights are read once `load_experts` has been told of them, and only those.
     ///
     /// # Errors
     ///
-    /// Those of `bring` and `in_parallel`.
+    /// Those of `load_experts` and `in_parallel`.
     ///
     /// # Safety
     ///
@@ -127,18 +127,18 @@ impl<'a> Step<'a> {
         &self,
         scratch: &'s mut Scratch,
         to: *mut f32,
-        bring: Bring<'_, E>,
+        load_experts: LoadExperts<'_, E>,
         in_parallel: InParallel<'_, E>,
     ) -> Result<&'s [i32], E> {
         let Self { processor, layer, inputs, num_rows } = *self;
         let Experts { columns, size, types, router, .. } = *layer;
-        let Scratch { order, parts, packed, products } = scratch;
-        order.resize(num_rows, router.chosen);
-        self.route(order, in_parallel)?;
-        order.sort(router.chosen, router.experts);
-        bring(&order.chosen, order.groups.len())?;
+        let Scratch { dispatch, parts, packed, products } = scratch;
+        dispatch.resize(num_rows, router.chosen);
+        self.route(dispatch, in_parallel)?;
+        dispatch.sort(router.chosen, router.experts);
+        load_experts(&dispatch.chosen, dispatch.groups.len())?;
 
-        let (order, pairs) = (&*order, order.num_pairs());
+        let (dispatch, pairs) = (&*dispatch, dispatch.num_pairs());
         let (up_packings, up_bytes) = packings(processor, columns, pairs, &types[..2]);
         let (down_packings, down_bytes) = packings(processor, size, pairs, &types[2..]);
         packed.resize(packed.len().max(up_bytes).max(down_bytes), 0);
@@ -154,30 +154,30 @@ impl<'a> Step<'a> {
         // SAFETY: all is as large as it has to be, and each phase is over when the next one reads what it
         // wrote.
         unsafe {
-            let gathered = |group: Group| (source, Some(&order.rows[group.places()]));
-            pack(up_packings, order, columns, gathered, packed, in_parallel)?;
-            up.multiply(order, up_packings, packed, products, parts, in_parallel)?;
+            let gathered = |group: Group| (source, Some(&dispatch.rows[group.slots()]));
+            pack(up_packings, dispatch, columns, gathered, packed, in_parallel)?;
+            up.multiply(dispatch, up_packings, packed, products, parts, in_parallel)?;
 
             let gates = std::slice::from_raw_parts(products.get(), pairs * 2 * size);
             let gated = |group: Group| {
-                let gates = &gates[group.places().start * 2 * size..];
+                let gates = &gates[group.slots().start * 2 * size..];
                 (Source::Gated(gates, layer.gate), None)
             };
-            pack(down_packings, order, 2 * size, gated, packed, in_parallel)?;
-            down.multiply(order, down_packings, packed, products, parts, in_parallel)?;
+            pack(down_packings, dispatch, 2 * size, gated, packed, in_parallel)?;
+            down.multiply(dispatch, down_packings, packed, products, parts, in_parallel)?;
 
             let products = std::slice::from_raw_parts(products.get(), pairs * columns);
-            self.mix(order, products, to, in_parallel)?;
+            self.combine(dispatch, products, to, in_parallel)?;
         }
-        Ok(&order.chosen)
+        Ok(&dispatch.chosen)
     }
 
     /// Chooses each row's experts.
-    fn route<E>(&self, order: &mut Order, in_parallel: InParallel<'_, E>) -> Result<(), E> {
+    fn route<E>(&self, dispatch: &mut Dispatch, in_parallel: InParallel<'_, E>) -> Result<(), E> {
         let (router, scores) = (self.layer.router, self.inputs.scores);
         let scores = Scores { router, scores, bias: self.inputs.choice_bias };
-        let chosen = Shared(order.chosen.as_mut_ptr());
-        let shares = Shared(order.shares.as_mut_ptr());
+        let chosen = Shared(dispatch.chosen.as_mut_ptr());
+        let shares = Shared(dispatch.shares.as_mut_ptr());
         self.by_rows(router.experts, SCORES_PER_TASK, in_parallel, &|rows| {
             // SAFETY: there is room for each row's, and the rows are this task's alone.
             unsafe { route_rows(self.processor, scores, rows, chosen.get(), shares.get()) };
@@ -189,21 +189,21 @@ impl<'a> Step<'a> {
     /// # Safety
     ///
     /// As of `compute`.
-    unsafe fn mix<E>(
+    unsafe fn combine<E>(
         &self,
-        order: &Order,
+        dispatch: &Dispatch,
         products: &[f32],
         to: *mut f32,
         in_parallel: InParallel<'_, E>,
     ) -> Result<(), E> {
         let Experts { columns, router: Router { chosen, .. }, residual_scale, .. } = *self.layer;
         let Inputs { beside, beside_gate, residual, .. } = self.inputs;
-        let mix = Mix {
+        let combine = Combine {
             columns,
             chosen,
             products,
-            places: &order.places,
-            shares: &order.shares,
+            slots: &dispatch.slots,
+            shares: &dispatch.shares,
             beside,
             beside_gate,
             residual,
@@ -212,7 +212,7 @@ impl<'a> Step<'a> {
         let to = Shared(to);
         self.by_rows(chosen * columns, SUMS_PER_TASK, in_parallel, &|rows| {
             // SAFETY: by contract; the rows are this task's alone.
-            unsafe { mix_rows(self.processor, mix, rows, to.get()) };
+            unsafe { combine_rows(self.processor, combine, rows, to.get()) };
         })
     }
 

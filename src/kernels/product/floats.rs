@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use super::activations::{Tile, Tiling};
 use super::weight_type::WeightType;
-use super::{Added, Destination, Weights, finish, some, store};
+use super::{Destination, Epilogue, Weights, finish, some, store};
 use crate::kernels::lanes::{Lanes, WIDTH};
 
 /// Panels that may be read side by side.
@@ -27,7 +27,7 @@ const PREFETCHED: usize = 8192;
 const PREFETCHED_NEAR: usize = 2048;
 
 /// How weights that are floats are read.
-pub trait FloatForm {
+pub trait FloatFormat {
     /// Their type.
     const TYPE: WeightType;
 
@@ -40,11 +40,11 @@ pub trait FloatForm {
 }
 
 /// Forms of floats, and how a column of sixteen outputs is read.
-macro_rules! forms {
+macro_rules! formats {
     ($($name:ident: $load:ident;)*) => {$(
         pub struct $name;
 
-        impl FloatForm for $name {
+        impl FloatFormat for $name {
             const TYPE: WeightType = WeightType::$name;
 
             #[inline(always)]
@@ -55,7 +55,7 @@ macro_rules! forms {
     )*};
 }
 
-forms! {
+formats! {
     F16: load_halves;
     BF16: load_upper_halves;
     F32: load;
@@ -67,15 +67,15 @@ forms! {
 ///
 /// As of it, and [`Lanes`].
 #[inline(always)]
-pub unsafe fn multiply_on<L: Lanes, W: FloatForm>(
+pub unsafe fn multiply_on<L: Lanes, W: FloatFormat>(
     packed: *const u8,
     tiling: Tiling,
     weights: Weights<'_>,
     panels: Range<usize>,
-    added: Added<'_>,
+    epilogue: Epilogue<'_>,
     to: Destination,
 ) {
-    let product = Product { packed, tiling, weights, added, to };
+    let product = Product { packed, tiling, weights, epilogue, to };
     let are_two = L::VECTORS > 1 || tiling.num_rows() <= FEW_ROWS;
     let mut panel = panels.start;
     while panel < panels.end {
@@ -98,20 +98,20 @@ struct Product<'a> {
     packed: *const u8,
     tiling: Tiling,
     weights: Weights<'a>,
-    added: Added<'a>,
+    epilogue: Epilogue<'a>,
     to: Destination,
 }
 
 impl Product<'_> {
     /// All rows times `P` panels.
     #[inline(always)]
-    unsafe fn multiply<L: Lanes, W: FloatForm, const P: usize>(self, panel: usize) {
+    unsafe fn multiply<L: Lanes, W: FloatFormat, const P: usize>(self, panel: usize) {
         let (columns, tiles) = (self.tiling.columns(), self.tiling.num_tiles());
         // Known to the compiler, so that no tile is compiled that is never multiplied.
         let most = if P == 1 || L::VECTORS > 1 { L::FLOAT_ROWS } else { FEW_ROWS };
         // The sums of one tile can stay where they are; what is still to be read must.
         let is_residual = |residual: &[f32]| residual.as_ptr() == self.to.to.cast_const();
-        let stays = tiles == 1 || self.added.residual.is_some_and(is_residual);
+        let stays = tiles == 1 || self.epilogue.residual.is_some_and(is_residual);
         let parts = if stays { 1 } else { columns.div_ceil(MOST_COLUMNS) };
         for part in 0..parts {
             let columns = part * columns / parts..(part + 1) * columns / parts;
@@ -135,7 +135,7 @@ impl Product<'_> {
 
     /// `R` rows times some columns of `P` panels.
     #[inline(always)]
-    unsafe fn multiply_tile<L: Lanes, W: FloatForm, const P: usize, const R: usize>(
+    unsafe fn multiply_tile<L: Lanes, W: FloatFormat, const P: usize, const R: usize>(
         self,
         panel: usize,
         tile: usize,
@@ -164,7 +164,7 @@ impl Product<'_> {
                     let (first, count) = self.outputs(panel + index);
                     let at = start + row * stride + first;
                     let sum = if is_last {
-                        finish::<L>(sum, self.added.from(first, at), count)
+                        finish::<L>(sum, self.epilogue.from(first, at), count)
                     } else {
                         sum
                     };
@@ -188,7 +188,7 @@ impl Product<'_> {
 /// iterators sums stay in memory, and 32 rows take 18 times as long.
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
-unsafe fn add_products<L: Lanes, W: FloatForm, const P: usize, const R: usize>(
+unsafe fn add_products<L: Lanes, W: FloatFormat, const P: usize, const R: usize>(
     panels: *const u8,
     bytes: usize,
     tile: Tile,
@@ -227,7 +227,7 @@ unsafe fn add_products<L: Lanes, W: FloatForm, const P: usize, const R: usize>(
 ///
 /// As [`Lanes`]; the panel has that many columns.
 #[inline(always)]
-pub unsafe fn read_on<L: Lanes, W: FloatForm>(panel: *const u8, lane: usize, to: &mut [f32]) {
+pub unsafe fn read_on<L: Lanes, W: FloatFormat>(panel: *const u8, lane: usize, to: &mut [f32]) {
     let bytes = WIDTH * W::TYPE.block_bytes();
     for (column, to) in to.iter_mut().enumerate() {
         let mut all = [0.0; WIDTH];

@@ -6,10 +6,10 @@
 
 mod activations;
 mod floats;
+mod gguf_block;
 mod panels;
 mod scales;
 mod source;
-mod stored;
 mod tile;
 mod values;
 mod weight_type;
@@ -18,10 +18,10 @@ use std::ops::Range;
 
 pub use self::activations::Tiling;
 use self::activations::{Tile, pack};
-use self::floats::{FloatForm, multiply_on as multiply_floats_on, read_on as read_floats_on};
+use self::floats::{FloatFormat, multiply_on as multiply_floats_on, read_on as read_floats_on};
 pub use self::panels::{panels_per_task, to_panels};
 pub use self::source::{Gate, Source};
-use self::tile::Form;
+use self::tile::WeightFormat;
 pub use self::weight_type::WeightType;
 use crate::kernels::lanes::{Lanes, Processor, WIDTH, on_processor};
 
@@ -41,7 +41,7 @@ pub struct Weights<'a> {
 
 /// What is added to products, from their first output on.
 #[derive(Clone, Copy, Default)]
-pub struct Added<'a> {
+pub struct Epilogue<'a> {
     /// One for each output, first.
     pub bias: Option<&'a [f32]>,
     /// As many as there are products, with the stride of their destination, last. The destination may
@@ -49,7 +49,7 @@ pub struct Added<'a> {
     pub residual: Option<&'a [f32]>,
 }
 
-impl Added<'_> {
+impl Epilogue<'_> {
     /// From an output on, whose product in a row is `at` in the destination.
     #[inline(always)]
     fn from(self, output: usize, at: usize) -> Self {
@@ -116,14 +116,14 @@ pub unsafe fn multiply(
     tiling: Tiling,
     weights: Weights<'_>,
     panels: Range<usize>,
-    added: Added<'_>,
+    epilogue: Epilogue<'_>,
     to: Destination,
 ) {
     unsafe {
         by_form!(
             weights.kind,
             multiply_blocks or multiply_floats,
-            (processor, packed, tiling, weights, panels, added, to)
+            (processor, packed, tiling, weights, panels, epilogue, to)
         )
     }
 }
@@ -135,12 +135,12 @@ on_processor! {
     /// # Safety
     ///
     /// As of it.
-    multiply_blocks<W: Form> = multiply_on(
+    multiply_blocks<W: WeightFormat> = multiply_on(
         packed: *const u8,
         tiling: Tiling,
         weights: Weights<'_>,
         panels: Range<usize>,
-        added: Added<'_>,
+        epilogue: Epilogue<'_>,
         destination: Destination,
     )
 }
@@ -152,23 +152,23 @@ on_processor! {
     /// # Safety
     ///
     /// As of it.
-    multiply_floats<W: FloatForm> = multiply_floats_on(
+    multiply_floats<W: FloatFormat> = multiply_floats_on(
         packed: *const u8,
         tiling: Tiling,
         weights: Weights<'_>,
         panels: Range<usize>,
-        added: Added<'_>,
+        epilogue: Epilogue<'_>,
         destination: Destination,
     )
 }
 
 #[inline(always)]
-unsafe fn multiply_on<L: Lanes, W: Form>(
+unsafe fn multiply_on<L: Lanes, W: WeightFormat>(
     packed: *const u8,
     tiling: Tiling,
     weights: Weights<'_>,
     panels: Range<usize>,
-    added: Added<'_>,
+    epilogue: Epilogue<'_>,
     destination: Destination,
 ) {
     let (columns, bytes) = (tiling.columns(), weights.kind.panel_bytes(tiling.columns()));
@@ -179,29 +179,45 @@ unsafe fn multiply_on<L: Lanes, W: Form>(
         for tile in 0..tiling.num_tiles() {
             let rows = tiling.rows(tile);
             let start = rows.start * destination.stride + first;
-            let added = added.from(first, start);
+            let epilogue = epilogue.from(first, start);
             unsafe {
                 let at = Destination { to: destination.to.add(start), ..destination };
                 let tile = Tile::new(packed, tiling, tile);
                 let panel = panel.as_ptr();
                 match rows.len() {
-                    1 => write::<L, W, 1>(panel, columns, tile, outputs, added, at),
-                    2 if L::ROWS >= 2 => write::<L, W, 2>(panel, columns, tile, outputs, added, at),
-                    3 if L::ROWS >= 3 => write::<L, W, 3>(panel, columns, tile, outputs, added, at),
-                    4 if L::ROWS >= 4 => write::<L, W, 4>(panel, columns, tile, outputs, added, at),
-                    5 if L::ROWS >= 5 => write::<L, W, 5>(panel, columns, tile, outputs, added, at),
-                    6 if L::ROWS >= 6 => write::<L, W, 6>(panel, columns, tile, outputs, added, at),
-                    7 if L::ROWS >= 7 => write::<L, W, 7>(panel, columns, tile, outputs, added, at),
-                    8 if L::ROWS >= 8 => write::<L, W, 8>(panel, columns, tile, outputs, added, at),
-                    9 if L::ROWS >= 9 => write::<L, W, 9>(panel, columns, tile, outputs, added, at),
+                    1 => write::<L, W, 1>(panel, columns, tile, outputs, epilogue, at),
+                    2 if L::ROWS >= 2 => {
+                        write::<L, W, 2>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    3 if L::ROWS >= 3 => {
+                        write::<L, W, 3>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    4 if L::ROWS >= 4 => {
+                        write::<L, W, 4>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    5 if L::ROWS >= 5 => {
+                        write::<L, W, 5>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    6 if L::ROWS >= 6 => {
+                        write::<L, W, 6>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    7 if L::ROWS >= 7 => {
+                        write::<L, W, 7>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    8 if L::ROWS >= 8 => {
+                        write::<L, W, 8>(panel, columns, tile, outputs, epilogue, at)
+                    }
+                    9 if L::ROWS >= 9 => {
+                        write::<L, W, 9>(panel, columns, tile, outputs, epilogue, at)
+                    }
                     10 if L::ROWS >= 10 => {
-                        write::<L, W, 10>(panel, columns, tile, outputs, added, at)
+                        write::<L, W, 10>(panel, columns, tile, outputs, epilogue, at)
                     }
                     11 if L::ROWS >= 11 => {
-                        write::<L, W, 11>(panel, columns, tile, outputs, added, at)
+                        write::<L, W, 11>(panel, columns, tile, outputs, epilogue, at)
                     }
                     12 if L::ROWS >= 12 => {
-                        write::<L, W, 12>(panel, columns, tile, outputs, added, at)
+                        write::<L, W, 12>(panel, columns, tile, outputs, epilogue, at)
                     }
                     _ => unreachable!("a tile has as many rows"),
                 }
@@ -211,19 +227,19 @@ unsafe fn multiply_on<L: Lanes, W: Form>(
 }
 
 #[inline(always)]
-unsafe fn write<L: Lanes, W: Form, const R: usize>(
+unsafe fn write<L: Lanes, W: WeightFormat, const R: usize>(
     panel: *const u8,
     columns: usize,
     tile: Tile,
     outputs: usize,
-    added: Added<'_>,
+    epilogue: Epilogue<'_>,
     destination: Destination,
 ) {
     unsafe {
         let sums = W::products::<L, R>(panel, columns, tile);
         for (row, sum) in sums.into_iter().enumerate() {
             let at = row * destination.stride;
-            let sum = finish::<L>(sum, added.from(0, at), outputs);
+            let sum = finish::<L>(sum, epilogue.from(0, at), outputs);
             store::<L>(destination.to.add(at), sum, outputs);
         }
     }
@@ -231,12 +247,12 @@ unsafe fn write<L: Lanes, W: Form, const R: usize>(
 
 /// The sums of the first `count` outputs with what is added to them.
 #[inline(always)]
-unsafe fn finish<L: Lanes>(mut sum: L::Floats, added: Added<'_>, count: usize) -> L::Floats {
+unsafe fn finish<L: Lanes>(mut sum: L::Floats, epilogue: Epilogue<'_>, count: usize) -> L::Floats {
     unsafe {
-        if let Some(bias) = added.bias {
+        if let Some(bias) = epilogue.bias {
             sum = L::add(sum, some::<L>(bias[..count].as_ptr(), count));
         }
-        if let Some(residual) = added.residual {
+        if let Some(residual) = epilogue.residual {
             sum = L::add(sum, some::<L>(residual[..count].as_ptr(), count));
         }
         sum
@@ -302,7 +318,7 @@ on_processor! {
     /// # Safety
     ///
     /// The panel has as many columns as `to`.
-    read_blocks<W: Form> = read_on(panel: *const u8, lane: usize, to: &mut [f32])
+    read_blocks<W: WeightFormat> = read_on(panel: *const u8, lane: usize, to: &mut [f32])
 }
 
 on_processor! {
@@ -312,11 +328,11 @@ on_processor! {
     /// # Safety
     ///
     /// As of it.
-    read_floats<W: FloatForm> = read_floats_on(panel: *const u8, lane: usize, to: &mut [f32])
+    read_floats<W: FloatFormat> = read_floats_on(panel: *const u8, lane: usize, to: &mut [f32])
 }
 
 #[inline(always)]
-unsafe fn read_on<L: Lanes, W: Form>(panel: *const u8, lane: usize, to: &mut [f32]) {
+unsafe fn read_on<L: Lanes, W: WeightFormat>(panel: *const u8, lane: usize, to: &mut [f32]) {
     unsafe { W::read_row::<L>(panel, lane, to) }
 }
 

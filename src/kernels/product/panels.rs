@@ -13,7 +13,7 @@
 use super::BLOCK;
 use super::activations::Tiling;
 use super::floats::SIDE_BY_SIDE;
-use super::stored::unpacked;
+use super::gguf_block::unpack;
 use super::weight_type::WeightType;
 use crate::kernels::lanes::WIDTH;
 
@@ -37,17 +37,17 @@ pub fn to_panels(kind: WeightType, blocks: usize, rows: &[u8], panels: &mut [u8]
         let (values, numbers) = panel.split_at_mut(WIDTH * blocks * value_bytes);
         let (halves, bytes) = numbers.split_at_mut(2 * WIDTH * blocks * layout.halves);
         for (block, stored) in row.chunks_exact(kind.block_bytes()).enumerate() {
-            let unpacked = unpacked(kind, stored);
-            for (which, half) in unpacked.halves[..layout.halves].iter().enumerate() {
+            let unpack = unpack(kind, stored);
+            for (which, half) in unpack.halves[..layout.halves].iter().enumerate() {
                 let at = 2 * ((which * blocks + block) * WIDTH + lane);
                 halves[at..at + 2].copy_from_slice(half);
             }
-            for (which, byte) in unpacked.bytes[..layout.bytes].iter().enumerate() {
+            for (which, byte) in unpack.bytes[..layout.bytes].iter().enumerate() {
                 bytes[(block * layout.bytes + which) * WIDTH + lane] = *byte;
             }
             let values = &mut values[WIDTH * block * value_bytes..][..WIDTH * value_bytes];
             let parts = values.chunks_exact_mut(WIDTH * layout.value_bytes());
-            for (part, weights) in parts.zip(unpacked.values.chunks_exact(BLOCK)) {
+            for (part, weights) in parts.zip(unpack.values.chunks_exact(BLOCK)) {
                 put_values(layout.planes, lane, weights, part);
             }
         }

@@ -35,7 +35,7 @@ impl Numbers {
     /// Two numbers of 6 bits for each 32 weights: the low bits of both are in one byte, the high bits
     /// of both and of the next two in another.
     #[inline(always)]
-    unsafe fn sixes<L: Lanes>(self, layout: Layout, index: usize) -> [L::Integers; 2] {
+    unsafe fn six_bit_pair<L: Lanes>(self, layout: Layout, index: usize) -> [L::Integers; 2] {
         let (block, index) = (index / IN_BLOCK, index % IN_BLOCK);
         unsafe {
             let low = self.byte::<L>(layout, index, block);
@@ -70,31 +70,31 @@ pub trait Scales {
 }
 
 /// A float16.
-pub struct Half;
+pub struct F16Scale;
 /// A float16, and another one for the minimum.
-pub struct HalfAndMinimum;
+pub struct F16ScaleAndMinimum;
 
 /// An exponent of two, 128 too large.
-pub struct Exponent;
+pub struct Mxfp4Scales;
 /// For each 32 weights 6 bits, 32 too large, times a float16.
-pub struct Sixes;
+pub struct Iq4XsScales;
 /// For each 32 weights 6 bits, and 6 for the minimum, each times a float16.
-pub struct SixesAndMinima;
+pub struct Q4KScales;
 /// For each sixteen weights 6 bits, 32 too large, times a float16.
-pub struct SixesOfHalves;
+pub struct Q3KScales;
 /// For each sixteen weights 8 bits, 128 too large, times a float16.
-pub struct Signed;
+pub struct Q6KScales;
 /// For each sixteen weights 4 bits, and 4 for the minimum, each times a float16.
-pub struct Nibbles;
+pub struct Q2KScales;
 
-impl Scales for Half {
+impl Scales for F16Scale {
     #[inline(always)]
     unsafe fn read<L: Lanes>(_: Layout, numbers: Numbers, index: usize) -> [Scale<L>; 2] {
-        unsafe { alone(numbers.half::<L>(0, index)) }
+        unsafe { one_scale(numbers.half::<L>(0, index)) }
     }
 }
 
-impl Scales for HalfAndMinimum {
+impl Scales for F16ScaleAndMinimum {
     const HAS_MINIMA: bool = true;
 
     #[inline(always)]
@@ -106,7 +106,7 @@ impl Scales for HalfAndMinimum {
     }
 }
 
-impl Scales for Exponent {
+impl Scales for Mxfp4Scales {
     #[inline(always)]
     unsafe fn read<L: Lanes>(layout: Layout, numbers: Numbers, index: usize) -> [Scale<L>; 2] {
         unsafe {
@@ -114,12 +114,12 @@ impl Scales for Exponent {
             // Less 128 it may be below that of a float: its power is that of two halves.
             let half = L::field(exponent, 1, 0x7f, 0);
             let other = L::add_integers(half, L::field(exponent, 0, 1, 0));
-            alone(L::multiply(power::<L>(half), power::<L>(other)))
+            one_scale(L::multiply(power::<L>(half), power::<L>(other)))
         }
     }
 }
 
-impl Scales for Sixes {
+impl Scales for Iq4XsScales {
     #[inline(always)]
     unsafe fn read<L: Lanes>(layout: Layout, numbers: Numbers, index: usize) -> [Scale<L>; 2] {
         let (block, index) = (index / IN_BLOCK, index % IN_BLOCK);
@@ -129,18 +129,18 @@ impl Scales for Sixes {
             let high = numbers.byte::<L>(layout, 4 + index / 4, block);
             let high = L::field(high, index as u32 % 4 * 2, 0x03, 4);
             let six = less::<L>(L::add_integers(low, high), 32);
-            alone(L::multiply(numbers.half::<L>(0, block), six))
+            one_scale(L::multiply(numbers.half::<L>(0, block), six))
         }
     }
 }
 
-impl Scales for SixesAndMinima {
+impl Scales for Q4KScales {
     const HAS_MINIMA: bool = true;
 
     #[inline(always)]
     unsafe fn read<L: Lanes>(layout: Layout, numbers: Numbers, index: usize) -> [Scale<L>; 2] {
         unsafe {
-            let [scale, minimum] = numbers.sixes::<L>(layout, index);
+            let [scale, minimum] = numbers.six_bit_pair::<L>(layout, index);
             let factor = numbers.half::<L>(0, index / IN_BLOCK);
             let factor = L::multiply(factor, L::to_floats(scale));
             let least = numbers.half::<L>(1, index / IN_BLOCK);
@@ -149,22 +149,22 @@ impl Scales for SixesAndMinima {
     }
 }
 
-impl Scales for SixesOfHalves {
+impl Scales for Q3KScales {
     const PARTS: usize = 2;
 
     #[inline(always)]
     unsafe fn read<L: Lanes>(layout: Layout, numbers: Numbers, index: usize) -> [Scale<L>; 2] {
         unsafe {
             let scale = numbers.half::<L>(0, index / IN_BLOCK);
-            let [first, second] = numbers.sixes::<L>(layout, index);
+            let [first, second] = numbers.six_bit_pair::<L>(layout, index);
             let first = L::multiply(scale, less::<L>(first, 32));
             let second = L::multiply(scale, less::<L>(second, 32));
-            two(first, second)
+            scale_pair(first, second)
         }
     }
 }
 
-impl Scales for Signed {
+impl Scales for Q6KScales {
     const PARTS: usize = 2;
 
     #[inline(always)]
@@ -174,12 +174,12 @@ impl Scales for Signed {
             let scale = numbers.half::<L>(0, block);
             let first = less::<L>(numbers.byte::<L>(layout, 2 * index, block), 128);
             let second = less::<L>(numbers.byte::<L>(layout, 2 * index + 1, block), 128);
-            two(L::multiply(scale, first), L::multiply(scale, second))
+            scale_pair(L::multiply(scale, first), L::multiply(scale, second))
         }
     }
 }
 
-impl Scales for Nibbles {
+impl Scales for Q2KScales {
     const PARTS: usize = 2;
     const HAS_MINIMA: bool = true;
 
@@ -215,7 +215,7 @@ unsafe fn power<L: Lanes>(x: L::Integers) -> L::Floats {
 
 /// Scales of sixteen weights each, without minima.
 #[inline(always)]
-unsafe fn two<L: Lanes>(first: L::Floats, second: L::Floats) -> [Scale<L>; 2] {
+unsafe fn scale_pair<L: Lanes>(first: L::Floats, second: L::Floats) -> [Scale<L>; 2] {
     let minimum = unsafe { L::splat(0.0) };
     [Scale { factor: first, minimum }, Scale { factor: second, minimum }]
 }
@@ -228,6 +228,6 @@ unsafe fn less<L: Lanes>(x: L::Integers, more: i32) -> L::Floats {
 
 /// Scales of all 32 weights, without minima.
 #[inline(always)]
-unsafe fn alone<L: Lanes>(factor: L::Floats) -> [Scale<L>; 2] {
+unsafe fn one_scale<L: Lanes>(factor: L::Floats) -> [Scale<L>; 2] {
     [Scale { factor, minimum: unsafe { L::splat(0.0) } }; 2]
 }

@@ -9,15 +9,17 @@ use std::ops::Range;
 use super::BLOCK;
 use super::activations::Tile;
 use super::scales::{
-    Exponent, Half, HalfAndMinimum, Nibbles, Numbers, Scale, Scales, Signed, Sixes, SixesAndMinima,
-    SixesOfHalves,
+    F16Scale, F16ScaleAndMinimum, Iq4XsScales, Mxfp4Scales, Numbers, Q2KScales, Q3KScales,
+    Q4KScales, Q6KScales, Scale, Scales,
 };
-use super::values::{Curve, Eight, Five, Float4, Four, Looked, Six, Three, Two, Values};
+use super::values::{
+    Bits2, Bits3, Bits4, Bits5, Bits6, Bits8, Codebook, Fp4Table, Iq4NlTable, Values,
+};
 use super::weight_type::WeightType;
 use crate::kernels::lanes::{Lanes, WIDTH};
 
 /// How panels of a type of weights are read.
-pub trait Form {
+pub trait WeightFormat {
     const TYPE: WeightType;
 
     /// The products of `R` rows with a panel.
@@ -40,23 +42,23 @@ pub trait Form {
 }
 
 /// What distinguishes the types of weights in blocks.
-pub trait BlockForm: Form {
+pub trait BlockFormat: WeightFormat {
     type Values: Values;
     type Scales: Scales;
 }
 
 /// A form for each type, by its name.
-macro_rules! forms {
+macro_rules! formats {
     ($($name:ident: $values:ty, $scales:ty;)*) => {$(
         #[allow(non_camel_case_types)]
         pub struct $name;
 
-        impl BlockForm for $name {
+        impl BlockFormat for $name {
             type Values = $values;
             type Scales = $scales;
         }
 
-        impl Form for $name {
+        impl WeightFormat for $name {
             const TYPE: WeightType = WeightType::$name;
 
             #[inline(always)]
@@ -76,20 +78,20 @@ macro_rules! forms {
     )*};
 }
 
-forms! {
-    Q4_0: Four<8>, Half;
-    Q4_1: Four<0>, HalfAndMinimum;
-    Q5_0: Five<16>, Half;
-    Q5_1: Five<0>, HalfAndMinimum;
-    Q8_0: Eight, Half;
-    Q2_K: Two, Nibbles;
-    Q3_K: Three, SixesOfHalves;
-    Q4_K: Four<0>, SixesAndMinima;
-    Q5_K: Five<0>, SixesAndMinima;
-    Q6_K: Six, Signed;
-    IQ4_NL: Looked<Curve>, Half;
-    IQ4_XS: Looked<Curve>, Sixes;
-    MXFP4: Looked<Float4>, Exponent;
+formats! {
+    Q4_0: Bits4<8>, F16Scale;
+    Q4_1: Bits4<0>, F16ScaleAndMinimum;
+    Q5_0: Bits5<16>, F16Scale;
+    Q5_1: Bits5<0>, F16ScaleAndMinimum;
+    Q8_0: Bits8, F16Scale;
+    Q2_K: Bits2, Q2KScales;
+    Q3_K: Bits3, Q3KScales;
+    Q4_K: Bits4<0>, Q4KScales;
+    Q5_K: Bits5<0>, Q4KScales;
+    Q6_K: Bits6, Q6KScales;
+    IQ4_NL: Codebook<Iq4NlTable>, F16Scale;
+    IQ4_XS: Codebook<Iq4NlTable>, Iq4XsScales;
+    MXFP4: Codebook<Fp4Table>, Mxfp4Scales;
 }
 
 /// Two groups of inputs stand together, in a block.
@@ -101,7 +103,7 @@ const PAIRS: usize = BLOCK / 8;
 ///
 /// As [`Lanes`]; the panel and the tile have that many blocks, the tile `R` rows.
 #[inline(always)]
-unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
+unsafe fn products<L: Lanes, W: BlockFormat, const R: usize>(
     panel: *const u8,
     blocks: usize,
     mut tile: Tile,
@@ -113,7 +115,7 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
         let numbers = numbers::<W>(panel, blocks);
         let mut sums = [L::splat(0.0); R];
         for block in 0..blocks {
-            ask_ahead::<L, W>(panel, blocks, block);
+            prefetch_ahead::<L, W>(panel, blocks, block);
             let scales = W::Scales::read::<L>(layout, numbers, block);
             for (part, scale) in scales[..parts].iter().enumerate() {
                 let mut integers = [L::splat_integer(0); R];
@@ -152,7 +154,7 @@ unsafe fn products<L: Lanes, W: BlockForm, const R: usize>(
 /// Asks the memory for what is read some blocks later: values, which run on into the next panel's,
 /// and the scales of a panel further, which are needed from its first block on.
 #[inline(always)]
-unsafe fn ask_ahead<L: Lanes, W: BlockForm>(panel: *const u8, blocks: usize, block: usize) {
+unsafe fn prefetch_ahead<L: Lanes, W: BlockFormat>(panel: *const u8, blocks: usize, block: usize) {
     let layout = W::TYPE.layout();
     let value_bytes = WIDTH * layout.value_bytes();
     let number_bytes = WIDTH * layout.block_bytes() * BLOCK / layout.weights - value_bytes;
@@ -175,7 +177,7 @@ unsafe fn ask_ahead<L: Lanes, W: BlockForm>(panel: *const u8, blocks: usize, blo
 ///
 /// As of [`products`].
 #[inline(always)]
-unsafe fn dots<L: Lanes, W: BlockForm, const R: usize>(
+unsafe fn dots<L: Lanes, W: BlockFormat, const R: usize>(
     mut sums: [L::Integers; R],
     values: *const u8,
     tile: Tile,
@@ -219,23 +221,23 @@ unsafe fn dots<L: Lanes, W: BlockForm, const R: usize>(
 
 /// Whether values are so small that sums of products of two groups fit into 16 bits.
 #[inline(always)]
-fn is_small<W: BlockForm>() -> bool {
+fn is_small<W: BlockFormat>() -> bool {
     W::Values::MOST <= 64
 }
 
 /// What the values in products are more than the weights' integers.
 #[inline(always)]
-fn zero<L: Lanes, W: BlockForm>() -> i32 {
+fn zero<L: Lanes, W: BlockFormat>() -> i32 {
     W::Values::ZERO - if is_small::<W>() { 0 } else { L::LESS }
 }
 
-/// As [`Form::read_row`].
+/// As [`WeightFormat::read_row`].
 ///
 /// # Safety
 ///
 /// As of it.
 #[inline(always)]
-unsafe fn read_row<L: Lanes, W: BlockForm>(panel: *const u8, lane: usize, to: &mut [f32]) {
+unsafe fn read_row<L: Lanes, W: BlockFormat>(panel: *const u8, lane: usize, to: &mut [f32]) {
     let blocks = to.len().div_ceil(BLOCK);
     let (layout, parts) = (W::TYPE.layout(), W::Scales::PARTS);
     unsafe {
@@ -271,7 +273,7 @@ const ONES: [[i8; 8]; 4] = [
 
 /// The weights of sixteen outputs for the input of a group at which `one` is 1.
 #[inline(always)]
-unsafe fn column<L: Lanes, W: BlockForm>(
+unsafe fn column<L: Lanes, W: BlockFormat>(
     values: L::Bytes,
     one: &[i8; 8],
     scale: Scale<L>,
@@ -294,7 +296,7 @@ unsafe fn column<L: Lanes, W: BlockForm>(
 ///
 /// The panel is that long.
 #[inline(always)]
-unsafe fn numbers<W: BlockForm>(panel: *const u8, blocks: usize) -> Numbers {
+unsafe fn numbers<W: BlockFormat>(panel: *const u8, blocks: usize) -> Numbers {
     let layout = W::TYPE.layout();
     let at = unsafe { panel.add(WIDTH * layout.value_bytes() * blocks) };
     Numbers { at, blocks: blocks * BLOCK / layout.weights }

@@ -23,19 +23,19 @@ pub trait Values {
 }
 
 /// 4 bits.
-pub struct Four<const ZERO: i32>;
+pub struct Bits4<const ZERO: i32>;
 /// 4 bits and a fifth.
-pub struct Five<const ZERO: i32>;
+pub struct Bits5<const ZERO: i32>;
 /// 4 bits and two more.
-pub struct Six;
+pub struct Bits6;
 /// 8 bits.
-pub struct Eight;
+pub struct Bits8;
 /// 2 bits.
-pub struct Two;
+pub struct Bits2;
 /// 2 bits and a third.
-pub struct Three;
+pub struct Bits3;
 /// 4 bits that stand for a value of a table.
-pub struct Looked<T: Table>(PhantomData<T>);
+pub struct Codebook<T: Table>(PhantomData<T>);
 
 /// What 4 bits stand for.
 pub trait Table {
@@ -45,11 +45,11 @@ pub trait Table {
 }
 
 /// llama.cpp's `kvalues_iq4nl`.
-pub struct Curve;
+pub struct Iq4NlTable;
 /// Twice the floats of 4 bits, `kvalues_mxfp4`.
-pub struct Float4;
+pub struct Fp4Table;
 
-impl Table for Curve {
+impl Table for Iq4NlTable {
     const ZERO: i32 = 128;
     const VALUES: [u8; 16] = above(
         Self::ZERO,
@@ -57,7 +57,7 @@ impl Table for Curve {
     );
 }
 
-impl Table for Float4 {
+impl Table for Fp4Table {
     const ZERO: i32 = 16;
     const VALUES: [u8; 16] =
         above(Self::ZERO, [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]);
@@ -85,7 +85,7 @@ const fn largest(values: [u8; 16]) -> i32 {
     largest as i32
 }
 
-impl<const ZERO: i32> Values for Four<ZERO> {
+impl<const ZERO: i32> Values for Bits4<ZERO> {
     const ZERO: i32 = ZERO;
     const MOST: i32 = 15;
 
@@ -95,7 +95,7 @@ impl<const ZERO: i32> Values for Four<ZERO> {
     }
 }
 
-impl<const ZERO: i32> Values for Five<ZERO> {
+impl<const ZERO: i32> Values for Bits5<ZERO> {
     const ZERO: i32 = ZERO;
     const MOST: i32 = 31;
 
@@ -105,7 +105,7 @@ impl<const ZERO: i32> Values for Five<ZERO> {
     }
 }
 
-impl Values for Eight {
+impl Values for Bits8 {
     const ZERO: i32 = 128;
     const MOST: i32 = 255;
 
@@ -118,7 +118,7 @@ impl Values for Eight {
     }
 }
 
-impl Values for Six {
+impl Values for Bits6 {
     const ZERO: i32 = 32;
     const MOST: i32 = 63;
 
@@ -128,7 +128,7 @@ impl Values for Six {
     }
 }
 
-impl Values for Two {
+impl Values for Bits2 {
     const ZERO: i32 = 0;
     const MOST: i32 = 3;
 
@@ -138,17 +138,17 @@ impl Values for Two {
     }
 }
 
-impl Values for Three {
+impl Values for Bits3 {
     const ZERO: i32 = 4;
     const MOST: i32 = 7;
 
     #[inline(always)]
     unsafe fn pair<L: Lanes>(values: *const u8, pair: usize) -> (L::Bytes, L::Bytes) {
-        unsafe { with_higher::<L, 1>(Two::pair::<L>(values, pair), 2, values, pair) }
+        unsafe { with_higher::<L, 1>(Bits2::pair::<L>(values, pair), 2, values, pair) }
     }
 }
 
-impl<T: Table> Values for Looked<T> {
+impl<T: Table> Values for Codebook<T> {
     const ZERO: i32 = T::ZERO;
     const MOST: i32 = largest(T::VALUES);
 

@@ -15,9 +15,9 @@
 use std::ops::Range;
 
 use super::rows::Rows;
-use super::run::{Run, Sequence, Sizes, Wrong};
+use super::run::{RecurrentError, Run, Sequence, Sizes};
 use super::states::Half;
-use crate::kernels::Room;
+use crate::kernels::Workspace;
 use crate::kernels::exp::silu;
 use crate::kernels::lanes::{Lanes, WIDTH, load_some, on_processor, store_some};
 
@@ -96,9 +96,9 @@ impl<'a> Step<'a> {
         run: &'a Run,
         rows: usize,
         given: *mut f32,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, RecurrentError> {
         if !layer.fits(rows) || run.num_rows() > rows || run.sizes != layer.sizes() {
-            return Err(Wrong::Inputs);
+            return Err(RecurrentError::Inputs);
         }
         Ok(Self { layer, run, given })
     }
@@ -122,7 +122,7 @@ on_processor! {
     ///
     /// The output has all rows; nobody else reads or writes this task's channels of rows, states and
     /// updates.
-    convolve = convolve_on(step: &Step<'_>, task: usize, room: &mut Room)
+    convolve = convolve_on(step: &Step<'_>, task: usize, workspace: &mut Workspace)
 }
 
 /// Some channels of a sequence.
@@ -137,11 +137,11 @@ struct Task<'a> {
 }
 
 #[inline(always)]
-unsafe fn convolve_on<L: Lanes>(step: &Step<'_>, task: usize, room: &mut Room) {
+unsafe fn convolve_on<L: Lanes>(step: &Step<'_>, task: usize, workspace: &mut Workspace) {
     let (sequence, part) = (&step.run.sequences[task / step.parts()], task % step.parts());
     let channels = part * CHANNELS..step.layer.channels.min((part + 1) * CHANNELS);
     let width = channels.len().next_multiple_of(WIDTH);
-    let rows = room.of(sequence.nodes.len() * width);
+    let rows = workspace.of(sequence.nodes.len() * width);
     let mut task = Task { step, sequence, channels, rows, width };
     // SAFETY: by contract.
     unsafe {

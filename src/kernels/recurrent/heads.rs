@@ -16,7 +16,7 @@
 //! Values are rounded up to a multiple of 16, and so are decays. An update holds the value that was
 //! added, which a path alone determines, so to apply it takes no sum over the state.
 
-use super::run::{Run, Sizes, Wrong};
+use super::run::{RecurrentError, Run, Sizes};
 use super::walk::Walk;
 use crate::kernels::lanes::{Lanes, WIDTH};
 
@@ -136,10 +136,15 @@ unsafe impl<R: Rule> Sync for Step<'_, R> {}
 
 impl<'a, R: Rule> Step<'a, R> {
     /// A step with `rows` rows, padding included.
-    pub fn new(rule: R, run: &'a Run, rows: usize, given: *mut f32) -> Result<Self, Wrong> {
+    pub fn new(
+        rule: R,
+        run: &'a Run,
+        rows: usize,
+        given: *mut f32,
+    ) -> Result<Self, RecurrentError> {
         let heads = rule.heads();
         if !rule.fits(rows) || run.num_rows() > rows || run.sizes != heads.sizes() {
-            return Err(Wrong::Inputs);
+            return Err(RecurrentError::Inputs);
         }
         let walks = run.sequences.iter().map(|sequence| Walk::new(run, sequence)).collect();
         Ok(Self { rule, run, walks, given })

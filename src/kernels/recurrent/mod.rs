@@ -45,7 +45,7 @@ pub use self::convolution::{CausalConvolution, Step as ConvolutionStep, convolve
 pub use self::delta::GatedDelta;
 pub use self::heads::{Heads, Rule, Step as HeadsStep};
 pub use self::rows::Rows;
-pub use self::run::{Run, Sizes, Tree, Wrong};
+pub use self::run::{RecurrentError, Run, Sizes, Tree};
 pub use self::selective::{SelectiveUpdate, norm_rows};
 pub use self::states::{States, applied, half_bytes, restore, undo};
 pub use self::task::compute_head;

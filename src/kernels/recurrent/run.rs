@@ -11,9 +11,9 @@ use crate::kernels::nodes::{self, Nodes};
 /// What is wrong with a run, or with a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
-pub enum Wrong {
+pub enum RecurrentError {
     #[error(transparent)]
-    Nodes(#[from] nodes::Wrong),
+    Nodes(#[from] nodes::NodesError),
     #[error("the inputs' sizes do not fit each other")]
     Inputs,
     #[error(
@@ -123,18 +123,18 @@ impl Run {
         sizes: Sizes,
         states: States,
         updates: Updates,
-    ) -> Result<Self, Wrong> {
+    ) -> Result<Self, RecurrentError> {
         let Tree { parents, sequences, lengths, span, reads, .. } = tree;
         if states.sequences() != lengths.len() || reads.len() != lengths.len() {
             let (states, lengths) = (states.sequences(), lengths.len());
-            return Err(Wrong::Sequences { states, lengths, reads: reads.len() });
+            return Err(RecurrentError::Sequences { states, lengths, reads: reads.len() });
         }
         let (got, expected) = (states.half_bytes(), half_bytes(sizes.state));
         if got != expected {
-            return Err(Wrong::StateBytes { got, expected });
+            return Err(RecurrentError::StateBytes { got, expected });
         }
         let (got, row) = (updates.half_bytes, updates::row_bytes(sizes.update));
-        let wrong = Wrong::UpdateBytes { got, row };
+        let wrong = RecurrentError::UpdateBytes { got, row };
         let [last, other] = updates.halves(sizes.update).ok_or(wrong)?;
         let nodes = Nodes::new(parents, sequences, lengths, span, rows, usize::MAX)?;
         // The rest of a tree joins what is there of it.
@@ -150,7 +150,7 @@ impl Run {
     }
 
     /// What is done to a sequence.
-    fn sequence(&self, number: usize, tree: Tree<'_>) -> Result<Sequence, Wrong> {
+    fn sequence(&self, number: usize, tree: Tree<'_>) -> Result<Sequence, RecurrentError> {
         let first = self.nodes.first();
         let of_it = self.nodes.all().iter().enumerate();
         let of_it = of_it.filter(|(_, node)| node.sequence as usize == number);
@@ -187,7 +187,7 @@ impl Run {
 
     /// The sequence, which is left with the pending nodes that its state does not have yet. Those of a
     /// run that failed elsewhere are in it already, and their updates may be overwritten.
-    fn with_right_pending(&self, sequence: Sequence) -> Result<Sequence, Wrong> {
+    fn with_right_pending(&self, sequence: Sequence) -> Result<Sequence, RecurrentError> {
         let Sequence { number, length, earlier, reads, .. } = sequence;
         let applied = self.states.applied(number, Half::Now);
         if reads && earlier > 0 {
@@ -195,7 +195,7 @@ impl Run {
             return if applied == expected {
                 Ok(Sequence { pending: Vec::new(), ..sequence })
             } else {
-                Err(Wrong::ReadLength { sequence: number, applied, expected })
+                Err(RecurrentError::ReadLength { sequence: number, applied, expected })
             };
         }
         if applied == length {
@@ -205,17 +205,17 @@ impl Run {
         // The first part of a tree has applied them, and its updates stand where they stood.
         let is_late = self.nodes.first() > 0;
         if is_late || applied != length - pending as i64 {
-            return Err(Wrong::Length { sequence: number, applied, length, pending });
+            return Err(RecurrentError::Length { sequence: number, applied, length, pending });
         }
         let mut before = -1;
         for &node in &sequence.pending {
             let origin = self.last.origin(node as usize).expect("the last tree had it");
             let Origin { length, parent, .. } = origin;
             if length != applied {
-                return Err(Wrong::PendingLength { node, length, applied });
+                return Err(RecurrentError::PendingLength { node, length, applied });
             }
             if parent != before {
-                return Err(Wrong::PendingParent { node, parent, before });
+                return Err(RecurrentError::PendingParent { node, parent, before });
             }
             before = node as i32;
         }
@@ -223,11 +223,11 @@ impl Run {
     }
 
     /// That all nodes of a sequence follow each other.
-    fn check_chain(&self, sequence: usize, nodes: &[u32]) -> Result<(), Wrong> {
+    fn check_chain(&self, sequence: usize, nodes: &[u32]) -> Result<(), RecurrentError> {
         let mut before = None;
         for &node in nodes {
             if self.nodes.all()[node as usize].parent != before {
-                return Err(Wrong::ReadBranches { sequence, node });
+                return Err(RecurrentError::ReadBranches { sequence, node });
             }
             before = Some(node);
         }
@@ -235,18 +235,18 @@ impl Run {
     }
 
     /// That there is an update of each node, or room for it.
-    fn check_updates(&self, sequence: &Sequence) -> Result<(), Wrong> {
+    fn check_updates(&self, sequence: &Sequence) -> Result<(), RecurrentError> {
         for &node in &sequence.nodes {
             let rows = self.next.rows;
             if node as usize >= rows {
-                return Err(Wrong::Rows { node, rows });
+                return Err(RecurrentError::Rows { node, rows });
             }
             let mut parent = self.nodes.all()[node as usize].parent;
             while let Some(node) = parent.filter(|node| (*node as usize) < self.nodes.first()) {
                 let place = self.nodes.all()[node as usize];
                 let origin = Origin::of(place, sequence.length);
                 if self.last.origin(node as usize) != Some(origin) {
-                    return Err(Wrong::Earlier { node });
+                    return Err(RecurrentError::Earlier { node });
                 }
                 parent = place.parent;
             }

@@ -8,7 +8,7 @@
 //! float32. Zeros are the state of no token. To save a state, copy the first half; to go back to it,
 //! [`restore`].
 
-use super::Wrong;
+use super::RecurrentError;
 
 /// Bytes before the numbers: a cache line.
 pub(super) const HEADER: usize = 64;
@@ -95,24 +95,24 @@ pub fn applied(state: &[u8]) -> i64 {
 
 /// Goes back to the state before the last read, where a sequence's state `(2, bytes)` is of more than
 /// `length` tokens. Returns whether it was.
-pub fn undo(state: &mut [u8], length: i64) -> Result<bool, Wrong> {
+pub fn undo(state: &mut [u8], length: i64) -> Result<bool, RecurrentError> {
     let (now, before) = state.split_at_mut(state.len() / 2);
     if applied(now) <= length {
         return Ok(false);
     }
     if applied(before) != length {
         let (applied, before) = (applied(now), applied(before));
-        return Err(Wrong::Undo { length, applied, before });
+        return Err(RecurrentError::Undo { length, applied, before });
     }
     now.copy_from_slice(before);
     Ok(true)
 }
 
 /// Makes a saved state `(bytes,)` that of a sequence `(2, bytes)`.
-pub fn restore(state: &mut [u8], saved: &[u8]) -> Result<(), Wrong> {
+pub fn restore(state: &mut [u8], saved: &[u8]) -> Result<(), RecurrentError> {
     let half_bytes = state.len() / 2;
     if saved.len() != half_bytes || half_bytes < HEADER {
-        return Err(Wrong::Saved { saved: saved.len(), bytes: half_bytes });
+        return Err(RecurrentError::Saved { saved: saved.len(), bytes: half_bytes });
     }
     let (now, before) = state.split_at_mut(half_bytes);
     now.copy_from_slice(saved);

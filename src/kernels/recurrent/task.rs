@@ -6,9 +6,9 @@
 use super::heads::{Factors, Heads, Prepared, Rule, Step};
 use super::run::Sequence;
 use super::states::Half;
-use super::tile::{Answer, Question, Tile, Update, pass};
-use super::walk::{MOST_ROWS, Pass, Place, Walk};
-use crate::kernels::Room;
+use super::tile::{RowOutput, RowQuery, Tile, Update, pass};
+use super::walk::{MOST_ROWS, Pass, StateSlot, Walk};
+use crate::kernels::Workspace;
 use crate::kernels::lanes::{Lanes, WIDTH, on_processor, store_some};
 
 on_processor! {
@@ -19,7 +19,7 @@ on_processor! {
     ///
     /// The output has all rows; nobody else reads or writes this task's head of rows, states and
     /// updates.
-    compute_head<R: Rule> = compute(step: &Step<'_, R>, task: usize, room: &mut Room)
+    compute_head<R: Rule> = compute(step: &Step<'_, R>, task: usize, workspace: &mut Workspace)
 }
 
 /// A head of a sequence.
@@ -41,16 +41,16 @@ struct Task<'a, R> {
 }
 
 #[inline(always)]
-unsafe fn compute<L: Lanes, R: Rule>(step: &Step<'_, R>, task: usize, room: &mut Room) {
+unsafe fn compute<L: Lanes, R: Rule>(step: &Step<'_, R>, task: usize, workspace: &mut Workspace) {
     let heads = step.rule.heads();
     let (sequence, head) = (task / heads.heads, task % heads.heads);
     let (walk, sequence) = (&step.walks[sequence], &step.run.sequences[sequence]);
     let (count, padded) = (sequence.nodes.len(), heads.padded());
     let own = walk.num_own * heads.keys * WIDTH;
-    let room = room.of(own + count * (padded + 2 * heads.keys));
-    let (own, room) = room.split_at_mut(own);
-    let (values, room) = room.split_at_mut(count * padded);
-    let (keys, queries) = room.split_at_mut(count * heads.keys);
+    let workspace = workspace.of(own + count * (padded + 2 * heads.keys));
+    let (own, workspace) = workspace.split_at_mut(own);
+    let (values, workspace) = workspace.split_at_mut(count * padded);
+    let (keys, queries) = workspace.split_at_mut(count * heads.keys);
     let factors = &mut vec![Factors::default(); count];
     let own = own.as_mut_ptr();
     let mut task = Task { step, heads, head, sequence, walk, keys, queries, values, factors, own };
@@ -129,7 +129,7 @@ impl<R: Rule> Task<'_, R> {
             let Some((last, before)) = pending.split_last() else {
                 return self.pass::<L>(first, None, committed, tile, next);
             };
-            let to = Some(Place::Committed);
+            let to = Some(StateSlot::Committed);
             for node in before {
                 let pass = Pass { to, rows: [None; MOST_ROWS], ..first };
                 self.pass::<L>(pass, Some(self.kept(*node, tile)), committed, tile, next.take());
@@ -176,35 +176,35 @@ impl<R: Rule> Task<'_, R> {
         next: Option<*const f32>,
     ) {
         let keys = self.heads.keys;
-        let at = |place: Place| match place {
-            Place::Committed => committed,
-            Place::Own(index) => self.own.wrapping_add(index * keys * WIDTH),
+        let at = |place: StateSlot| match place {
+            StateSlot::Committed => committed,
+            StateSlot::Own(index) => self.own.wrapping_add(index * keys * WIDTH),
         };
         let matrix = Tile { from: at(given.from), to: given.to.map(at), keys, next };
-        let question = |member: Option<usize>| {
+        let row_query = |member: Option<usize>| {
             let start = member.unwrap_or(0) * keys;
             let (key, query) = (self.keys.as_ptr(), self.queries.as_ptr());
-            Question { key: key.wrapping_add(start), query: query.wrapping_add(start) }
+            RowQuery { key: key.wrapping_add(start), query: query.wrapping_add(start) }
         };
-        let questions = given.rows.map(question);
+        let row_queries = given.rows.map(row_query);
         let count = given.rows.iter().flatten().count();
         // SAFETY: by contract; members have their rows.
         unsafe {
-            let mut answers: [Answer<L>; MOST_ROWS] = [[L::splat(0.0); 2]; MOST_ROWS];
-            pass::<L, R>(matrix, update, &questions[..count], &mut answers);
-            for (member, [under_key, under_query]) in given.rows.into_iter().flatten().zip(answers)
+            let mut outputs: [RowOutput<L>; MOST_ROWS] = [[L::splat(0.0); 2]; MOST_ROWS];
+            pass::<L, R>(matrix, update, &row_queries[..count], &mut outputs);
+            for (member, [under_key, under_query]) in given.rows.into_iter().flatten().zip(outputs)
             {
                 let Factors { decay, strength, key_query } = self.factors[member];
                 let decay = L::splat(decay);
                 let at = member * self.heads.padded() + tile * WIDTH;
                 let value = self.values[at..at + WIDTH].as_mut_ptr();
-                let mut added = L::load(value);
+                let mut epilogue = L::load(value);
                 if R::IS_DELTA {
-                    let new = L::subtract(added, L::multiply(decay, under_key));
-                    added = L::multiply(new, L::splat(strength));
-                    L::store(value, added);
+                    let new = L::subtract(epilogue, L::multiply(decay, under_key));
+                    epilogue = L::multiply(new, L::splat(strength));
+                    L::store(value, epilogue);
                 }
-                let read = L::fused(L::splat(key_query), added, L::multiply(decay, under_query));
+                let read = L::fused(L::splat(key_query), epilogue, L::multiply(decay, under_query));
                 store_some::<L>(&mut *self.given(member), tile * WIDTH, read);
             }
         }

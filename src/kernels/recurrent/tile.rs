@@ -20,7 +20,7 @@ pub struct Update {
 
 /// What a row asks of a tile.
 #[derive(Clone, Copy)]
-pub struct Question {
+pub struct RowQuery {
     /// `(keys,)`.
     pub key: *const f32,
     /// `(keys,)`.
@@ -29,7 +29,7 @@ pub struct Question {
 
 /// What a tile answers: for its columns the sum over keys of a row's key times the state's number, and
 /// of its query.
-pub type Answer<L> = [<L as Lanes>::Floats; 2];
+pub type RowOutput<L> = [<L as Lanes>::Floats; 2];
 
 /// A tile `(keys, WIDTH)`, and where it goes.
 #[derive(Clone, Copy)]
@@ -51,30 +51,30 @@ pub struct Tile {
 pub unsafe fn pass<L: Lanes, R: Rule>(
     tile: Tile,
     update: Option<Update>,
-    questions: &[Question],
-    answers: &mut [Answer<L>; MOST_ROWS],
+    row_queries: &[RowQuery],
+    outputs: &mut [RowOutput<L>; MOST_ROWS],
 ) {
     unsafe {
-        match (update, questions) {
+        match (update, row_queries) {
             (None, []) => {}
             (None, [one]) => {
                 let answered = read::<L, R, 1>(tile, &[*one]);
-                answers[..1].copy_from_slice(&answered);
+                outputs[..1].copy_from_slice(&answered);
             }
             (None, [one, other]) => {
                 let answered = read::<L, R, 2>(tile, &[*one, *other]);
-                answers.copy_from_slice(&answered);
+                outputs.copy_from_slice(&answered);
             }
             (Some(update), []) => {
                 change::<L, R, 0>(tile, update, &[]);
             }
             (Some(update), [one]) => {
                 let answered = change::<L, R, 1>(tile, update, &[*one]);
-                answers[..1].copy_from_slice(&answered);
+                outputs[..1].copy_from_slice(&answered);
             }
             (Some(update), [one, other]) => {
                 let answered = change::<L, R, 2>(tile, update, &[*one, *other]);
-                answers.copy_from_slice(&answered);
+                outputs.copy_from_slice(&answered);
             }
             _ => unreachable!("a pass reads for two rows at most"),
         }
@@ -84,14 +84,14 @@ pub unsafe fn pass<L: Lanes, R: Rule>(
 #[inline(always)]
 unsafe fn read<L: Lanes, R: Rule, const N: usize>(
     tile: Tile,
-    questions: &[Question; N],
-) -> [Answer<L>; N] {
+    row_queries: &[RowQuery; N],
+) -> [RowOutput<L>; N] {
     unsafe {
         let mut sums = [[L::splat(0.0); 2]; N];
         for key in 0..tile.keys {
-            ask_for_next::<L>(tile, key);
+            prefetch_next::<L>(tile, key);
             let x = L::load(tile.from.add(key * WIDTH));
-            add::<L, R, N>(&mut sums, questions, key, x);
+            add::<L, R, N>(&mut sums, row_queries, key, x);
         }
         sums
     }
@@ -101,26 +101,26 @@ unsafe fn read<L: Lanes, R: Rule, const N: usize>(
 unsafe fn change<L: Lanes, R: Rule, const N: usize>(
     tile: Tile,
     update: Update,
-    questions: &[Question; N],
-) -> [Answer<L>; N] {
+    row_queries: &[RowQuery; N],
+) -> [RowOutput<L>; N] {
     unsafe {
         let (decay, value) = (L::splat(update.decay), L::load(update.value));
         let mut sums = [[L::splat(0.0); 2]; N];
         for key in 0..tile.keys {
-            ask_for_next::<L>(tile, key);
+            prefetch_next::<L>(tile, key);
             let x = L::multiply(L::load(tile.from.add(key * WIDTH)), decay);
             let x = L::fused(L::splat(*update.key.add(key)), value, x);
             if let Some(to) = tile.to {
                 L::store(to.add(key * WIDTH), x);
             }
-            add::<L, R, N>(&mut sums, questions, key, x);
+            add::<L, R, N>(&mut sums, row_queries, key, x);
         }
         sums
     }
 }
 
 #[inline(always)]
-unsafe fn ask_for_next<L: Lanes>(tile: Tile, key: usize) {
+unsafe fn prefetch_next<L: Lanes>(tile: Tile, key: usize) {
     if let Some(next) = tile.next {
         // SAFETY: any address will do.
         unsafe { L::prefetch_far(next.wrapping_add(key * WIDTH).cast()) };
@@ -131,18 +131,18 @@ unsafe fn ask_for_next<L: Lanes>(tile: Tile, key: usize) {
 // An iterator over sums would keep them in memory.
 #[allow(clippy::needless_range_loop)]
 unsafe fn add<L: Lanes, R: Rule, const N: usize>(
-    sums: &mut [Answer<L>; N],
-    questions: &[Question; N],
+    sums: &mut [RowOutput<L>; N],
+    row_queries: &[RowQuery; N],
     key: usize,
     x: L::Floats,
 ) {
     unsafe {
         for row in 0..N {
             if R::IS_DELTA {
-                let factor = L::splat(*questions[row].key.add(key));
+                let factor = L::splat(*row_queries[row].key.add(key));
                 sums[row][0] = L::fused(factor, x, sums[row][0]);
             }
-            let factor = L::splat(*questions[row].query.add(key));
+            let factor = L::splat(*row_queries[row].query.add(key));
             sums[row][1] = L::fused(factor, x, sums[row][1]);
         }
     }

@@ -23,7 +23,7 @@ pub(super) fn row_bytes(numbers: usize) -> usize {
 
 /// What a half's header holds.
 #[repr(C)]
-struct Held {
+struct HalfHeader {
     /// Whether it holds the last tree's.
     is_last: u32,
     /// Nodes of that tree.
@@ -99,9 +99,9 @@ impl Updates {
 }
 
 impl Half {
-    fn held(&self) -> Held {
+    fn held(&self) -> HalfHeader {
         // SAFETY: a half begins with it, and any bytes are one.
-        unsafe { self.at.cast::<Held>().read() }
+        unsafe { self.at.cast::<HalfHeader>().read() }
     }
 
     fn row(&self, node: usize) -> *mut u8 {
@@ -145,8 +145,8 @@ impl Half {
     ///
     /// Nobody else reads or writes it.
     pub unsafe fn set_held(&self, is_last: bool, nodes: usize) {
-        let held = Held { is_last: is_last.into(), nodes: nodes as u32 };
+        let held = HalfHeader { is_last: is_last.into(), nodes: nodes as u32 };
         // SAFETY: by contract.
-        unsafe { self.at.cast::<Held>().write(held) }
+        unsafe { self.at.cast::<HalfHeader>().write(held) }
     }
 }

@@ -9,7 +9,7 @@ use super::run::{Run, Sequence};
 
 /// Where a state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum StateSlot {
     /// That of the committed tokens.
     Committed,
     /// One of a task's own.
@@ -22,11 +22,11 @@ pub const MOST_ROWS: usize = 2;
 /// A pass over a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pass {
-    pub from: Place,
+    pub from: StateSlot,
     /// The member that the state is taken behind.
     pub applied: Option<usize>,
     /// Where the state behind it is kept, if it is.
-    pub to: Option<Place>,
+    pub to: Option<StateSlot>,
     /// The members whose rows are read for, [`MOST_ROWS`] at most.
     pub rows: [Option<usize>; MOST_ROWS],
 }
@@ -66,7 +66,7 @@ impl Walk {
         }
         let children = walk.gather(run, sequence);
         // What is still to be visited: the place of a state, and whom it is behind.
-        let first = Pass { from: Place::Committed, applied: None, to: None, rows: [None; 2] };
+        let first = Pass { from: StateSlot::Committed, applied: None, to: None, rows: [None; 2] };
         let mut open = vec![first];
         while let Some(pass) = open.pop() {
             walk.visit(pass, &children, &mut open);
@@ -78,12 +78,12 @@ impl Walk {
     fn straight(&mut self, run: &Run, sequence: &Sequence) {
         let member = |node: &u32| Member { node: *node, row: run.row(*node) };
         self.members.extend(sequence.nodes.iter().map(member));
-        let (from, count) = (Place::Committed, self.members.len());
+        let (from, count) = (StateSlot::Committed, self.members.len());
         let row = |member: usize| [(member < count).then_some(member), None];
         self.passes.push(Pass { from, applied: None, to: None, rows: row(0) });
         self.passes.extend((0..count).map(|member| {
             let rows = row(member + 1);
-            Pass { from, applied: Some(member), to: Some(Place::Committed), rows }
+            Pass { from, applied: Some(member), to: Some(StateSlot::Committed), rows }
         }));
     }
 
@@ -149,13 +149,17 @@ impl Walk {
         }
         let (from, rows) = (pass.from, [None; MOST_ROWS]);
         let free = match from {
-            Place::Committed => 0,
-            Place::Own(index) => index + 1,
+            StateSlot::Committed => 0,
+            StateSlot::Own(index) => index + 1,
         };
         // The last to be opened is visited first.
         for (index, child) in inner.into_iter().rev().enumerate() {
-            let to = if index == 0 && from != Place::Committed { from } else { Place::Own(free) };
-            if let Place::Own(index) = to {
+            let to = if index == 0 && from != StateSlot::Committed {
+                from
+            } else {
+                StateSlot::Own(free)
+            };
+            if let StateSlot::Own(index) = to {
                 self.num_own = self.num_own.max(index + 1);
             }
             open.push(Pass { from, applied: Some(child), to: Some(to), rows });

@@ -38,7 +38,7 @@ pub struct Expectation {
     /// Shares of a layer's rows that choose an expert, by expert.
     slow: Vec<f32>,
     fast: Vec<f32>,
-    company: Company,
+    company: CoOccurrence,
     /// Log-odds of company for a layer's next turn; none where the layer before has not had its own.
     by_company: Vec<f32>,
     weights: [f32; 4],
@@ -58,7 +58,7 @@ impl Expectation {
             .map(|expert| even(&shape.layers()[shape.layer(expert)]))
             .collect();
         let mut new = Self {
-            company: Company::new(&shape),
+            company: CoOccurrence::new(&shape),
             by_company: shares.iter().map(|&share| log_odds(share)).collect(),
             slow: shares.clone(),
             fast: shares.clone(),
@@ -170,7 +170,7 @@ fn odds_share(log_odds: f32) -> f32 {
 /// How often rows that chose an expert chose each expert of the layer behind it; behind the last
 /// layer stands the first, of the next row.
 #[derive(Clone, Debug)]
-struct Company {
+struct CoOccurrence {
     /// By layer: experts of the layer times experts of the next.
     counts: Vec<Vec<u16>>,
     num_next: Vec<usize>,
@@ -178,7 +178,7 @@ struct Company {
     before: Option<(usize, Vec<u16>)>,
 }
 
-impl Company {
+impl CoOccurrence {
     fn new(shape: &Shape) -> Self {
         let layers = shape.layers();
         let next = layers.iter().cycle().skip(1).take(layers.len());

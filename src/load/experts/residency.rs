@@ -61,7 +61,7 @@ pub struct Counts {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Presence {
     Absent,
     Reading,
     Resident,
@@ -72,7 +72,7 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    place: Place,
+    place: Presence,
     /// Layers' turns that hold it.
     pins: u32,
     /// Read before it was asked for, and not asked for since.
@@ -85,7 +85,7 @@ struct Entry {
 }
 
 const ABSENT: Entry =
-    Entry { place: Place::Absent, pins: 0, is_ahead: false, in_flight: 0, begun: 0, read: 0 };
+    Entry { place: Presence::Absent, pins: 0, is_ahead: false, in_flight: 0, begun: 0, read: 0 };
 
 /// How far and how boldly it is read ahead.
 #[derive(Clone, Copy, Debug)]
@@ -177,17 +177,17 @@ impl<F: Forecast> Residency<F> {
                 self.pieces_ahead -= entry.in_flight;
             }
             entry.is_ahead = false;
-            if entry.place == Place::Failed {
-                (entry.place, entry.begun, entry.read) = (Place::Reading, 0, 0);
+            if entry.place == Presence::Failed {
+                (entry.place, entry.begun, entry.read) = (Presence::Reading, 0, 0);
             }
-            if entry.place != Place::Resident {
+            if entry.place != Presence::Resident {
                 self.counts.misses += 1;
                 let of_first_row = chosen.iter().take(per_row);
                 let is_first =
                     of_first_row.map(|&it| first + usize::from(it)).any(|it| it == expert);
                 self.counts.first_row_misses += u64::from(is_first);
             }
-            if entry.place != Place::Resident && !self.wanted.contains(&expert) {
+            if entry.place != Presence::Resident && !self.wanted.contains(&expert) {
                 self.wanted.push_back(expert);
             }
         }
@@ -197,17 +197,17 @@ impl<F: Forecast> Residency<F> {
 
     /// Whether an expert is there.
     pub fn is_resident(&self, expert: usize) -> bool {
-        self.entries[expert].place == Place::Resident
+        self.entries[expert].place == Presence::Resident
     }
 
     /// Whether nothing of an expert is there or comes.
     pub fn is_absent(&self, expert: usize) -> bool {
-        self.entries[expert].place == Place::Absent
+        self.entries[expert].place == Presence::Absent
     }
 
     /// Whether the last read of an expert failed.
     pub fn has_failed(&self, expert: usize) -> bool {
-        self.entries[expert].place == Place::Failed
+        self.entries[expert].place == Presence::Failed
     }
 
     /// What `ask` returned is in use no longer.
@@ -224,12 +224,12 @@ impl<F: Forecast> Residency<F> {
     pub fn next_action(&mut self) -> Option<Action> {
         while let Some(&expert) = self.wanted.front() {
             match self.entries[expert].place {
-                Place::Resident | Place::Failed => {}
-                Place::Leaving => return None,
-                Place::Absent if self.must_wait_for_room(expert) => {
+                Presence::Resident | Presence::Failed => {}
+                Presence::Leaving => return None,
+                Presence::Absent if self.must_wait_for_room(expert) => {
                     return self.make_room(expert, f32::MIN);
                 }
-                Place::Absent | Place::Reading => {
+                Presence::Absent | Presence::Reading => {
                     if let Some(read) = self.next_piece(expert) {
                         return Some(read);
                     }
@@ -255,7 +255,8 @@ impl<F: Forecast> Residency<F> {
             entry.begun = num_bytes; // no further pieces
         }
         if entry.begun == num_bytes && entry.in_flight == 0 {
-            entry.place = if entry.read == num_bytes { Place::Resident } else { Place::Failed };
+            entry.place =
+                if entry.read == num_bytes { Presence::Resident } else { Presence::Failed };
         }
     }
 
@@ -292,8 +293,8 @@ impl<F: Forecast> Residency<F> {
     fn next_piece(&mut self, expert: usize) -> Option<Action> {
         let num_bytes = self.shape.num_bytes(expert);
         let entry = &mut self.entries[expert];
-        if entry.place == Place::Absent {
-            entry.place = Place::Reading;
+        if entry.place == Presence::Absent {
+            entry.place = Presence::Reading;
             self.held_bytes += num_bytes;
         }
         let start = entry.begun;
@@ -323,7 +324,7 @@ impl<F: Forecast> Residency<F> {
         let entry = &mut self.entries[victim];
         self.counts.ahead_wasted += u64::from(entry.is_ahead);
         self.counts.wasted_bytes += if entry.is_ahead { entry.read } else { 0 };
-        (entry.place, entry.is_ahead) = (Place::Leaving, false);
+        (entry.place, entry.is_ahead) = (Presence::Leaving, false);
         self.leaving_bytes += self.shape.num_bytes(victim);
         Some(Action::Drop(victim))
     }
@@ -336,9 +337,9 @@ impl<F: Forecast> Residency<F> {
             for expert in self.shape.of_layer(layer) {
                 let entry = &self.entries[expert];
                 let is_idle = match entry.place {
-                    Place::Resident | Place::Failed => true,
-                    Place::Reading => entry.in_flight == 0,
-                    Place::Absent | Place::Leaving => false,
+                    Presence::Resident | Presence::Failed => true,
+                    Presence::Reading => entry.in_flight == 0,
+                    Presence::Absent | Presence::Leaving => false,
                 };
                 if is_idle && entry.pins == 0 {
                     let until = self.forecast.turns_until_use(expert, turns);
@@ -360,7 +361,7 @@ impl<F: Forecast> Residency<F> {
         let expert = self.likely_soon(turns, least_due, false);
         // Only then: room that was made for a likely one is not for others.
         let expert = expert.or_else(|| self.likely_soon(usize::MAX, 0.0, true))?;
-        if self.entries[expert].place == Place::Absent {
+        if self.entries[expert].place == Presence::Absent {
             if !self.has_room(expert) {
                 let turns = self.turns(self.shape.layer(expert));
                 let until = self.forecast.turns_until_use(expert, turns);
@@ -386,9 +387,9 @@ impl<F: Forecast> Residency<F> {
             for expert in self.shape.of_layer(layer) {
                 let entry = &self.entries[expert];
                 let is_to_read = match entry.place {
-                    Place::Absent => may_begin,
-                    Place::Reading => entry.begun < num_bytes,
-                    Place::Resident | Place::Leaving | Place::Failed => false,
+                    Presence::Absent => may_begin,
+                    Presence::Reading => entry.begun < num_bytes,
+                    Presence::Resident | Presence::Leaving | Presence::Failed => false,
                 };
                 let due = self.forecast.due(expert);
                 if is_to_read && due >= least_due {

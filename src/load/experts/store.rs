@@ -20,7 +20,7 @@ use super::residency::{Action, Counts, Residency};
 use super::shape::{LayerShape, Shape};
 use crate::error::{Error, Result};
 use crate::load::loader::Worker;
-use crate::waiting;
+use crate::locks;
 
 /// Bytes of a read: enough for a disk to be quick, few enough to wait for.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -102,7 +102,7 @@ struct State {
 
 /// What a layer has chosen, in memory until this is dropped.
 #[derive(Debug)]
-pub struct Held<'a> {
+pub struct Pinned<'a> {
     shared: &'a Shared,
     asked: Vec<usize>,
 }
@@ -151,9 +151,9 @@ impl ExpertStore {
         }
         let store = Arc::new(store);
         let layers = 0..store.shared.regions.len();
-        let mut lent = waiting::write(&LENT);
+        let mut lent = locks::write(&LAYER_MEMORY);
         lent.retain(|it| it.store.strong_count() > 0);
-        lent.extend(layers.map(|layer| Lent {
+        lent.extend(layers.map(|layer| LayerMemory {
             start: store.memory(layer).as_ptr() as usize,
             layer,
             store: Arc::downgrade(&store),
@@ -179,9 +179,9 @@ impl ExpertStore {
     ///
     /// Fails where a file became shorter, or its disk fails; the file is named. Of a number that no
     /// expert has, the caller answers for.
-    pub fn hold(&self, layer: usize, chosen: &[i32], per_row: usize) -> Result<Held<'_>> {
+    pub fn hold(&self, layer: usize, chosen: &[i32], per_row: usize) -> Result<Pinned<'_>> {
         let shared = &*self.shared;
-        let held = |asked| Held { shared, asked };
+        let held = |asked| Pinned { shared, asked };
         let outcome = shared.check_file(layer);
         if outcome.is_err() || !self.is_managed() {
             shared.noted(outcome)?;
@@ -234,7 +234,7 @@ impl ExpertStore {
 
     /// What it has done so far.
     pub fn report(&self) -> StoreReport {
-        let state = waiting::lock(&self.shared.state);
+        let state = locks::lock(&self.shared.state);
         StoreReport {
             counts: state.core.as_ref().map(Residency::counts).unwrap_or_default(),
             waited_us: state.waited_us,
@@ -244,7 +244,7 @@ impl ExpertStore {
 
     /// Why the last [`hold`](Self::hold) that failed did, if one did since this was last asked.
     pub fn take_failure(&self) -> Option<Error> {
-        waiting::lock(&self.shared.state).failure.take()
+        locks::lock(&self.shared.state).failure.take()
     }
 
     /// Whether there are threads that read.
@@ -256,14 +256,14 @@ impl ExpertStore {
 impl Drop for ExpertStore {
     fn drop(&mut self) {
         if self.is_managed() {
-            waiting::lock(&self.shared.state).is_closed = true;
+            locks::lock(&self.shared.state).is_closed = true;
             self.shared.work.notify_all();
             self.workers.iter().for_each(Worker::join);
         }
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for Pinned<'_> {
     fn drop(&mut self) {
         if !self.asked.is_empty() {
             if let Some(core) = &mut self.shared.lock().core {
@@ -389,18 +389,18 @@ impl Shared {
 
 /// Memory of a layer that a store has lent.
 #[derive(Debug)]
-struct Lent {
+struct LayerMemory {
     start: usize,
     layer: usize,
     store: Weak<ExpertStore>,
 }
 
-static LENT: RwLock<Vec<Lent>> = RwLock::new(Vec::new());
+static LAYER_MEMORY: RwLock<Vec<LayerMemory>> = RwLock::new(Vec::new());
 
 /// The store whose layer begins at this memory, and the number of that layer.
-pub fn lender(memory: &[u8]) -> Option<(Arc<ExpertStore>, usize)> {
+pub fn store_of(memory: &[u8]) -> Option<(Arc<ExpertStore>, usize)> {
     let start = memory.as_ptr() as usize;
-    let lent = waiting::read(&LENT);
+    let lent = locks::read(&LAYER_MEMORY);
     let mut all = lent.iter().filter(|it| it.start == start);
     all.find_map(|it| it.store.upgrade().map(|store| (store, it.layer)))
 }

@@ -1,11 +1,11 @@
 //! Carries out a timetable beside compute. In: a timetable, and what compute enters and leaves. Out:
 //! calls to a store on a thread of its own, the graph to run each block under, and a report. What
-//! is done next is decided in `progress`, what is put off in `late`, who is woken in `state`; here
+//! is done next is decided in `progress`, what is put off in `deferral`, who is woken in `state`; here
 //! are the lock, the clock and the thread.
 
-mod account;
-mod late;
+mod deferral;
 mod progress;
+mod report;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -16,16 +16,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use self::account::LoadReport;
-use self::late::Due;
+use self::deferral::PreparedTimetable;
 use self::progress::Progress;
-use self::state::{Next, State, Wake};
+pub use self::report::LoadReport;
+use self::state::{NextAction, State, Wakeups};
 pub use self::worker::Worker;
-use super::block_store::BlockStore;
+use super::BlockStore;
 use super::timetable::{Action, ActionKind, Timetable};
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
-use crate::waiting;
+use crate::locks;
 
 /// How often a store is asked whether to go on waiting.
 const ASK_INTERVAL: Duration = Duration::from_millis(50);
@@ -61,7 +61,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(50);
 /// ```
 /// use std::sync::Arc;
 /// use coordgen_rs::{BlockId, Graph};
-/// use coordgen_rs::load::block_store::BlockStore;
+/// use coordgen_rs::load::BlockStore;
 /// use coordgen_rs::load::loader::Loader;
 /// use coordgen_rs::load::timetable::{ActionKind, Timetable};
 ///
@@ -127,15 +127,15 @@ impl Loader {
     /// for more runs than it has, and after `close`.
     pub fn begin(&self, timetable: Timetable) -> Result<()> {
         self.check_caller()?;
-        let due = Due::from(timetable);
-        self.change(|state, now_us| state.begin(due, now_us))?
+        let prepared = PreparedTimetable::from(timetable);
+        self.change(|state, now_us| state.begin(prepared, now_us))?
     }
 
     /// [`begin`](Self::begin), and a new report: what was done before is in none any more.
     pub fn begin_anew(&self, timetable: Timetable) -> Result<()> {
         self.check_caller()?;
-        let due = Due::from(timetable);
-        self.change(|state, now_us| state.begin_anew(due, now_us))?
+        let prepared = PreparedTimetable::from(timetable);
+        self.change(|state, now_us| state.begin_anew(prepared, now_us))?
     }
 
     /// Fails where [`begin`](Self::begin) would fail now, whatever the timetable.
@@ -286,7 +286,7 @@ impl Drop for Loader {
 impl Shared {
     /// Never held while the store works.
     fn lock(&self) -> MutexGuard<'_, State> {
-        waiting::lock(&self.state)
+        locks::lock(&self.state)
     }
 
     /// [`lock`](Self::lock) for the thread, which holds nothing that others need.
@@ -300,7 +300,7 @@ impl Shared {
 
     /// Wakes those who have to look again.
     fn wake(&self, state: &mut State) {
-        let Wake { worker, waiting } = state.take_wake();
+        let Wakeups { worker, waiting } = state.take_wakeups();
         if worker {
             self.work.notify_one();
         }
@@ -326,9 +326,9 @@ impl Shared {
             let next = state.next(self.now_us());
             self.wake(&mut state);
             match next {
-                Next::Begin(action) => return Some(action),
-                Next::End => return None,
-                Next::Sleep => {
+                NextAction::Begin(action) => return Some(action),
+                NextAction::End => return None,
+                NextAction::Sleep => {
                     state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
                 }
             }

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use super::account::{Account, Activity, LoadReport};
-use super::late::{self, Due};
+use super::deferral::{self, PreparedTimetable};
+use super::report::{Activity, LoadReport, ReportBuilder};
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
 use crate::load::timetable::{Action, ActionKind, Run, Timetable};
@@ -44,10 +44,10 @@ impl Block {
 #[derive(Clone, Debug)]
 struct Pending {
     action: Action,
-    /// Of a release: what `late::hidden_switch_us` says.
+    /// Of a release: what `deferral::hidden_switch_us` says.
     switch_us: Option<u64>,
     /// Put off until this many runs are over, or compute stands still.
-    put_off_until: usize,
+    deferred_until: usize,
 }
 
 /// The action that the loader is at.
@@ -84,13 +84,13 @@ pub struct Progress {
     /// something else meanwhile.
     stands_still: bool,
     is_cancelled: bool,
-    account: Account,
+    report: ReportBuilder,
 }
 
 impl Progress {
     /// Nothing loaded, of blocks that hold so many bytes under G1 and G2.
     pub fn new(num_bytes: Vec<[u64; 2]>) -> Self {
-        let account = Account::new(num_bytes.len(), 0);
+        let report = ReportBuilder::new(num_bytes.len(), 0);
         let absent = [Presence::Absent; 2];
         let block = |num_bytes| Block { graphs: absent, num_bytes, released: None, failure: None };
         Self {
@@ -104,38 +104,42 @@ impl Progress {
             is_waiting: false,
             stands_still: false,
             is_cancelled: false,
-            account,
+            report,
         }
     }
 
     /// [`begin`](Self::begin), and a new report: what was done before is in none any more.
-    pub fn begin_anew(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
-        let due = due.into();
+    pub fn begin_anew(
+        &mut self,
+        prepared: impl Into<PreparedTimetable>,
+        now_us: u64,
+    ) -> Result<()> {
+        let prepared = prepared.into();
         self.check_idle()?;
-        check(&due.timetable, self.blocks.len())?;
+        check(&prepared.timetable, self.blocks.len())?;
         self.sweep(now_us);
-        self.account.close(self.held_bytes());
-        self.begin(due, now_us)
+        self.report.close(self.held_bytes());
+        self.begin(prepared, now_us)
     }
 
     /// Begins a timetable; what the last one left to load is carried out first.
-    pub fn begin(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
-        let Due { timetable, switch_us } = due.into();
+    pub fn begin(&mut self, prepared: impl Into<PreparedTimetable>, now_us: u64) -> Result<()> {
+        let PreparedTimetable { timetable, switch_us } = prepared.into();
         self.check_idle()?;
         check(&timetable, self.blocks.len())?;
         self.sweep(now_us);
-        self.account.begin(now_us);
+        self.report.begin(now_us);
         (self.is_cancelled, self.was_abandoned, self.stands_still) = (false, false, false);
         for left in &mut self.pending {
             left.action.after_runs = 0;
-            (left.switch_us, left.put_off_until) = (None, 0);
+            (left.switch_us, left.deferred_until) = (None, 0);
         }
         for block in &mut self.blocks {
             if Graph::BOTH.iter().any(|&graph| block.is_loaded(graph)) {
                 block.failure = None;
             }
         }
-        let pending = |(action, switch_us)| Pending { action, switch_us, put_off_until: 0 };
+        let pending = |(action, switch_us)| Pending { action, switch_us, deferred_until: 0 };
         self.pending.extend(timetable.actions.into_iter().zip(switch_us).map(pending));
         (self.runs, self.num_over) = (timetable.runs, 0);
         Ok(())
@@ -161,7 +165,7 @@ impl Progress {
                 ActionKind::Load => Presence::Loading,
                 ActionKind::Release => Presence::Releasing,
             };
-            self.account.held(self.held_bytes());
+            self.report.held(self.held_bytes());
             self.current = Some(Current { planned, start_us: now_us });
             return Some(planned);
         }
@@ -192,14 +196,15 @@ impl Progress {
             return false;
         }
         if let Some(switch_us) = front.switch_us
-            && front.put_off_until <= self.num_over
+            && front.deferred_until <= self.num_over
         {
             let running_us = running.map_or(0, |run| now_us.saturating_sub(run.start_us));
             let (runs, num_over) = (&self.runs, self.num_over);
-            let until = late::put_off(action, switch_us, runs, num_over, running_us, &self.account);
-            front.put_off_until = until.unwrap_or(0);
+            let until =
+                deferral::put_off(action, switch_us, runs, num_over, running_us, &self.report);
+            front.deferred_until = until.unwrap_or(0);
         }
-        front.put_off_until <= self.num_over
+        front.deferred_until <= self.num_over
     }
 
     /// The action that `next_action` gave is over.
@@ -221,7 +226,7 @@ impl Progress {
                 }
                 let after_runs = self.num_over;
                 let action = Action { after_runs, start_us, end_us: now_us, ..planned };
-                self.account.done(&planned, action);
+                self.report.done(&planned, action);
             }
             Err(reason) => self.load_failed(planned, reason),
         }
@@ -233,10 +238,10 @@ impl Progress {
         let error = Error::LoadFailed { block, graph, reason };
         let state = &mut self.blocks[block.index()];
         state.failure = Some(error.clone());
-        self.account.failed(error);
+        self.report.failed(error);
         if state.released.take() == Some(graph.other()) && !self.is_cancelled {
             let action = Action { graph: graph.other(), after_runs: 0, ..planned };
-            self.pending.push_front(Pending { action, switch_us: None, put_off_until: 0 });
+            self.pending.push_front(Pending { action, switch_us: None, deferred_until: 0 });
         }
     }
 
@@ -293,7 +298,7 @@ impl Progress {
         if let Some(planned) = run.planned {
             self.num_over = self.runs.len().min(self.num_over + 1); // there is none after a cancel
             let (graph, start_us, end_us) = (run.graph, run.start_us, now_us);
-            self.account.ran(&planned, Run { graph, start_us, end_us, ..planned });
+            self.report.ran(&planned, Run { graph, start_us, end_us, ..planned });
         }
         Ok(())
     }
@@ -318,7 +323,7 @@ impl Progress {
             return Ok(None);
         }
         self.is_cancelled = false;
-        Ok(Some(self.account.close(self.held_bytes())))
+        Ok(Some(self.report.close(self.held_bytes())))
     }
 
     /// Compute does something else until it asks again.
@@ -335,7 +340,7 @@ impl Progress {
         self.num_over = 0;
         self.stands_still = false;
         self.is_cancelled = true;
-        self.account.cancelled();
+        self.report.cancelled();
     }
 
     /// Whether an action has not begun.
@@ -375,7 +380,7 @@ impl Progress {
             is_loading: self.current.as_ref().is_some_and(is_load),
             is_running: self.running.is_some(),
         };
-        self.account.sweep(now_us, activity);
+        self.report.sweep(now_us, activity);
     }
 }
 

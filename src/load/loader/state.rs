@@ -4,16 +4,16 @@
 
 use std::thread::ThreadId;
 
-use super::account::LoadReport;
-use super::late::Due;
+use super::deferral::PreparedTimetable;
 use super::progress::Progress;
+use super::report::LoadReport;
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
 use crate::load::timetable::Action;
 
 /// Who has to look again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wake {
+pub struct Wakeups {
     /// The thread: there may be something to do.
     pub worker: bool,
     /// Those who wait: something was done.
@@ -22,7 +22,7 @@ pub struct Wake {
 
 /// What the thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// Carry this out, then tell that it is over.
     Begin(Action),
     /// Sleep until it is woken.
@@ -38,32 +38,36 @@ pub struct State {
     /// Who entered a block last.
     compute: Option<ThreadId>,
     is_closed: bool,
-    wake: Wake,
+    wake: Wakeups,
 }
 
 impl State {
     /// Open, with nothing done.
     pub fn new(progress: Progress) -> Self {
-        Self { progress, compute: None, is_closed: false, wake: Wake::default() }
+        Self { progress, compute: None, is_closed: false, wake: Wakeups::default() }
     }
 
     /// Who has to look again after the calls since the last time that this was asked.
-    pub fn take_wake(&mut self) -> Wake {
+    pub fn take_wakeups(&mut self) -> Wakeups {
         std::mem::take(&mut self.wake)
     }
 
     /// Begins a timetable.
-    pub fn begin(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
+    pub fn begin(&mut self, prepared: impl Into<PreparedTimetable>, now_us: u64) -> Result<()> {
         self.check_open()?;
-        self.progress.begin(due, now_us)?;
+        self.progress.begin(prepared, now_us)?;
         self.wake.worker = true;
         Ok(())
     }
 
     /// Begins a timetable, and a report.
-    pub fn begin_anew(&mut self, due: impl Into<Due>, now_us: u64) -> Result<()> {
+    pub fn begin_anew(
+        &mut self,
+        prepared: impl Into<PreparedTimetable>,
+        now_us: u64,
+    ) -> Result<()> {
         self.check_open()?;
-        self.progress.begin_anew(due, now_us)?;
+        self.progress.begin_anew(prepared, now_us)?;
         self.wake.worker = true;
         Ok(())
     }
@@ -134,19 +138,19 @@ impl State {
     pub fn close(&mut self, now_us: u64) {
         self.progress.cancel(now_us);
         self.is_closed = true;
-        self.wake = Wake { worker: true, waiting: true };
+        self.wake = Wakeups { worker: true, waiting: true };
     }
 
     /// What the thread does next.
-    pub fn next(&mut self, now_us: u64) -> Next {
+    pub fn next(&mut self, now_us: u64) -> NextAction {
         if self.is_closed {
-            return Next::End;
+            return NextAction::End;
         }
         match self.progress.next_action(now_us) {
-            Some(action) => Next::Begin(action),
+            Some(action) => NextAction::Begin(action),
             None => {
                 self.wake.waiting = true; // actions with nothing to do are over, too
-                Next::Sleep
+                NextAction::Sleep
             }
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread::{self, JoinHandle, ThreadId};
 
 use crate::error::{Error, Result};
-use crate::waiting;
+use crate::locks;
 
 /// A thread, and the process that it belongs to.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ impl Worker {
             return;
         }
         // Held until the end: whoever comes second waits for it, too.
-        let mut handle = waiting::lock(&self.handle);
+        let mut handle = locks::lock(&self.handle);
         if let Some(handle) = handle.take() {
             // Its own panics are caught; there is nothing to learn from the result.
             let _ = handle.join();

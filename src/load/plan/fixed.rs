@@ -9,7 +9,7 @@
 //! k* = min { k >= 1 | T_load(P_j; G2) <= sum of T_compute(P_(i+l); G^x_(i+l)) over l in 0..k }
 //! ```
 
-use super::problem::{Costs, Held};
+use super::problem::{Costs, ResidentGraphs};
 use super::route::Route;
 use crate::ids::Graph;
 
@@ -57,10 +57,14 @@ pub(super) fn resident(costs: &Costs) -> Vec<Route> {
     for chunk in 0..costs.num_chunks {
         for (block, route) in routes.iter_mut().enumerate() {
             let start = costs.blocks[block].start;
-            if start == Held::DECODE && route.from == chunk && ready[block][G1] > compute {
+            if start == ResidentGraphs::DECODE && route.from == chunk && ready[block][G1] > compute
+            {
                 route.from = (chunk + 1).min(route.until);
             }
-            if start == Held::PREFILL && route.until == chunk && ready[block][G2] > compute {
+            if start == ResidentGraphs::PREFILL
+                && route.until == chunk
+                && ready[block][G2] > compute
+            {
                 route.until = chunk + 1;
             }
             let graph = route.graph(chunk);
@@ -98,7 +102,7 @@ pub(super) fn greedy(costs: &Costs) -> Vec<Route> {
     let all_there = costs.blocks.iter().all(|block| block.start.prefill);
     let mut position = if all_there { 0 } else { costs.num_blocks() };
     for block in (0..costs.num_blocks()).rev() {
-        if costs.blocks[block].start == Held::BOTH {
+        if costs.blocks[block].start == ResidentGraphs::BOTH {
             continue;
         }
         let (chunks, next) = (position / costs.num_blocks(), position % costs.num_blocks());

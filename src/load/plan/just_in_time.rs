@@ -7,7 +7,7 @@
 //! budget has room, a block may keep its old graph while the new one loads.
 
 use super::fixed;
-use super::problem::{Costs, Held};
+use super::problem::{Costs, ResidentGraphs};
 use super::route::Route;
 use super::search::{Search, any_form, release_first};
 use super::windows::{backwards, forwards, stacked};
@@ -43,7 +43,7 @@ pub(super) fn just_in_time(costs: &Costs, budget: Option<u64>) -> Vec<Route> {
 /// all.
 fn entries(costs: &Costs) -> Vec<Vec<Route>> {
     let at_once = fixed::asynchronous(costs);
-    if costs.blocks.iter().any(|block| block.start == Held::DECODE) {
+    if costs.blocks.iter().any(|block| block.start == ResidentGraphs::DECODE) {
         vec![at_once, forwards(costs), fixed::single(costs)]
     } else {
         vec![at_once, fixed::single(costs)]

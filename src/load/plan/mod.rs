@@ -26,8 +26,8 @@ mod windows;
 
 use just_in_time::just_in_time;
 use problem::Costs;
-pub use problem::{Held, Problem};
-use route::{Route, lay_out};
+pub use problem::{Problem, ResidentGraphs};
+use route::{Route, schedule};
 pub use strategy::Strategy;
 
 use crate::error::{Error, Result};
@@ -109,7 +109,7 @@ fn planned(strategy: Strategy, costs: &Costs, budget: Option<u64>) -> Plan {
 }
 
 fn written_out(strategy: Strategy, costs: &Costs, routes: &[Route]) -> Plan {
-    let laid_out = lay_out(costs, routes);
+    let laid_out = schedule(costs, routes);
     let computing: u64 = laid_out.timetable.runs.iter().map(|run| run.end_us - run.start_us).sum();
     Plan {
         makespan_us: laid_out.makespan_us,

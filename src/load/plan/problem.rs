@@ -11,14 +11,14 @@ const MAX_RUNS: usize = 1 << 17;
 
 /// The graphs of a block that are in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Held {
+pub struct ResidentGraphs {
     /// Its G1 is.
     pub prefill: bool,
     /// Its G2 is.
     pub decode: bool,
 }
 
-impl Held {
+impl ResidentGraphs {
     /// Neither: a cold start.
     pub const NOTHING: Self = Self { prefill: false, decode: false };
     /// G1 only: ready for a prompt.
@@ -74,7 +74,7 @@ pub struct Problem<'a> {
     /// Tokens of the prompt that are computed, at least 1.
     pub num_tokens: usize,
     /// What each block holds at the start.
-    pub start: Vec<Held>,
+    pub start: Vec<ResidentGraphs>,
     /// Most bytes that the graphs may hold; None for no limit.
     pub memory_budget: Option<u64>,
 }
@@ -116,7 +116,7 @@ pub(super) struct PromptBlock {
     /// Bytes of G1 and G2.
     pub num_bytes: [u64; 2],
     /// What is in memory at the start.
-    pub start: Held,
+    pub start: ResidentGraphs,
 }
 
 impl PromptBlock {
@@ -142,7 +142,7 @@ impl Costs {
         let num_chunks = profile.num_chunks(problem.num_tokens);
         let full = profile.prefill_rows();
         let last = problem.num_tokens - (num_chunks - 1) * full;
-        let of_block = |(index, &start): (usize, &Held)| {
+        let of_block = |(index, &start): (usize, &ResidentGraphs)| {
             let block = BlockId(index as u32);
             let cost = profile.block(block);
             let chunk = |tokens| Graph::BOTH.map(|graph| profile.compute_us(block, graph, tokens));
@@ -169,7 +169,7 @@ impl Costs {
         let mut trimmed = self.clone();
         let decode = Graph::Decode as usize;
         let mut both: Vec<_> = (0..self.blocks.len())
-            .filter(|&block| self.blocks[block].start == Held::BOTH)
+            .filter(|&block| self.blocks[block].start == ResidentGraphs::BOTH)
             .collect();
         let load_per_byte = |&block: &usize| {
             let costs = &self.blocks[block];
@@ -180,7 +180,7 @@ impl Costs {
             if trimmed.start_bytes() <= budget {
                 break;
             }
-            trimmed.blocks[block].start = Held::PREFILL;
+            trimmed.blocks[block].start = ResidentGraphs::PREFILL;
             trimmed.dropped.push(block);
         }
         trimmed
@@ -233,7 +233,7 @@ impl Costs {
         let missing = self.blocks.iter().filter(|block| !block.start.decode);
         let loads: u64 = missing.map(|block| block.load[Graph::Decode as usize]).sum();
         let first = &self.blocks[0];
-        let entry = if first.start == Held::NOTHING { fastest(first.load) } else { 0 };
+        let entry = if first.start == ResidentGraphs::NOTHING { fastest(first.load) } else { 0 };
         loads.max(entry + compute)
     }
 }

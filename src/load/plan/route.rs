@@ -95,13 +95,13 @@ pub(super) struct Finish {
 
 /// Reckons makespans; keeps its buffers from one question to the next.
 #[derive(Debug)]
-pub(super) struct Clock<'a> {
+pub(super) struct Evaluator<'a> {
     costs: &'a Costs,
     loads: Vec<Load>,
     ready: Vec<[u64; 2]>,
 }
 
-impl<'a> Clock<'a> {
+impl<'a> Evaluator<'a> {
     pub fn new(costs: &'a Costs) -> Self {
         Self { costs, loads: Vec::new(), ready: Vec::new() }
     }
@@ -167,7 +167,7 @@ fn collect_loads(costs: &Costs, routes: &[Route], loads: &mut Vec<Load>) {
 
 /// What is known of a plan, beside its timetable.
 #[derive(Clone, Debug)]
-pub(super) struct LaidOut {
+pub(super) struct Schedule {
     pub timetable: Timetable,
     pub prefill_us: u64,
     pub makespan_us: u64,
@@ -175,7 +175,7 @@ pub(super) struct LaidOut {
 }
 
 /// The timetable that follows from `routes`.
-pub(super) fn lay_out(costs: &Costs, routes: &[Route]) -> LaidOut {
+pub(super) fn schedule(costs: &Costs, routes: &[Route]) -> Schedule {
     let mut actions = collect_actions(costs, routes);
     let mut runs = Vec::with_capacity(costs.num_runs());
     let mut ready = vec![[0; 2]; costs.num_blocks()];
@@ -202,7 +202,7 @@ pub(super) fn lay_out(costs: &Costs, routes: &[Route]) -> LaidOut {
     let makespan_us = compute.max(loader);
     let peak_bytes = peak_bytes(costs, &actions);
     let timetable = Timetable { num_blocks: costs.num_blocks(), runs, actions };
-    LaidOut { timetable, prefill_us: compute, makespan_us, peak_bytes }
+    Schedule { timetable, prefill_us: compute, makespan_us, peak_bytes }
 }
 
 /// Sets the times of an action that can start at `start_us`; returns its end.

@@ -2,9 +2,9 @@
 //! random. In: the costs, a budget, routes to start from. Out: better ones. It knows nothing of
 //! what makes a good start.
 
-use super::problem::{Costs, Held};
-use super::route::{Clock, Finish, Route, routes_peak_bytes};
-use crate::random::uniform;
+use super::problem::{Costs, ResidentGraphs};
+use super::route::{Evaluator, Finish, Route, routes_peak_bytes};
+use crate::sampling::random::uniform;
 
 /// Runs that one improvement may reckon with, over all routes that it tries: this bounds its time.
 const SEARCH_RUNS: usize = 100_000;
@@ -29,7 +29,7 @@ pub(super) type Neighbours = fn(&Costs, usize, &Route, usize, &mut Vec<Route>);
 pub(super) struct Search<'a> {
     costs: &'a Costs,
     lower_bound_us: u64,
-    clock: Clock<'a>,
+    clock: Evaluator<'a>,
     budget: Option<u64>,
     best: Candidate,
     runs_left: usize,
@@ -39,7 +39,7 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub fn new(costs: &'a Costs, budget: Option<u64>, routes: Vec<Route>) -> Self {
-        let mut clock = Clock::new(costs);
+        let mut clock = Evaluator::new(costs);
         let finish = clock.finish(&routes);
         let peak_bytes = routes_peak_bytes(costs, &routes);
         let best = Candidate { routes, finish, peak_bytes };
@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
     pub fn improve(&mut self, neighbours: Neighbours) {
         self.runs_left = SEARCH_RUNS;
         self.descend(neighbours);
-        let mut choices = Choices(0);
+        let mut choices = SeededRandom(0);
         while !self.is_over() {
             let best = self.best.clone();
             self.disturb(neighbours, &mut choices);
@@ -198,7 +198,7 @@ impl<'a> Search<'a> {
     }
 
     /// Moves three blocks at random, for better or worse.
-    fn disturb(&mut self, neighbours: Neighbours, choices: &mut Choices) {
+    fn disturb(&mut self, neighbours: Neighbours, choices: &mut SeededRandom) {
         let mut routes = self.best.routes.clone();
         let mut options = Vec::new();
         for _ in 0..3 {
@@ -274,9 +274,9 @@ impl<'a> Search<'a> {
 }
 
 /// The choices of one search, the same each time.
-struct Choices(u64);
+struct SeededRandom(u64);
 
-impl Choices {
+impl SeededRandom {
     fn below(&mut self, limit: usize) -> usize {
         self.0 += 1;
         (uniform(0, self.0) * limit as f64) as usize
@@ -300,7 +300,7 @@ pub(super) fn release_first(
             push(from.min(until), until);
         }
     }
-    if start == Held::DECODE {
+    if start == ResidentGraphs::DECODE {
         for from in moved(from).into_iter().flatten().filter(|&from| from < until) {
             push(from, until);
         }
@@ -328,7 +328,7 @@ pub(super) fn any_form(
         keep_decode: true,
         ..Route::release_first(costs, block, from, until)
     };
-    if costs.blocks[block].start == Held::DECODE {
+    if costs.blocks[block].start == ResidentGraphs::DECODE {
         if distance <= best_until {
             options.push(both(best_until - distance, best_until, best_until));
         }
@@ -359,7 +359,7 @@ mod tests {
         let graph = |compute_us| GraphCost { load_us: 5_000, compute_us, num_bytes: 1 };
         let block = BlockCost { prefill: graph(1_000), decode: graph(200) };
         let profile = Profile::new(vec![block; num_blocks], 256, 32).unwrap();
-        let start = vec![Held::PREFILL; num_blocks];
+        let start = vec![ResidentGraphs::PREFILL; num_blocks];
         let problem =
             Problem { profile: &profile, num_tokens: 50 * 256, start, memory_budget: None };
         let costs = problem.costs().unwrap();

@@ -2,7 +2,7 @@
 //! backwards for G2, the latest window; forwards for G1, the earliest. In: the costs. Out: routes
 //! from which the search starts.
 
-use super::problem::{Costs, Held};
+use super::problem::{Costs, ResidentGraphs};
 use super::route::Route;
 use crate::ids::Graph;
 
@@ -11,14 +11,14 @@ const G2: usize = Graph::Decode as usize;
 
 /// Times counted back from the end of the prefill, microseconds; negative after it.
 #[derive(Clone, Copy)]
-struct Back {
+struct BackwardTimes {
     /// Start of the run that the walk has come to.
     compute: i64,
     /// Start of the first load placed so far, or the latest end of one.
     loader: i64,
 }
 
-impl Back {
+impl BackwardTimes {
     /// Places a load of `load` us that ends at `end` or later before it, if it starts no earlier
     /// than the walk has come.
     fn place(&mut self, load: i64, end: i64) -> bool {
@@ -39,7 +39,7 @@ pub(super) fn backwards(costs: &Costs, entry: &[Route], overhang: u64, early: bo
     let all: u64 = costs.blocks.iter().map(|block| block.load[G2]).sum();
     // Times may reach 2^63, and eight times that does not fit 64 bits.
     let tail = (u128::from(all) * u128::from(overhang) / 8) as i64;
-    let mut walk = Back { compute: 0, loader: -tail };
+    let mut walk = BackwardTimes { compute: 0, loader: -tail };
     let first_window =
         |block: usize| if costs.blocks[block].start.prefill { 0 } else { entry[block].from + 1 };
     let switched = |block, until| Route::release_first(costs, block, entry[block].from, until);
@@ -74,15 +74,15 @@ pub(super) fn backwards(costs: &Costs, entry: &[Route], overhang: u64, early: bo
 /// Whether `block` goes from G1 to G2 on its way.
 fn is_switched(costs: &Costs, entry: &[Route], block: usize) -> bool {
     match costs.blocks[block].start {
-        Held { prefill: true, decode } => !decode,
-        Held { prefill: false, .. } => entry[block].from < entry[block].until,
+        ResidentGraphs { prefill: true, decode } => !decode,
+        ResidentGraphs { prefill: false, .. } => entry[block].from < entry[block].until,
     }
 }
 
 /// Blocks that stand on G2 brought to G1 in the first window that takes the load whole, left on G2
 /// where none does; the others under G1 from the start.
 pub(super) fn forwards(costs: &Costs) -> Vec<Route> {
-    let stays = |block: usize| costs.blocks[block].start == Held::DECODE;
+    let stays = |block: usize| costs.blocks[block].start == ResidentGraphs::DECODE;
     let route = |block, from| Route::release_first(costs, block, from, costs.num_chunks);
     let mut routes: Vec<_> = (0..costs.num_blocks())
         .map(|block| route(block, if stays(block) { costs.num_chunks } else { 0 }))
@@ -118,7 +118,7 @@ pub(super) fn stacked(costs: &Costs) -> Vec<Route> {
     let computing: i64 = (0..costs.num_runs()).map(|run| run_us(run, &routes)).sum();
     let loading: i64 = (0..costs.num_blocks()).map(load).sum();
     let tail = (loading - computing).max(0);
-    let mut walk = Back { compute: 0, loader: -tail };
+    let mut walk = BackwardTimes { compute: 0, loader: -tail };
     let mut waiting = Vec::new();
     for block in (0..costs.num_blocks()).rev() {
         if !walk.place(load(block), -tail) {

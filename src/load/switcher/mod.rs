@@ -9,8 +9,8 @@ mod tests;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use self::policy::{Policy, Way};
-use super::block_store::BlockStore;
+use self::policy::{LoadMode, Policy};
+use super::BlockStore;
 use super::loader::{LoadReport, Loader, Worker};
 use super::plan::{Plan, Strategy};
 use super::profile::{BlockCost, Profile};
@@ -18,7 +18,7 @@ use super::stream::Streaming;
 use super::timetable::{ActionKind, Timetable};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
-use crate::waiting;
+use crate::locks;
 
 /// How the loads of one prompt went.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,7 +64,7 @@ impl SwitchReport {
 /// ```
 /// use std::sync::Arc;
 /// use coordgen_rs::{BlockId, Graph};
-/// use coordgen_rs::load::block_store::BlockStore;
+/// use coordgen_rs::load::BlockStore;
 /// use coordgen_rs::load::plan::Strategy;
 /// use coordgen_rs::load::profile::{BlockCost, Profile};
 /// use coordgen_rs::load::switcher::Switcher;
@@ -98,7 +98,7 @@ pub struct Switcher {
 
 struct State {
     policy: Policy,
-    way: Option<Way>,
+    mode: Option<LoadMode>,
     /// What the next pass needs is in memory, and nothing else.
     is_streaming_ready: bool,
     /// The prompt was reported on: what the steps of its answer did is in no report.
@@ -107,15 +107,15 @@ struct State {
 
 impl State {
     fn streaming(&self) -> Option<&Streaming> {
-        match &self.way {
-            Some(Way::Streamed(streaming)) => Some(streaming),
+        match &self.mode {
+            Some(LoadMode::Streamed(streaming)) => Some(streaming),
             _ => None,
         }
     }
 
     fn stop_streaming(&mut self) {
         if self.streaming().is_some() {
-            self.way = None;
+            self.mode = None;
         }
     }
 }
@@ -133,7 +133,7 @@ impl Switcher {
         let num_blocks = profile.blocks().len();
         let policy = Policy::new(profile, is_shared);
         let state =
-            Mutex::new(State { policy, way: None, is_streaming_ready: false, is_reported: false });
+            Mutex::new(State { policy, mode: None, is_streaming_ready: false, is_reported: false });
         Ok(Self { loader, num_blocks, state })
     }
 
@@ -215,12 +215,12 @@ impl Switcher {
     /// Fails with `BudgetTooSmall` where the budget does not do, and with `BadOption` where there
     /// is no token or too many.
     pub fn begin(&self, num_tokens: usize) -> Result<()> {
-        let way = self.decide(num_tokens)?;
-        self.loader.begin_anew(match &way {
-            Way::Planned(plan) => plan.timetable.clone(),
-            Way::Streamed(_) => Timetable::immediate(self.num_blocks, ActionKind::Load, &[]),
+        let mode = self.decide(num_tokens)?;
+        self.loader.begin_anew(match &mode {
+            LoadMode::Planned(plan) => plan.timetable.clone(),
+            LoadMode::Streamed(_) => Timetable::immediate(self.num_blocks, ActionKind::Load, &[]),
         })?;
-        self.go(way, false);
+        self.go(mode, false);
         Ok(())
     }
 
@@ -228,14 +228,14 @@ impl Switcher {
     /// leave it. Fails as [`begin`](Self::begin), and with `LoadFailed` where a block cannot be
     /// loaded.
     pub fn stand_by(&self) -> Result<()> {
-        let way = self.decide(1)?;
-        if let Way::Planned(_) = way {
+        let mode = self.decide(1)?;
+        if let LoadMode::Planned(_) = mode {
             let switched = self.blocks().try_for_each(|block| {
                 self.at_once(&[(block, Graph::Prefill)], &[(block, Graph::Decode)])
             });
             switched.inspect_err(|_| self.cancel())?;
         }
-        self.go(way, true);
+        self.go(mode, true);
         Ok(())
     }
 
@@ -304,8 +304,8 @@ impl Switcher {
         let mut state = self.state();
         state.is_reported = true;
         state.policy.learn(&loads);
-        let planned = match &state.way {
-            Some(Way::Planned(plan)) => Some(plan.clone()),
+        let planned = match &state.mode {
+            Some(LoadMode::Planned(plan)) => Some(plan.clone()),
             _ => None,
         };
         Ok(SwitchReport { planned, loads })
@@ -336,23 +336,23 @@ impl Switcher {
 
     /// Never held while something waits or plans.
     fn state(&self) -> MutexGuard<'_, State> {
-        waiting::lock(&self.state)
+        locks::lock(&self.state)
     }
 
     fn blocks(&self) -> impl Iterator<Item = BlockId> {
         (0..self.num_blocks as u32).map(BlockId)
     }
 
-    fn decide(&self, num_tokens: usize) -> Result<Way> {
+    fn decide(&self, num_tokens: usize) -> Result<LoadMode> {
         self.loader.rest()?; // a streamed pass leaves loads for the next; plans start from rest
         let policy = self.state().policy.clone(); // planning may take long
         policy.decide(num_tokens, &self.resident())
     }
 
-    /// From now on `way` is gone.
-    fn go(&self, way: Way, is_reported: bool) {
+    /// From now on `mode` is gone.
+    fn go(&self, mode: LoadMode, is_reported: bool) {
         let mut state = self.state();
-        (state.way, state.is_streaming_ready) = (Some(way), false);
+        (state.mode, state.is_streaming_ready) = (Some(mode), false);
         state.is_reported = is_reported;
     }
 

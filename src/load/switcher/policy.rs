@@ -5,7 +5,7 @@
 use crate::error::{Error, Result};
 use crate::ids::Graph;
 use crate::load::loader::LoadReport;
-use crate::load::plan::{Held, Plan, Problem, Strategy, plan};
+use crate::load::plan::{Plan, Problem, ResidentGraphs, Strategy, plan};
 use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::stream::Streaming;
 use crate::load::timetable::{ActionKind, Run};
@@ -16,7 +16,7 @@ const LOAD_MARGIN: f64 = 1.2;
 
 /// How a prompt and its answer get their graphs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LoadMode {
     /// Loaded and released by a plan while the prompt is read.
     Planned(Plan),
     /// Loaded anew in every pass, because not all blocks fit.
@@ -66,18 +66,18 @@ impl Policy {
     /// `Auto` streams where no plan fits into the budget, or where both graphs of a block are one
     /// and only the number of blocks in memory counts. Fails with `BudgetTooSmall` where nothing
     /// fits, and with `BadOption` where there is no token or too many.
-    pub fn decide(&self, num_tokens: usize, resident: &[[bool; 2]]) -> Result<Way> {
+    pub fn decide(&self, num_tokens: usize, resident: &[[bool; 2]]) -> Result<LoadMode> {
         let budget = match (self.strategy, self.memory_budget) {
             (Strategy::Auto, Some(budget)) => budget,
-            _ => return self.planned(num_tokens, resident).map(Way::Planned),
+            _ => return self.planned(num_tokens, resident).map(LoadMode::Planned),
         };
         if !self.is_shared {
             match self.planned(num_tokens, resident) {
                 Err(Error::BudgetTooSmall { .. }) => {}
-                planned => return planned.map(Way::Planned),
+                planned => return planned.map(LoadMode::Planned),
             }
         }
-        Streaming::within(budget, &self.profile).map(Way::Streamed)
+        Streaming::within(budget, &self.profile).map(LoadMode::Streamed)
     }
 
     fn planned(&self, num_tokens: usize, resident: &[[bool; 2]]) -> Result<Plan> {
@@ -88,7 +88,7 @@ impl Policy {
         let problem = Problem {
             profile: &profile,
             num_tokens,
-            start: resident.iter().copied().map(Held::of).collect(),
+            start: resident.iter().copied().map(ResidentGraphs::of).collect(),
             memory_budget: self.memory_budget,
         };
         plan(self.strategy, &problem)
@@ -200,8 +200,8 @@ mod tests {
         ) {
             let mut policy = policy(blocks.clone(), false);
             policy.settle(strategy, None);
-            let way = policy.decide(num_tokens, &vec![[false; 2]; blocks.len()]).unwrap();
-            let Way::Planned(plan) = way else { panic!("there is no limit to stream within") };
+            let mode = policy.decide(num_tokens, &vec![[false; 2]; blocks.len()]).unwrap();
+            let LoadMode::Planned(plan) = mode else { panic!("there is no limit to stream within") };
             for action in plan.timetable.actions.iter().filter(|it| it.kind == ActionKind::Load) {
                 let load_us = blocks[action.block.index()].under(action.graph).load_us;
                 prop_assert_eq!(action.duration_us(), (load_us as f64 * 1.2).round() as u64);
@@ -223,11 +223,11 @@ mod tests {
             let planned = policy.planned(20, &resident);
             let may_stream = strategy == Strategy::Auto;
             match policy.decide(20, &resident) {
-                Ok(Way::Planned(plan)) => {
+                Ok(LoadMode::Planned(plan)) => {
                     prop_assert!(plan.peak_bytes <= budget && !(may_stream && is_shared));
                     prop_assert_eq!(Ok(plan), planned);
                 }
-                Ok(Way::Streamed(streaming)) => {
+                Ok(LoadMode::Streamed(streaming)) => {
                     prop_assert!(streaming.peak_bytes() <= budget);
                     prop_assert!(may_stream && (is_shared || planned.is_err()));
                 }

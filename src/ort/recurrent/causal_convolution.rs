@@ -2,7 +2,7 @@
 //!
 //! In: rows, weights, the last tokens' numbers. Out: rows, with the tokens before them on their paths.
 
-use super::super::call::{Attributes, Call, Input, Outcome, with_room};
+use super::super::call::{Attributes, Call, Input, Outcome, with_workspace};
 use super::super::operator::{BYTE, FLOAT, INTEGER, Kernel, MAYBE, ONE, Operator, inputs};
 use super::{given, refused, rows, run};
 use crate::kernels::Processor;
@@ -76,8 +76,8 @@ impl Kernel for Convolution {
         call.in_parallel(tasks.div_ceil(per_thread), &|thread| {
             let some = thread * per_thread..tasks.min((thread + 1) * per_thread);
             // SAFETY: the output has the rows; a task's channels are its own.
-            with_room(|room| {
-                some.for_each(|task| unsafe { convolve(processor, &step, task, room) })
+            with_workspace(|workspace| {
+                some.for_each(|task| unsafe { convolve(processor, &step, task, workspace) })
             });
         })?;
         // SAFETY: there are no tasks any more.

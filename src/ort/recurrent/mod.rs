@@ -9,18 +9,18 @@ mod selective_update;
 
 use std::ffi::CStr;
 
-use super::call::{Attributes, Call, Input, Outcome, with_room};
+use super::call::{Attributes, Call, Input, Outcome, with_workspace};
 use super::operator::Operator;
 use crate::kernels::Processor;
 use crate::kernels::recurrent::{
-    Heads, HeadsStep, Rows, Rule, Run, Sizes, States, Tree, Updates, Wrong, compute_head,
+    Heads, HeadsStep, RecurrentError, Rows, Rule, Run, Sizes, States, Tree, Updates, compute_head,
 };
 
 pub static OPERATORS: [&Operator; 3] =
     [&causal_convolution::OPERATOR, &gated_delta::OPERATOR, &selective_update::OPERATOR];
 
 /// A status that says what is wrong.
-fn refused(call: Call<'_>) -> impl Fn(Wrong) -> ort_sys::OrtStatusPtr {
+fn refused(call: Call<'_>) -> impl Fn(RecurrentError) -> ort_sys::OrtStatusPtr {
     move |wrong| call.wrong(&wrong.to_string())
 }
 
@@ -136,7 +136,7 @@ unsafe fn compute<R: Rule>(
     let step = HeadsStep::new(layer, &run, num_rows, given).map_err(refused(call))?;
     call.in_parallel(step.num_tasks(), &|task| {
         // SAFETY: the output has the rows; a task's head is its own.
-        with_room(|room| unsafe { compute_head(processor, &step, task, room) });
+        with_workspace(|workspace| unsafe { compute_head(processor, &step, task, workspace) });
     })?;
     last(&step, run.num_rows())?;
     // SAFETY: there are no tasks any more.

@@ -18,16 +18,16 @@ use crate::draft::choose::drafter::{Drafter, DrafterOptions, SourceStatistics};
 use crate::draft::choose::expert_reads::StepReads;
 use crate::draft::choose::model_choice::ModelPrice;
 use crate::draft::choose::origins::Origin;
-use crate::draft::methods::{DrawnOn, source_drawing_on};
+use crate::draft::methods::{SourceInputs, source_from};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::earlier_requests::SharedRequests;
 use crate::ids::{NodeId, TokenId};
-use crate::logprobs::check_num_alternatives;
+use crate::logits::logprobs::check_num_alternatives;
 use crate::py::constraint::{Grammar, PyConstraint, Raised};
-use crate::py::convert::{Given, integers, matrix, to_array, token_ids};
+use crate::py::convert::{Arg, integers, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::interpreter::{detached, detached_if};
-use crate::py::logits::{Told, told};
+use crate::py::logits::{LogprobTuple, logprob_tuple};
 use crate::py::sampling::PySampling;
 use crate::py::step_inputs::PyStepInputs;
 use crate::tree::draft_tree::DraftTree;
@@ -69,7 +69,7 @@ pub struct PyAccepted {
     #[pyo3(get)]
     finish_reason: Option<&'static str>,
     sources: Vec<&'static str>,
-    logprobs: Option<Vec<Told>>,
+    logprobs: Option<Vec<LogprobTuple>>,
 }
 
 #[pymethods]
@@ -89,7 +89,7 @@ impl PyAccepted {
 
     #[doc = stub_doc!("Accepted.logprobs")]
     #[getter]
-    fn logprobs(&self) -> Option<Vec<Told>> {
+    fn logprobs(&self) -> Option<Vec<LogprobTuple>> {
         self.logprobs.clone()
     }
 }
@@ -99,7 +99,7 @@ impl PyAccepted {
         let origins = drafter.origins().iter();
         Self {
             sources: origins.map(|&origin| drafter.origin_name(origin)).collect(),
-            logprobs: drafter.logprobs().map(|tokens| tokens.iter().map(told).collect()),
+            logprobs: drafter.logprobs().map(|tokens| tokens.iter().map(logprob_tuple).collect()),
             token_ids: to_array(py, accepted.token_ids.iter().map(|token| token.0)),
             row_ids: accepted.rows,
             rows: PyOnceLock::new(),
@@ -169,7 +169,6 @@ impl PyDrafter {
         commit="canonical", end_token_ids=vec![], history=None, lookup_table=None,
         model_draft=None, phrases=None, tree=TreeOption::default(), beside=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         step_inputs: Vec<Py<PyStepInputs>>,
@@ -194,14 +193,14 @@ impl PyDrafter {
         };
         let earlier_requests =
             beside.as_ref().map(|drafter| drafter.earlier_requests.clone()).unwrap_or_default();
-        let drawn_on = DrawnOn {
+        let inputs = SourceInputs {
             earlier_requests: earlier_requests.clone(),
             lookup_table: lookup_table.map(|table| table.core.clone()).unwrap_or_default(),
             draft_model: model_draft.map(|draft| draft.core.clone()),
             phrases: phrases.as_ref().map(|table| table.core.clone()),
-            spellings: phrases.map(|table| table.spellings.clone()),
+            token_variants: phrases.map(|table| table.token_variants.clone()),
         };
-        let sources = sources.iter().map(|name| source_drawing_on(name, &drawn_on));
+        let sources = sources.iter().map(|name| source_from(name, &inputs));
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
         if let Some(history) = history {
             sources.extend(history.sources(vocab_size)?);
@@ -219,12 +218,11 @@ impl PyDrafter {
         prompt_ids, max_new_tokens, sampling=None, prediction=None, *, ignore_eos=false,
         num_reused=0, grammar=None, logprobs=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn begin(
         &mut self,
         py: Python<'_>,
         prompt_ids: &Bound<'_, PyAny>,
-        max_new_tokens: Given<usize>,
+        max_new_tokens: Arg<usize>,
         sampling: Option<PySampling>,
         prediction: Option<Bound<'_, PyAny>>,
         ignore_eos: bool,
@@ -243,7 +241,7 @@ impl PyDrafter {
         let limits = (max_new_tokens, &prediction[..], num_reused);
         detached(py, || self.core.begin_resumed(&prompt, limits.0, limits.1, limits.2))?;
         self.core.set_sampling(sampling)?;
-        self.core.tell_logprobs(logprobs)?;
+        self.core.report_logprobs(logprobs)?;
         self.core.ignore_end_tokens(ignore_eos);
         if let Some(grammar) = grammar {
             let constraint = PyConstraint::new(grammar, self.raised.clone());
@@ -273,7 +271,7 @@ impl PyDrafter {
     fn model_pays(
         &mut self,
         py: Python<'_>,
-        past_len: Given<usize>,
+        past_len: Arg<usize>,
         a_token: f32,
         catching_up: f32,
     ) -> PyResult<bool> {
@@ -294,7 +292,7 @@ impl PyDrafter {
     fn propose(
         &mut self,
         py: Python<'_>,
-        past_len: Given<usize>,
+        past_len: Arg<usize>,
         draft: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
     ) -> PyResult<Py<PyStepInputs>> {
         let past_len = past_len.named("past_len")?;
@@ -315,7 +313,7 @@ impl PyDrafter {
     fn offer(
         &mut self,
         py: Python<'_>,
-        past_len: Given<usize>,
+        past_len: Arg<usize>,
     ) -> PyResult<(Py<PyArray1<f32>>, usize)> {
         let past_len = past_len.named("past_len")?;
         let offer = detached_if(py, self.core.reads_disk(), || self.core.offer(past_len));
@@ -328,7 +326,7 @@ impl PyDrafter {
     fn take(
         &mut self,
         py: Python<'_>,
-        num_nodes: Given<usize>,
+        num_nodes: Arg<usize>,
         cost: Option<f32>,
     ) -> PyResult<Py<PyStepInputs>> {
         let num_nodes = num_nodes.named("num_nodes")?;

@@ -7,9 +7,9 @@ use pyo3::prelude::*;
 use crate::draft::source::DraftSource;
 use crate::draft::sources::history::History;
 use crate::draft::sources::history::format::{TERMINATOR, write_index};
-use crate::draft::sources::history::gather::{Belongs, Place, write_gathered_index};
+use crate::draft::sources::history::gather::{DocumentSpan, IndexOptions, write_gathered_index};
 use crate::draft::sources::history::index::HistoryIndex;
-use crate::py::convert::{self, Argument, Given, token_ids};
+use crate::py::convert::{self, Arg, Argument, token_ids};
 use crate::py::errors::OptionError;
 use crate::py::interpreter::detached;
 
@@ -46,10 +46,10 @@ impl Argument for PyRef<'_, PySharedHistory> {
 impl PySharedHistory {
     #[new]
     #[pyo3(
-        signature = (vocab_size, *, fleet=Given::Fits(false), corpus=Given::Fits(false)),
+        signature = (vocab_size, *, fleet=Arg::Valid(false), corpus=Arg::Valid(false)),
         text_signature = "(vocab_size, *, fleet=False, corpus=False)"
     )]
-    fn new(vocab_size: Given<u32>, fleet: Given<bool>, corpus: Given<bool>) -> PyResult<Self> {
+    fn new(vocab_size: Arg<u32>, fleet: Arg<bool>, corpus: Arg<bool>) -> PyResult<Self> {
         let (fleet, corpus) = (fleet.named("fleet")?, corpus.named("corpus")?);
         let vocab_size = vocab_size.named("vocab_size")?;
         if vocab_size == 0 {
@@ -62,10 +62,10 @@ impl PySharedHistory {
 
     #[doc = stub_doc!("SharedHistory.remember")]
     #[pyo3(
-        signature = (token_ids, number=Given::Fits(None)),
+        signature = (token_ids, number=Arg::Valid(None)),
         text_signature = "($self, token_ids, number=None)"
     )]
-    fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Given<Option<u64>>) -> PyResult<()> {
+    fn remember(&self, token_ids: &Bound<'_, PyAny>, number: Arg<Option<u64>>) -> PyResult<()> {
         let tokens = self::token_ids(token_ids, "token_ids")?;
         Ok(match number.named("number")? {
             None => self.core.remember(&tokens),
@@ -111,10 +111,10 @@ impl PySharedHistory {
         key: &[u8],
         private: bool,
     ) -> PyResult<u64> {
-        let belongs = Belongs { vocab_size, key: convert::key(key)?, is_private: private };
-        let place = |(file, start, num_tokens)| Place { file, start, num_tokens };
-        let places: Vec<Place> = places.into_iter().map(place).collect();
-        Ok(detached(py, || write_gathered_index(&path, &files, &places, belongs))?)
+        let options = IndexOptions { vocab_size, key: convert::key(key)?, is_private: private };
+        let place = |(file, start, num_tokens)| DocumentSpan { file, start, num_tokens };
+        let places: Vec<DocumentSpan> = places.into_iter().map(place).collect();
+        Ok(detached(py, || write_gathered_index(&path, &files, &places, options))?)
     }
 
     #[doc = stub_doc!("SharedHistory.write_index")]

@@ -14,9 +14,9 @@ use crate::draft::choose::step_choice::StepCost;
 use crate::draft::host::{HostDrafter, HostOptions};
 use crate::draft::methods::Method;
 use crate::ids::TokenId;
-use crate::py::convert::{Given, integers, to_array, token_ids};
+use crate::locks;
+use crate::py::convert::{Arg, integers, to_array, token_ids};
 use crate::py::interpreter::{detached, detached_if};
-use crate::waiting;
 
 /// Tokens whose observing takes as long as a thread switch.
 const MANY_TOKENS: usize = 1 << 10;
@@ -35,8 +35,8 @@ impl PyHostDrafter {
         is_long: bool,
         call: impl FnOnce(&mut HostDrafter) -> T + Send,
     ) -> T {
-        let is_long = is_long || waiting::lock(&self.core).reads_disk();
-        detached_if(py, is_long, || call(&mut waiting::lock(&self.core)))
+        let is_long = is_long || locks::lock(&self.core).reads_disk();
+        detached_if(py, is_long, || call(&mut locks::lock(&self.core)))
     }
 
     fn detached<T: Send>(
@@ -44,7 +44,7 @@ impl PyHostDrafter {
         py: Python<'_>,
         call: impl FnOnce(&mut HostDrafter) -> T + Send,
     ) -> T {
-        detached(py, || call(&mut waiting::lock(&self.core)))
+        detached(py, || call(&mut locks::lock(&self.core)))
     }
 }
 
@@ -53,20 +53,20 @@ impl PyHostDrafter {
     #[new]
     #[pyo3(
         signature = (
-            vocab_size, *, rows=None, costs=Given::Fits(None), method=Given::Fits("auto".into()),
-            commit=Given::Fits("compact".into()), end_token_ids=None, history=Given::Fits(None)
+            vocab_size, *, rows=None, costs=Arg::Valid(None), method=Arg::Valid("auto".into()),
+            commit=Arg::Valid("compact".into()), end_token_ids=None, history=Arg::Valid(None)
         ),
         text_signature = "(vocab_size, *, rows=..., costs=None, method='auto', commit='compact', \
             end_token_ids=..., history=None)"
     )]
     fn new(
-        vocab_size: Given<usize>,
+        vocab_size: Arg<usize>,
         rows: Option<&Bound<'_, PyAny>>,
-        costs: Given<Option<Vec<CostOption>>>,
-        method: Given<String>,
-        commit: Given<String>,
+        costs: Arg<Option<Vec<CostOption>>>,
+        method: Arg<String>,
+        commit: Arg<String>,
         end_token_ids: Option<&Bound<'_, PyAny>>,
-        history: Given<Option<PyRef<'_, PySharedHistory>>>,
+        history: Arg<Option<PyRef<'_, PySharedHistory>>>,
     ) -> PyResult<Self> {
         let rows = rows.map(|rows| integers(rows, "rows")).transpose()?;
         let rows = rows.map(|rows| rows.into_iter().map(|rows| rows as usize).collect());
@@ -99,12 +99,8 @@ impl PyHostDrafter {
     }
 
     #[doc = stub_doc!("HostDrafter.propose_chain")]
-    #[pyo3(signature = (max_tokens=Given::Fits(usize::MAX)), text_signature = "($self, max_tokens=...)")]
-    fn propose_chain(
-        &self,
-        py: Python<'_>,
-        max_tokens: Given<usize>,
-    ) -> PyResult<Py<PyArray1<u32>>> {
+    #[pyo3(signature = (max_tokens=Arg::Valid(usize::MAX)), text_signature = "($self, max_tokens=...)")]
+    fn propose_chain(&self, py: Python<'_>, max_tokens: Arg<usize>) -> PyResult<Py<PyArray1<u32>>> {
         let max_tokens = max_tokens.named("max_tokens")?;
         let propose =
             |core: &mut HostDrafter| core.propose_chain(max_tokens).map(<[TokenId]>::to_vec);
@@ -113,8 +109,8 @@ impl PyHostDrafter {
     }
 
     #[doc = stub_doc!("HostDrafter.propose_tree")]
-    #[pyo3(signature = (max_tokens=Given::Fits(usize::MAX)), text_signature = "($self, max_tokens=...)")]
-    fn propose_tree(&self, py: Python<'_>, max_tokens: Given<usize>) -> PyResult<TreeArrays> {
+    #[pyo3(signature = (max_tokens=Arg::Valid(usize::MAX)), text_signature = "($self, max_tokens=...)")]
+    fn propose_tree(&self, py: Python<'_>, max_tokens: Arg<usize>) -> PyResult<TreeArrays> {
         let max_tokens = max_tokens.named("max_tokens")?;
         let tree = self.shortly(py, false, |core| core.propose_tree(max_tokens).cloned())?;
         Ok(tree_arrays(py, &tree))
@@ -127,7 +123,7 @@ impl PyHostDrafter {
     }
 
     #[doc = stub_doc!("HostDrafter.rewind")]
-    fn rewind(&self, py: Python<'_>, num_tokens: Given<usize>) -> PyResult<()> {
+    fn rewind(&self, py: Python<'_>, num_tokens: Arg<usize>) -> PyResult<()> {
         let num_tokens = num_tokens.named("num_tokens")?;
         Ok(self.detached(py, |core| core.rewind(num_tokens))?)
     }
@@ -146,31 +142,31 @@ impl PyHostDrafter {
     #[doc = stub_doc!("HostDrafter.token_ids")]
     #[getter]
     fn token_ids(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
-        to_array(py, waiting::lock(&self.core).text().iter().map(|token| token.0))
+        to_array(py, locks::lock(&self.core).text().iter().map(|token| token.0))
     }
 
     #[doc = stub_doc!("HostDrafter.prompt_len")]
     #[getter]
     fn prompt_len(&self) -> usize {
-        waiting::lock(&self.core).prompt_len()
+        locks::lock(&self.core).prompt_len()
     }
 
     #[doc = stub_doc!("HostDrafter.accept_histogram")]
     #[getter]
     fn accept_histogram(&self) -> Vec<usize> {
-        waiting::lock(&self.core).statistics().accept_histogram.clone()
+        locks::lock(&self.core).statistics().accept_histogram.clone()
     }
 
     #[doc = stub_doc!("HostDrafter.per_source")]
     #[getter]
     fn per_source(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, usize>> {
-        let core = waiting::lock(&self.core);
+        let core = locks::lock(&self.core);
         let counts = core.statistics().sources.iter();
         core.source_names().zip(counts.map(by_kind)).collect()
     }
 
     #[doc = stub_doc!("HostDrafter.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        waiting::lock(&self.core).memory_bytes()
+        locks::lock(&self.core).memory_bytes()
     }
 }

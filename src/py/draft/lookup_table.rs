@@ -11,10 +11,10 @@ use crate::draft::sources::lookup_table::file::Owner;
 use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
 use crate::error::Error;
 use crate::ids::TokenId;
-use crate::py::convert::{self, Given, NewArguments, matrix, to_array, token_ids};
+use crate::logits::top_k::top_k;
+use crate::py::convert::{self, Arg, NewArguments, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::interpreter::detached;
-use crate::top_k::top_k;
 
 #[doc = stub_doc!("LookupTable")]
 #[pyclass(name = "LookupTable", module = "coordgen_rs._core", frozen)]
@@ -33,9 +33,9 @@ fn owner(vocab_size: u32, key: &[u8]) -> PyResult<Owner> {
 impl PyLookupTable {
     #[new]
     #[pyo3(
-        signature = (k=Given::Fits(8), keep=Given::Fits(0.5)), text_signature = "(k=8, keep=0.5)"
+        signature = (k=Arg::Valid(8), keep=Arg::Valid(0.5)), text_signature = "(k=8, keep=0.5)"
     )]
-    fn new(k: Given<usize>, keep: Given<f32>) -> PyResult<Self> {
+    fn new(k: Arg<usize>, keep: Arg<f32>) -> PyResult<Self> {
         let table = LookupTable::new(k.named("k")?, keep.named("keep")?)?;
         Ok(Self { core: SharedTable::new(table) })
     }
@@ -85,7 +85,7 @@ impl PyLookupTable {
     }
 
     #[doc = stub_doc!("LookupTable.row")]
-    fn row(&self, py: Python<'_>, context: Given<u32>) -> PyResult<RowArrays> {
+    fn row(&self, py: Python<'_>, context: Arg<u32>) -> PyResult<RowArrays> {
         let context = TokenId(context.named("context")?);
         let row: Vec<_> = self.core.lock().row(context).collect();
         let probabilities = row.iter().map(|entry| entry.1).collect();
@@ -123,18 +123,18 @@ impl PyDynamicTree {
     #[new]
     #[pyo3(
         signature = (
-            budget=Given::Fits(None), *, depth_decay=Given::Fits(0.8), width_decay=Given::Fits(0.7),
-            threshold=Given::Fits(5e-3), update_interval=Given::Fits(1)
+            budget=Arg::Valid(None), *, depth_decay=Arg::Valid(0.8), width_decay=Arg::Valid(0.7),
+            threshold=Arg::Valid(5e-3), update_interval=Arg::Valid(1)
         ),
         text_signature = "(budget=None, *, depth_decay=0.8, width_decay=0.7, threshold=0.005, \
             update_interval=1)"
     )]
     fn new(
-        budget: Given<Option<usize>>,
-        depth_decay: Given<f32>,
-        width_decay: Given<f32>,
-        threshold: Given<f32>,
-        update_interval: Given<usize>,
+        budget: Arg<Option<usize>>,
+        depth_decay: Arg<f32>,
+        width_decay: Arg<f32>,
+        threshold: Arg<f32>,
+        update_interval: Arg<usize>,
     ) -> PyResult<Self> {
         let options = DynamicTreeOptions {
             budget: budget.named("budget")?,

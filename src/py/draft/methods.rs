@@ -6,9 +6,9 @@ use pyo3::prelude::*;
 
 use super::lookup_table::PyDynamicTree;
 use crate::draft::choose::tree_shape::TreeShape;
-use crate::draft::methods::{METHODS, Method, SOURCES, Situation, Source};
+use crate::draft::methods::{METHODS, Method, MethodContext, SOURCES, Source};
 use crate::error::Error;
-use crate::py::convert::Given;
+use crate::py::convert::Arg;
 
 /// "best-first", "chain", "static", or a `DynamicTree`.
 #[derive(FromPyObject, IntoPyObject)]
@@ -53,28 +53,35 @@ impl TreeOption {
     }
 }
 
+/// What stands in the registry is the same where its name is.
+macro_rules! equal_by_name {
+    ($($class:ty),*) => {$(
+        impl PartialEq for $class {
+            fn eq(&self, other: &Self) -> bool {
+                self.core.name == other.core.name
+            }
+        }
+
+        impl Hash for $class {
+            fn hash<H: Hasher>(&self, state: &mut H) {
+                self.core.name.hash(state);
+            }
+        }
+    )*};
+}
+
+equal_by_name!(PyDraftSource, PyDraftMethod);
+
 #[doc = stub_doc!("DraftSource")]
 #[pyclass(name = "DraftSource", module = "coordgen_rs._core", frozen, eq, hash)]
 pub struct PyDraftSource {
     core: &'static Source,
 }
 
-impl PartialEq for PyDraftSource {
-    fn eq(&self, other: &Self) -> bool {
-        self.core.name == other.core.name
-    }
-}
-
-impl Hash for PyDraftSource {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.core.name.hash(state);
-    }
-}
-
 #[pymethods]
 impl PyDraftSource {
     #[new]
-    fn new(name: Given<String>) -> PyResult<Self> {
+    fn new(name: Arg<String>) -> PyResult<Self> {
         Ok(Self { core: Source::named(&name.named("name")?)? })
     }
 
@@ -117,22 +124,10 @@ pub struct PyDraftMethod {
     core: &'static Method,
 }
 
-impl PartialEq for PyDraftMethod {
-    fn eq(&self, other: &Self) -> bool {
-        self.core.name == other.core.name
-    }
-}
-
-impl Hash for PyDraftMethod {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.core.name.hash(state);
-    }
-}
-
 #[pymethods]
 impl PyDraftMethod {
     #[new]
-    fn new(name: Given<String>) -> PyResult<Self> {
+    fn new(name: Arg<String>) -> PyResult<Self> {
         Ok(Self { core: Method::named(&name.named("name")?)? })
     }
 
@@ -213,9 +208,9 @@ impl PyDraftMethod {
         earlier_requests: bool,
         recorded: bool,
     ) -> PyResult<Vec<&'static str>> {
-        let situation =
-            Situation { free_rows, draft_model, common_phrases, earlier_requests, recorded };
-        Ok(self.core.sources(situation)?)
+        let context =
+            MethodContext { free_rows, draft_model, common_phrases, earlier_requests, recorded };
+        Ok(self.core.sources(context)?)
     }
 
     fn __repr__(&self) -> String {

@@ -33,7 +33,6 @@ impl PyModelDraft {
         step_inputs, vocab_size, *, end_token_ids=vec![], costs=None, least_that_pays=0.0,
         growth="surest", stop="next-token", num_scored=None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
     fn new(
         py: Python<'_>,
         step_inputs: Vec<Py<PyStepInputs>>,

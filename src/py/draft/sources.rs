@@ -10,12 +10,12 @@ use crate::draft::source::Learn;
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::common_phrases::PhraseTable;
 use crate::draft::sources::prompt_lookup::PromptLookup;
-use crate::draft::spellings::Spellings;
+use crate::draft::token_variants::TokenVariants;
 use crate::ids::TokenId;
+use crate::locks;
 use crate::py::convert::{flat, matrix, to_array, token_ids};
 use crate::py::errors::ShapeError;
 use crate::py::interpreter::detached;
-use crate::waiting;
 
 #[doc = stub_doc!("SuffixAutomaton")]
 #[pyclass(name = "SuffixAutomaton", module = "coordgen_rs._core", frozen)]
@@ -33,55 +33,55 @@ impl PySuffixAutomaton {
     #[doc = stub_doc!("SuffixAutomaton.extend")]
     fn extend(&self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
         let text = token_ids(tokens, "tokens")?;
-        detached(tokens.py(), || waiting::lock(&self.core).extend(&text));
+        detached(tokens.py(), || locks::lock(&self.core).extend(&text));
         Ok(())
     }
 
     #[doc = stub_doc!("SuffixAutomaton.clear")]
     fn clear(&self) {
-        waiting::lock(&self.core).clear();
+        locks::lock(&self.core).clear();
     }
 
     #[doc = stub_doc!("SuffixAutomaton.count")]
     fn count(&self, tokens: &Bound<'_, PyAny>) -> PyResult<usize> {
-        Ok(waiting::lock(&self.core).count(&token_ids(tokens, "tokens")?))
+        Ok(locks::lock(&self.core).count(&token_ids(tokens, "tokens")?))
     }
 
     #[doc = stub_doc!("SuffixAutomaton.last_end")]
     fn last_end(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
-        Ok(waiting::lock(&self.core).last_end(&token_ids(tokens, "tokens")?))
+        Ok(locks::lock(&self.core).last_end(&token_ids(tokens, "tokens")?))
     }
 
     #[doc = stub_doc!("SuffixAutomaton.contains")]
     fn contains(&self, tokens: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(waiting::lock(&self.core).contains(&token_ids(tokens, "tokens")?))
+        Ok(locks::lock(&self.core).contains(&token_ids(tokens, "tokens")?))
     }
 
     fn __len__(&self) -> usize {
-        waiting::lock(&self.core).text_len()
+        locks::lock(&self.core).text_len()
     }
 
     #[doc = stub_doc!("SuffixAutomaton.match_len")]
     #[getter]
     fn match_len(&self) -> usize {
-        waiting::lock(&self.core).match_len()
+        locks::lock(&self.core).match_len()
     }
 
     #[doc = stub_doc!("SuffixAutomaton.num_states")]
     #[getter]
     fn num_states(&self) -> usize {
-        waiting::lock(&self.core).num_states()
+        locks::lock(&self.core).num_states()
     }
 
     #[doc = stub_doc!("SuffixAutomaton.num_edges")]
     #[getter]
     fn num_edges(&self) -> usize {
-        waiting::lock(&self.core).num_edges()
+        locks::lock(&self.core).num_edges()
     }
 
     #[doc = stub_doc!("SuffixAutomaton.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        waiting::lock(&self.core).memory_bytes()
+        locks::lock(&self.core).memory_bytes()
     }
 }
 
@@ -101,23 +101,23 @@ impl PyPromptLookup {
     #[doc = stub_doc!("PromptLookup.extend")]
     fn extend(&self, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
         let text = token_ids(tokens, "tokens")?;
-        detached(tokens.py(), || waiting::lock(&self.core).extend(&text));
+        detached(tokens.py(), || locks::lock(&self.core).extend(&text));
         Ok(())
     }
 
     #[doc = stub_doc!("PromptLookup.clear")]
     fn clear(&self) {
-        waiting::lock(&self.core).clear();
+        locks::lock(&self.core).clear();
     }
 
     #[doc = stub_doc!("PromptLookup.propose")]
     fn propose(&self, py: Python<'_>) -> Py<PyArray1<u32>> {
-        to_array(py, waiting::lock(&self.core).chain().iter().map(|token| token.0))
+        to_array(py, locks::lock(&self.core).chain().iter().map(|token| token.0))
     }
 
     #[doc = stub_doc!("PromptLookup.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        waiting::lock(&self.core).memory_bytes()
+        locks::lock(&self.core).memory_bytes()
     }
 }
 
@@ -125,7 +125,7 @@ impl PyPromptLookup {
 #[pyclass(name = "PhraseTable", module = "coordgen_rs._core", frozen)]
 pub struct PyPhraseTable {
     pub(super) core: Arc<PhraseTable>,
-    pub(super) spellings: Arc<Spellings>,
+    pub(super) token_variants: Arc<TokenVariants>,
 }
 
 #[pymethods]
@@ -158,12 +158,12 @@ impl PyPhraseTable {
         let context = |at: usize| ((before[at] != NONE).then_some(before[at]), last[at]);
         let phrases = (0..chances.len()).map(|at| (context(at), next[at], chances[at]));
         let core = Arc::new(detached(py, || PhraseTable::new(phrases))?);
-        let spellings = Spellings::new(
+        let token_variants = TokenVariants::new(
             pairs(line_ends, "line_ends")?,
             pairs(spaced, "spaced")?,
             pairs(cased, "cased")?,
         );
-        Ok(Self { core, spellings: Arc::new(spellings) })
+        Ok(Self { core, token_variants: Arc::new(token_variants) })
     }
 
     #[doc = stub_doc!("PhraseTable.num_contexts")]
@@ -174,7 +174,7 @@ impl PyPhraseTable {
 
     #[doc = stub_doc!("PhraseTable.memory_bytes")]
     fn memory_bytes(&self) -> usize {
-        self.core.memory_bytes() + self.spellings.memory_bytes()
+        self.core.memory_bytes() + self.token_variants.memory_bytes()
     }
 }
 

@@ -8,22 +8,58 @@ use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::py::convert::{NewArguments, non_negative};
 
 #[doc = stub_doc!("BlockCost")]
-#[pyclass(name = "BlockCost", module = "coordgen_rs._core", frozen, eq, from_py_object)]
+#[pyclass(name = "BlockCost", module = "coordgen_rs._core", frozen, eq, from_py_object, get_all)]
 #[derive(Clone, Copy, PartialEq)]
 pub struct PyBlockCost {
-    core: BlockCost,
+    prefill_load_us: u64,
+    prefill_compute_us: u64,
+    prefill_bytes: u64,
+    decode_load_us: u64,
+    decode_compute_us: u64,
+    decode_bytes: u64,
 }
 
 impl From<BlockCost> for PyBlockCost {
-    fn from(core: BlockCost) -> Self {
-        Self { core }
+    fn from(BlockCost { prefill, decode }: BlockCost) -> Self {
+        Self {
+            prefill_load_us: prefill.load_us,
+            prefill_compute_us: prefill.compute_us,
+            prefill_bytes: prefill.num_bytes,
+            decode_load_us: decode.load_us,
+            decode_compute_us: decode.compute_us,
+            decode_bytes: decode.num_bytes,
+        }
+    }
+}
+
+impl From<PyBlockCost> for BlockCost {
+    fn from(cost: PyBlockCost) -> Self {
+        let graph = |load_us, compute_us, num_bytes| GraphCost { load_us, compute_us, num_bytes };
+        Self {
+            prefill: graph(cost.prefill_load_us, cost.prefill_compute_us, cost.prefill_bytes),
+            decode: graph(cost.decode_load_us, cost.decode_compute_us, cost.decode_bytes),
+        }
+    }
+}
+
+impl PyBlockCost {
+    /// Its figures by their names.
+    fn figures(&self) -> [(&'static str, u64); 6] {
+        [
+            ("prefill_load_us", self.prefill_load_us),
+            ("prefill_compute_us", self.prefill_compute_us),
+            ("prefill_bytes", self.prefill_bytes),
+            ("decode_load_us", self.decode_load_us),
+            ("decode_compute_us", self.decode_compute_us),
+            ("decode_bytes", self.decode_bytes),
+        ]
     }
 }
 
 /// A profile from the costs of its blocks.
 pub fn profile(blocks: Vec<PyBlockCost>, prefill_rows: i128, decode_rows: i128) -> Result<Profile> {
     Profile::new(
-        blocks.into_iter().map(|block| block.core).collect(),
+        blocks.into_iter().map(BlockCost::from).collect(),
         non_negative("prefill_rows", prefill_rows)?,
         non_negative("decode_rows", decode_rows)?,
     )
@@ -44,17 +80,14 @@ impl PyBlockCost {
         decode_compute_us: i128,
         decode_bytes: i128,
     ) -> PyResult<Self> {
-        let prefill = GraphCost {
-            load_us: non_negative("prefill_load_us", prefill_load_us)?,
-            compute_us: non_negative("prefill_compute_us", prefill_compute_us)?,
-            num_bytes: non_negative("prefill_bytes", prefill_bytes)?,
-        };
-        let decode = GraphCost {
-            load_us: non_negative("decode_load_us", decode_load_us)?,
-            compute_us: non_negative("decode_compute_us", decode_compute_us)?,
-            num_bytes: non_negative("decode_bytes", decode_bytes)?,
-        };
-        Ok(Self { core: BlockCost { prefill, decode } })
+        Ok(Self {
+            prefill_load_us: non_negative("prefill_load_us", prefill_load_us)?,
+            prefill_compute_us: non_negative("prefill_compute_us", prefill_compute_us)?,
+            prefill_bytes: non_negative("prefill_bytes", prefill_bytes)?,
+            decode_load_us: non_negative("decode_load_us", decode_load_us)?,
+            decode_compute_us: non_negative("decode_compute_us", decode_compute_us)?,
+            decode_bytes: non_negative("decode_bytes", decode_bytes)?,
+        })
     }
 
     #[doc = stub_doc!("BlockCost.guessed")]
@@ -66,74 +99,30 @@ impl PyBlockCost {
         decode_rows: i128,
         expert_bytes: i128,
     ) -> PyResult<Self> {
-        Ok(Self {
-            core: BlockCost::guessed(
-                non_negative("num_bytes", num_bytes)?,
-                non_negative("expert_bytes", expert_bytes)?,
-                non_negative("prefill_rows", prefill_rows)?,
-                non_negative("decode_rows", decode_rows)?,
-            ),
-        })
+        let guessed = BlockCost::guessed(
+            non_negative("num_bytes", num_bytes)?,
+            non_negative("expert_bytes", expert_bytes)?,
+            non_negative("prefill_rows", prefill_rows)?,
+            non_negative("decode_rows", decode_rows)?,
+        );
+        Ok(guessed.into())
     }
 
     #[doc = stub_doc!("BlockCost.with_load_delay")]
     fn with_load_delay(&self, delay_us: i128) -> PyResult<Self> {
-        Ok(Self { core: self.core.with_load_delay(non_negative("delay_us", delay_us)?) })
-    }
-
-    #[getter]
-    fn prefill_load_us(&self) -> u64 {
-        self.core.prefill.load_us
-    }
-
-    #[getter]
-    fn prefill_compute_us(&self) -> u64 {
-        self.core.prefill.compute_us
-    }
-
-    #[getter]
-    fn prefill_bytes(&self) -> u64 {
-        self.core.prefill.num_bytes
-    }
-
-    #[getter]
-    fn decode_load_us(&self) -> u64 {
-        self.core.decode.load_us
-    }
-
-    #[getter]
-    fn decode_compute_us(&self) -> u64 {
-        self.core.decode.compute_us
-    }
-
-    #[getter]
-    fn decode_bytes(&self) -> u64 {
-        self.core.decode.num_bytes
+        Ok(BlockCost::from(*self).with_load_delay(non_negative("delay_us", delay_us)?).into())
     }
 
     fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<NewArguments<'py>> {
         let named = PyDict::new(py);
-        for (name, figure) in [
-            ("prefill_load_us", self.prefill_load_us()),
-            ("prefill_compute_us", self.prefill_compute_us()),
-            ("prefill_bytes", self.prefill_bytes()),
-            ("decode_load_us", self.decode_load_us()),
-            ("decode_compute_us", self.decode_compute_us()),
-            ("decode_bytes", self.decode_bytes()),
-        ] {
+        for (name, figure) in self.figures() {
             named.set_item(name, figure)?;
         }
         Ok((PyTuple::empty(py), named))
     }
 
     fn __repr__(&self) -> String {
-        let graph = |name: &str, cost: &GraphCost| {
-            format!(
-                "{name}_load_us={}, {name}_compute_us={}, {name}_bytes={}",
-                cost.load_us, cost.compute_us, cost.num_bytes
-            )
-        };
-        let (prefill, decode) = (&self.core.prefill, &self.core.decode);
-        format!("BlockCost({}, {})", graph("prefill", prefill), graph("decode", decode))
+        let figures = self.figures().map(|(name, figure)| format!("{name}={figure}"));
+        format!("BlockCost({})", figures.join(", "))
     }
 }

@@ -10,8 +10,8 @@ use pyo3::{PyTraverseError, PyVisit};
 
 use crate::error::Error;
 use crate::ids::{BlockId, Graph};
-use crate::load::block_store::BlockStore;
-use crate::waiting;
+use crate::load::BlockStore;
+use crate::locks;
 
 /// Python's `load(block, graph)` and `release(block, graph)`, attached only while they are called.
 pub struct PyStore {
@@ -62,7 +62,7 @@ impl PyStore {
     }
 
     fn raised(&self) -> MutexGuard<'_, Raised> {
-        waiting::lock(&self.raised)
+        locks::lock(&self.raised)
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod block_cost;
 mod block_store;
+pub mod bus_error;
 #[cfg(unix)]
 mod expert_store;
 mod plan;

@@ -6,7 +6,7 @@ use pyo3::types::PyDict;
 use super::block_cost::{PyBlockCost, profile};
 use crate::error::Result;
 use crate::ids::Graph;
-use crate::load::plan::{Held, Plan, Problem, Strategy, plan as plan_for};
+use crate::load::plan::{Plan, Problem, ResidentGraphs, Strategy, plan as plan_for};
 use crate::load::prompt_rows as rows_for;
 use crate::load::timetable::{Action, Run, Timetable};
 use crate::py::convert::non_negative;
@@ -119,7 +119,6 @@ impl PyPlan {
     text_signature = "(blocks, prefill_rows, decode_rows, num_tokens, *, \
         strategy='auto', start='prefill', memory_budget=None)"
 )]
-#[expect(clippy::too_many_arguments, reason = "keywords of Python")]
 pub fn plan(
     py: Python<'_>,
     blocks: Vec<PyBlockCost>,
@@ -133,8 +132,10 @@ pub fn plan(
     let strategy = Strategy::named(strategy)?;
     let profile = profile(blocks, prefill_rows, decode_rows)?;
     let start = match start {
-        Start::All(word) => vec![Held::named(&word)?; profile.blocks().len()],
-        Start::Each(words) => words.iter().map(|word| Held::named(word)).collect::<Result<_>>()?,
+        Start::All(word) => vec![ResidentGraphs::named(&word)?; profile.blocks().len()],
+        Start::Each(words) => {
+            words.iter().map(|word| ResidentGraphs::named(word)).collect::<Result<_>>()?
+        }
     };
     let problem = Problem {
         profile: &profile,
@@ -160,7 +161,7 @@ pub fn strategies(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 #[doc = stub_doc!("starts")]
 #[pyfunction]
 pub fn starts() -> Vec<&'static str> {
-    Held::ALL.iter().map(|&(name, _)| name).collect()
+    ResidentGraphs::ALL.iter().map(|&(name, _)| name).collect()
 }
 
 #[doc = stub_doc!("prompt_rows")]

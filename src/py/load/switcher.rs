@@ -13,13 +13,13 @@ use super::block_store::PyStore;
 use super::plan::{PyPlan, graph};
 use crate::error::Result;
 use crate::ids::{BlockId, Graph};
-use crate::load::block_store::BlockStore;
+use crate::load::BlockStore;
 use crate::load::loader::Worker;
 use crate::load::plan::Strategy;
 use crate::load::switcher::{SwitchReport, Switcher};
+use crate::locks;
 use crate::py::convert::non_negative;
 use crate::py::interpreter::detached_to_wait;
-use crate::waiting;
 
 #[doc = stub_doc!("SwitchReport")]
 #[pyclass(name = "SwitchReport", module = "coordgen_rs._core", frozen, get_all)]
@@ -119,7 +119,6 @@ impl PySwitcher {
         store, costs, prefill_rows, decode_rows, *, is_shared = false, strategy = "auto",
         memory_budget = None
     ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
         store: Py<PyAny>,
@@ -274,7 +273,7 @@ type Open = (Weak<Switcher>, Arc<Worker>);
 /// under that.
 fn close_at_exit(py: Python<'_>, switcher: &Arc<Switcher>) -> PyResult<()> {
     static OPEN: Mutex<Option<Vec<Open>>> = Mutex::new(None);
-    let mut all = waiting::lock(&OPEN);
+    let mut all = locks::lock(&OPEN);
     let is_first = all.is_none();
     let open = all.get_or_insert_default();
     open.retain(|(_, worker)| !worker.has_ended());
@@ -283,7 +282,7 @@ fn close_at_exit(py: Python<'_>, switcher: &Arc<Switcher>) -> PyResult<()> {
     if is_first {
         let name: Option<&CStr> = Some(c"close_switchers");
         let close = |arguments: &Bound<'_, PyTuple>, _: Option<&Bound<'_, PyDict>>| {
-            let open = waiting::lock(&OPEN).take();
+            let open = locks::lock(&OPEN).take();
             let close = |(switcher, worker): Open| {
                 if let Some(switcher) = switcher.upgrade() {
                     switcher.close();

@@ -17,10 +17,9 @@ import fake_llama_server
 from contest import ContestantFailedError
 from coordgen_rs.loading.directory import open_bundle
 from live.llama_build import ProgramError
-from over_http import picture
 from over_http.latency import Latency, latency_of
 from over_http.load import Load, answered, figures_of, loaded, num_different
-from over_http.report import load_rows, num_unlike
+from over_http.report import draw, load_rows, num_unlike
 from over_http.servers import LlamaServer, OurServer, Row
 from over_http.stream import Reply
 
@@ -248,7 +247,7 @@ def test_the_picture_has_every_row(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     server = Scripted()
     loads = {server.row.name: {n: [loaded(server.row, PROMPTS, n, 2)] for n in (1, 2)}}
-    picture.draw(load_rows([server.row], loads), tmp_path / "clients.svg")
+    draw(load_rows([server.row], loads), tmp_path / "clients.svg")
     assert "coordgen plain" in (tmp_path / "clients.svg").read_text()
 
 

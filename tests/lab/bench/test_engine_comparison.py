@@ -1,5 +1,6 @@
 """The comparison of engines with our drafts, with fake engines: what is kept, told and compared."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from contest import Answer, Contest
 from fake_engines import open_absent, open_scripted
 from live import adapted, adapted_report, llama_server
+from live.engines import Engine as Process
 from live.hosted import Hosted, Reader
 from live.kept import Kept, key_of, merged
+from live.run import Running
 
 MEASURED, FREE = adapted.OURS
 SECONDS = {"plain": 4.0, MEASURED: 2.0, FREE: 8.0, "n-gram": 2.5, adapted.SERVER_PLAIN: 5.0}
@@ -20,13 +23,13 @@ def asked(*, is_equality: bool = False) -> adapted.Asked:
     return adapted.Asked(1, 1, 11, True, is_equality, False)
 
 
-def engine(*processes: adapted.Process) -> adapted.Engine:
+def engine(*processes: Process) -> adapted.Engine:
     return adapted.Engine("fake", "float32", list(processes))
 
 
-def scripted(*names: str, **options: object) -> adapted.Process:
+def scripted(*names: str, **options: object) -> Process:
     kinds = {name: SECONDS[name] for name in names}
-    return adapted.Process(open_scripted, {"kinds": kinds, **options}, names)
+    return adapted.process(names, open_scripted, {"kinds": kinds, **options})
 
 
 def contest(steps: dict[str, int], other: str | None = None) -> Contest:
@@ -42,19 +45,15 @@ def contest(steps: dict[str, int], other: str | None = None) -> Contest:
 
 
 def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path: Path) -> None:
-    failures: dict[str, str] = {}
-    fake = engine(scripted("plain"), adapted.Process(open_absent, {}, ("n-gram",)), scripted(FREE))
-    started = adapted.Started(fake, tmp_path, 60, False, failures)
+    fake = engine(scripted("plain"), adapted.process(("n-gram",), open_absent, {}), scripted(FREE))
     told: list[str] = []
-    try:
+    with Running(fake.processes, tmp_path, "fake", 60) as running:
         parts = [
-            adapted.measure(started, task, token_ids, asked(), told.append)
+            adapted.measure(fake, running, task, token_ids, asked(), told.append)
             for task, token_ids in adapted.parts(PROMPTS, asked())
         ]
-    finally:
-        started.close()
     assert [*merged([part[0] for part in parts]).answers] == ["plain", FREE]
-    assert "pip install --group peers" in failures["fake float32 n-gram"]
+    assert "pip install --group peers" in running.failures["n-gram"]
     assert len(told) == 2
     assert told[0].startswith("fake float32 summary: 1 of 1 prompts")
 
@@ -62,11 +61,8 @@ def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path
 def test_peers_are_named_once_each_below_the_table(tmp_path: Path, capsys) -> None:
     told = [("plain", "a wheel 1.0"), (MEASURED, None), ("n-gram", "x 2.0"), (FREE, "x 2.0")]
     fake = engine(*(scripted(name, **({"about": of} if of else {})) for name, of in told))
-    started = adapted.Started(fake, tmp_path, 60, False, {})
-    try:
-        part = adapted.measure(started, "ui", PROMPTS["ui"], asked(), lambda what: None)
-    finally:
-        started.close()
+    with Running(fake.processes, tmp_path, "fake", 60) as running:
+        part = adapted.measure(fake, running, "ui", PROMPTS["ui"], asked(), lambda what: None)
     adapted_report.show(adapted_report.document(fake, [part], asked(), "abc"))
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("Peer: ")] == [
@@ -132,7 +128,7 @@ def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> N
     ]
     fake = engine(scripted("plain", FREE))
     adapted_report.show(adapted_report.document(fake, parts, asked(is_equality=True), "abc"))
-    shown = capsys.readouterr().out
+    shown = re.sub(" +", " ", capsys.readouterr().out)
     assert f"| {FREE} | 1 of 2 (0.50) | 3 | 2.50 |" in shown
     assert "token 3: token 3 before 9 by 0.01 in steps of one row, 9 before 3 by 0.02" in shown
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
+import ours
 import real
 from checkpoints import CHECKPOINTS
 from contest import Answer, Contest, ContestantFailedError
@@ -17,7 +18,7 @@ from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.lab.bench.measuring.prompts import PromptsError
 from coordgen_rs.text.tokenizer import Tokenizer
 from fake_engines import open_absent, open_scripted
-from live import coordgen, engines, llama_build
+from live import engines, llama_build
 from live.engines import Engine, Row
 from live.figures import ALL, LONG, Figures
 from live.loops import loops
@@ -27,8 +28,8 @@ from live.prompts import (
     Prompt,
     chat_template,
     check_room,
-    digest,
     encode,
+    facts_of,
     of_lengths,
     read_conversations,
     read_recorded,
@@ -220,9 +221,9 @@ class TestPrompts:
         with pytest.raises(PromptsError, match="ui-21 has 21 tokens, room is for 20: export"):
             check_room(prompts_of(ui=[3, 21]), 20, "export again")
 
-    def test_longer_prompts_are_left_out_and_counted(self) -> None:
-        prompts, num_left_out = shorter(prompts_of(rag=[9], ui=[3, 21]), 8)
-        assert num_left_out == 2
+    def test_longer_prompts_are_left_out_and_counted(self, capsys) -> None:
+        prompts = shorter(prompts_of(rag=[9], ui=[3, 21]), 8)
+        assert "2 longer prompts are left out" in capsys.readouterr().err
         assert [(task, [len(p.token_ids) for p in of]) for task, of in prompts.items()] == [
             ("ui", [3])
         ]
@@ -249,7 +250,8 @@ class TestPrompts:
             of_lengths(prompts, [3, 7])
 
     def test_a_digest_tells_prompts_apart(self) -> None:
-        assert digest(prompts_of(rag=[3, 4])) != digest(prompts_of(rag=[4, 3]))
+        hashes = [facts_of(prompts_of(rag=of))["sha256"] for of in ([3, 4], [4, 3])]
+        assert hashes[0] != hashes[1]
 
     def test_a_file_without_a_template_is_refused(self, tmp_path: Path) -> None:
         gguf = pytest.importorskip("gguf", reason="gguf is not installed")
@@ -297,7 +299,7 @@ class TestOurs:
         session_of: Callable[[str, str], OrtSession],
     ) -> None:
         session = session_of("embedded", "fp32")
-        opened = coordgen.open_engine(bundle_of("embedded", "fp32"), session.threads, False)
+        opened = ours.open_engine(bundle_of("embedded", "fp32"), session.threads, False)
         prompt = Tokenizer.of(session.bundle).encode("The mill is old.\nSummary:\n")
         plain, auto = (one.answer(prompt, 40) for one in opened.contestants.values())
         assert plain.tokens == auto.tokens

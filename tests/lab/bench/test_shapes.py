@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-import mixture_shapes
 import quantize
 import shape_file
 import shapes
 from contest import ContestantFailedError
 from shape_file import TYPES, matrices, write_shape
+from support.tables import cell
 
 SMALL = {
     "family": "qwen2",
@@ -77,7 +77,7 @@ def test_a_file_is_written_by_a_command(tmp_path, monkeypatch, capsys):
 
     mixture = SMALL | {"family": "qwen3moe", "head_dim": 64}
     mixture |= {"experts": 4, "chosen": 2, "expert_ffn": 128}
-    monkeypatch.setitem(mixture_shapes.SHAPES, "small", mixture)
+    monkeypatch.setitem(shape_file.SHAPES, "small", mixture)
     path = tmp_path / "mixture.gguf"
     assert shape_file.main(["small", str(path), "--layers", "2"]) == 0
     assert open_checkpoint(path).config.num_layers == 2
@@ -133,6 +133,10 @@ def test_a_file_is_measured_and_removed(
     assert "Peer: llama.cpp, made up" in said
 
 
+def cells(columns: dict[str, str], row: dict[str, object]) -> list[str]:
+    return [cell(written, row) for written in columns.values()]
+
+
 def test_what_is_reached_stands_beside_the_limits() -> None:
     figures = {"name": "m", "num_bytes": 5 * 10**6, "num_weights": 10**7, "head_weights": 10**6}
     theirs = {"prompt_tokens_s": 1000.0, "answer_tokens_s": 500.0}
@@ -143,12 +147,13 @@ def test_what_is_reached_stands_beside_the_limits() -> None:
     ]
     run = {"threads": 1, "rounds": rounds}
     peak = {"read_gb_s": 10.0, "integers_gmac_s": 200.0}
-    assert list(shapes.lines(figures, run, peak)) == [
+    lines = [cells(shapes.STEPS, line) for line in shapes.lines(figures, run, peak)]
+    assert lines == [
         ["m", "1", "1 row", "1.0", "x1.00", "5.0", "50 %", "10", "5 %"],
         ["m", "1", "16 rows", "2.0", "x2.00", "2.5", "25 %", "80", "40 %"],
         ["m", "1", "prompt of 512", "256.0", "-", "-", "-", "18", "9 %"],
     ]
-    assert shapes.beside(figures, run) == [
+    assert cells(shapes.BESIDE, shapes.beside(figures, run)) == [
         *("m", "1", "1000.0", "500.0", "x2.00", "x1.60..x2.50"),
         *("2000", "1000", "x2.00", "x1.00..x2.00"),
     ]

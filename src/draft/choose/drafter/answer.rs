@@ -6,10 +6,10 @@ use super::Drafter;
 use crate::constraint::keep_allowed;
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
+use crate::logits::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
+use crate::logits::top_k::TopK;
 use crate::logits::{Logits, argmax};
-use crate::logprobs::{RowLogprobs, TokenLogprob, check_num_alternatives};
 use crate::sampling::{Sampling, SeenTokens};
-use crate::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 
 /// A target's answer to a step.
@@ -139,7 +139,7 @@ impl<'a> Answer<'a> {
 
 /// The logprobs of a request.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Told {
+pub(super) struct RequestLogprobs {
     /// How many alternatives are told of each token; `None` where nothing is asked for.
     num_alternatives: Option<usize>,
     /// Of the tokens given out last.
@@ -150,31 +150,31 @@ impl Drafter {
     /// Whether [`Drafter::logprobs`] tells of the tokens from now on: with so many alternatives to
     /// each, or, with `None`, nothing.
     ///
-    /// Fails when there are more than [`MAX_ALTERNATIVES`](crate::logprobs::MAX_ALTERNATIVES).
-    pub fn tell_logprobs(&mut self, num_alternatives: Option<usize>) -> Result<()> {
+    /// Fails when there are more than [`MAX_ALTERNATIVES`](crate::logits::logprobs::MAX_ALTERNATIVES).
+    pub fn report_logprobs(&mut self, num_alternatives: Option<usize>) -> Result<()> {
         check_num_alternatives(num_alternatives.unwrap_or_default())?;
-        self.told = Told { num_alternatives, tokens: Vec::new() };
+        self.logprobs = RequestLogprobs { num_alternatives, tokens: Vec::new() };
         Ok(())
     }
 
     /// How likely the target held the tokens given out last, in their order: once each, whatever was
     /// drafted; `None` where nothing is asked for. A recorded answer has none.
     pub fn logprobs(&self) -> Option<&[TokenLogprob]> {
-        self.told.num_alternatives.map(|_| &self.told.tokens[..])
+        self.logprobs.num_alternatives.map(|_| &self.logprobs.tokens[..])
     }
 }
 
 /// What is told of a step that is being verified.
 #[derive(Debug)]
-pub(super) struct Telling {
+pub(super) struct StepLogprobs {
     num_alternatives: Option<usize>,
     tokens: Vec<TokenLogprob>,
 }
 
-impl Telling {
+impl StepLogprobs {
     /// Of a step of a request.
-    pub fn new(told: &Told) -> Self {
-        Self { num_alternatives: told.num_alternatives, tokens: Vec::new() }
+    pub fn new(logprobs: &RequestLogprobs) -> Self {
+        Self { num_alternatives: logprobs.num_alternatives, tokens: Vec::new() }
     }
 
     /// What the row of a visited node says, before it is masked; `None` where nothing is to be told.
@@ -197,8 +197,8 @@ impl Telling {
 
     /// What is told of the first `num_tokens` tokens, which are given out. The others are carried, and
     /// told of in the step that gives them out.
-    pub fn end(mut self, num_tokens: usize, told: &mut Told) {
+    pub fn end(mut self, num_tokens: usize, logprobs: &mut RequestLogprobs) {
         self.tokens.truncate(num_tokens);
-        told.tokens = self.tokens;
+        logprobs.tokens = self.tokens;
     }
 }

@@ -9,10 +9,10 @@ use crate::commit::Commit;
 use crate::constraint::Constraint;
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::grow::{GrowthLimits, TreeGrower};
+use crate::draft::choose::in_vocabulary::InVocabulary;
 use crate::draft::choose::origins::{Origin, Origins, SourceStatistics, Statistics};
 use crate::draft::choose::step_choice::{Prospect, StepChoice};
 use crate::draft::choose::tree_shape::ShapedTrees;
-use crate::draft::choose::within::Within;
 use crate::draft::source::{DraftSource, Propose};
 use crate::error::{Error, Result};
 use crate::ids::{NodeId, TokenId};
@@ -126,7 +126,7 @@ impl Draft {
         request: &Request,
         limits: GrowthLimits,
     ) {
-        let source = sources.first().map(|source| Within::new(&**source, self.vocab_size));
+        let source = sources.first().map(|source| InVocabulary::new(&**source, self.vocab_size));
         let source = source.as_ref().map(|source| source as &dyn Propose);
         let certain = (request.root, request.certain());
         let fits = (limits.num_nodes, limits.depth);

@@ -7,18 +7,18 @@
 mod answer;
 mod constrained;
 mod draft;
-mod proposed;
+mod propose;
 mod request;
 mod source_list;
 mod state;
 
 use std::ops::ControlFlow;
 
-use self::answer::{Answer, Telling, Told};
+use self::answer::{Answer, RequestLogprobs, StepLogprobs};
 use self::constrained::PathState;
 use self::draft::Draft;
-pub use self::proposed::Offer;
-use self::request::{Proposed, Request};
+pub use self::propose::Offer;
+use self::request::{PendingStep, Request};
 use self::source_list::SourceList;
 pub use self::state::Learned;
 use self::state::SharedLearned;
@@ -63,7 +63,7 @@ pub struct Drafter {
     /// The tokens of the request so far.
     seen: SeenTokens,
     /// How likely the tokens given out last were.
-    told: Told,
+    logprobs: RequestLogprobs,
     ignores_end: bool,
     /// What the target may say in this request; `None` for all.
     constraint: Option<Box<dyn Constraint>>,
@@ -91,7 +91,7 @@ impl Drafter {
             statistics: Statistics::default(),
             sampling: None,
             seen: SeenTokens::default(),
-            told: Told::default(),
+            logprobs: RequestLogprobs::default(),
             ignores_end: false,
             constraint: None,
             shared: SharedLearned::default(),
@@ -255,7 +255,7 @@ impl Drafter {
     /// The index of the step whose answer is waited for, if there is one, and how many committed tokens
     /// it stands behind.
     pub fn proposed_step(&self) -> Option<(usize, usize)> {
-        self.waiting().ok().map(|(proposed, _)| (proposed.step, proposed.past_len))
+        self.pending().ok().map(|(proposed, _)| (proposed.step, proposed.past_len))
     }
 
     /// Tells what the step that was proposed has read of experts, where it is known: it is learned from
@@ -277,7 +277,7 @@ impl Drafter {
     /// penalty or a bias; afterwards the logits are as they were, but for the visited rows under a
     /// grammar, which stay masked.
     pub fn accept(&mut self, logits: &mut [f32]) -> Result<Commit> {
-        let (Proposed { rows, .. }, request) = self.waiting()?;
+        let (PendingStep { rows, .. }, request) = self.pending()?;
         let shape = (rows, self.options.vocab_size);
         let answer = Answer::computed(logits, shape, (self.sampling.clone(), request.num_given))?;
         self.accept_answer(answer)
@@ -290,28 +290,28 @@ impl Drafter {
     /// proposed, the record ends before the answer does, or a token of it that this step reaches is
     /// not in the vocabulary.
     pub fn accept_recorded(&mut self, answer: &[TokenId]) -> Result<Commit> {
-        self.waiting()?;
+        self.pending()?;
         let deepest = self.draft.tree().depths().iter().max().map_or(0, |&depth| depth as usize);
         self.check_tokens(&answer[..answer.len().min(deepest + 1)])?;
         self.accept_answer(Answer::Recorded(answer))
     }
 
     /// What waits for its answer, and the request.
-    fn waiting(&self) -> Result<(Proposed, &Request)> {
+    fn pending(&self) -> Result<(PendingStep, &Request)> {
         let request = self.request.as_ref().ok_or(Error::NothingProposed)?;
         Ok((request.proposed.ok_or(Error::NothingProposed)?, request))
     }
 
     /// Verifies the proposed tree against the target's answer.
     fn accept_answer(&mut self, mut answer: Answer<'_>) -> Result<Commit> {
-        let (proposed, request) = self.waiting()?;
+        let (proposed, request) = self.pending()?;
         let (remaining, model_cost) = (request.remaining, request.model_cost);
         let num_carried = request.carried.len();
         let mut path = PathState::default();
         let tree = self.draft.tree();
         let end_tokens = if self.ignores_end { &[][..] } else { &self.options.end_tokens };
         let before = self.seen.mark();
-        let mut telling = Telling::new(&self.told);
+        let mut logprobs = StepLogprobs::new(&self.logprobs);
         let verified = verify(tree, |node| {
             // The root is no part of the answer: a prompt may well end with such a token.
             if node != NodeId::ROOT && end_tokens.contains(&tree.token(node)) {
@@ -327,13 +327,13 @@ impl Drafter {
                     ControlFlow::Break(()) => return Ok(None),
                 },
             };
-            let row = telling.row(&answer, node)?;
+            let row = logprobs.row(&answer, node)?;
             if let Some(words) = mask {
                 answer.keep_allowed(node, words)?;
             }
             let says = answer.says(tree, node, &mut self.seen)?;
             let says = says.expect("something is said after every accepted node");
-            telling.says(row, &answer, (node, says));
+            logprobs.says(row, &answer, (node, says));
             Ok(Some(says))
         });
         self.seen.go_back(before); // of the path, not all need be given out
@@ -352,7 +352,7 @@ impl Drafter {
             logits: answer.logits(),
         });
         self.seen.extend(&decided.token_ids);
-        telling.end(decided.token_ids.len(), &mut self.told);
+        logprobs.end(decided.token_ids.len(), &mut self.logprobs);
         if self.constraint.is_some() && !proposed.is_given {
             self.draft.count_forced(num_carried, &verified, &mut self.statistics.forced);
         }
@@ -385,7 +385,7 @@ impl Drafter {
     }
 
     /// Learns what the step, and a draft model's run for it, have brought for their cost.
-    fn learn_rate(&mut self, proposed: Proposed, model_cost: Option<f32>, num_tokens: usize) {
+    fn learn_rate(&mut self, proposed: PendingStep, model_cost: Option<f32>, num_tokens: usize) {
         let Some(cost) = self.options.steps.cost(proposed.step, proposed.past_len) else { return };
         let cost = proposed.cost.unwrap_or(cost) + model_cost.unwrap_or(0.0);
         if model_cost.is_some() {

@@ -31,16 +31,16 @@ pub(super) struct Request {
     /// The carried tokens and those that the grammar forces behind them; empty where it forces none.
     pub forced: Vec<TokenId>,
     /// `None` when no tree waits.
-    pub proposed: Option<Proposed>,
+    pub proposed: Option<PendingStep>,
     /// `None` when nothing can be taken of a tree.
-    pub offered: Option<Offered>,
+    pub offered: Option<PendingOffer>,
     /// What a draft model's run for the next step has cost; `None` where it did not run.
     pub model_cost: Option<f32>,
 }
 
 /// A tree that waits for the target's answer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Proposed {
+pub(super) struct PendingStep {
     /// Index of the step that verifies it.
     pub step: usize,
     /// Committed tokens that it stands behind.
@@ -57,7 +57,7 @@ pub(super) struct Proposed {
 
 /// A tree of which some nodes are to be taken.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offered {
+pub(super) struct PendingOffer {
     /// Committed tokens that it stands behind.
     pub past_len: usize,
     /// The fewest nodes that can be taken.

@@ -5,7 +5,7 @@ use crate::draft::source::{DraftSource, TopKRows, Verification};
 use crate::draft::sources::prediction::Prediction;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::top_k::{TOP_K, top_k_rows};
+use crate::logits::top_k::{TOP_K, top_k_rows};
 
 /// All sources of a drafter.
 pub(super) struct SourceList {
@@ -24,7 +24,7 @@ impl SourceList {
                 return Err(Error::OtherVocabulary { source_name, got, expected: vocab_size });
             }
         }
-        sources.iter_mut().for_each(|source| source.of_vocabulary(vocab_size));
+        sources.iter_mut().for_each(|source| source.set_vocab_size(vocab_size));
         Ok(Self { sources, top_k: (Vec::new(), Vec::new()) })
     }
 

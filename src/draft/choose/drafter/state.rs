@@ -9,8 +9,8 @@ use crate::draft::choose::step_choice::StepChoice;
 use crate::draft::sources::prediction::Prediction;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
+use crate::locks::Shared;
 use crate::tree::draft_tree::DraftTree;
-use crate::waiting::Shared;
 
 /// What a drafter has learned from verifications: the trust in its sources, and how steps paid.
 #[derive(Clone, Debug)]

@@ -4,37 +4,37 @@
 use std::ops::Range;
 
 use super::frontier::{Guess, Key, MAX_PROBABILITY};
-use super::respelt::Respelt;
-use crate::draft::choose::acceptance::{Acceptance, Proposal, Standing};
-use crate::draft::choose::within::Within;
+use super::retokenised::Retokenised;
+use crate::draft::choose::acceptance::{Acceptance, Agreement, Proposal};
+use crate::draft::choose::in_vocabulary::InVocabulary;
 use crate::draft::source::{Cursor, DraftSource, Propose, Successor};
 use crate::ids::TokenId;
 
 /// A source that knows a place where the text ends: the others are silent in all of the tree.
-pub(super) struct Knowing<'a> {
+pub(super) struct ActiveSource<'a> {
     /// Its index among all sources.
     index: usize,
-    source: Within<'a>,
+    source: InVocabulary<'a>,
     is_model: bool,
     is_background: bool,
     /// Where the text ends.
     pub(super) cursor: Cursor,
 }
 
-impl<'a> Knowing<'a> {
+impl<'a> ActiveSource<'a> {
     /// Those of `sources`, in their order but for those in the background, which come last, held to
     /// ids below `vocab_size`.
     pub(super) fn among(sources: &'a [Box<dyn DraftSource>], vocab_size: usize) -> Vec<Self> {
-        let mut knowing = Vec::with_capacity(sources.len());
+        let mut active = Vec::with_capacity(sources.len());
         for (index, source) in sources.iter().enumerate() {
             if let Some(cursor) = source.cursor() {
                 let (is_model, is_background) = (source.is_model(), source.is_background());
-                let source = Within::new(&**source, vocab_size);
-                knowing.push(Self { index, source, is_model, is_background, cursor });
+                let source = InVocabulary::new(&**source, vocab_size);
+                active.push(Self { index, source, is_model, is_background, cursor });
             }
         }
-        knowing.sort_by_key(|one| one.is_background);
-        knowing
+        active.sort_by_key(|one| one.is_background);
+        active
     }
 
     /// Where it is after `token`, from `before` on; `guess` is what led there.
@@ -57,13 +57,13 @@ impl<'a> Knowing<'a> {
 }
 
 /// Who is asked, in all of a tree.
-pub(super) struct Asked<'a> {
-    pub(super) knowing: Vec<Knowing<'a>>,
-    respelt: Option<Respelt<'a>>,
+pub(super) struct ActiveSources<'a> {
+    pub(super) active: Vec<ActiveSource<'a>>,
+    retokenised: Option<Retokenised<'a>>,
     acceptance: &'a Acceptance,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> ActiveSources<'a> {
     /// Those of `sources` that know a place, how their guesses may be written otherwise, and the trust
     /// in all. Those that have not seen the text's `last` token stand where another spelling of it
     /// leads, but for a draft model, which has read it, and for what tells of any text.
@@ -73,17 +73,17 @@ impl<'a> Asked<'a> {
         vocab_size: usize,
         last: TokenId,
     ) -> Self {
-        let mut knowing = Knowing::among(sources, vocab_size);
-        let respelt = Respelt::among(sources, vocab_size);
-        if let Some(respelt) = respelt {
-            let is_new = |one: &&mut Knowing<'_>| {
+        let mut active = ActiveSource::among(sources, vocab_size);
+        let retokenised = Retokenised::among(sources, vocab_size);
+        if let Some(retokenised) = retokenised {
+            let is_new = |one: &&mut ActiveSource<'_>| {
                 one.cursor.match_len == 0 && !one.is_model && !one.is_background
             };
-            for one in knowing.iter_mut().filter(is_new) {
-                one.cursor = respelt.place(&one.source, one.cursor, last);
+            for one in active.iter_mut().filter(is_new) {
+                one.cursor = retokenised.place(&one.source, one.cursor, last);
             }
         }
-        Self { knowing, respelt, acceptance }
+        Self { active, retokenised, acceptance }
     }
 }
 
@@ -112,13 +112,12 @@ pub(super) struct Guesses {
 
 impl Guesses {
     /// A tree is to be grown from these sources.
-    pub fn begin(&mut self, Asked { knowing, acceptance, .. }: &Asked<'_>) {
-        self.model = knowing.iter().position(|one| one.is_model);
-        self.expectation = knowing.iter().position(|one| one.source.is_expectation());
-        let factors = knowing.iter().map(|one| acceptance.largest_factor(one.index));
+    pub fn begin(&mut self, ActiveSources { active, acceptance, .. }: &ActiveSources<'_>) {
+        self.model = active.iter().position(|one| one.is_model);
+        self.expectation = active.iter().position(|one| one.source.is_expectation());
+        let factors = active.iter().map(|one| acceptance.largest_factor(one.index));
         self.largest_factor = factors.fold(0.0, f32::max) * ROUNDING;
-        self.leave_out_the_unlikely =
-            knowing.iter().all(|one| one.source.leaves_out_the_unlikely());
+        self.leave_out_the_unlikely = active.iter().all(|one| one.source.leaves_out_the_unlikely());
     }
 
     /// No guess is likelier than this.
@@ -158,15 +157,15 @@ impl Guesses {
     /// What is common anywhere is a share of what is left over by all that speak of this text.
     pub fn ask(
         &mut self,
-        Asked { knowing, respelt, acceptance }: &Asked<'_>,
+        ActiveSources { active, retokenised, acceptance }: &ActiveSources<'_>,
         cursors: &[Option<Cursor>],
         at_least: f32,
     ) {
         let start = self.guesses.len();
-        let model_says = self.likeliest(self.model, knowing, cursors);
-        let expected = self.likeliest(self.expectation, knowing, cursors);
+        let model_says = self.likeliest(self.model, active, cursors);
+        let expected = self.likeliest(self.expectation, active, cursors);
         self.model_speaks = model_says.is_some();
-        for (place, (one, cursor)) in knowing.iter().zip(cursors).enumerate() {
+        for (place, (one, cursor)) in active.iter().zip(cursors).enumerate() {
             let Some(cursor) = *cursor else { continue };
             let said = model_says.filter(|_| !one.is_model);
             let expected = expected.filter(|_| Some(place) != self.expectation);
@@ -175,24 +174,26 @@ impl Guesses {
                 continue;
             }
             let at_least = at_least / share;
-            let factor = |standing| acceptance.factor(one.index, cursor.match_len, standing);
+            let factor = |agreement| acceptance.factor(one.index, cursor.match_len, agreement);
             if said.is_none() && expected.is_none() {
-                let factor = factor(Standing::Unopposed);
-                if self.hear(one, cursor, at_least / factor) {
-                    self.take_in(start, one, cursor, share, |_| (Standing::Unopposed, factor));
+                let factor = factor(Agreement::Unopposed);
+                if self.query(one, cursor, at_least / factor) {
+                    self.add_successors(start, one, cursor, share, |_| {
+                        (Agreement::Unopposed, factor)
+                    });
                 }
                 continue;
             }
-            let contested = if said.is_some() { factor(Standing::Contested) } else { 0.0 };
+            let contested = if said.is_some() { factor(Agreement::ModelDisagrees) } else { 0.0 };
             let agreed = match expected {
-                Some(_) => [Standing::Agreed, Standing::Disputed],
-                None => [Standing::Unopposed; 2],
+                Some(_) => [Agreement::ExpectationAgrees, Agreement::ExpectationDisagrees],
+                None => [Agreement::Unopposed; 2],
             };
             let [if_expected, if_not] = agreed.map(factor);
-            if self.hear(one, cursor, at_least / if_expected.max(if_not).max(contested)) {
-                self.take_in(start, one, cursor, share, |token| {
+            if self.query(one, cursor, at_least / if_expected.max(if_not).max(contested)) {
+                self.add_successors(start, one, cursor, share, |token| {
                     if said.is_some_and(|said| said != token) {
-                        (Standing::Contested, contested)
+                        (Agreement::ModelDisagrees, contested)
                     } else if expected == Some(token) {
                         (agreed[0], if_expected)
                     } else {
@@ -201,9 +202,9 @@ impl Guesses {
                 });
             }
         }
-        if let Some(respelt) = respelt {
-            let model = self.model.map(|model| knowing[model].index);
-            self.respell(start, *respelt, acceptance, (model, at_least));
+        if let Some(retokenised) = retokenised {
+            let model = self.model.map(|model| active[model].index);
+            self.add_retokenised(start, *retokenised, acceptance, (model, at_least));
         }
         self.order.clear();
         let guesses = self.guesses.iter().enumerate().skip(start);
@@ -214,21 +215,21 @@ impl Guesses {
 
     /// Adds to the guesses from `start` on those that are ends of lines without their breaks; not those
     /// of the draft `model`, which has looked at both, or where they would be below `at_least`.
-    fn respell(
+    fn add_retokenised(
         &mut self,
         start: usize,
-        respelt: Respelt<'_>,
+        retokenised: Retokenised<'_>,
         acceptance: &Acceptance,
         (model, at_least): (Option<usize>, f32),
     ) {
-        let least_whole = at_least / respelt.share(acceptance);
+        let least_whole = at_least / retokenised.share(acceptance);
         let end = self.guesses.len();
         for at in start..end {
             let whole = &self.guesses[at];
             if whole.probability < least_whole || Some(whole.proposal.source) == model {
                 continue;
             }
-            if let Some(guess) = respelt.guess(whole, acceptance) {
+            if let Some(guess) = retokenised.guess(whole, acceptance) {
                 let all = start..self.guesses.len();
                 add(&mut self.guesses, all, guess);
             }
@@ -243,7 +244,7 @@ impl Guesses {
 
     /// Asks one source for its successors of `at_least` its own estimate; tells whether it was asked.
     #[inline]
-    fn hear(&mut self, one: &Knowing<'_>, cursor: Cursor, at_least: f32) -> bool {
+    fn query(&mut self, one: &ActiveSource<'_>, cursor: Cursor, at_least: f32) -> bool {
         if self.leave_out_the_unlikely && at_least > 1.0 {
             return false; // it would say nothing
         }
@@ -256,20 +257,20 @@ impl Guesses {
     /// `share` of what comes next. `judge` tells how a token stands and how far it is trusted. The
     /// guesses of the place begin at `start`.
     #[inline]
-    fn take_in(
+    fn add_successors(
         &mut self,
         start: usize,
-        one: &Knowing<'_>,
+        one: &ActiveSource<'_>,
         Cursor { match_len, .. }: Cursor,
         share: f32,
-        judge: impl Fn(TokenId) -> (Standing, f32),
+        judge: impl Fn(TokenId) -> (Agreement, f32),
     ) {
         let num_before = self.guesses.len();
         debug_assert!(names_no_token_twice(&self.successors));
         for &Successor { token, probability, cursor } in &self.successors {
-            let (standing, factor) = judge(token);
+            let (agreement, factor) = judge(token);
             let probability = probability * share;
-            let proposal = Proposal { source: one.index, match_len, probability, standing };
+            let proposal = Proposal { source: one.index, match_len, probability, agreement };
             let probability = (probability * factor).min(MAX_PROBABILITY);
             let guess = Guess { token, probability, proposal, cursor };
             add(&mut self.guesses, start..num_before, guess);
@@ -301,13 +302,13 @@ impl Guesses {
     fn likeliest(
         &mut self,
         source: Option<usize>,
-        knowing: &[Knowing<'_>],
+        active: &[ActiveSource<'_>],
         cursors: &[Option<Cursor>],
     ) -> Option<TokenId> {
         let place = source?;
         let cursor = cursors[place]?;
         self.successors.clear();
-        knowing[place].source.successors(cursor, &mut self.successors);
+        active[place].source.successors(cursor, &mut self.successors);
         self.successors.first().map(|likeliest| likeliest.token)
     }
 }

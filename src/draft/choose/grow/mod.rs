@@ -5,11 +5,11 @@
 
 mod frontier;
 mod guesses;
-mod refused;
-mod respelt;
+mod prune;
+mod retokenised;
 
 use self::frontier::{Candidate, Frontier};
-use self::guesses::{Asked, Guesses, Knowing};
+use self::guesses::{ActiveSource, ActiveSources, Guesses};
 use crate::draft::choose::acceptance::{Acceptance, Proposal};
 use crate::draft::choose::step_choice::Prospect;
 use crate::draft::source::{Cursor, DraftSource};
@@ -61,7 +61,7 @@ pub struct TreeGrower {
     nodes: Vec<Node>,
     /// Worth below which nothing is asked for.
     least_expected: f32,
-    /// `(nodes, knowing)`: where each source that knows a place is after each node that it was asked
+    /// `(nodes, active)`: where each source that knows a place is after each node that it was asked
     /// about, in the order of the asking.
     cursors: Vec<Option<Cursor>>,
     /// What may become a node.
@@ -92,7 +92,7 @@ impl TreeGrower {
         carried: &[TokenId],
         limits: GrowthLimits,
     ) {
-        let asked = &Asked::among(sources, acceptance, self.vocab_size, root);
+        let asked = &ActiveSources::among(sources, acceptance, self.vocab_size, root);
         self.guesses.begin(asked);
         self.least_expected = EXPECTED_SHARE / limits.num_nodes as f32;
         self.grow_expected(asked, root, carried, limits);
@@ -105,7 +105,7 @@ impl TreeGrower {
     /// Grows a tree from what is at least of the expected worth.
     fn grow_expected(
         &mut self,
-        asked: &Asked<'_>,
+        asked: &ActiveSources<'_>,
         root: TokenId,
         carried: &[TokenId],
         limits: GrowthLimits,
@@ -114,12 +114,12 @@ impl TreeGrower {
         self.frontier.clear();
         self.guesses.clear();
         self.cursors.clear();
-        self.cursors.extend(asked.knowing.iter().map(|one| Some(one.cursor)));
+        self.cursors.extend(asked.active.iter().map(|one| Some(one.cursor)));
         self.nodes.push(Node::certain(root, 0, 0));
         for &token in carried.iter().take(limits.depth.min(limits.num_nodes - 1)) {
             let parent = self.nodes.len() as u32 - 1;
             self.nodes.push(Node::certain(token, parent, parent + 1));
-            self.follow(&asked.knowing);
+            self.follow(&asked.active);
         }
         self.expand(asked, limits);
         while self.nodes.len() < limits.num_nodes {
@@ -207,7 +207,7 @@ impl TreeGrower {
     }
 
     /// Lets every source follow to the newest node, whose parent they have reached before.
-    fn follow(&mut self, knowing: &[Knowing<'_>]) {
+    fn follow(&mut self, active: &[ActiveSource<'_>]) {
         let index = self.nodes.len() - 1;
         let Node { token, parent, guess, .. } = self.nodes[index];
         if index == 0 {
@@ -216,14 +216,14 @@ impl TreeGrower {
         let before = self.nodes[parent as usize].first_cursor as usize;
         self.nodes[index].first_cursor = self.cursors.len() as u32;
         let guess = guess.map(|guess| self.guesses.get(guess));
-        for (number, one) in knowing.iter().enumerate() {
+        for (number, one) in active.iter().enumerate() {
             let cursor = one.follow(self.cursors[before + number], token, guess);
             self.cursors.push(cursor);
         }
     }
 
     /// Adds to the frontier what the sources propose after the newest node.
-    fn expand(&mut self, asked: &Asked<'_>, limits: GrowthLimits) {
+    fn expand(&mut self, asked: &ActiveSources<'_>, limits: GrowthLimits) {
         let parent = self.nodes.len() - 1;
         let Node { token, depth, path_probability, on_first_path, .. } = self.nodes[parent];
         // The root is no part of the answer: a prompt may well end with such a token.
@@ -241,7 +241,7 @@ impl TreeGrower {
         if self.guesses.are_none_above(at_least) {
             return;
         }
-        self.follow(&asked.knowing);
+        self.follow(&asked.active);
         let cursors = &self.cursors[self.nodes[parent].first_cursor as usize..];
         self.guesses.ask(asked, cursors, at_least);
         let (of_first, of_others) = self.guesses.scales();

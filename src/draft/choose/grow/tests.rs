@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::frontier::MAX_PROBABILITY;
 use super::*;
-use crate::draft::choose::acceptance::Standing;
-use crate::draft::choose::scripted::Scripted;
+use crate::draft::choose::acceptance::Agreement;
+use crate::draft::choose::tests::Scripted;
 use crate::draft::source::{Learn, Propose, Successor};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ fn naive_worths(
     for (index, source) in sources.iter().enumerate() {
         let mut successors = vec![];
         source.successors(cursors[index], &mut successors);
-        let factor = acceptance.factor(index, cursors[index].match_len, Standing::Unopposed);
+        let factor = acceptance.factor(index, cursors[index].match_len, Agreement::Unopposed);
         for Successor { token, probability, .. } in successors {
             let known = &mut probabilities[token.0 as usize];
             *known = known.max((probability * factor).min(MAX_PROBABILITY));
@@ -210,7 +210,7 @@ proptest! {
         let mut acceptance = Acceptance::new(texts.len());
         for (index, came_true) in came_true.into_iter().enumerate() {
             let (source, match_len) = (index % texts.len(), (index % 5) as u32);
-            let proposal = Proposal { source, match_len, probability: 0.5, standing: Standing::Unopposed };
+            let proposal = Proposal { source, match_len, probability: 0.5, agreement: Agreement::Unopposed };
             acceptance.observe(proposal, came_true);
         }
         let limits = GrowthLimits { num_nodes, depth: 9, side_worth, branches: true };
@@ -292,7 +292,7 @@ fn first_path_beside(is_model: bool, acceptance: &Acceptance) -> Vec<f32> {
 fn a_draft_model_keeps_its_estimate_where_a_copy_contradicts_it() {
     let acceptance = Acceptance::new(2);
     let worths = first_path_beside(true, &acceptance);
-    let own = 0.8 * acceptance.factor(1, 15, Standing::Unopposed);
+    let own = 0.8 * acceptance.factor(1, 15, Agreement::Unopposed);
     for (depth, worth) in worths.iter().enumerate() {
         assert!((worth - own.powi(depth as i32 + 1)).abs() < 1e-6, "{worths:?}");
     }
@@ -304,8 +304,12 @@ fn a_draft_model_keeps_its_estimate_where_a_copy_contradicts_it() {
 #[test]
 fn a_copy_that_is_right_against_the_model_comes_first() {
     let mut acceptance = Acceptance::new(2);
-    let proposal =
-        Proposal { source: 0, match_len: 15, probability: 0.9, standing: Standing::Contested };
+    let proposal = Proposal {
+        source: 0,
+        match_len: 15,
+        probability: 0.9,
+        agreement: Agreement::ModelDisagrees,
+    };
     (0..100).for_each(|_| acceptance.observe(proposal, true));
     assert!(first_path_beside(true, &acceptance)[0] < 0.0);
 }
@@ -377,15 +381,18 @@ fn copies_that_agree_with_what_the_target_held_likely_are_trusted_apart() {
             .iter()
             .filter_map(|node| node.guess.map(|it| (node, grower.guesses.get(it))));
         let of_copy = guesses.filter(|(_, guess)| guess.proposal.source == 0);
-        let standings = of_copy.map(|(node, guess)| (node.token, guess.proposal.standing));
+        let standings = of_copy.map(|(node, guess)| (node.token, guess.proposal.agreement));
         standings.collect::<Vec<_>>()
     };
     let with = grown(true);
-    assert!(with.iter().any(|&(_, standing)| standing == Standing::Disputed), "{with:?}");
-    for (token, standing) in with {
-        assert_eq!(standing == Standing::Agreed, token == TokenId(0), "{token:?}");
+    assert!(
+        with.iter().any(|&(_, agreement)| agreement == Agreement::ExpectationDisagrees),
+        "{with:?}"
+    );
+    for (token, agreement) in with {
+        assert_eq!(agreement == Agreement::ExpectationAgrees, token == TokenId(0), "{token:?}");
     }
-    assert!(grown(false).iter().all(|&(_, standing)| standing == Standing::Unopposed));
+    assert!(grown(false).iter().all(|&(_, agreement)| agreement == Agreement::Unopposed));
 }
 
 #[test]
@@ -394,7 +401,7 @@ fn what_is_common_anywhere_shares_what_the_copies_leave_over() {
         Box::new(Says { token: TokenId(token), probability, is_model: false, is_background })
     };
     let acceptance = Acceptance::new(3);
-    let trust = acceptance.factor(0, 15, Standing::Unopposed);
+    let trust = acceptance.factor(0, 15, Agreement::Unopposed);
     let limits = GrowthLimits { num_nodes: 40, depth: 1, side_worth: 1.0, branches: true };
     let mut grower = TreeGrower::new(usize::MAX, vec![]);
     // Wherever it stands in the list.
@@ -410,7 +417,7 @@ fn what_is_common_anywhere_shares_what_the_copies_leave_over() {
             assert!((node.worth - worth).abs() < 1e-6, "{:?}", grower.nodes);
         }
         let learned = grower.guesses.get(common.guess.unwrap()).proposal;
-        assert_eq!((learned.source, learned.standing), (at, Standing::Unopposed));
+        assert_eq!((learned.source, learned.agreement), (at, Agreement::Unopposed));
         assert!((learned.probability - share).abs() < 1e-6, "what it is held to is its share");
     }
 }

@@ -150,7 +150,7 @@ mod tests {
     use crate::draft::sources::lookup_table::source::TableSource;
     use crate::draft::sources::lookup_table::{LookupTable, SharedTable};
     use crate::ids::TokenId;
-    use crate::top_k::{TOP_K, TopK};
+    use crate::logits::top_k::{TOP_K, TopK};
     use proptest::prelude::*;
 
     fn source_of(rows: &[(u32, &[(u32, f32)])]) -> TableSource {

@@ -4,7 +4,7 @@
 //! The shape of a method that keeps one: Token Recycling's, the same in every step, is here; others
 //! decide on theirs.
 
-use crate::draft::choose::acceptance::{Proposal, Standing};
+use crate::draft::choose::acceptance::{Agreement, Proposal};
 use crate::draft::source::{Cursor, Propose, Successor};
 use crate::ids::NodeId;
 use crate::tree::draft_tree::DraftTree;
@@ -104,7 +104,7 @@ impl RankedTree {
                         source: source_index,
                         match_len,
                         probability,
-                        standing: Standing::Unopposed,
+                        agreement: Agreement::Unopposed,
                     },
                     depth: parent_depth + 1,
                     on_first_path: on_first_path && node.rank == 0,
@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::draft::choose::scripted::Scripted;
+    use crate::draft::choose::tests::Scripted;
     use crate::ids::TokenId;
 
     fn shapes() -> impl Strategy<Value = RankedTree> {

@@ -10,7 +10,7 @@ use super::automaton::suffix_automaton::{MAX_MATCH, SuffixAutomaton};
 use super::automaton::{add_part, successors_above};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
-use crate::waiting::Shared;
+use crate::locks::Shared;
 
 /// An automaton over finished requests, prompts and answers, and where the current one
 /// matches it.

@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::draft::sources::automaton::BORDER;
 use crate::draft::sources::automaton::suffix_automaton::tests::{naive_ends, texts};
-use crate::random::uniform;
-use crate::waiting::Shared;
+use crate::locks::Shared;
+use crate::sampling::random::uniform;
 
 fn keeping(most_tokens: usize) -> EarlierRequests {
     EarlierRequests::new(Shared::new(FinishedRequests::keeping(most_tokens)))

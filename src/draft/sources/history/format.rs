@@ -12,9 +12,9 @@ use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use super::suffix_array::suffix_array;
+use crate::atomic_file::{Permissions, replace_file};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::unfinished::{Readers, replace_file};
 
 /// Closes every document; no vocabulary holds it.
 pub const TERMINATOR: TokenId = TokenId(u32::MAX);
@@ -187,10 +187,10 @@ pub fn write_index(
     covers: u64,
     key: Key,
 ) -> Result<u64> {
-    write_own_index(path, documents.to_vec(), vocab_size, covers, key, Readers::Owner)
+    write_own_index(path, documents.to_vec(), vocab_size, covers, key, Permissions::OwnerOnly)
 }
 
-/// As [`write_index`], of documents that need not be kept, for `readers`. Returns the byte of the file
+/// As [`write_index`], of documents that need not be kept, for `permissions`. Returns the byte of the file
 /// at which the text begins.
 pub(super) fn write_own_index(
     path: &Path,
@@ -198,7 +198,7 @@ pub(super) fn write_own_index(
     vocab_size: u32,
     covers: u64,
     key: Key,
-    readers: Readers,
+    permissions: Permissions,
 ) -> Result<u64> {
     check(&documents, vocab_size)?;
     let header = Header::new(documents.len() as u32, vocab_size, covers, key);
@@ -210,7 +210,7 @@ pub(super) fn write_own_index(
     let text = symbols.iter().map(|symbol| symbol.wrapping_sub(1));
     let words = text.chain(suffixes).chain(fences).chain(starts);
 
-    replace_file(path, readers, |file| write_words(file, header, words))
+    replace_file(path, permissions, |file| write_words(file, header, words))
         .map_err(|error| Error::IndexNotWritten { reason: error.to_string() })?;
     Ok(header.words_start() as u64)
 }

@@ -7,13 +7,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::format::{Key, MOST_TOKENS, ReadFile, TERMINATOR, write_own_index};
+use crate::atomic_file::Permissions;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::unfinished::Readers;
 
 /// Where a document is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct DocumentSpan {
     /// Index of its file.
     pub file: usize,
     /// Byte of its first token.
@@ -24,7 +24,7 @@ pub struct Place {
 
 /// What an index file is written for.
 #[derive(Clone, Copy, Debug)]
-pub struct Belongs {
+pub struct IndexOptions {
     /// Number of ids in the vocabulary.
     pub vocab_size: u32,
     /// What opening it must name again.
@@ -41,17 +41,17 @@ pub struct Belongs {
 pub fn write_gathered_index(
     path: &Path,
     files: &[PathBuf],
-    places: &[Place],
-    belongs: Belongs,
+    places: &[DocumentSpan],
+    options: IndexOptions,
 ) -> Result<u64> {
     let documents = gather(files, places)?;
-    let Belongs { vocab_size, key, is_private } = belongs;
+    let IndexOptions { vocab_size, key, is_private } = options;
     let covers = places.len() as u64;
-    let readers = if is_private { Readers::Owner } else { Readers::AsUsual };
-    write_own_index(path, documents, vocab_size, covers, key, readers)
+    let permissions = if is_private { Permissions::OwnerOnly } else { Permissions::Default };
+    write_own_index(path, documents, vocab_size, covers, key, permissions)
 }
 
-fn gather(files: &[PathBuf], places: &[Place]) -> Result<Vec<TokenId>> {
+fn gather(files: &[PathBuf], places: &[DocumentSpan]) -> Result<Vec<TokenId>> {
     let open = |path: &PathBuf| ReadFile::open(path).map_err(|error| not_read(path, &error));
     let opened = files.iter().map(open).collect::<Result<Vec<_>>>()?;
     let mut documents = Vec::new();
@@ -70,7 +70,7 @@ fn gather(files: &[PathBuf], places: &[Place]) -> Result<Vec<TokenId>> {
 
 /// Tokens of all places, a terminator each included. Fails where a file does not have one of them, or
 /// they are more than an index can hold: both before any memory is taken for them.
-fn checked_len(places: &[Place], files: &[PathBuf], opened: &[ReadFile]) -> Result<usize> {
+fn checked_len(places: &[DocumentSpan], files: &[PathBuf], opened: &[ReadFile]) -> Result<usize> {
     let mut num_tokens = 0;
     for place in places {
         let (Some(file), Some(path)) = (opened.get(place.file), files.get(place.file)) else {
@@ -117,7 +117,7 @@ mod tests {
         };
         write(&files[0], &[9, 3, 1, 2, 2]).unwrap();
         write(&files[1], &[1, 2, 3, 1, 2]).unwrap();
-        let place = |file, start, num_tokens| Place { file, start, num_tokens };
+        let place = |file, start, num_tokens| DocumentSpan { file, start, num_tokens };
         let places = [place(1, 0, 5), place(0, 8, 0), place(0, 4, 3), place(0, 16, 1)];
         let joined: Vec<TokenId> = documents
             .iter()
@@ -127,14 +127,14 @@ mod tests {
         let key = [3; 32];
         let (expected, got) = (folder.join("expected.index"), folder.join("got.index"));
         write_index(&expected, &joined, 5, 4, key).unwrap();
-        let belongs = Belongs { vocab_size: 5, key, is_private: false };
-        let start = write_gathered_index(&got, &files, &places, belongs).unwrap() as usize;
+        let options = IndexOptions { vocab_size: 5, key, is_private: false };
+        let start = write_gathered_index(&got, &files, &places, options).unwrap() as usize;
         let text = [1u32, 2, 3, 1, 2, TERMINATOR.0].map(u32::to_le_bytes).concat();
         assert_eq!(fs::read(&got).unwrap()[start..][..text.len()], text);
         assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
 
         for beyond in [place(0, 16, 2), place(0, 21, 0), place(1, u64::MAX, 1)] {
-            let failed = write_gathered_index(&got, &files, &[places[0], beyond], belongs);
+            let failed = write_gathered_index(&got, &files, &[places[0], beyond], options);
             assert!(failed.unwrap_err().to_string().contains(["one", "two"][beyond.file]));
             assert_eq!(fs::read(&got).unwrap(), fs::read(&expected).unwrap());
         }
@@ -145,13 +145,13 @@ mod tests {
     fn a_place_of_any_length_is_refused_before_memory_is_taken_for_it() {
         let path = std::env::temp_dir().join(format!("coordgen-{}-huge", std::process::id()));
         fs::write(&path, [0; 8]).unwrap();
-        let belongs = Belongs { vocab_size: 5, key: [3; 32], is_private: true };
+        let options = IndexOptions { vocab_size: 5, key: [3; 32], is_private: true };
         for shift in [31, 40, 61, 62, 63] {
             for num_tokens in [1 << shift, usize::MAX] {
-                let places = [Place { file: 0, start: 0, num_tokens }; 9];
+                let places = [DocumentSpan { file: 0, start: 0, num_tokens }; 9];
                 let into = path.with_extension("index");
                 let failed =
-                    write_gathered_index(&into, std::slice::from_ref(&path), &places, belongs);
+                    write_gathered_index(&into, std::slice::from_ref(&path), &places, options);
                 assert!(matches!(failed, Err(Error::IndexNotWritten { .. })), "{failed:?}");
                 assert!(!into.exists());
             }

@@ -7,8 +7,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use super::follower::Follower;
 use super::index::HistoryIndex;
+use super::matcher::Matcher;
 use super::{History, Shared, lock};
 use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::ids::TokenId;
@@ -31,13 +31,13 @@ pub(super) struct IndexSource {
     shared: Arc<Mutex<Shared>>,
     layer: Layer,
     /// None before a request, and where there is no index.
-    segments: Vec<Numbered>,
+    segments: Vec<NumberedSegment>,
 }
 
 /// A segment, and the number of its first rank.
-struct Numbered {
+struct NumberedSegment {
     first: u32,
-    follower: Follower,
+    matcher: Matcher,
 }
 
 impl IndexSource {
@@ -46,7 +46,7 @@ impl IndexSource {
     }
 
     /// The segment that a cursor is of, and the segment's own cursor.
-    fn own(&self, cursor: Cursor) -> Option<(&Numbered, Cursor)> {
+    fn own(&self, cursor: Cursor) -> Option<(&NumberedSegment, Cursor)> {
         let start = (cursor.place >> 32) as u32;
         let behind = self.segments.partition_point(|segment| segment.first <= start);
         let segment = self.segments.get(behind.checked_sub(1)?)?;
@@ -81,21 +81,21 @@ impl Propose for IndexSource {
     /// The longest match of all segments; of equal ones that which occurs most often.
     fn cursor(&self) -> Option<Cursor> {
         let found = self.segments.iter().filter_map(|segment| {
-            segment.follower.cursor().map(|cursor| numbered(segment.first, cursor))
+            segment.matcher.cursor().map(|cursor| numbered(segment.first, cursor))
         });
         found.max_by_key(|&cursor| (cursor.match_len, count(cursor)))
     }
 
     fn advance(&self, cursor: Cursor, token: TokenId) -> Option<Cursor> {
         let (segment, cursor) = self.own(cursor)?;
-        let next = segment.follower.advance(cursor, token)?;
+        let next = segment.matcher.advance(cursor, token)?;
         Some(numbered(segment.first, next))
     }
 
     fn successors_above(&self, cursor: Cursor, at_least: f32, out: &mut Vec<Successor>) {
         let Some((segment, cursor)) = self.own(cursor) else { return };
         let start = out.len();
-        segment.follower.successors_above(cursor, at_least, out);
+        segment.matcher.successors_above(cursor, at_least, out);
         for successor in &mut out[start..] {
             successor.cursor = numbered(segment.first, successor.cursor);
         }
@@ -112,7 +112,7 @@ impl Propose for IndexSource {
 
 impl Learn for IndexSource {
     fn extend(&mut self, tokens: &[TokenId]) {
-        self.segments.iter_mut().for_each(|segment| segment.follower.extend(tokens));
+        self.segments.iter_mut().for_each(|segment| segment.matcher.extend(tokens));
     }
 
     /// Takes up the segments as they are now; those that were found damaged are left alone.
@@ -127,7 +127,7 @@ impl Learn for IndexSource {
         let mut first = 0;
         let number = |index: Arc<HistoryIndex>| {
             let num_tokens = index.header().num_tokens;
-            let numbered = Numbered { first, follower: Follower::new(index) };
+            let numbered = NumberedSegment { first, matcher: Matcher::new(index) };
             first += num_tokens; // fits: `open_corpus` has checked it
             numbered
         };
@@ -139,6 +139,6 @@ impl Learn for IndexSource {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.follower.memory_bytes()).sum()
+        self.segments.iter().map(|segment| segment.matcher.memory_bytes()).sum()
     }
 }

@@ -4,13 +4,13 @@
 //!
 //! It stores nothing: the database from which an index can always be rebuilt is the caller's.
 
-mod follower;
 pub mod format;
 pub mod gather;
 pub mod index;
 mod index_source;
+mod matcher;
+pub mod persistent;
 mod recent_source;
-pub mod stored;
 pub mod suffix_array;
 #[cfg(test)]
 mod tests;
@@ -25,7 +25,7 @@ use self::recent_source::{RecentSource, RecentText};
 use crate::draft::source::DraftSource;
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::waiting;
+use crate::locks;
 
 /// Recent documents hold at most this many tokens; then the older half of them is forgotten.
 const MAX_RECENT_TOKENS: usize = 1 << 21;
@@ -365,7 +365,7 @@ impl Shared {
 /// The state stays whole if a thread panics while it holds the lock: no change runs foreign code.
 /// Never held while anything long is done.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
-    waiting::lock(shared)
+    locks::lock(shared)
 }
 
 /// The part of a request's new tokens that a match can reach back to.

@@ -14,7 +14,7 @@ use crate::draft::source::{Cursor, Learn, Propose, Successor};
 use crate::draft::sources::automaton::suffix_automaton::SuffixAutomaton;
 use crate::draft::sources::automaton::{BORDER, successors_above};
 use crate::ids::TokenId;
-use crate::waiting;
+use crate::locks;
 
 /// Drafts for one drafter from the documents that the index does not cover.
 pub(super) struct RecentSource {
@@ -119,14 +119,14 @@ impl RecentText {
 
     /// Notes a document, which is appended when [`grow`](Self::grow) is called next.
     pub fn add(&self, document: Arc<[TokenId]>) {
-        waiting::lock(&self.new).push_back(document);
+        locks::lock(&self.new).push_back(document);
     }
 
     /// Appends all documents that were noted. Where another drafter does so, waits for it.
     pub fn grow(&self) {
-        let _growing = waiting::lock(&self.growing);
+        let _growing = locks::lock(&self.growing);
         loop {
-            let next = waiting::lock(&self.new).pop_front();
+            let next = locks::lock(&self.new).pop_front();
             let Some(document) = next else { break };
             document.chunks(PART_LEN).for_each(|part| self.append(part));
             self.append(&[BORDER]);
@@ -135,7 +135,7 @@ impl RecentText {
 
     fn append(&self, part: &[TokenId]) {
         self.let_others_in();
-        let mut automaton = waiting::write(&self.automaton);
+        let mut automaton = locks::write(&self.automaton);
         automaton.extend(part);
         automaton.settle();
     }
@@ -158,7 +158,7 @@ impl RecentText {
     /// Calls `call` while the text can be neither asked nor extended.
     #[cfg(feature = "python")]
     pub fn while_held<T>(&self, call: impl FnOnce() -> T) -> T {
-        let _held = (waiting::write(&self.automaton), waiting::lock(&self.new));
+        let _held = (locks::write(&self.automaton), locks::lock(&self.new));
         call()
     }
 
@@ -168,7 +168,7 @@ impl RecentText {
             return automaton;
         }
         self.num_waiting.fetch_add(1, Ordering::Relaxed);
-        let automaton = waiting::read(&self.automaton);
+        let automaton = locks::read(&self.automaton);
         self.num_waiting.fetch_sub(1, Ordering::Relaxed);
         automaton
     }
@@ -256,7 +256,7 @@ mod tests {
     fn documents_are_remembered_and_counted_while_a_request_takes_others_in() {
         let history = History::new(10);
         let text = Arc::clone(&lock(&history.shared).text);
-        let _growing = waiting::lock(&text.growing); // whoever waited for it would wait for ever
+        let _growing = locks::lock(&text.growing); // whoever waited for it would wait for ever
         history.remember(&document(9)).unwrap();
         assert_eq!((history.num_recent_tokens(), history.covers()), (9, 0));
         history.clear();

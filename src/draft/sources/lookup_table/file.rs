@@ -12,9 +12,9 @@ use std::path::Path;
 
 use super::LookupTable;
 use super::source::TableSource;
+use crate::atomic_file::{Permissions, replace_file};
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::unfinished::{Readers, replace_file};
 
 /// Raised whenever the layout or the meaning of the file changes.
 pub const VERSION: u32 = 1;
@@ -45,7 +45,7 @@ impl LookupTable {
             return Err(Error::OtherVocabulary { source_name, got, expected });
         }
         let bytes = self.to_bytes(owner);
-        replace_file(path, Readers::AsUsual, |file| file.write_all(&bytes))
+        replace_file(path, Permissions::Default, |file| file.write_all(&bytes))
             .map_err(|error| Error::TableNotWritten { reason: error.to_string() })
     }
 
@@ -183,7 +183,7 @@ mod tests {
 
     const OWNER: Owner = Owner { vocab_size: 12, key: [7; 32] };
 
-    fn table_of(rows: &[(TokenId, crate::top_k::TopK)]) -> LookupTable {
+    fn table_of(rows: &[(TokenId, crate::logits::top_k::TopK)]) -> LookupTable {
         let mut table = LookupTable::default();
         rows.iter().for_each(|(context, seen)| table.learn(*context, seen));
         table
@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_token_or_a_row_that_stands_twice_is_refused() {
-        let likely = crate::top_k::top_k(&[0.0, 5.0, 9.0]).unwrap();
+        let likely = crate::logits::top_k::top_k(&[0.0, 5.0, 9.0]).unwrap();
         let file = table_of(&[(TokenId(1), likely), (TokenId(2), likely)]).to_bytes(&OWNER);
         let with_word = |index: usize, word: u32| {
             let mut bytes = file.clone();
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_no_probability_is_refused_also_where_it_stands_alone() {
         let mut table = LookupTable::new(1, 0.0).unwrap();
-        table.learn(TokenId(1), &crate::top_k::top_k(&[0.0, 5.0]).unwrap());
+        table.learn(TokenId(1), &crate::logits::top_k::top_k(&[0.0, 5.0]).unwrap());
         for number in [-1.0, f32::NEG_INFINITY, f32::NAN, 1.5] {
             table.probabilities[0] = number;
             let refused = LookupTable::from_bytes(&table.to_bytes(&OWNER), &OWNER);

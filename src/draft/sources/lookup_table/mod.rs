@@ -11,8 +11,8 @@ use std::num::NonZeroU32;
 
 use crate::error::{Error, Result};
 use crate::ids::TokenId;
-use crate::top_k::{TOP_K, TopK};
-use crate::waiting::Shared;
+use crate::locks::Shared;
+use crate::logits::top_k::{TOP_K, TopK};
 
 /// What an entry keeps of its probability when its token is not among a row's likeliest any more.
 ///
@@ -39,7 +39,7 @@ pub const DEFAULT_KEEP: f32 = 0.5;
 /// ```
 /// use coordgen_rs::draft::sources::lookup_table::LookupTable;
 /// use coordgen_rs::ids::TokenId;
-/// use coordgen_rs::top_k::top_k;
+/// use coordgen_rs::logits::top_k::top_k;
 ///
 /// let mut table = LookupTable::default();
 /// table.learn(TokenId(7), &top_k(&[0.0, 5.0, 9.0]).unwrap());

@@ -16,7 +16,7 @@ use crate::draft::source::{Cursor, Learn, Propose, Successor, TopKRows, Verifica
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
 use crate::logits::Logits;
-use crate::top_k::{TOP_K, TopK};
+use crate::logits::top_k::{TOP_K, TopK};
 
 /// Drafts from a table, and teaches it from prompts and from all rows of every verification.
 ///
@@ -85,7 +85,7 @@ impl Propose for TableSource {
 
 impl Learn for TableSource {
     /// A table that was of no vocabulary is of this one; of another, it keeps its own.
-    fn of_vocabulary(&mut self, vocab_size: usize) {
+    fn set_vocab_size(&mut self, vocab_size: usize) {
         let _ = self.table.lock().belong_to(vocab_size);
     }
 
@@ -182,7 +182,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::top_k::top_k;
+    use crate::logits::top_k::top_k;
 
     fn successors(source: &TableSource, cursor: Cursor) -> Vec<(u32, f32)> {
         let mut found = Vec::new();

@@ -7,12 +7,12 @@
 use std::cmp::Reverse;
 
 use crate::ids::{NodeId, TokenId};
-use crate::top_k::TopK;
+use crate::logits::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 
 /// A token that the model holds likely after a node, and has not read yet.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Tail {
+struct Leaf {
     parent: NodeId,
     token: TokenId,
     /// C of the path that ends with it.
@@ -38,7 +38,7 @@ pub struct Branches {
     likely: Vec<Option<TopK>>,
     /// T of each branch.
     lens: Vec<usize>,
-    tails: Vec<Tail>,
+    tails: Vec<Leaf>,
 }
 
 impl Branches {
@@ -99,7 +99,7 @@ impl Branches {
             self.lens[branch] += usize::from(continues.is_some());
             if !end_tokens.contains(&token) {
                 let confidence = confidence * probability;
-                self.tails.push(Tail { parent: node, token, confidence, branch: continues });
+                self.tails.push(Leaf { parent: node, token, confidence, branch: continues });
             }
         }
     }
@@ -113,17 +113,17 @@ impl Branches {
             let (surest, _) = surest?;
             return Some(self.add(surest));
         }
-        let paced = self.tails.iter().map(|tail| Paced {
+        let paced = self.tails.iter().map(|tail| BranchStats {
             confidence: tail.confidence,
             len: tail.branch.map_or(0, |branch| self.lens[branch]),
         });
-        let wanting = most_wanting(paced, self.num_drafted() + 1)?;
+        let wanting = largest_shortfall(paced, self.num_drafted() + 1)?;
         Some(self.add(wanting))
     }
 
     /// Makes a tail a node.
     fn add(&mut self, tail: usize) -> NodeId {
-        let Tail { parent, token, confidence, branch } = self.tails.swap_remove(tail);
+        let Leaf { parent, token, confidence, branch } = self.tails.swap_remove(tail);
         let branch = branch.unwrap_or_else(|| {
             self.lens.push(1);
             self.lens.len() - 1
@@ -202,7 +202,7 @@ impl Branches {
                 let parent = self.tree.parents()[index];
                 let Some(place) = kept.iter().position(|&known| known == parent) else { continue };
                 let (parent, token) = (NodeId(place as u32), self.tree.token(node));
-                let is_it = |tail: &Tail| tail.parent == parent && tail.token == token;
+                let is_it = |tail: &Leaf| tail.parent == parent && tail.token == token;
                 let Some(tail) = below.tails.iter().position(is_it) else { continue };
                 below.add(tail);
                 kept.push(node);
@@ -215,7 +215,7 @@ impl Branches {
 
 /// A branch as the pacer sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Paced {
+pub struct BranchStats {
     /// C: product of the draft model's probabilities along the branch, up to its last token.
     pub confidence: f32,
     /// T: tokens of the tree that are the branch's own, those before it left its parent not counted.
@@ -228,7 +228,10 @@ pub struct Paced {
 ///
 /// A branch should be as long as its share of the tree (EdgeLLM, Eq. 1: `L = C * M`): what is likely
 /// is followed further, and a second branch begins once a whole token of it is missing.
-pub fn most_wanting(branches: impl Iterator<Item = Paced>, num_tokens: usize) -> Option<usize> {
+pub fn largest_shortfall(
+    branches: impl Iterator<Item = BranchStats>,
+    num_tokens: usize,
+) -> Option<usize> {
     let shortfalls =
         branches.map(|branch| num_tokens as f32 * branch.confidence - branch.len as f32);
     let numbered = shortfalls.enumerate();
@@ -239,7 +242,7 @@ pub fn most_wanting(branches: impl Iterator<Item = Paced>, num_tokens: usize) ->
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::top_k::TOP_K;
+    use crate::logits::top_k::TOP_K;
     use proptest::prelude::*;
 
     /// A model whose row after a token depends on that token and on `rule`.
@@ -270,7 +273,7 @@ pub(super) mod tests {
             let mut branches = grown(rule, num_nodes);
             // What every token that could be read next would be short of.
             let num_tokens = branches.num_drafted() as f32 + 1.0;
-            let wanting = |tail: &Tail| {
+            let wanting = |tail: &Leaf| {
                 let len = tail.branch.map_or(0, |branch| branches.lens[branch]);
                 num_tokens * tail.confidence - len as f32
             };
@@ -394,8 +397,8 @@ pub(super) mod tests {
             let mut lens = vec![0; weights.len()];
             for so_far in 0..num_tokens {
                 let branches = confidences.iter().zip(&lens);
-                let branches = branches.map(|(&confidence, &len)| Paced { confidence, len });
-                let branch = most_wanting(branches, so_far + 1).unwrap();
+                let branches = branches.map(|(&confidence, &len)| BranchStats { confidence, len });
+                let branch = largest_shortfall(branches, so_far + 1).unwrap();
                 lens[branch] += 1;
             }
             prop_assert_eq!(lens.iter().sum::<usize>(), num_tokens);
@@ -411,6 +414,6 @@ pub(super) mod tests {
 
     #[test]
     fn nothing_grows_without_branches() {
-        assert_eq!(most_wanting(std::iter::empty(), 3), None);
+        assert_eq!(largest_shortfall(std::iter::empty(), 3), None);
     }
 }

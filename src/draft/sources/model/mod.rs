@@ -14,7 +14,7 @@ use self::branches::Branches;
 use self::shape::{Fallback, Growth, ModelShape, Stop};
 use crate::error::Result;
 use crate::ids::{NodeId, TokenId};
-use crate::top_k::TopK;
+use crate::logits::top_k::TopK;
 use crate::tree::draft_tree::DraftTree;
 
 /// What the draft model's session is to do with its cache: forget all but the first `base` slots, but

@@ -11,7 +11,7 @@ pub enum Growth {
     /// The likeliest token after the last one: a chain, as in plain speculative decoding.
     Chain,
     /// The branch that is shortest of what it should be (EdgeLLM, section III-B, Eq. 1 and 2).
-    Paced,
+    BranchStats,
     /// The surest token of any branch. Ours: no branch grows while a likelier token waits.
     Surest,
 }
@@ -40,7 +40,7 @@ pub struct ModelShape {
 
 impl ModelShape {
     /// EdgeLLM's.
-    pub const EDGELLM: Self = Self { growth: Growth::Paced, stop: Stop::TreeConfidence };
+    pub const EDGELLM: Self = Self { growth: Growth::BranchStats, stop: Stop::TreeConfidence };
     /// Ours.
     pub const OURS: Self = Self { growth: Growth::Surest, stop: Stop::NextToken };
 
@@ -58,13 +58,13 @@ impl Default for ModelShape {
 }
 
 impl Growth {
-    const ALL: [Self; 3] = [Self::Chain, Self::Paced, Self::Surest];
+    const ALL: [Self; 3] = [Self::Chain, Self::BranchStats, Self::Surest];
 
     /// The name in options.
     pub fn name(self) -> &'static str {
         match self {
             Self::Chain => "chain",
-            Self::Paced => "paced",
+            Self::BranchStats => "paced",
             Self::Surest => "surest",
         }
     }

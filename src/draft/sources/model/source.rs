@@ -4,7 +4,7 @@
 use super::ModelDraft;
 use crate::draft::source::{Cursor, Learn, Propose, Successor, Verification};
 use crate::ids::{NodeId, TokenId};
-use crate::waiting::Shared;
+use crate::locks::Shared;
 
 /// Places from here on are nodes of the tree; those before, tokens of the context.
 const NODES: u64 = 1 << 32;

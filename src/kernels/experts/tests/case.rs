@@ -167,13 +167,13 @@ impl Case {
     }
 
     /// What all rows give, and their experts.
-    pub fn run(&self, processor: Processor, scratch: &mut Scratch, order: Tasks) -> Given {
+    pub fn run(&self, processor: Processor, scratch: &mut Scratch, dispatch: Tasks) -> Given {
         let step = Step::new(processor, &self.layer, self.inputs(), self.num_rows).unwrap();
         let mut given = vec![f32::NAN; self.num_rows * self.layer.columns];
         // SAFETY: there is room for all rows.
         let chosen = unsafe {
             step.compute(scratch, given.as_mut_ptr(), &|_, _| Ok(()), &|tasks, work| {
-                order.run(tasks, work);
+                dispatch.run(tasks, work);
                 Ok::<(), ()>(())
             })
         };

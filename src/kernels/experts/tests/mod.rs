@@ -23,8 +23,8 @@ fn check(seed: u64, panels: &mut Panels, scratch: &mut Scratch) {
     let case = Case::random(random, panels);
     let processors = Processor::all();
     let tasks = [Tasks::Forwards, Tasks::Backwards];
-    let (processor, order) = (random.of(&processors), random.of(&tasks));
-    let given = case.run(processor, scratch, order);
+    let (processor, dispatch) = (random.of(&processors), random.of(&tasks));
+    let given = case.run(processor, scratch, dispatch);
     let (columns, chosen) = (case.layer.columns, case.layer.router.chosen);
     let of = |row: usize| &given.numbers[row * columns..][..columns];
     let experts_of = |row: usize| &given.chosen[row * chosen..][..chosen];
@@ -37,7 +37,7 @@ fn check(seed: u64, panels: &mut Panels, scratch: &mut Scratch) {
     }
     let picked: Vec<usize> =
         (0..1 + random.below(4)).map(|_| random.below(case.num_rows)).collect();
-    let again = case.picked(&picked).run(random.of(&processors), scratch, order);
+    let again = case.picked(&picked).run(random.of(&processors), scratch, dispatch);
     for (index, row) in picked.into_iter().enumerate() {
         let numbers = &again.numbers[index * columns..][..columns];
         assert_eq!(bits(numbers), bits(of(row)), "seed {seed}, row {row} of others");
@@ -81,7 +81,7 @@ fn threads_change_no_bit() {
     let layer = large(types, Gate::Silu, Scoring::Softmax);
     let case = Case::of(layer, 150, random, &mut panels);
     let processor = Processor::best();
-    let of = |order| case.run(processor, &mut Scratch::default(), order);
+    let of = |dispatch| case.run(processor, &mut Scratch::default(), dispatch);
     let (one, several) = (of(Tasks::Forwards), of(Tasks::OnThreads));
     assert_eq!(bits(&one.numbers), bits(&several.numbers));
     assert_eq!(one.chosen, several.chosen);

@@ -3,7 +3,9 @@
 use super::*;
 use crate::kernels::exp::{exponential, sigmoid, sum_of_lanes};
 use crate::kernels::lanes::{Lanes, Portable};
-use crate::kernels::product::{Added, Destination, Source, Tiling, Weights, multiply, round_rows};
+use crate::kernels::product::{
+    Destination, Epilogue, Source, Tiling, Weights, multiply, round_rows,
+};
 
 fn portable(function: unsafe fn([f32; 16]) -> [f32; 16], x: f32) -> f32 {
     // SAFETY: any processor runs plain Rust.
@@ -55,7 +57,7 @@ fn product(source: Source<'_>, columns: usize, weights: Weights<'_>, bias: &[f32
     // SAFETY: all have their sizes, and there is one thread.
     unsafe {
         round_rows(processor, source, None, columns, tiling, 0..1, packed.as_mut_ptr());
-        multiply(processor, packed.as_ptr(), tiling, weights, panels, Added::default(), to);
+        multiply(processor, packed.as_ptr(), tiling, weights, panels, Epilogue::default(), to);
     }
     products.iter().zip(bias).map(|(product, bias)| product + bias).collect()
 }

@@ -67,7 +67,15 @@ impl Matrix {
             round_rows(processor, source, None, self.columns, tiling, 0..rows, to_pack);
             for range in 0..ranges {
                 let panels = range * panels / ranges..(range + 1) * panels / ranges;
-                multiply(processor, packed.as_ptr(), tiling, weights, panels, Added::default(), to);
+                multiply(
+                    processor,
+                    packed.as_ptr(),
+                    tiling,
+                    weights,
+                    panels,
+                    Epilogue::default(),
+                    to,
+                );
             }
         }
         products
@@ -291,14 +299,14 @@ fn parts_of_columns_change_no_bit_and_what_is_added_comes_last_and_once() {
                 let mut packed = vec![0xa5; tiling.num_bytes()];
                 let mut products = vec![f32::NAN; rows * outputs];
                 let weights = Weights { kind, outputs, panels: &matrix.panels };
-                let added = Added { bias: Some(&bias), residual: Some(&residual) };
+                let epilogue = Epilogue { bias: Some(&bias), residual: Some(&residual) };
                 let to = Destination { to: products.as_mut_ptr(), stride: outputs };
                 let source = Source::Plain(&x[..rows * columns]);
                 // SAFETY: all have their sizes, and there is one thread.
                 unsafe {
                     let to_pack = packed.as_mut_ptr();
                     round_rows(processor, source, None, columns, tiling, 0..rows, to_pack);
-                    multiply(processor, to_pack, tiling, weights, 0..3, added, to);
+                    multiply(processor, to_pack, tiling, weights, 0..3, epilogue, to);
                 }
                 assert_eq!(bits(&products), bits(&alone[..rows * outputs]), "{rows} rows");
             }
@@ -325,13 +333,13 @@ fn products_may_be_written_over_their_residual() {
             let to = shared.as_mut_ptr();
             // SAFETY: all have their sizes, and there is one thread.
             unsafe {
-                let added = std::slice::from_raw_parts(to.cast_const(), rows * outputs);
-                let added = Added { bias: None, residual: Some(added) };
+                let epilogue = std::slice::from_raw_parts(to.cast_const(), rows * outputs);
+                let epilogue = Epilogue { bias: None, residual: Some(epilogue) };
                 let to = Destination { to, stride: outputs };
                 let to_pack = packed.as_mut_ptr();
                 let source = Source::Plain(&x);
                 round_rows(processor, source, None, columns, tiling, 0..rows, to_pack);
-                multiply(processor, to_pack, tiling, weights, 0..3, added, to);
+                multiply(processor, to_pack, tiling, weights, 0..3, epilogue, to);
             }
             let name = (kind.name(), processor.name());
             assert_eq!(bits(&shared), bits(&wanted), "{name:?}");

@@ -2,7 +2,7 @@
 
 use super::twin::{self, Exact, Matrix};
 use super::{Layer, Random, Token, Way};
-use crate::kernels::Room;
+use crate::kernels::Workspace;
 use crate::kernels::recurrent::*;
 
 /// Columns of random numbers before, between and behind those that a layer reads.
@@ -75,10 +75,10 @@ impl Layer for Convolution {
         let all = joined(tokens, 0);
         let layer = self.layer(rows(&all, tokens.len()));
         let step = ConvolutionStep::new(layer, run, tokens.len(), given).expect("sizes are right");
-        let mut room = Room::default();
+        let mut workspace = Workspace::default();
         for task in way.order(step.num_tasks()) {
             // SAFETY: all have their sizes, and there is one thread.
-            unsafe { convolve(way.processor, &step, task, &mut room) };
+            unsafe { convolve(way.processor, &step, task, &mut workspace) };
         }
     }
 
@@ -207,10 +207,10 @@ impl Layer for Delta {
         let (all, projected) = (joined(tokens, 0), joined(tokens, 1));
         let layer = self.layer(rows(&all, tokens.len()), rows(&projected, tokens.len()));
         let step = HeadsStep::new(layer, run, tokens.len(), given).expect("sizes are right");
-        let mut room = Room::default();
+        let mut workspace = Workspace::default();
         for task in way.order(step.num_tasks()) {
             // SAFETY: all have their sizes, and there is one thread.
-            unsafe { compute_head(way.processor, &step, task, &mut room) };
+            unsafe { compute_head(way.processor, &step, task, &mut workspace) };
         }
     }
 
@@ -352,11 +352,11 @@ impl Layer for Selective {
         let (all, projected) = (joined(tokens, 0), joined(tokens, 1));
         let layer = self.layer(rows(&all, tokens.len()), rows(&projected, tokens.len()));
         let step = HeadsStep::new(layer, run, tokens.len(), given).expect("sizes are right");
-        let mut room = Room::default();
+        let mut workspace = Workspace::default();
         // SAFETY: all have their sizes, and there is one thread.
         unsafe {
             for task in way.order(step.num_tasks()) {
-                compute_head(way.processor, &step, task, &mut room);
+                compute_head(way.processor, &step, task, &mut workspace);
             }
             for row in way.order(run.num_rows()) {
                 norm_rows(way.processor, &layer, row..row + 1, given);

@@ -116,7 +116,12 @@ impl<'a, T: Layer> Session<'a, T> {
     }
 
     /// A run's contract.
-    fn begin(&mut self, trees: &Trees, reads: &[i32], span: [i32; 2]) -> Result<Run, Wrong> {
+    fn begin(
+        &mut self,
+        trees: &Trees,
+        reads: &[i32],
+        span: [i32; 2],
+    ) -> Result<Run, RecurrentError> {
         let sizes = self.sizes;
         let lengths: Vec<i32> = self.committed.iter().map(|tokens| tokens.len() as i32).collect();
         let tree = Tree {

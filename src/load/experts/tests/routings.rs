@@ -184,7 +184,7 @@ impl Router {
     }
 }
 
-/// Numbers of a seed, one after the other: cheaper than [`uniform`](crate::random::uniform), which
+/// Numbers of a seed, one after the other: cheaper than [`uniform`](crate::sampling::random::uniform), which
 /// needs none before them.
 pub struct Draws {
     state: u64,

@@ -6,9 +6,9 @@ use std::thread;
 
 use crate::error::{Error, Result};
 use crate::load::experts::mapping::file_at;
-use crate::load::experts::store::{Budget, ExpertStore, Region, lender};
+use crate::load::experts::store::{Budget, ExpertStore, Region, store_of};
 
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 const STRIDE: u64 = 256 << 10;
 const EXPERTS: usize = 8;
@@ -110,10 +110,10 @@ fn a_store_is_found_by_the_memory_that_it_lends_and_not_when_it_is_gone() {
     let files = Files::new("found");
     let store = files.open(None).unwrap();
     let address = store.memory(2).as_ptr() as usize;
-    let (found, layer) = lender(store.memory(2)).unwrap();
+    let (found, layer) = store_of(store.memory(2)).unwrap();
     assert!(Arc::ptr_eq(&found, &store));
     assert_eq!(layer, 2);
-    assert!(lender(&store.memory(2)[1..]).is_none());
+    assert!(store_of(&store.memory(2)[1..]).is_none());
     assert_eq!(file_at(address + 5).unwrap().to_str().unwrap(), files.0.to_str().unwrap());
     drop((found, store));
     assert!(file_at(address + 5).is_none());

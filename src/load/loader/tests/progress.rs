@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::ids::BlockId;
 use crate::ids::Graph::{Decode, Prefill};
 use crate::load::loader::progress::Progress;
-use crate::load::loader::state::{Next, State};
+use crate::load::loader::state::{NextAction, State};
 use crate::load::timetable::ActionKind::{Load, Release};
 use crate::load::timetable::Timetable;
 
@@ -105,13 +105,13 @@ fn who_waits_is_woken_where_all_that_is_left_is_done_already() {
     let mut state = State::new(Progress::new(vec![[1, 1]]));
     let load = || Timetable::immediate(1, Load, &[(BlockId(0), Prefill)]);
     state.begin(load(), 0).unwrap();
-    while let Next::Begin(_) = state.next(0) {
+    while let NextAction::Begin(_) = state.next(0) {
         state.action_over(Ok(()), 0);
     }
     state.begin(load(), 0).unwrap();
     assert!(state.rest(0).unwrap().is_none());
-    state.take_wake();
-    assert_eq!(state.next(0), Next::Sleep);
-    assert!(state.take_wake().waiting);
+    state.take_wakeups();
+    assert_eq!(state.next(0), NextAction::Sleep);
+    assert!(state.take_wakeups().waiting);
     assert!(state.rest(0).unwrap().is_some());
 }

@@ -16,7 +16,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::{BlockId, Graph};
-use crate::load::plan::{Held, Problem};
+use crate::load::plan::{Problem, ResidentGraphs};
 
 /// Most choices of windows.
 const MAX_CHOICES: u64 = 1 << 32;
@@ -43,7 +43,7 @@ pub fn optimum(problem: &Problem<'_>) -> Result<Optimum> {
         let must = "at least one chunk and at most 2^32 choices of windows";
         return Err(Error::BadOption { what: "the size of the problem", got, must });
     }
-    if let Some(block) = problem.start.iter().position(|&held| held != Held::PREFILL) {
+    if let Some(block) = problem.start.iter().position(|&held| held != ResidentGraphs::PREFILL) {
         let got = format!("{:?} for block {block}", problem.start[block]);
         return Err(Error::BadOption { what: "start", got, must: "G1 only for all blocks" });
     }
@@ -234,7 +234,7 @@ mod tests {
         ) {
             let num_blocks = blocks.len();
             let profile = Profile::new(blocks, 4, 2).unwrap();
-            let start = vec![Held::PREFILL; num_blocks];
+            let start = vec![ResidentGraphs::PREFILL; num_blocks];
             let problem = Problem { profile: &profile, num_tokens, start, memory_budget: None };
             let optimum = optimum(&problem).unwrap();
             let num_windows = profile.num_chunks(num_tokens) + 1;
@@ -266,8 +266,8 @@ mod tests {
         };
         let option =
             |what| move |error| matches!(error, Error::BadOption { what: it, .. } if it == what);
-        assert!(of(8, Held::PREFILL).is_err_and(option("the size of the problem")));
-        assert!(of(0, Held::PREFILL).is_err_and(option("the size of the problem")));
-        assert!(of(4, Held::DECODE).is_err_and(option("start")));
+        assert!(of(8, ResidentGraphs::PREFILL).is_err_and(option("the size of the problem")));
+        assert!(of(0, ResidentGraphs::PREFILL).is_err_and(option("the size of the problem")));
+        assert!(of(4, ResidentGraphs::DECODE).is_err_and(option("start")));
     }
 }

@@ -10,12 +10,12 @@ use proptest::strategy::Strategy as Generator;
 
 use self::exhaustive::optimum;
 use self::simulate::simulate;
-use super::route::Clock;
+use super::route::Evaluator;
 use super::*;
 use crate::ids::Graph;
 use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::timetable::ActionKind;
-use crate::random::uniform;
+use crate::sampling::random::uniform;
 
 const PREFILL_ROWS: usize = 256;
 const PIECES: u64 = 8;
@@ -33,7 +33,7 @@ fn profile(blocks: Vec<BlockCost>) -> Profile {
 }
 
 /// One graph a block in memory, all of them `start`.
-fn problem(profile: &Profile, num_chunks: usize, start: Held) -> Problem<'_> {
+fn problem(profile: &Profile, num_chunks: usize, start: ResidentGraphs) -> Problem<'_> {
     let start = vec![start; profile.blocks().len()];
     let one_graph = profile.blocks().iter().map(|block| block.prefill.num_bytes).sum();
     let num_tokens = num_chunks * PREFILL_ROWS;
@@ -68,7 +68,7 @@ fn num_loads(plan: &Plan) -> usize {
 #[test]
 fn figure_8_hides_every_load_behind_two_blocks() {
     let profile = profile(vec![block(2_000, 1_000, 1_000, 1); 6]);
-    let problem = problem(&profile, 2, Held::PREFILL);
+    let problem = problem(&profile, 2, ResidentGraphs::PREFILL);
     let greedy = replayed(&problem, Strategy::Greedy);
     let order: Vec<_> = (greedy.timetable.actions.iter())
         .filter(|action| action.kind == ActionKind::Load)
@@ -101,7 +101,7 @@ fn appendix_a_is_hidden_whole_just_where_the_integers_can_be_halved() {
         (vec![8, 3, 3], false),
     ] {
         let profile = partition_instance(&integers);
-        let problem = problem(&profile, 2, Held::PREFILL);
+        let problem = problem(&profile, 2, ResidentGraphs::PREFILL);
         let optimum = optimum(&problem).unwrap();
         let total: u64 = integers.iter().sum::<u64>() * 1_000;
         let short_runs = 2 * 8 * integers.len() as u64;
@@ -145,7 +145,7 @@ fn just_in_time_is_near_the_optimum_on_500_random_instances() {
     let (mut sum, mut worst) = (0.0, 1.0_f64);
     for _ in 0..500 {
         let (profile, num_tokens) = random_instance(&mut random, 6);
-        let problem = Problem { num_tokens, ..problem(&profile, 1, Held::PREFILL) };
+        let problem = Problem { num_tokens, ..problem(&profile, 1, ResidentGraphs::PREFILL) };
         let optimum = optimum(&problem).unwrap().makespan_us;
         let plan = replayed(&problem, Strategy::JustInTime);
         assert!(plan.lower_bound_us <= optimum && optimum <= plan.makespan_us);
@@ -167,7 +167,7 @@ fn just_in_time_is_near_the_optimum_where_blocks_are_alike() {
             .flat_map(|load| [1_000, 1_304, 2_000].map(|decode| (load, decode)))
         {
             let profile = profile(vec![block(load, 1_000, decode, 1); 6]);
-            let problem = problem(&profile, num_chunks, Held::PREFILL);
+            let problem = problem(&profile, num_chunks, ResidentGraphs::PREFILL);
             let optimum = optimum(&problem).unwrap().makespan_us as f64;
             let plan = replayed(&problem, Strategy::JustInTime);
             assert!(plan.makespan_us as f64 <= 1.02 * optimum, "{num_chunks} {load} {decode}");
@@ -181,13 +181,13 @@ fn best_of_all_routes(problem: &Problem<'_>) -> u64 {
     let (num_blocks, num_chunks) = (costs.num_blocks(), costs.num_chunks);
     let options = |block: usize| -> Vec<Route> {
         let enters = |from: usize| (from + 1..=num_chunks).map(move |until| (from, until));
-        let later = costs.blocks[block].start == Held::DECODE;
+        let later = costs.blocks[block].start == ResidentGraphs::DECODE;
         let entries = if later { 0..num_chunks } else { 0..1 };
         let windows = entries.flat_map(enters).chain([(0, 0)]);
         windows.map(|(from, until)| Route::release_first(&costs, block, from, until)).collect()
     };
     let options: Vec<_> = (0..num_blocks).map(options).collect();
-    let mut clock = Clock::new(&costs);
+    let mut clock = Evaluator::new(&costs);
     let num_choices = options.iter().map(Vec::len).product();
     let chosen = |choice: usize| {
         let mut left = choice;
@@ -204,7 +204,7 @@ fn best_of_all_routes(problem: &Problem<'_>) -> u64 {
 #[test]
 fn just_in_time_is_near_the_best_of_all_routes_from_every_start() {
     let mut random = Random(6, 0);
-    for start in [Held::PREFILL, Held::DECODE, Held::NOTHING] {
+    for start in [ResidentGraphs::PREFILL, ResidentGraphs::DECODE, ResidentGraphs::NOTHING] {
         for _ in 0..60 {
             let (profile, num_tokens) = random_instance(&mut random, 3);
             let problem = Problem { num_tokens, ..problem(&profile, 1, start) };
@@ -216,8 +216,13 @@ fn just_in_time_is_near_the_best_of_all_routes_from_every_start() {
     }
 }
 
-fn held() -> impl Generator<Value = Held> {
-    prop_oneof![Just(Held::NOTHING), Just(Held::PREFILL), Just(Held::DECODE), Just(Held::BOTH)]
+fn held() -> impl Generator<Value = ResidentGraphs> {
+    prop_oneof![
+        Just(ResidentGraphs::NOTHING),
+        Just(ResidentGraphs::PREFILL),
+        Just(ResidentGraphs::DECODE),
+        Just(ResidentGraphs::BOTH)
+    ]
 }
 
 fn costs() -> impl Generator<Value = BlockCost> {
@@ -259,7 +264,12 @@ proptest! {
 fn auto_is_the_quickest_and_of_equals_the_smallest() {
     let mut random = Random(5, 0);
     for budget in [None, Some(7), Some(100)] {
-        for start in [Held::NOTHING, Held::PREFILL, Held::DECODE, Held::BOTH] {
+        for start in [
+            ResidentGraphs::NOTHING,
+            ResidentGraphs::PREFILL,
+            ResidentGraphs::DECODE,
+            ResidentGraphs::BOTH,
+        ] {
             let (profile, num_tokens) = random_instance(&mut random, 6);
             let problem = problem(&profile, 1, start);
             let problem = Problem { num_tokens, memory_budget: budget, ..problem };
@@ -273,7 +283,7 @@ fn auto_is_the_quickest_and_of_equals_the_smallest() {
 #[test]
 fn with_memory_for_both_graphs_nothing_waits() {
     let profile = profile(vec![block(3_000, 1_000, 1_300, 1); 6]);
-    let problem = Problem { memory_budget: None, ..problem(&profile, 4, Held::PREFILL) };
+    let problem = Problem { memory_budget: None, ..problem(&profile, 4, ResidentGraphs::PREFILL) };
     let plan = replayed(&problem, Strategy::JustInTime);
     assert_eq!((plan.makespan_us, plan.exposed_load_us), (plan.lower_bound_us, 0));
     assert!(plan.peak_bytes < 12, "not all blocks need both graphs at once");
@@ -285,7 +295,7 @@ fn with_memory_for_both_graphs_nothing_waits() {
 #[test]
 fn memory_for_one_more_block_shortens_the_plan() {
     let profile = profile(vec![block(3_000, 1_000, 2_000, 1); 6]);
-    let tight = problem(&profile, 4, Held::PREFILL);
+    let tight = problem(&profile, 4, ResidentGraphs::PREFILL);
     let makespan = |budget| {
         let problem = Problem { memory_budget: Some(budget), ..tight.clone() };
         replayed(&problem, Strategy::JustInTime).makespan_us
@@ -297,7 +307,7 @@ fn memory_for_one_more_block_shortens_the_plan() {
 #[test]
 fn blocks_that_hold_both_graphs_load_nothing() {
     let profile = profile(vec![block(3_000, 1_000, 1_300, 1); 6]);
-    let problem = Problem { memory_budget: None, ..problem(&profile, 3, Held::BOTH) };
+    let problem = Problem { memory_budget: None, ..problem(&profile, 3, ResidentGraphs::BOTH) };
     let auto = replayed(&problem, Strategy::Auto);
     assert_eq!((auto.strategy, num_loads(&auto)), (Strategy::Resident, 0));
     assert!(auto.timetable.actions.is_empty(), "both stay");
@@ -308,7 +318,7 @@ fn blocks_that_hold_both_graphs_load_nothing() {
 fn of_resident_blocks_those_stay_whose_loads_are_longest_for_their_size() {
     let loads = [3_000, 5_000, 1_000, 2_000, 4_000, 1_000];
     let profile = profile(loads.map(|load| block(load, 1_000, 1_300, 1)).to_vec());
-    let problem = Problem { memory_budget: Some(8), ..problem(&profile, 8, Held::BOTH) };
+    let problem = Problem { memory_budget: Some(8), ..problem(&profile, 8, ResidentGraphs::BOTH) };
     for strategy in [Strategy::Sync, Strategy::Async, Strategy::Greedy, Strategy::JustInTime] {
         let plan = replayed(&problem, strategy);
         let mut loaded: Vec<_> = (plan.timetable.actions.iter())
@@ -324,14 +334,14 @@ fn of_resident_blocks_those_stay_whose_loads_are_longest_for_their_size() {
 #[test]
 fn on_the_way_back_a_short_prompt_stays_on_the_decode_graph() {
     let profile = profile(vec![block(3_000, 1_000, 1_300, 1); 6]);
-    let auto = replayed(&problem(&profile, 1, Held::DECODE), Strategy::Auto);
+    let auto = replayed(&problem(&profile, 1, ResidentGraphs::DECODE), Strategy::Auto);
     assert_eq!((num_loads(&auto), auto.makespan_us), (0, 6 * (1_300 / PIECES) * PIECES));
 }
 
 #[test]
 fn on_the_way_back_a_long_prompt_returns_to_the_prefill_graph_beside_the_first_chunks() {
     let profile = profile(vec![block(3_000, 1_000, 2_000, 1); 6]);
-    let problem = problem(&profile, 16, Held::DECODE);
+    let problem = problem(&profile, 16, ResidentGraphs::DECODE);
     let plan = replayed(&problem, Strategy::JustInTime);
     let single = replayed(&problem, Strategy::Single);
     assert_eq!(num_loads(&plan), 12, "there and back");
@@ -343,7 +353,7 @@ fn on_the_way_back_a_long_prompt_returns_to_the_prefill_graph_beside_the_first_c
 #[test]
 fn cold_start_computes_while_the_next_block_loads() {
     let profile = profile(vec![block(2_000, 1_000, 1_000, 1); 6]);
-    let plan = replayed(&problem(&profile, 1, Held::NOTHING), Strategy::Auto);
+    let plan = replayed(&problem(&profile, 1, ResidentGraphs::NOTHING), Strategy::Auto);
     assert_eq!(plan.makespan_us, 6 * 2_000 + 1_000, "the last block computes after its load");
     assert_eq!(num_loads(&plan), 6, "G2 serves the one chunk");
 }
@@ -351,19 +361,20 @@ fn cold_start_computes_while_the_next_block_loads() {
 #[test]
 fn cold_start_with_a_long_prompt_loads_both_graphs() {
     let profile = profile(vec![block(2_000, 1_000, 2_000, 1); 6]);
-    let plan = replayed(&problem(&profile, 12, Held::NOTHING), Strategy::Auto);
+    let plan = replayed(&problem(&profile, 12, ResidentGraphs::NOTHING), Strategy::Auto);
     assert_eq!(num_loads(&plan), 12);
     assert!(
         plan.makespan_us
-            < replayed(&problem(&profile, 12, Held::NOTHING), Strategy::Single).makespan_us
+            < replayed(&problem(&profile, 12, ResidentGraphs::NOTHING), Strategy::Single)
+                .makespan_us
     );
 }
 
 #[test]
 fn a_block_left_behind_on_the_other_graph_is_planned_with_the_rest() {
     let profile = profile(vec![block(2_000, 1_000, 1_300, 1); 6]);
-    let mut problem = problem(&profile, 4, Held::DECODE);
-    problem.start[3] = Held::PREFILL;
+    let mut problem = problem(&profile, 4, ResidentGraphs::DECODE);
+    problem.start[3] = ResidentGraphs::PREFILL;
     for strategy in Strategy::ALL.into_iter().filter(|&strategy| strategy != Strategy::Resident) {
         replayed(&problem, strategy);
     }
@@ -372,7 +383,8 @@ fn a_block_left_behind_on_the_other_graph_is_planned_with_the_rest() {
 #[test]
 fn too_small_a_budget_tells_the_least() {
     let profile = profile(vec![block(2_000, 1_000, 1_300, 10); 6]);
-    let problem = Problem { memory_budget: Some(59), ..problem(&profile, 4, Held::PREFILL) };
+    let problem =
+        Problem { memory_budget: Some(59), ..problem(&profile, 4, ResidentGraphs::PREFILL) };
     let refused = plan(Strategy::Auto, &problem).unwrap_err();
     assert_eq!(refused, Error::BudgetTooSmall { budget: 59, least: 60 });
     let refused = plan(Strategy::Resident, &problem).unwrap_err();
@@ -382,7 +394,7 @@ fn too_small_a_budget_tells_the_least() {
 #[test]
 fn what_is_no_problem_is_refused() {
     let small = profile(vec![block(2_000, 1_000, 1_300, 10); 2]);
-    let good = problem(&small, 1, Held::PREFILL);
+    let good = problem(&small, 1, ResidentGraphs::PREFILL);
     let refused = |problem: Problem<'_>| plan(Strategy::Auto, &problem).unwrap_err();
     assert!(matches!(
         refused(Problem { num_tokens: 0, ..good.clone() }),
@@ -393,13 +405,13 @@ fn what_is_no_problem_is_refused() {
         Error::BadOption { what: "the number of prompt tokens", .. }
     ));
     assert!(matches!(
-        refused(Problem { start: vec![Held::BOTH], ..good.clone() }),
+        refused(Problem { start: vec![ResidentGraphs::BOTH], ..good.clone() }),
         Error::WrongLength { what: "start", got: 1, expected: 2 }
     ));
     for load_us in [u64::MAX, 1 << 61] {
         let endless = profile(vec![block(load_us, 1_000, 1_300, 10)]);
         assert!(matches!(
-            refused(problem(&endless, 1, Held::PREFILL)),
+            refused(problem(&endless, 1, ResidentGraphs::PREFILL)),
             Error::BadOption { what: "the time of a plan", .. }
         ));
     }
@@ -412,10 +424,10 @@ fn strategies_are_found_by_their_names_alone() {
         let Err(Error::BadOption { must, .. }) = Strategy::named("none") else { panic!() };
         assert!(must.contains(strategy.name()));
     }
-    for (name, held) in Held::ALL {
-        assert_eq!(Held::named(name), Ok(held));
-        let Err(Error::BadOption { must, .. }) = Held::named("none") else { panic!() };
+    for (name, held) in ResidentGraphs::ALL {
+        assert_eq!(ResidentGraphs::named(name), Ok(held));
+        let Err(Error::BadOption { must, .. }) = ResidentGraphs::named("none") else { panic!() };
         assert!(must.contains(name));
     }
-    assert!(Held::named("Both").is_err());
+    assert!(ResidentGraphs::named("Both").is_err());
 }

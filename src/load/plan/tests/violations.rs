@@ -3,7 +3,7 @@
 use super::simulate::*;
 use crate::ids::{BlockId, Graph};
 use crate::load::plan::Problem;
-use crate::load::plan::{Held, Strategy, plan};
+use crate::load::plan::{ResidentGraphs, Strategy, plan};
 use crate::load::profile::{BlockCost, GraphCost, Profile};
 use crate::load::timetable::Timetable;
 
@@ -15,7 +15,7 @@ fn profile() -> Profile {
 
 fn with(change: impl FnOnce(&mut Timetable)) -> Result<Replayed, Violation> {
     let profile = profile();
-    let start = vec![Held::PREFILL; 2];
+    let start = vec![ResidentGraphs::PREFILL; 2];
     let problem = Problem { profile: &profile, num_tokens: 8, start, memory_budget: None };
     let mut timetable = plan(Strategy::Async, &problem).unwrap().timetable;
     change(&mut timetable);

@@ -12,10 +12,10 @@ mod ruled_target;
 
 use self::ruled_target::{VOCAB_SIZE, plain, run_step, says};
 use super::*;
-use crate::draft::choose::scripted::Scripted;
 use crate::draft::choose::step_choice::{StepCost, StepShape};
+use crate::draft::choose::tests::Scripted;
 use crate::ids::NodeId;
-use crate::logprobs::RowLogprobs;
+use crate::logits::logprobs::RowLogprobs;
 use crate::sampling::{LogitBias, Penalties};
 use proptest::prelude::*;
 

@@ -99,7 +99,7 @@ proptest! {
 
         let mut drafter = drafter(&rules, commit, None, 2);
         drafter.set_sampling(Some(sampling)).unwrap();
-        drafter.tell_logprobs(logprobs).unwrap();
+        drafter.report_logprobs(logprobs).unwrap();
         drafter.ignore_end_tokens(ignores_end);
         drafter.begin(&prompt, max_new_tokens).unwrap();
         let (mut text, mut told) = (prompt.clone(), Vec::new());

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
 
-use super::follower::MAX_LEVELS;
 use super::format::{Key, TERMINATOR, write_index};
 use super::index::{HistoryIndex, Range};
+use super::matcher::MAX_LEVELS;
 use super::*;
 use crate::draft::source::{Cursor, Successor};
 use crate::draft::sources::automaton::escape;
@@ -281,17 +281,17 @@ fn what_is_read_ahead_of_its_use_is_checked() {
 fn a_file_is_read_where_there_is_an_index_alone() {
     let scratch = Scratch::with(&[vec![TokenId(1)]], VOCAB_SIZE);
     let history = History::above_fleet(VOCAB_SIZE).above_corpus();
-    let readers = || -> Vec<_> {
+    let permissions = || -> Vec<_> {
         let mut sources: Vec<_> = history.all_sources().collect();
         sources.iter_mut().for_each(|source| source.clear());
         sources.iter().filter(|source| source.reads_disk()).map(|source| source.name()).collect()
     };
-    assert!(readers().is_empty());
+    assert!(permissions().is_empty());
     history.open_index(&scratch.0, &KEY).unwrap();
-    assert_eq!(readers(), [History::INDEX]);
+    assert_eq!(permissions(), [History::INDEX]);
     history.open_fleet_index(&scratch.0, &KEY).unwrap();
     history.open_corpus(vec![scratch.0.clone()], &KEY).unwrap();
-    assert_eq!(readers(), [History::INDEX, History::FLEET, History::CORPUS]);
+    assert_eq!(permissions(), [History::INDEX, History::FLEET, History::CORPUS]);
 }
 
 #[test]
@@ -404,7 +404,7 @@ fn a_sample_misses_no_token_that_followed_a_tenth_of_the_occurrences() {
         let others =
             (0..count - num_common(count)).map(|other| TokenId(first_other + 2 * other + 2));
         let followers = others.chain((0..num_common(count)).map(move |_| common));
-        followers.flat_map(move |follower| [TokenId(context), follower]).collect::<Vec<_>>()
+        followers.flat_map(move |matcher| [TokenId(context), matcher]).collect::<Vec<_>>()
     });
     let document: Vec<_> = document.collect();
     let vocab_size = 10_000;

@@ -3,12 +3,12 @@
 use std::sync::OnceLock;
 use std::thread::{self, ThreadId};
 
-use super::timetables::{Held, in_turn};
+use super::timetables::{ResidentGraphs, in_turn};
 use crate::error::Error;
 use crate::ids::BlockId;
 use crate::ids::Graph::{self, Decode};
 use crate::load::loader::progress::Progress;
-use crate::load::loader::state::{Next, State, Wake};
+use crate::load::loader::state::{NextAction, State, Wakeups};
 use crate::load::timetable::ActionKind::{self, Load, Release};
 use crate::load::timetable::{Action, Timetable};
 
@@ -55,7 +55,7 @@ pub(super) enum Compute {
 pub(super) struct Machine {
     state: State,
     timetable: Timetable,
-    held: Held,
+    held: ResidentGraphs,
     calls: Vec<(ActionKind, BlockId, Graph)>,
     /// Loads that fail, by number.
     fails: Vec<usize>,
@@ -79,7 +79,7 @@ pub(super) fn threads() -> [ThreadId; 2] {
 }
 
 impl Machine {
-    pub(super) fn new(start: &Held, timetable: &Timetable, fails: &[usize]) -> Self {
+    pub(super) fn new(start: &ResidentGraphs, timetable: &Timetable, fails: &[usize]) -> Self {
         let mut state = State::new(Progress::new(vec![[1, 1]; timetable.num_blocks]));
         let loaded = start.iter().enumerate().flat_map(|(block, held)| {
             let block = BlockId(block as u32);
@@ -90,11 +90,11 @@ impl Machine {
         });
         let loads = Timetable::immediate(timetable.num_blocks, Load, &loaded.collect::<Vec<_>>());
         state.begin(loads, 0).unwrap();
-        while let Next::Begin(_) = state.next(0) {
+        while let NextAction::Begin(_) = state.next(0) {
             state.action_over(Ok(()), 0);
         }
         state.finish(0).unwrap().unwrap();
-        state.take_wake();
+        state.take_wakeups();
         let mut machine = Self {
             state,
             timetable: timetable.clone(),
@@ -155,7 +155,7 @@ impl Machine {
     }
 
     fn wake(&mut self) {
-        let Wake { worker, waiting } = self.state.take_wake();
+        let Wakeups { worker, waiting } = self.state.take_wakeups();
         if worker && self.worker == Worker::Asleep {
             self.worker = Worker::Awake;
         }
@@ -182,9 +182,9 @@ impl Machine {
             Worker::Asleep | Worker::Ended => return false,
             Worker::Awake => {
                 self.worker = match self.state.next(self.now_us) {
-                    Next::Begin(action) => Worker::At(action),
-                    Next::Sleep => Worker::Asleep,
-                    Next::End => Worker::Ended,
+                    NextAction::Begin(action) => Worker::At(action),
+                    NextAction::Sleep => Worker::Asleep,
+                    NextAction::End => Worker::Ended,
                 };
                 if let Worker::At(Action { kind, block, graph, after_runs, .. }) = self.worker {
                     assert!(!self.is_cancelled, "an action began after the cancellation");
@@ -281,7 +281,7 @@ impl Machine {
     }
 
     /// Once nothing moves: all that could be done was, as the twin does it, and all have come home.
-    pub(super) fn check_end(mut self, start: &Held) {
+    pub(super) fn check_end(mut self, start: &ResidentGraphs) {
         assert_eq!(self.compute, Compute::Free, "compute stands still half-way");
         let home = if self.is_closed { Worker::Ended } else { Worker::Asleep };
         assert_eq!(self.worker, home, "the thread stands still half-way");

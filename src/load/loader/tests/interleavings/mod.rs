@@ -10,14 +10,14 @@ use std::collections::HashSet;
 use proptest::prelude::*;
 
 use self::machine::{Machine, Move};
-use self::timetables::{Held, late_switches, small_timetables, timetable};
+use self::timetables::{ResidentGraphs, late_switches, small_timetables, timetable};
 use crate::ids::Graph::{self, Decode, Prefill};
 use crate::load::timetable::ActionKind::{self, Load, Release};
 use crate::load::timetable::Timetable;
 
 /// Tries every order of moves from `machine` on, with any one of `interruptions` at any moment;
 /// returns in how many ways it can stand.
-fn every_order(machine: Machine, start: &Held, interruptions: &[Move]) -> usize {
+fn every_order(machine: Machine, start: &ResidentGraphs, interruptions: &[Move]) -> usize {
     let (mut seen, mut todo) = (HashSet::new(), vec![machine]);
     while let Some(machine) = todo.pop() {
         if !seen.insert(format!("{machine:?}")) {
@@ -89,7 +89,7 @@ prop_compose! {
         runs in prop::collection::vec(any::<bool>(), num_blocks * num_chunks),
         actions in prop::collection::vec(any_action(num_blocks, num_blocks * num_chunks), 0..12),
         start in prop::collection::vec(any::<[bool; 2]>(), num_blocks),
-    ) -> (Held, Timetable) {
+    ) -> (ResidentGraphs, Timetable) {
         let runs: Vec<_> = runs.iter().map(|&on| if on { Prefill } else { Decode }).collect();
         (start.clone(), timetable(start.len(), &runs, &actions))
     }

@@ -5,7 +5,7 @@ use crate::ids::Graph::{self, Decode, Prefill};
 use crate::load::timetable::ActionKind::{self, Load, Release};
 use crate::load::timetable::{Action, Run, Timetable};
 
-pub(super) type Held = Vec<[bool; 2]>;
+pub(super) type ResidentGraphs = Vec<[bool; 2]>;
 
 /// Chunks of all blocks in turn, under the graph that each is planned to have.
 pub(in crate::load::loader) fn timetable(
@@ -38,10 +38,10 @@ pub(in crate::load::loader) fn timetable(
 /// The naive twin: all actions one after another, the runs left out. Returns what is held in the end
 /// and the calls that the store got; load number `n` fails where `fails(n)`.
 pub(super) fn in_turn(
-    start: &Held,
+    start: &ResidentGraphs,
     actions: &[Action],
     fails: impl Fn(usize) -> bool,
-) -> (Held, Vec<(ActionKind, BlockId, Graph)>) {
+) -> (ResidentGraphs, Vec<(ActionKind, BlockId, Graph)>) {
     let (mut held, mut calls, mut num_loads) = (start.clone(), Vec::new(), 0);
     let (mut released, mut failed) = (vec![None; held.len()], vec![false; held.len()]);
     let mut todo: std::collections::VecDeque<_> =
@@ -75,7 +75,7 @@ pub(super) fn in_turn(
 pub(super) const ON_G1: [bool; 2] = [true, false];
 pub(super) const ON_G2: [bool; 2] = [false, true];
 
-pub(super) fn small_timetables() -> Vec<(Held, Timetable)> {
+pub(super) fn small_timetables() -> Vec<(ResidentGraphs, Timetable)> {
     let release_first = timetable(
         2,
         &[Prefill, Prefill, Prefill, Decode],
@@ -137,7 +137,7 @@ pub(super) fn small_timetables() -> Vec<(Held, Timetable)> {
 
 /// A switch of block 0 that is put off where compute is ahead of the plan, with one of block 1
 /// around it: block 1 loses its graph first, and gets the other last.
-pub(super) fn late_switches() -> (Held, Timetable) {
+pub(super) fn late_switches() -> (ResidentGraphs, Timetable) {
     let mut late = timetable(
         2,
         &[Prefill, Prefill, Decode, Decode, Decode, Decode, Decode],
