@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from coordgen_rs.lab.bench.measuring.repeats import rotated
+from coordgen_rs.lab.tables import rotated
 
 
 class ContestantFailedError(Exception):

@@ -27,7 +27,7 @@ from contest import ContestantFailedError
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.lab.bench.reporting.condition import commit_of
+from coordgen_rs.lab.condition import commit_of
 from coordgen_rs.loading.costs import machine_facts
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.text.tokenizer import Tokenizer

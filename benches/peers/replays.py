@@ -21,7 +21,7 @@ from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.replay.replayed import tokenized
+from coordgen_rs.lab.replay.records import tokenized
 from coordgen_rs.lab.replay.run import HISTORIES, replay
 from coordgen_rs.lab.tables import show_table
 from recorded import arctic, sets

@@ -26,7 +26,7 @@ import hybrid_shapes
 from contest import ContestantFailedError
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.bench.reporting.condition import commit_of
+from coordgen_rs.lab.condition import commit_of
 from coordgen_rs.lab.tables import show_table
 from coordgen_rs.loading.costs import machine_facts
 from live.llama_build import BUILT, ProgramError, command, end_with_parent, last_lines, program

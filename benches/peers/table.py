@@ -25,9 +25,8 @@ from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.fleet.tasks import Processes
-from coordgen_rs.lab.replay.cells import evaluate, key_of
+from coordgen_rs.lab.replay.cells import CELL, evaluate, key_of, open_table
 from coordgen_rs.lab.replay.run import MOST_BUDGET
-from coordgen_rs.lab.replay.table_file import CELL, open_table
 from recorded import picture, report, sets
 from recorded.methods import METHODS, versions
 from support.script import run_script

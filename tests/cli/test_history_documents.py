@@ -6,7 +6,7 @@ import pytest
 
 from coordgen_rs import History
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.lab.commands import history_documents
+from coordgen_rs.cli.commands import history_documents
 from coordgen_rs.store.files import locked
 from corpora import knows, source, write_sources
 

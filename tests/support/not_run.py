@@ -52,7 +52,9 @@ NOT_RUN = {
     r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/exactness/test_our_server.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
     r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/test_openai_client.py"),
-    r"coordgen_rs\.adapters|HostDrafter\(": Exempt(Reason.ENGINE, "tests/model/adapters/test_live.py"),
+    r"coordgen_rs\.adapters|HostDrafter\(": Exempt(
+        Reason.ENGINE, "tests/model/adapters/test_live.py"
+    ),
     r"^make ": Exempt(Reason.BUILD),
     r"^cargo ": Exempt(Reason.BUILD),
     r"^cc ": Exempt(Reason.BUILD, "tests/core/c/test_c.py"),
@@ -65,14 +67,10 @@ NOT_RUN = {
     r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_qwen_shape.py"),
     r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_live_peers.py"),
     r"^python benches/peers/clients\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_clients.py"),
-    r"^python benches/peers/quantize\.py": Exempt(
-        Reason.MODEL, "tests/lab/bench/test_quantize.py"
-    ),
+    r"^python benches/peers/quantize\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_quantize.py"),
     r"^python benches/peers/shapes\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
     r"^python benches/peers/turns\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
-    r"^python benches/peers/shape_file\.py": Exempt(
-        Reason.HOURS, "tests/lab/bench/test_shapes.py"
-    ),
+    r"^python benches/peers/shape_file\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
     r"^python benches/never_slower\.py mixture": Exempt(
         Reason.HOURS, "tests/lab/bench/test_never_slower.py"
     ),
@@ -84,17 +82,13 @@ NOT_RUN = {
     ),
     r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_widths.py"),
     r"^python benches/instructions\.py": Exempt(Reason.ENGINE),
-    r"^python benches/width_lists\.py": Exempt(
-        Reason.MODEL, "tests/lab/bench/test_width_lists.py"
-    ),
+    r"^python benches/width_lists\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_width_lists.py"),
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/edits\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
     r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),
     r"^python benches/peers/table\.py": Exempt(Reason.RECORDS, "tests/lab/bench/test_table.py"),
-    r"^python benches/peers/replays\.py": Exempt(
-        Reason.RECORDS, "tests/lab/bench/test_replays.py"
-    ),
+    r"^python benches/peers/replays\.py": Exempt(Reason.RECORDS, "tests/lab/bench/test_replays.py"),
     r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/lab/bench/test_quality.py"),
     r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/convert/containers/gguf"),
     r"^coordgen \w+ --model Qwen3-30B": Exempt(Reason.MODEL, "tests/runtime/test_expert_budget.py"),
@@ -146,8 +140,7 @@ def check_c(text: str) -> None:
 
 def check_report(text: str) -> None:
     """A report of `coordgen verify`: its lines begin as those that are printed now."""
-    from coordgen_rs.lab.verify.shown import as_text
-    from coordgen_rs.lab.verify.verdict import Report
+    from coordgen_rs.lab.verify.report import Report, as_text
 
     lines = text.splitlines()
     assert (

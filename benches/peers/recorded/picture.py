@@ -4,7 +4,7 @@ In: figures. Out: an SVG file. Needs matplotlib.
 """
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.bench.reporting.plots import check_matplotlib
+from coordgen_rs.lab.plots import check_matplotlib
 from recorded.methods import CHAIN
 
 _COLUMNS = 3

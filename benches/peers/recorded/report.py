@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordgen_rs.cli.terminal.printable import printable
-from coordgen_rs.lab.replay.replayed import ALL
-from coordgen_rs.lab.tables import show_table
+from coordgen_rs.lab.tables import ALL, show_table
 
 EARLIER = "earlier-requests"
 _ABSENT = "-"

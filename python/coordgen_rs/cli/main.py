@@ -14,35 +14,53 @@ from coordgen_rs.errors import CoordgenError
 from coordgen_rs.errors.version import package_version
 
 _COMMANDS = {
-    "generate": ("cli", "answer a prompt, printing text as it comes"),
-    "chat": ("cli", "talk with an instruct model"),
-    "serve": ("cli", "serve a model to OpenAI clients and browsers on this machine"),
-    "export": ("convert", "convert a checkpoint to a bundle"),
-    "check": ("lab", "verify a bundle's files, and that it is exact on this machine"),
-    "verify": ("lab", "ask any OpenAI-compatible server whether its drafts change answers"),
-    "quality": ("lab", "compare the kinds of weights that a checkpoint can be exported with"),
-    "info": ("cli", "describe a bundle"),
-    "compile": ("convert", "compile a bundle for its Qualcomm chip, so that it loads quickly"),
+    "generate": ("cli.commands.generate", "answer a prompt, printing text as it comes"),
+    "chat": ("cli.commands.chat", "talk with an instruct model"),
+    "serve": ("cli.commands.serve", "serve a model to OpenAI clients and browsers on this machine"),
+    "export": ("convert.commands.export", "convert a checkpoint to a bundle"),
+    "check": ("lab.check", "verify a bundle's files, and that it is exact on this machine"),
+    "verify": (
+        "lab.verify.command",
+        "ask any OpenAI-compatible server whether its drafts change answers",
+    ),
+    "quality": (
+        "lab.quality.command",
+        "compare the kinds of weights that a checkpoint can be exported with",
+    ),
+    "info": ("cli.commands.info", "describe a bundle"),
+    "compile": (
+        "convert.commands.compile",
+        "compile a bundle for its Qualcomm chip, so that it loads quickly",
+    ),
     "history": (
-        "lab",
+        "cli.commands.history",
         "list, export, import and clear finished requests, add documents, build a fleet's index",
     ),
-    "replay": ("lab", "measure a drafter on recorded answers, without a model"),
-    "profile": ("lab", "measure what each block of a bundle costs on this machine"),
-    "bench": ("lab", "run benchmarks with a real model, as tables, JSON and plots"),
+    "replay": ("lab.replay.command", "measure a drafter on recorded answers, without a model"),
+    "profile": ("lab.profile.command", "measure what each block of a bundle costs on this machine"),
+    "bench": ("lab.bench.command", "run benchmarks with a real model, as tables, JSON and plots"),
     "warm-up": (
-        "lab",
+        "cli.commands.warm_up",
         "let a model read texts, and save which tokens it expects after each token",
     ),
-    "plan": ("lab", "plan when to load which graph during a prefill, by every strategy"),
-    "cache": ("cli", "list and remove what was converted when it was opened"),
-    "prefixes": ("cli", "list and remove prefixes of requests that are kept on disk"),
-    "doctor": ("cli", "what this installation and machine can do, and what is missing"),
-    "completion": ("cli", "print a script that completes commands in a shell"),
+    "plan": (
+        "lab.plans.command",
+        "plan when to load which graph during a prefill, by every strategy",
+    ),
+    "cache": ("cli.commands.cache", "list and remove what was converted when it was opened"),
+    "prefixes": (
+        "cli.commands.prefixes",
+        "list and remove prefixes of requests that are kept on disk",
+    ),
+    "doctor": (
+        "cli.commands.doctor",
+        "what this installation and machine can do, and what is missing",
+    ),
+    "completion": ("cli.commands.completion", "print a script that completes commands in a shell"),
 }
-"""Where each command is, and what it does; it is loaded when it is asked for.
+"""The module of each command, and what it does; it is loaded when it is asked for.
 
-The modules, named as the commands, have `EXAMPLES`, `add_arguments` and `run`.
+The modules have `EXAMPLES`, `add_arguments` and `run`.
 """
 
 USES = """\
@@ -154,8 +172,8 @@ def make_parser(loaded: Collection[str] = tuple(_COMMANDS)) -> Parser:
     )
     parser.add_commands({name: about for name, (_, about) in _COMMANDS.items()})
     for name in loaded:
-        kind, _ = _COMMANDS[name]
-        module = import_module(f"coordgen_rs.{kind}.commands.{name.replace('-', '_')}")
+        place, _ = _COMMANDS[name]
+        module = import_module(f"coordgen_rs.{place}")
         command = parser.commands[name]
         command.epilog = module.EXAMPLES
         command.set_defaults(run=module.run, fail=command.error)

@@ -12,25 +12,35 @@ from command_line import MODULE, coordgen, refused
 from coordgen_rs._core import draft_method, draft_sources
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.lab.bench.measuring.answers import NotLosslessError
-from coordgen_rs.lab.bench.measuring.prompts import (
+from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.lab.bench import command as cli
+from coordgen_rs.lab.bench.drafting import (
+    BASES,
+    DRAW_ON_EARLIER,
+    ROWS,
+    drafters_of,
+    measure_methods,
+    measure_sources,
+)
+from coordgen_rs.lab.bench.machine import NO_SOURCE, measure_energy
+from coordgen_rs.lab.bench.prompts import (
     Prompt,
     PromptsError,
     encode_prompts,
     read_prompts,
 )
-from coordgen_rs.lab.bench.measuring.settings import METHODS, MTP, Settings, needs_draft_model
-from coordgen_rs.lab.bench.measuring.switching import STRATEGIES
-from coordgen_rs.lab.bench.measuring.workbench import SHOWN, Workbench
-from coordgen_rs.lab.bench.reporting.report import chosen_sections, schema
-from coordgen_rs.lab.bench.sections import SECTIONS
-from coordgen_rs.lab.bench.sections.ablation import BASES, ROWS
-from coordgen_rs.lab.bench.sections.breakdown import PARTS
-from coordgen_rs.lab.bench.sections.energy import NO_SOURCE, measure_energy
-from coordgen_rs.lab.bench.sections.methods import measure_methods
-from coordgen_rs.lab.bench.sections.sources import DRAW_ON_EARLIER, drafters_of, measure_sources
-from coordgen_rs.lab.commands import bench as cli
+from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, schema
+from coordgen_rs.lab.bench.times import PARTS
+from coordgen_rs.lab.bench.workbench import (
+    METHODS,
+    MTP,
+    SHOWN,
+    STRATEGIES,
+    NotLosslessError,
+    Settings,
+    Workbench,
+    needs_draft_model,
+)
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from prompts import PROMPTS
@@ -317,9 +327,7 @@ def test_interruption_keeps_what_was_measured(bundle_of, data, tmp_path, monkeyp
 
 def test_other_tokens_are_an_error_that_names_the_method(session_of, monkeypatch):
     workbench = made_workbench(session_of)
-    monkeypatch.setattr(
-        "coordgen_rs.lab.bench.measuring.answers.generate", lambda *_, **__: iter([])
-    )
+    monkeypatch.setattr("coordgen_rs.lab.bench.workbench.generate", lambda *_, **__: iter([]))
     with pytest.raises(NotLosslessError, match="sam gave other tokens"):
         list(workbench.answers(["plain", "sam"], workbench.drafter))
 
@@ -365,9 +373,7 @@ def test_energy_is_what_the_meter_says(session_of, monkeypatch):
         def stop(self):
             return 4.0
 
-    monkeypatch.setattr(
-        "coordgen_rs.lab.bench.sections.energy.EnergyMeter.find", lambda root: Meter()
-    )
+    monkeypatch.setattr("coordgen_rs.lab.bench.machine.EnergyMeter.find", lambda root: Meter())
     section = measure_energy(made_workbench(session_of))
     assert [row[0] for row in section.rows] == list(SHOWN)
     assert {row[1].median for row in section.rows} == {4.0}
@@ -375,16 +381,12 @@ def test_energy_is_what_the_meter_says(session_of, monkeypatch):
     assert "a made-up meter" in section.notes[0]
 
 
-def test_unknown_methods_and_a_missing_model_are_refused(tmp_path):
-    with pytest.raises(OptionError, match="magic"):
-        Settings(tmp_path, methods=("plain", "magic")).check()
-    with pytest.raises(OptionError, match="draft model"):
-        Settings(tmp_path, methods=("edgellm",)).check()
-
-
 def test_wrong_options_are_one_line(bundle_of, data):
     command = ("bench", bundle_of("embedded", "fp32"), data)
-    assert "section is 'luck'" in refused(*command, "--sections", "luck")
+    assert "--sections is 'luck'" in refused(*command, "--sections", "luck")
+    assert "--methods is 'magic'" in refused(*command, "--methods", "plain,magic")
+    assert "'edgellm' needs a draft model" in refused(*command, "--methods", "edgellm")
+    assert "--strategies is 'luck'" in refused(*command, "--strategies", "sync,luck")
     assert "needs DATA" in refused(*command[:2])
     assert "--repeats is 0" in refused(*command, "--repeats", 0)
     assert "--load-delay is -1" in refused(*command, "--load-delay", -1)

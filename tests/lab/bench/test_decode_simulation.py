@@ -3,7 +3,7 @@
 import pytest
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.plans.decode_simulation import simulate_decode, step_us, tokens_per_step
+from coordgen_rs.lab.plans.simulation import simulate_decode, step_us, tokens_per_step
 from coordgen_rs.loading.profile import Profile
 
 

@@ -8,10 +8,10 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.fleet.tasks import Sequential
-from coordgen_rs.lab.replay.cells import evaluate, key_of
-from coordgen_rs.lab.replay.replayed import Replayed, Source
+from coordgen_rs.lab.replay.cells import TableError, TableFile, evaluate, key_of, open_table
+from coordgen_rs.lab.replay.command import Replayed
+from coordgen_rs.lab.replay.records import Source
 from coordgen_rs.lab.replay.run import HISTORIES
-from coordgen_rs.lab.replay.table_file import TableError, TableFile, open_table
 from fleet_tasks import FakeCell
 
 TOKENIZER = ROOT / "models" / "embedded-draft"

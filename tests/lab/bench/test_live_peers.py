@@ -14,7 +14,7 @@ from contest import Answer, Contest, ContestantFailedError
 from coordgen_rs import OrtSession
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import ChatTemplateError
-from coordgen_rs.lab.bench.measuring.prompts import PromptsError
+from coordgen_rs.lab.bench.prompts import PromptsError
 from coordgen_rs.text.tokenizer import Tokenizer
 from fake_engines import open_absent, open_scripted
 from live import coordgen, engines, llama_build

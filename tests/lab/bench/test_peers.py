@@ -13,7 +13,7 @@ from answers import tokens_of
 from contest import Answer, hold
 from coordgen_rs import Bundle, OrtSession, plain
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.replay.templates import TokenizedRecord
+from coordgen_rs.lab.replay.records import TokenizedRecord
 from genai_folders import graphs_own_logits
 from genai_model import export_genai
 from recorded.rule import accepted_tokens, replay_rule

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from checkpoints import CHECKPOINTS, ROOT
-from coordgen_rs.lab.bench.measuring.prompts import Prompt, read_prompts
+from coordgen_rs.lab.bench.prompts import Prompt, read_prompts
 
 TASKS = ("summary", "rag", "ui", "reply")
 FOLDER = ROOT / "benches" / "prompts"

@@ -8,9 +8,10 @@ import pytest
 from command_line import coordgen, refused
 from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.lab.bench.measuring.switching import STRATEGIES, bench_switching
-from coordgen_rs.lab.profile.blocks import measure
-from coordgen_rs.lab.profile.memory import block_bytes
+from coordgen_rs.lab.bench.switching import COLUMNS, bench_switching
+from coordgen_rs.lab.bench.workbench import STRATEGIES, Settings
+from coordgen_rs.lab.profile.blocks import block_bytes, measure
+from coordgen_rs.lab.tables import Column
 from coordgen_rs.loading.costs import fitting_costs, stale_facts
 from coordgen_rs.loading.profile import Profile
 from coordgen_rs.loading.provider import ProviderChoice
@@ -62,10 +63,12 @@ def test_on_a_device_a_block_takes_what_its_binaries_do(bundle, monkeypatch):
 
 def test_every_strategy_of_switching_says_the_same(bundle, measured):
     costs = fitting_costs(measured, bundle, set_threads(None))
-    bench = bench_switching(bundle.path, costs, prompt_len=70, max_new_tokens=2, rounds=1)
+    bench = bench_switching(
+        Settings(bundle.path, prompt_len=70, repeats=1), costs, max_new_tokens=2
+    )
     assert list(bench.answers) == list(STRATEGIES)
     assert len({tuple(one.answered.tokens) for [one] in bench.answers.values()}) == 1
-    assert bench.figures("sync")["load_us"] > 0
+    assert bench.row("sync")[COLUMNS.index(Column("loads", "ms", 1))] > 0
 
 
 def test_a_bundle_for_another_provider_or_chip_is_refused(bundle, measured):
@@ -73,7 +76,7 @@ def test_a_bundle_for_another_provider_or_chip_is_refused(bundle, measured):
         measure(bundle.path, provider=ProviderChoice("cpu"))
     costs = fitting_costs(measured, bundle, set_threads(None))
     with pytest.raises(BundleError, match="is for 8-gen-2, not for 8-elite"):
-        bench_switching(bundle.path, costs, provider=ProviderChoice(soc="8-elite"))
+        bench_switching(Settings(bundle.path, provider=ProviderChoice(soc="8-elite")), costs)
 
 
 def test_the_commands_take_the_provider(bundle, tmp_path):

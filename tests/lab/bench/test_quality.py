@@ -14,9 +14,9 @@ from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab import quality
-from coordgen_rs.lab.quality import _Reference as Reference
-from coordgen_rs.lab.quality import compare_weights
+from coordgen_rs.lab.quality import weights as quality
+from coordgen_rs.lab.quality.weights import _Reference as Reference
+from coordgen_rs.lab.quality.weights import compare_weights
 from reference import forward, load_checkpoint
 
 TEXT = "the ferry runs again from wednesday, twice a day; tickets stay valid for a week. "
@@ -132,8 +132,11 @@ def test_a_full_disk_is_an_error(checkpoint, text, monkeypatch):
 
 def test_the_command_prints_a_row_for_each_kind(checkpoint, text, capsys):
     assert main(["quality", str(checkpoint), "--text", str(text)]) == 0
-    rows = [line.split("|")[1].strip() for line in capsys.readouterr().out.splitlines()[:5]]
-    assert rows == ["weights", "---", "fp32", "int8", "int4"]
+    title, _, *lines = capsys.readouterr().out.splitlines()
+    assert title.endswith("tokens; divergence from fp32 in nats a token")
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line]
+    assert [row[0] for row in cells if "--" not in row[0]] == ["weights", "fp32", "int8", "int4"]
+    assert cells[2][3] == "100.0"
 
 
 def test_export_says_what_other_weights_would_take(checkpoint, tmp_path):

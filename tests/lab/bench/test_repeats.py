@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs.lab.bench.measuring.repeats import (
+from coordgen_rs.lab.tables import (
     Summary,
     in_turns,
     percentile,

@@ -11,15 +11,17 @@ from tokenizers.pre_tokenizers import Whitespace
 from checkpoints import SHARED
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.replay.records import Record, RecordsError, read_records
-from coordgen_rs.lab.replay.run import DRAFTERS, replay
-from coordgen_rs.lab.replay.templates import (
+from coordgen_rs.lab.replay.records import (
     TEMPLATES,
+    Record,
+    RecordsError,
     Template,
     TokenizedRecord,
     open_tokenizer,
+    read_records,
     tokenize,
 )
+from coordgen_rs.lab.replay.run import DRAFTERS, replay
 from recorded.rule import replay_rule
 
 WORDS = ["a", "b", "c", "d", "e", "f", "the", "user", "says", "again", "[UNK]"]

@@ -10,8 +10,8 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import replays
+from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.lab.replay.run import replay
-from coordgen_rs.lab.replay.templates import TokenizedRecord
 from recorded.ceiling import Losses, Seen, ceiling
 
 

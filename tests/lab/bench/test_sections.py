@@ -2,11 +2,10 @@
 
 import pytest
 
-from coordgen_rs.lab.bench.measuring.repeats import Summary, summarize
-from coordgen_rs.lab.bench.reporting.condition import commit_of
-from coordgen_rs.lab.bench.reporting.plots import FORMATS, middle, plot_section, rows_by_word
-from coordgen_rs.lab.bench.reporting.section import Across, Chart, Column, Section
-from coordgen_rs.lab.bench.sections.latency import gaps_ms
+from coordgen_rs.lab.bench.times import gaps_ms
+from coordgen_rs.lab.condition import commit_of
+from coordgen_rs.lab.plots import FORMATS, middle, plot_section, rows_by_word
+from coordgen_rs.lab.tables import Across, Chart, Column, Section, Summary, summarize
 
 COLUMNS = (Column("task"), Column("method"), Column("time", "ms", 1), Column("steps"))
 ROWS = [

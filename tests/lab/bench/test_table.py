@@ -12,8 +12,8 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import table
 from coordgen_rs.cli.main import main as coordgen
+from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.lab.replay.run import replay
-from coordgen_rs.lab.replay.templates import TokenizedRecord
 from recorded import arctic, llama_cpp, report, sets, vllm_ngram
 from recorded.arctic import DEFAULTS, FILLED, Arctic
 from recorded.llama_cpp import LlamaCpp

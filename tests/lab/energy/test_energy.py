@@ -10,8 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordgen_rs.errors import CallOrderError
-from coordgen_rs.lab.energy.meter import CodecarbonMeter, EnergyMeter, Meter, ZeusMeter
-from coordgen_rs.lab.energy.sources import Battery, Rapl, find_source, integral
+from coordgen_rs.lab.energy import (
+    Battery,
+    CodecarbonMeter,
+    EnergyMeter,
+    Meter,
+    Rapl,
+    ZeusMeter,
+    find_source,
+    integral,
+)
 
 FOUR_WATTS = {"current_now": "1000000", "voltage_now": "4000000"}
 

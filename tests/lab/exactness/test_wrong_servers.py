@@ -6,10 +6,9 @@ import socket
 
 import pytest
 
-import coordgen_rs.lab.commands.verify as command
-from coordgen_rs.lab.verify.asking import Sampling, find_server
-from coordgen_rs.lab.verify.connection import AnswerError, parse_address
+import coordgen_rs.lab.verify.command as command
 from coordgen_rs.lab.verify.questions import OURS, read_questions
+from coordgen_rs.lab.verify.server import AnswerError, Sampling, find_server, parse_address
 from wrong_servers import answering
 
 _EVENTS, _SLOW = "not a stream of events", "no end of the answer within"
@@ -194,7 +193,7 @@ def test_markdown_holds_nothing_live_of_what_a_server_says(coordgen):
 @pytest.mark.parametrize("form", ["streamed", "whole"])
 @pytest.mark.parametrize("fault", HOSTILE)
 def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
-    monkeypatch.setattr("coordgen_rs.lab.verify.connection.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("coordgen_rs.lab.verify.server.MOST_BYTES", 1_000_000)
     told = HOSTILE[fault][form == "whole"]
     with answering(fault) as url:
         address = parse_address("URL", url, None, 1 if told == _SLOW else 600)
@@ -206,7 +205,7 @@ def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
 @pytest.mark.parametrize("form", ["--json", "--markdown", None])
 @pytest.mark.parametrize("fault", HOSTILE)
 def test_a_hostile_server_gets_a_report(coordgen, monkeypatch, fault, form):
-    monkeypatch.setattr("coordgen_rs.lab.verify.connection.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("coordgen_rs.lab.verify.server.MOST_BYTES", 1_000_000)
     with answering(fault) as url:
         timeout = ("--timeout", "1") if HOSTILE[fault][0] == _SLOW else ()
         given = ("verify", url, "--only", "chat", "--seeds", "none", *timeout)

@@ -21,10 +21,9 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.lab.fleet.lines import check_kind
-from coordgen_rs.lab.fleet.records import FieldNames, Reading, read_documents
-from coordgen_rs.lab.fleet.shard import Shard, write_shard
+from coordgen_rs.lab.fleet.records import FieldNames, Reading, check_kind, read_documents
 from coordgen_rs.lab.fleet.tables import (
+    Shard,
     Table,
     count_tokens,
     head_sha256,
@@ -34,6 +33,7 @@ from coordgen_rs.lab.fleet.tables import (
     remove_others,
     table_path,
     write_list,
+    write_shard,
 )
 from coordgen_rs.lab.fleet.tasks import Sequential, Tasks
 from coordgen_rs.loading.directory import open_bundle

@@ -9,11 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coordgen_rs.lab.verify.asking import Form, Sampling, Server
-from coordgen_rs.lab.verify.comparing import Difference, difference
-from coordgen_rs.lab.verify.connection import AnswerError
 from coordgen_rs.lab.verify.questions import Question
-from coordgen_rs.lab.verify.replies import Reply, Said
+from coordgen_rs.lab.verify.replies import AnswerError, Difference, Reply, Said, difference
+from coordgen_rs.lab.verify.server import Form, RefusedError, Sampling, Server
 
 Status = Literal["exact", "differs", "near tie", "noise", "refused", "failed"]
 
@@ -140,7 +138,7 @@ def _examined(
                 try:
                     reply = sides[way.drafts].ask(question, sampling, way.form)
                 except AnswerError as error:
-                    finding.status = "refused" if error.is_refusal else "failed"
+                    finding.status = "refused" if isinstance(error, RefusedError) else "failed"
                     finding.way, finding.why = way, str(error)
                     return False
                 finding.replies.setdefault(way, []).append(reply)
