@@ -243,8 +243,8 @@ def test_a_server_that_is_not_there_gets_a_report(coordgen):
 def test_an_interruption_prints_the_report_so_far(coordgen, monkeypatch):
     examine = command.examine
 
-    def interrupted(*given):
-        for number, finding in enumerate(examine(*given)):
+    def interrupted(*given, **effort):
+        for number, finding in enumerate(examine(*given, **effort)):
             if number == 2:
                 raise KeyboardInterrupt
             yield finding

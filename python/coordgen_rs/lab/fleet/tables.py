@@ -2,15 +2,14 @@
 
 In: token ids as they are read. Out: tables in one order, without duplicates, within a limit. The
 order depends on the documents alone, not on who read them, so a build has the same bytes anywhere.
-And the files of a build besides its indexes: such a table for each, and the list of all.
+And what is merged: shards, each the documents of one file of records, on disk until then, whose
+writing holds a row for each document in memory, and never the tokens of more than one; and builds.
 """
 
 import hashlib
-import json
-import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import HistoryError
-from coordgen_rs.store.files import replacing, write_file
-from coordgen_rs.store.history.fleet import LIST_NAME, BuildList, IndexEntry, index_path
+from coordgen_rs.store.files import replacing
+from coordgen_rs.store.history.fleet import LIST_NAME, IndexEntry, index_path
 
 Table: TypeAlias = NDArray[Any]
 """An array `(documents,)` with rows of type `ROW`."""
@@ -34,10 +33,10 @@ ROW = np.dtype(
     ]
 )
 
+_TOKENS, _TABLE = "tokens.u32", "documents.npy"
+
 _HEAD_BYTES = 80
 """The header of an index. It holds a checksum of the checksums of all blocks."""
-
-_NAME = re.compile(r"[0-9a-f]{32}\.(index|documents)")
 
 
 def digest(token_ids: bytes) -> tuple[int, int]:
@@ -87,19 +86,6 @@ def head_sha256(index: Path) -> str:
         return hashlib.sha256(stream.read(_HEAD_BYTES)).hexdigest()
 
 
-def write_list(directory: Path, listed: BuildList) -> None:
-    """Write the list, which ends a build."""
-    content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
-    write_file(directory / LIST_NAME, content, private=True)
-
-
-def remove_others(directory: Path, kept: Collection[Path]) -> None:
-    """Remove indexes and tables of a build that are not among those to keep."""
-    for path in directory.iterdir():
-        if _NAME.fullmatch(path.name) and path not in kept and path.is_file():
-            path.unlink(missing_ok=True)
-
-
 def read_table(directory: Path, entry: IndexEntry) -> Table:
     """Where in its index each document of a namespace lies.
 
@@ -121,9 +107,6 @@ def read_table(directory: Path, entry: IndexEntry) -> Table:
             f"{index} is not of the build that {directory / LIST_NAME} lists: build it again"
         )
     return table
-
-
-_TOKENS, _TABLE = "tokens.u32", "documents.npy"
 
 
 class Document(NamedTuple):
@@ -156,11 +139,6 @@ class Shard:
     spans: dict[str, tuple[int, int]]
     num_requests: int
 
-    @property
-    def tokens(self) -> Path:
-        """The file that holds its documents, `u32` in little-endian order."""
-        return self.directory / _TOKENS
-
     def of(self, namespaces: Iterable[str]) -> "Shard":
         """The shard's facts about some namespaces: as much as their merging needs."""
         spans = {name: self.spans[name] for name in namespaces if name in self.spans}
@@ -168,10 +146,44 @@ class Shard:
             self, num_tokens={name: self.num_tokens[name] for name in spans}, spans=spans
         )
 
-    def tables(self) -> dict[str, Table]:
-        """The documents of each namespace, as a table."""
+    def tables(self) -> Iterator[tuple[str, Table, Path]]:
+        """Each namespace, the table of its documents, and the file they lie in (`u32`, LE)."""
         table = np.load(self.directory / _TABLE, mmap_mode="r")
-        return {name: np.array(table[slice(*span)]) for name, span in self.spans.items()}
+        for name, span in self.spans.items():
+            yield name, np.array(table[slice(*span)]), self.directory / _TOKENS
+
+
+@dataclass(frozen=True)
+class OtherBuild:
+    """The indexes of an earlier build, which are merged as shards are.
+
+    Attributes:
+        directory: Where it is.
+        entries: Its indexes by namespace.
+    """
+
+    directory: Path
+    entries: dict[str, IndexEntry]
+
+    @property
+    def num_tokens(self) -> dict[str, int]:
+        """Same as in `Shard`."""
+        return {name: entry.num_tokens for name, entry in self.entries.items()}
+
+    @property
+    def num_requests(self) -> int:
+        """The documents in it."""
+        return sum(entry.num_requests for entry in self.entries.values())
+
+    def of(self, namespaces: Iterable[str]) -> "OtherBuild":
+        """Same as in `Shard`."""
+        found = {name: self.entries[name] for name in namespaces if name in self.entries}
+        return replace(self, entries=found)
+
+    def tables(self) -> Iterator[tuple[str, Table, Path]]:
+        """Same as in `Shard`; raises as `read_table`."""
+        for name, entry in self.entries.items():
+            yield name, read_table(self.directory, entry), index_path(self.directory, name)
 
 
 def write_shard(directory: Path, documents: Iterable[Document], max_tokens: int) -> Shard:

@@ -146,15 +146,9 @@ def _title(options: argparse.Namespace, profile: Profile) -> str:
 
 
 def _show(options: argparse.Namespace, profile: Profile, plans: dict[str, Plan]) -> None:
-    columns = (
-        Column("strategy"),
-        Column("resolved to"),
-        Column("makespan", "ms", 1),
-        Column("prefill", "ms", 1),
-        Column("exposed load", "ms", 1),
-        Column("peak memory", "MB", 1),
-        Column("makespan / lower bound", digits=3),
-    )
+    figures = ["makespan, ms", "prefill, ms", "exposed load, ms", "peak memory, MB"]
+    columns = [Column(head, digits=1) for head in ("strategy", "resolved to", *figures)]
+    columns.append(Column("makespan / lower bound", digits=3))
     rows = [
         (
             name,
@@ -183,12 +177,7 @@ def _simulate(options: argparse.Namespace, profile: Profile) -> int:
         widths = {width.rows: width.to_json() for width in figures}
         print(json.dumps({"widths": widths, "best": best.rows}))
         return 0
-    columns = (
-        Column("rows"),
-        Column("step", "ms"),
-        Column("tokens_per_step"),
-        Column("time per token", "ms"),
-    )
+    columns = ["rows", "step, ms", "tokens_per_step", "time per token, ms"]
     rows: list[tuple[Cell, ...]] = [
         (str(width.rows), *width.to_json().values()) for width in figures
     ]

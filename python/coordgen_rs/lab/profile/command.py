@@ -59,16 +59,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _show(profile: Profile) -> None:
-    columns = (
-        Column(""),
-        Column("graph"),
-        Column("rows"),
-        Column("load", "ms", 1),
-        Column("spread", digits=1),
-        Column("run", "ms", 1),
-        Column("spread", digits=1),
-        Column("memory", "MB", 1),
-    )
+    heads = ["", "graph", "rows", "load, ms", "spread", "run, ms", "spread", "memory, MB"]
     rows = [
         (
             f"block {number}",
@@ -90,6 +81,7 @@ def _show(profile: Profile) -> None:
     machine = f"{device['cpu']}, {device['threads']} threads"
     if device["provider"] == "qnn":
         machine = f"{device['soc']}{f', emulated by {machine}' if device['is_emulator'] else ''}"
+    columns = [Column(head, digits=1) for head in heads]
     show_table(f"{profile.bundle['name']} on {machine}", columns, rows, num_words=2)
     if profile.head is not None:
         print(f"head: load {profile.head.load_us / 1e3:.1f} ms, weights ", end="")

@@ -21,7 +21,7 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.verify.examination import Effort, examine
+from coordgen_rs.lab.verify.examination import examine
 from coordgen_rs.lab.verify.questions import OURS, read_questions
 from coordgen_rs.lab.verify.replies import AnswerError
 from coordgen_rs.lab.verify.report import Report, as_markdown, as_text
@@ -164,15 +164,11 @@ def run(options: argparse.Namespace) -> int:
         with ExitStack() as open_until_told, progress() as on_progress:
             report.server = find_server(address, options.name)
             report.plain, report.plain_is = _plain(options, report.server, open_until_told)
-            for finding in examine(
-                report.server,
-                report.plain,
-                questions,
-                samplings,
-                Effort(options.rounds, options.repeats),
-                lambda done, total: on_progress("asking", done, total),
-            ):
+            sides = report.server, report.plain
+            effort = {"rounds": options.rounds, "repeats": options.repeats}
+            for finding in examine(*sides, questions, samplings, **effort):
                 report.findings.append(finding)
+                on_progress("asking", len(report.findings), report.total)
     except AnswerError as error:
         report.failure = str(error)
     except KeyboardInterrupt:

@@ -5,7 +5,7 @@ of sampling. Where all answers are equal they were asked once; where not, they a
 tell what a server does by itself from what drafts and streams do.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,26 +82,14 @@ class Finding:
         }
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How often to ask.
-
-    Attributes:
-        rounds: How often each question is asked in each way.
-        repeats: How often again, where answers differ.
-    """
-
-    rounds: int = 1
-    repeats: int = 3
-
-
 def examine(
     server: Server,
     plain: Server | None,
     questions: Sequence[Question],
     samplings: Sequence[Sampling],
-    effort: Effort,
-    on_finding: Callable[[int, int], object] = lambda done, total: None,
+    *,
+    rounds: int,
+    repeats: int,
 ) -> Iterator[Finding]:
     """Ask all questions; ends early where the server fails again and again.
 
@@ -110,27 +98,28 @@ def examine(
         plain: Asked without; None where that cannot be.
         questions: What to ask.
         samplings: How.
-        effort: How often.
-        on_finding: Called with how many questions are done, and how many there are.
+        rounds: How often each question is asked in each way.
+        repeats: How often again, where answers differ.
     """
-    failures = done = 0
+    failures = 0
     for question in questions:
         for sampling in samplings:
-            finding = _examined(server, plain, question, sampling, effort)
-            done += 1
-            on_finding(done, len(questions) * len(samplings))
+            finding = Finding(question, sampling)
+            _examine(finding, server, plain, rounds, repeats)
             yield finding
             failures = failures + 1 if finding.status == "failed" else 0
             if failures == MOST_FAILURES:
                 return
 
 
-def _examined(
-    server: Server, plain: Server | None, question: Question, sampling: Sampling, effort: Effort
-) -> Finding:
+def _examine(
+    finding: Finding, server: Server, plain: Server | None, rounds: int, repeats: int
+) -> None:
+    """Ask one question, and fill in what comes of it."""
+    question, sampling = finding.question, finding.sampling
     sides = {True: server} if plain is None else {False: plain, True: server}
     ways = [Way(drafts, form) for drafts in sides for form in FORMS]
-    finding = Finding(question, sampling, expected=ways[0])
+    finding.expected = ways[0]
 
     def ask(ways: Sequence[Way], times: int) -> bool:
         for _ in range(times):
@@ -144,22 +133,21 @@ def _examined(
                 finding.replies.setdefault(way, []).append(reply)
         return True
 
-    if not ask(ways, question.times * effort.rounds):
+    if not ask(ways, question.times * rounds):
         if not finding.replies or _is_uniform(finding.replies):
             if finding.replies and finding.status == "refused":
                 finding.status = "failed"  # it took the same question in another way
-            return finding
+            return
         # What is known already is more than that it failed then.
         finding.expected = next(way for way in ways if way in finding.replies)
         finding.way = None
-    elif not _is_uniform(finding.replies) and not ask(ways, effort.repeats):
+    elif not _is_uniform(finding.replies) and not ask(ways, repeats):
         finding.status, finding.way, finding.why = "exact", None, None
     _judge(finding)
     if finding.difference and finding.difference.part == "content" and sampling.seed is None:
         finding.gap = sides[ways[0].drafts].gap_at(question, finding.difference.at)
         if finding.status == "differs" and finding.gap is not None and finding.gap <= NEAR_TIE:
             finding.status = "near tie"
-    return finding
 
 
 def _is_uniform(replies: dict[Way, list[Reply]]) -> bool:

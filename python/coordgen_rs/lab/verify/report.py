@@ -105,7 +105,7 @@ class Report:
             return "failed"
         if counts["noise"]:
             return "noise"
-        return "exact" if self.are_compared else "not compared"
+        return "exact" if self.doubts[0] is None else "not compared"
 
     @property
     def is_empty(self) -> bool:
@@ -114,33 +114,37 @@ class Report:
         return all(reply.said.is_empty for reply in replies)
 
     @property
-    def is_one_server(self) -> bool:
-        """Whether the same server is asked with and without drafts."""
-        if self.server is None or self.plain is None:
-            return False
-        return self.server.address.shown == self.plain.address.shown
+    def doubts(self) -> tuple[str | None, str | None]:
+        """Why drafts were not put to the test, and what a reader must know of that, if anything.
 
-    @property
-    def are_compared(self) -> bool:
-        """Whether one side had drafts and the other had none, as far as they tell.
-
-        Of two servers it is believed; one that is told to leave drafts out has to show that it
-        makes any.
+        Of two servers it is believed that one had none; one that is told to leave drafts out has
+        to show that it makes any.
         """
-        drafted = self.speed(drafts=True).num_drafted
-        if self.plain is None or self.plain_drafted or drafted == 0:
-            return False
-        return bool(drafted) or not self.is_one_server
+        if self.server is None or self.plain is None:
+            return "nothing answered without drafts", None
+        drafted = self.speed(drafts=True)
+        if self.speed(drafts=False).num_drafted:
+            return (
+                "both sides had drafts",
+                "the answers that should have no drafts have some: they are not switched off",
+            )
+        if drafted.num_drafted == 0:
+            return "none had drafts", "the answers that should have drafts have none"
+        if drafted.num_drafted is None and self.server.address.shown == self.plain.address.shown:
+            return (
+                "whether any had drafts is not known",
+                "the server does not tell its drafts, so whether they were switched is not known",
+            )
+        if drafted.num_drafted is None:
+            return None, "neither server tells its drafts: that only one had some is believed"
+        if not drafted.num_accepted:
+            return None, "no draft was accepted, so that drafts were hardly put to the test"
+        return None, None
 
     @property
     def exit_code(self) -> int:
         """The exit code; of what was interrupted that of an interruption, whatever was found."""
         return INTERRUPTED if self.is_interrupted else _VERDICTS[self.verdict][0]
-
-    @property
-    def plain_drafted(self) -> int:
-        """Draft tokens of answers that should have none."""
-        return self.speed(drafts=False).num_drafted or 0
 
     @property
     def version(self) -> str | None:
@@ -242,18 +246,10 @@ def _headline(report: Report) -> str:
     num_refused = report.counts["refused"]
     is_same = report.verdict == "not compared" and report.plain is not None
     if is_same:
-        said = _SAME.format(_why_not_compared(report))
+        said = _SAME.format(report.doubts[0])
     if num_refused and (is_same or report.verdict == "exact"):
         return f"{said}; {counted(num_refused, 'question')} refused"
     return said
-
-
-def _why_not_compared(report: Report) -> str:
-    if report.plain_drafted:
-        return "both sides had drafts"
-    if report.speed(drafts=True).num_drafted == 0:
-        return "none had drafts"
-    return "whether any had drafts is not known"
 
 
 def _facts(report: Report) -> list[str]:
@@ -268,9 +264,8 @@ def _facts(report: Report) -> list[str]:
                 "it lists no models: the URL should be that of an API like OpenAI's, up to its /v1"
             )
     facts.append(_safe(f"without drafts: {report.plain_is}"))
-    if report.failure is not None:
-        facts.append(_safe(report.failure))
-    facts += _about_drafts(report)
+    told = (report.failure and _safe(report.failure), report.doubts[1])
+    facts += [one for one in told if one is not None]
     if report.findings and report.failure is None and report.is_empty:
         facts.append("no answer says anything")
     counts = ", ".join(f"{num} {status}" for status, num in report.counts.items()) or "none"
@@ -279,24 +274,6 @@ def _facts(report: Report) -> list[str]:
         *facts,
         f"by coordgen {package_version()}, Python {platform.python_version()}, {platform.system()}",
     ]
-
-
-def _about_drafts(report: Report) -> list[str]:
-    """What makes a comparison doubtful."""
-    if report.plain is None:
-        return []
-    speed = report.speed(drafts=True)
-    if report.plain_drafted:
-        return ["the answers that should have no drafts have some: they are not switched off"]
-    if speed.num_drafted == 0:
-        return ["the answers that should have drafts have none"]
-    if speed.num_drafted is None and report.is_one_server:
-        return ["the server does not tell its drafts, so whether they were switched is not known"]
-    if speed.num_drafted is None:
-        return ["neither server tells its drafts: that only one had some is believed"]
-    if not speed.num_accepted:
-        return ["no draft was accepted, so that drafts were hardly put to the test"]
-    return []
 
 
 def _figures(report: Report) -> list[tuple[str, str]]:
