@@ -112,15 +112,23 @@ def test_the_grid_has_every_point(coordgen):
         (("--profile", PROFILE, "--simulate-decode"), "give either an acceptance rate or"),
         (
             ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "x"),
-            "'x' is not a number of rows",
+            "--tokens-per-step 'x' is not like 8=3.3,16=3.6",
         ),
         (
             ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "8="),
-            "'8=' is not like 8=3.3,16=3.6",
+            "--tokens-per-step '8=' is not like 8=3.3,16=3.6",
         ),
         (
             ("--profile", PROFILE, "--simulate-decode", "--widths", "0"),
-            "'0' is not a number of rows",
+            "--widths is 0",
+        ),
+        (
+            ("--profile", PROFILE, "--simulate-decode", "--acceptance-rate", "1.5"),
+            "--acceptance-rate is 1.5",
+        ),
+        (
+            ("--profile", PROFILE, "--simulate-decode", "--drafting-us", "nan"),
+            "--drafting-us is nan",
         ),
     ],
 )

@@ -75,11 +75,6 @@ class Condition:
             options=options,
         )
 
-    @property
-    def is_emulated(self) -> bool:
-        """Whether the device is one that another machine plays."""
-        return bool(self.device.get("is_emulator"))
-
     def to_json(self) -> dict[str, Any]:
         """The condition as JSON types."""
         return asdict(self)
@@ -91,7 +86,7 @@ class Condition:
         if self.commit is not None:
             code += f" at {self.commit[:_SHOWN_DIGITS]}{'+' if self.commit.endswith('+') else ''}"
         chip = f" for {device['soc']}" if "soc" in device else ""
-        chip += ", emulated" if self.is_emulated else ""
+        chip += ", emulated" if self.device.get("is_emulator") else ""
         return (
             f"{device['cpu']}, {device['cores']} cores, {device['threads']} threads, "
             f"{device['system']}; {device['provider']}{chip}, "

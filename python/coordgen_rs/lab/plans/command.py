@@ -39,10 +39,23 @@ examples:
 """
 
 
-_WIDTHS = "1,4,8,16,32"
+_WIDTHS = (1, 4, 8, 16, 32)
 _OF_PLANS = ("prompt_len", "strategy", "memory_budget", "start", "plot")
 _OF_DECODING = ("acceptance_rate", "tokens_per_step", "widths", "drafting_us")
 """Options of each kind of figures; None where they are not given."""
+
+
+def _by_width(name: str, typed: str) -> dict[int, float]:
+    """Tokens per step by rows.
+
+    Raises:
+        OptionError: It is no such list.
+    """
+    try:
+        pairs = [pair.partition("=") for pair in typed.split(",")]
+        return {int(rows): float(tokens) for rows, _, tokens in pairs}
+    except ValueError as error:
+        raise OptionError(f"{name} {typed!r} is not like 8=3.3,16=3.6") from error
 
 
 def add_arguments(parser: Parser) -> None:
@@ -64,10 +77,12 @@ def add_arguments(parser: Parser) -> None:
         option.number("--acceptance-rate P", least=0, most=1).help(
             "probability that a draft token is accepted"
         ),
-        option.word("--tokens-per-step ROWS=N,..").help(
+        option.Option("--tokens-per-step ROWS=N,..", _by_width).help(
             "instead of --acceptance-rate, measured for each width: 8=3.3,16=3.6"
         ),
-        option.word("--widths ROWS,..").help(f"widths to simulate; default: {_WIDTHS}"),
+        option.several(option.count("--widths ROWS,..", most=2**31 - 1)).help(
+            f"widths to simulate; default: {','.join(map(str, _WIDTHS))}"
+        ),
         option.number("--drafting-us US", least=0).help("time to draft a step; default 0"),
         option.flag("--grid").help(
             "instead, compare all strategies with the lower bound over 180 made-up profiles"
@@ -167,9 +182,9 @@ def _show(options: argparse.Namespace, profile: Profile, plans: dict[str, Plan])
 def _simulate(options: argparse.Namespace, profile: Profile) -> int:
     figures = simulate_decode(
         profile.step_us_by_width,
-        [_whole(rows) for rows in (options.widths or _WIDTHS).split(",")],
+        options.widths or _WIDTHS,
         acceptance_rate=options.acceptance_rate,
-        known_tokens_per_step=_by_width(options.tokens_per_step),
+        known_tokens_per_step=options.tokens_per_step,
         drafting_us=options.drafting_us or 0.0,
     )
     best = min(figures, key=lambda width: width.ms_per_token)
@@ -184,22 +199,6 @@ def _simulate(options: argparse.Namespace, profile: Profile) -> int:
     show_table("expected decoding", columns, rows)
     print(f"best: {best.rows} rows")
     return 0
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-        raise OptionError(f"{text!r} is not a number of rows")
-    return int(text)
-
-
-def _by_width(text: str | None) -> dict[int, float] | None:
-    if text is None:
-        return None
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    try:
-        return {_whole(rows): float(tokens) for rows, _, tokens in pairs}
-    except ValueError as error:
-        raise OptionError(f"{text!r} is not like 8=3.3,16=3.6") from error
 
 
 def plan_prompt(

@@ -115,12 +115,7 @@ def tokens_per_step(rows: int, acceptance_rate: float) -> float:
 
     Each draft token is right with the same chance, whatever came before it (Leviathan et al. 2023,
     Eq. 1): `(1 - rate ** rows) / (1 - rate)`.
-
-    Raises:
-        OptionError: The rate is not in [0, 1].
     """
-    if not 0 <= acceptance_rate <= 1:
-        raise OptionError(f"the acceptance rate is {acceptance_rate}, but must be 0 to 1")
     return sum(acceptance_rate**depth for depth in range(rows))
 
 
@@ -159,13 +154,11 @@ def simulate_decode(
         drafting_us: Microseconds of drafting, a step that drafts.
 
     Raises:
-        OptionError: Not exactly one kind of acceptance is given, one is out of range or lacks a
-            width, or a width is not within the profile's.
+        OptionError: Not exactly one kind of acceptance is given, measured values lack a width or
+            are out of range, or a width is not within the profile's.
     """
     if (acceptance_rate is None) == (known_tokens_per_step is None):
         raise OptionError("give either an acceptance rate or tokens a step by width")
-    if not 0 <= drafting_us < float("inf"):
-        raise OptionError(f"drafting takes {drafting_us} us a step, but must take 0 or more")
     figures = []
     for rows in widths:
         time = step_us(step_us_by_width, rows) + (drafting_us if rows > 1 else 0.0)

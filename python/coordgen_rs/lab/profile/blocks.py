@@ -116,31 +116,30 @@ class _Bench:
         return buffers
 
     def prefill(self, block: int, num_bytes: int) -> GraphFigures:
-        """Times of one block under G1; it is not loaded afterwards."""
+        """Times of one block under G1."""
         rows = self._manifest.prefill_rows
         load, runs = self._block(block, "prefill", [rows])
         return GraphFigures(*load, *runs[rows], num_bytes)
 
     def decode(self, block: int, num_bytes: int) -> DecodeFigures:
-        """Times of one block under G2; it is not loaded afterwards."""
-        manifest = self._manifest
-        load, runs = self._block(block, "decode", manifest.decode_widths)
+        """Times of one block under G2."""
+        load, runs = self._block(block, "decode", self._manifest.decode_widths)
         by_width = {width: run.median_us for width, run in runs.items()}
-        return DecodeFigures(*load, *runs[manifest.decode_rows], num_bytes, by_width)
+        return DecodeFigures(*load, *runs[self._manifest.decode_rows], num_bytes, by_width)
 
     def _block(
         self, block: int, graph: GraphName, widths: list[int]
     ) -> tuple[_Timing, dict[int, _Timing]]:
+        """Times of a load, and of runs by width; it is not loaded afterwards."""
         device, run_block = self._session.device, self._session.forward.run_block
-        load = self._timed(
-            partial(device.load, block, graph), after=partial(device.release, block, graph)
-        )
+        release = partial(device.release, block, graph)
+        load = self._timed(partial(device.load, block, graph), after=release)
         device.load(block, graph)
         runs = {
             width: self._timed(partial(run_block, block, graph, self._buffers[width]))
             for width in widths
         }
-        device.release(block, graph)
+        release()
         return load, runs
 
     def head(self) -> HeadFigures:

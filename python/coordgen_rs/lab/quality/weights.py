@@ -151,45 +151,41 @@ def _exports(
     Raises:
         OptionError: The checkpoint cannot have one of them.
     """
+
+    def on_cpu(kind: WeightKind, text: Path | None = None) -> Callable[[Path, Path], object]:
+        return partial(export_checkpoint, weights=kind, context=context, calibration=text)
+
     if soc is None:
-        variants = _variants(source, weights, has_calibration=calibration is not None)
-        return [
-            (
-                kind,
-                is_calibrated,
-                partial(
-                    export_checkpoint,
-                    weights=kind,
-                    context=context,
-                    calibration=calibration if is_calibrated else None,
-                ),
-            )
-            for kind, is_calibrated in variants
-        ]
+        able = weight_kinds(source)
+        kinds = able if weights is None else weights
+        for kind in kinds:
+            refuse_gone("weights", kind)
+            if kind not in able:
+                raise OptionError(f"weights is {kind!r}, expected some of {', '.join(able)}")
+        exports: list[tuple[str, bool, Callable[[Path, Path], object]]] = []
+        for kind in able:
+            if kind in kinds or kind == FLOAT:
+                exports.append((kind, False, on_cpu(kind)))
+            if kind in kinds and kind == CALIBRATED and calibration is not None:
+                exports.append((kind, True, on_cpu(kind, calibration)))
+        return exports
+    on_qnn = partial(
+        export_qnn,
+        soc=soc,
+        cache_type=cache_type,
+        context=context,
+        prefill_rows=min(context, _ROWS),
+        decode_rows=min(context, _HEAD_ROWS),
+        calibration=calibration,
+    )
     kinds = QNN_WEIGHTS if weights is None else weights
     for kind in kinds:
         if kind not in (FLOAT, *QNN_WEIGHTS):
             raise OptionError(f"weights is {kind!r}, expected some of {', '.join(QNN_WEIGHTS)}")
+    chosen = [kind for kind in QNN_WEIGHTS if kind in kinds]
     return [
-        (FLOAT, False, partial(export_checkpoint, weights=FLOAT, context=context)),
-        *(
-            (
-                kind,
-                True,
-                partial(
-                    export_qnn,
-                    soc=soc,
-                    weights=kind,
-                    cache_type=cache_type,
-                    context=context,
-                    prefill_rows=min(context, _ROWS),
-                    decode_rows=min(context, _HEAD_ROWS),
-                    calibration=calibration,
-                ),
-            )
-            for kind in QNN_WEIGHTS
-            if kind in kinds
-        ),
+        (FLOAT, False, on_cpu(FLOAT)),
+        *((kind, True, partial(on_qnn, weights=kind)) for kind in chosen),
     ]
 
 
@@ -209,29 +205,6 @@ def _fitting(path: Path, source: Checkpoint, pieces: Sequence[Sequence[int]]) ->
             f"{longest}: export it with a longer one"
         )
     return bundle
-
-
-def _variants(
-    source: Checkpoint, weights: Sequence[str] | None, *, has_calibration: bool
-) -> list[tuple[WeightKind, bool]]:
-    """The kinds of weights, float first, and whether each is calibrated.
-
-    Raises:
-        OptionError: The checkpoint cannot have one of them.
-    """
-    able = weight_kinds(source)
-    kinds = able if weights is None else weights
-    for kind in kinds:
-        refuse_gone("weights", kind)
-        if kind not in able:
-            raise OptionError(f"weights is {kind!r}, expected some of {', '.join(able)}")
-    variants: list[tuple[WeightKind, bool]] = []
-    for kind in able:
-        if kind in kinds or kind == FLOAT:
-            variants.append((kind, False))
-        if kind in kinds and kind == CALIBRATED and has_calibration:
-            variants.append((kind, True))
-    return variants
 
 
 def _pieces(
