@@ -49,7 +49,7 @@ NOT_RUN = {
     r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/convert/containers/test_hub.py"),
     r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
-    r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/exactness/test_our_server.py"),
+    r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/verify/test_our_server.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
     r"^from langchain_openai ": Exempt(Reason.ENGINE, "tests/server/test_openai_client.py"),
     r"coordgen_rs\.adapters|HostDrafter\(": Exempt(
@@ -59,37 +59,37 @@ NOT_RUN = {
     r"^cargo ": Exempt(Reason.BUILD),
     r"^cc ": Exempt(Reason.BUILD, "tests/core/c/test_c.py"),
     r"^python train\.py": Exempt(Reason.HOURS, "tests/convert/models/test_training.py"),
-    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_evaluation.py"),
+    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/lab/test_evaluation.py"),
     r"^python docs/wheel_beside_others\.py": Exempt(Reason.INDEX),
     r"^python fuzz/run\.py": Exempt(Reason.BUILD),
     r"^coordgen prefixes": Exempt(Reason.PERSON, "tests/cli/test_prefixes.py"),
     r"^python benches/server_(load|cost)\.py": Exempt(Reason.HOURS),
-    r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_qwen_shape.py"),
-    r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_live_peers.py"),
-    r"^python benches/peers/clients\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_clients.py"),
-    r"^python benches/peers/quantize\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_quantize.py"),
-    r"^python benches/peers/shapes\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
-    r"^python benches/peers/turns\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
-    r"^python benches/peers/shape_file\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
+    r"^python benches/qwen_shape\.py": Exempt(Reason.HOURS, "tests/lab/peers/test_scripts.py"),
+    r"^python benches/peers/real\.py": Exempt(Reason.MODEL, "tests/lab/peers/test_live_peers.py"),
+    r"^python benches/peers/clients\.py": Exempt(Reason.MODEL, "tests/lab/peers/test_clients.py"),
+    r"^python benches/peers/quantize\.py": Exempt(Reason.MODEL, "tests/lab/peers/test_scripts.py"),
+    r"^python benches/peers/shapes\.py": Exempt(Reason.HOURS, "tests/lab/peers/test_shapes.py"),
+    r"^python benches/peers/turns\.py": Exempt(Reason.HOURS, "tests/lab/peers/test_shapes.py"),
+    r"^python benches/peers/shape_file\.py": Exempt(Reason.HOURS, "tests/lab/peers/test_shapes.py"),
     r"^python benches/never_slower\.py mixture": Exempt(
-        Reason.HOURS, "tests/lab/bench/test_never_slower.py"
+        Reason.HOURS, "tests/lab/peers/test_never_slower.py"
     ),
     r"^python benches/never_slower\.py SmolLM2": Exempt(
-        Reason.MODEL, "tests/lab/bench/test_never_slower.py"
+        Reason.MODEL, "tests/lab/peers/test_never_slower.py"
     ),
     r"^python benches/engines\.py": Exempt(
-        Reason.MODEL, "tests/lab/bench/test_engine_comparison.py"
+        Reason.MODEL, "tests/lab/peers/test_engine_comparison.py"
     ),
-    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_widths.py"),
+    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/lab/peers/test_scripts.py"),
     r"^python benches/instructions\.py": Exempt(Reason.ENGINE),
-    r"^python benches/width_lists\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_width_lists.py"),
+    r"^python benches/width_lists\.py": Exempt(Reason.MODEL, "tests/lab/peers/test_scripts.py"),
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/edits\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
     r"^python benches/grammar\.py": Exempt(Reason.RECORDS),
     r"^python benches/peers/perplexity\.py": Exempt(Reason.MODEL),
-    r"^python benches/peers/table\.py": Exempt(Reason.RECORDS, "tests/lab/bench/test_table.py"),
-    r"^python benches/peers/replays\.py": Exempt(Reason.RECORDS, "tests/lab/bench/test_replays.py"),
-    r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/lab/bench/test_quality.py"),
+    r"^python benches/peers/table\.py": Exempt(Reason.RECORDS, "tests/lab/peers/test_table.py"),
+    r"^python benches/peers/replays\.py": Exempt(Reason.RECORDS, "tests/lab/peers/test_replays.py"),
+    r"^coordgen quality SmolLM2": Exempt(Reason.MODEL, "tests/lab/test_quality.py"),
     r"^coordgen export SmolLM2": Exempt(Reason.MODEL, "tests/convert/containers/gguf"),
     r"^coordgen \w+ --model Qwen3-30B": Exempt(Reason.MODEL, "tests/runtime/test_expert_budget.py"),
     r"^coordgen bench smollm2": Exempt(Reason.MODEL, "tests/lab/bench/test_bench.py"),

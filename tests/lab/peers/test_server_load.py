@@ -12,7 +12,7 @@ from server_load import Held, Load, problems
 
 
 @pytest.fixture
-def load() -> Load:
+def load():
     load = Load(None, 0)
     load.ended = Counter({"answered": 6, "cut": 1, "gone away": 1, "refused, asked again": 9})
     return load
@@ -22,7 +22,7 @@ ROUNDS = [Held(100.0, 9, 30), Held(101.0, 9, 30)]
 BEFORE, AFTER = Held(90.0, 8, 12), Held(100.0, 9, 12)
 
 
-def test_what_is_well_is_no_problem(load: Load) -> None:
+def test_what_is_well_is_no_problem(load):
     assert problems(load, 8, ROUNDS, BEFORE, AFTER) == []
 
 
@@ -34,11 +34,11 @@ def test_what_is_well_is_no_problem(load: Load) -> None:
         (ROUNDS, Held(100.0, 9, 13), "13 files, 12 before"),
     ],
 )
-def test_what_grows_is_told(load: Load, rounds: list[Held], after: Held, told: str) -> None:
+def test_what_grows_is_told(load, rounds, after, told):
     assert problems(load, 8, rounds, BEFORE, after) == [told]
 
 
-def test_answers_that_are_missing_wrong_or_refused_otherwise_are_told(load: Load) -> None:
+def test_answers_that_are_missing_wrong_or_refused_otherwise_are_told(load):
     load.wrong.append(("rag.txt", 8))
     load.ended["failed: 500"] += 1
     assert problems(load, 9, ROUNDS, BEFORE, AFTER) == [
@@ -48,7 +48,7 @@ def test_answers_that_are_missing_wrong_or_refused_otherwise_are_told(load: Load
     ]
 
 
-def test_a_server_answers_all_clients(bundle_of, monkeypatch, capsys) -> None:
+def test_a_server_answers_all_clients(bundle_of, monkeypatch, capsys):
     monkeypatch.setattr(server_load, "GROWTH", 2)  # so few requests begin what grows once
     monkeypatch.setattr(server_load, "_MOST_WAIT_S", 0.01)
     asked = ["--clients", "6", "--requests", "8", "--max-queue", "0", "--parallel", "3"]

@@ -2,8 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 import compare
 from answers import tokens_of
 from contest import Answer, hold
-from coordgen_rs import Bundle, OrtSession, plain
+from coordgen_rs import Bundle, plain
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.replay.records import TokenizedRecord
 from genai_folders import graphs_own_logits
@@ -20,7 +18,7 @@ from recorded.rule import accepted_tokens, replay_rule
 
 
 @pytest.fixture
-def no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_peers(monkeypatch):
     for package in (
         "onnxruntime_genai",
         "arctic_inference.suffix_decoding",
@@ -33,42 +31,28 @@ def no_peers(monkeypatch: pytest.MonkeyPatch) -> None:
 class Scripted:
     """A contestant that needs the given seconds, one a call, and notes who was asked what."""
 
-    def __init__(
-        self,
-        name: str,
-        tokens: list[int],
-        seconds: list[float],
-        asked: list[tuple[str, int]] | None = None,
-    ) -> None:
+    def __init__(self, name, tokens, seconds, asked=None):
         self.name, self.tokens, self.seconds = name, tokens, list(seconds)
         self.asked = [] if asked is None else asked
         self.begun = 0
 
-    def begin(self) -> None:
+    def begin(self):
         self.begun += 1
 
-    def answer(self, prompt: np.ndarray, max_new_tokens: int) -> Answer:
+    def answer(self, prompt, max_new_tokens):
         self.asked.append((self.name, len(prompt)))
         return Answer(self.tokens, len(self.tokens), 2, 1.0, self.seconds.pop(0))
 
 
 @pytest.fixture
-def options(
-    bundle_of: Callable[[str, str], Path],
-    session_of: Callable[[str, str], OrtSession],
-    data: Path,
-) -> list[str]:
+def options(bundle_of, session_of, data):
     """Those of a quick run; all sessions of a process share its threads."""
     threads = session_of("embedded", "fp32").threads
     bundle = str(bundle_of("embedded", "fp32"))
     return [bundle, str(data), "--rounds", "1", "--threads", str(threads)]
 
 
-def test_absent_peers_are_named_and_left_out(
-    no_peers: None,
-    options: list[str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_absent_peers_are_named_and_left_out(no_peers, options, capsys):
     assert compare.main([*options, "--limit", "2", "--max-new-tokens", "8"]) == 0
     said = capsys.readouterr()
     skipped = [line.split(":")[0] for line in said.err.splitlines() if line.startswith("skipped")]
@@ -79,11 +63,7 @@ def test_absent_peers_are_named_and_left_out(
     assert "identical to plain decoding: yes" in said.out
 
 
-def test_report_has_every_row_and_task(
-    no_peers: None,
-    options: list[str],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_report_has_every_row_and_task(no_peers, options, capsys):
     assert compare.main([*options, "--json", "--max-new-tokens", "4"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["engines"]) == ["plain", "auto", "auto, earlier answers"]
@@ -94,11 +74,7 @@ def test_report_has_every_row_and_task(
         assert figures["all"]["tokens_per_step"] >= 1.0
 
 
-def test_exported_model_says_what_plain_decoding_says(
-    bundle_of: Callable[[str, str], Path],
-    session_of: Callable[[str, str], OrtSession],
-    tmp_path: Path,
-) -> None:
+def test_exported_model_says_what_plain_decoding_says(bundle_of, session_of, tmp_path):
     bundle = Bundle.open(bundle_of("embedded", "fp32"))
     export_genai(bundle, tmp_path, threads=1)
     prompt = np.arange(40, 60, dtype=np.uint32)
@@ -107,14 +83,12 @@ def test_exported_model_says_what_plain_decoding_says(
     assert logits[len(prompt) - 1 :].argmax(-1).tolist() == answer
 
 
-def test_quantised_bundles_are_refused(
-    bundle_of: Callable[[str, str], Path], tmp_path: Path
-) -> None:
+def test_quantised_bundles_are_refused(bundle_of, tmp_path):
     with pytest.raises(OptionError, match="int8"):
         export_genai(Bundle.open(bundle_of("embedded", "int8")), tmp_path, threads=1)
 
 
-def test_figures_are_medians_over_the_rounds() -> None:
+def test_figures_are_medians_over_the_rounds():
     slow_once = Scripted("a", [1, 2], [1.0, 9.0, 1.0])
     other = Scripted("b", [1, 3], [0.5, 0.5, 0.5])
     contest = hold([slow_once, other], {"t": [np.zeros(3)]}, 3, 2, lambda *_: None)
@@ -128,7 +102,7 @@ def test_figures_are_medians_over_the_rounds() -> None:
     assert contest.recorded() == [("t", Answer([1, 2], 2, 2, 1.0, 1.0))]
 
 
-def test_contestants_take_turns_and_forget_between_rounds() -> None:
+def test_contestants_take_turns_and_forget_between_rounds():
     asked: list[tuple[str, int]] = []
     contestants = [Scripted(name, [1], [1.0] * 4, asked) for name in "ab"]
     hold(contestants, {"t": [np.zeros(1), np.zeros(2)]}, 2, 1, lambda *_: None)
@@ -147,37 +121,35 @@ def test_contestants_take_turns_and_forget_between_rounds() -> None:
         ([4, 5, 6, 7], [-1, -1, 1, 2], [5, 6, 7, 8], 4),  # a side branch
     ],
 )
-def test_verification_takes_the_longest_path_and_one(
-    tokens: list[int], parents: list[int], rest: list[int], expected: int
-) -> None:
+def test_verification_takes_the_longest_path_and_one(tokens, parents, rest, expected):
     assert accepted_tokens(tokens, parents, np.array(rest)) == expected
 
 
 class Clairvoyant:
     """Drafts the whole record."""
 
-    def __init__(self, whole: list[int]) -> None:
+    def __init__(self, whole):
         self.whole, self.heard = whole, []
 
-    def begin(self, prompt: np.ndarray) -> None:
+    def begin(self, prompt):
         self.heard = prompt.tolist()
 
-    def propose(self, text: np.ndarray, budget: int) -> tuple[list[int], range]:
+    def propose(self, text, budget):
         assert text.tolist() == self.heard
         drafted = self.whole[len(text) : len(text) + budget]
         return drafted, range(-1, len(drafted) - 1)
 
-    def accept(self, new_tokens: np.ndarray) -> None:
+    def accept(self, new_tokens):
         self.heard += new_tokens.tolist()
 
-    def memory_bytes(self) -> int:
+    def memory_bytes(self):
         return 8 * len(self.heard)
 
-    def end(self) -> None:
+    def end(self):
         assert self.heard == self.whole
 
 
-def test_replayed_rule_hears_the_record_and_nothing_more() -> None:
+def test_replayed_rule_hears_the_record_and_nothing_more():
     whole = np.arange(12, dtype=np.uint32)
     record = TokenizedRecord("t", whole[:4], whole[4:])
     result = replay_rule("all-knowing", [record], 3, Clairvoyant(whole.tolist()))

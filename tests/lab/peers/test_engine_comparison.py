@@ -1,7 +1,5 @@
 """The comparison of engines with our drafts, with fake engines: what is kept, told and compared."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -16,20 +14,20 @@ SECONDS = {"plain": 4.0, MEASURED: 2.0, FREE: 8.0, "n-gram": 2.5, adapted.SERVER
 PROMPTS = {"summary": [np.arange(4, dtype=np.uint32)], "ui": [np.arange(9, dtype=np.uint32)]}
 
 
-def asked(*, is_equality: bool = False) -> adapted.Asked:
+def asked(*, is_equality=False):
     return adapted.Asked(1, 1, 11, True, is_equality, False)
 
 
-def engine(*processes: adapted.Process) -> adapted.Engine:
+def engine(*processes):
     return adapted.Engine("fake", "float32", list(processes))
 
 
-def scripted(*names: str, **options: object) -> adapted.Process:
+def scripted(*names, **options):
     kinds = {name: SECONDS[name] for name in names}
     return adapted.Process(open_scripted, {"kinds": kinds, **options}, names)
 
 
-def contest(steps: dict[str, int], other: str | None = None) -> Contest:
+def contest(steps, other=None):
     """Ten decoded tokens each, in so many steps; one contestant says another token at place 3."""
     tokens = list(range(11))
     slip = [0, 1, 2, 9, *range(4, 11)]
@@ -41,7 +39,7 @@ def contest(steps: dict[str, int], other: str | None = None) -> Contest:
     )
 
 
-def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path: Path) -> None:
+def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path):
     failures: dict[str, str] = {}
     fake = engine(scripted("plain"), adapted.Process(open_absent, {}, ("n-gram",)), scripted(FREE))
     started = adapted.Started(fake, tmp_path, 60, False, failures)
@@ -59,7 +57,7 @@ def test_an_engine_is_measured_task_by_task_and_an_absent_part_is_named(tmp_path
     assert told[0].startswith("fake float32 summary: 1 of 1 prompts")
 
 
-def test_peers_are_named_once_each_below_the_table(tmp_path: Path, capsys) -> None:
+def test_peers_are_named_once_each_below_the_table(tmp_path, capsys):
     told = [("plain", "a wheel 1.0"), (MEASURED, None), ("n-gram", "x 2.0"), (FREE, "x 2.0")]
     fake = engine(*(scripted(name, **({"about": of} if of else {})) for name, of in told))
     started = adapted.Started(fake, tmp_path, 60, False, {})
@@ -75,7 +73,7 @@ def test_peers_are_named_once_each_below_the_table(tmp_path: Path, capsys) -> No
     ]
 
 
-def test_llama_cpp_is_its_own_loop_with_ours_and_a_server_for_each_setting(tmp_path: Path) -> None:
+def test_llama_cpp_is_its_own_loop_with_ours_and_a_server_for_each_setting(tmp_path):
     gguf = tmp_path / "m.Q4_0.gguf"
     places = adapted.Places(tmp_path / "slots", tmp_path / "programs", tmp_path / "logs")
     (found,) = adapted.engines("llama.cpp", gguf, None, asked(), places, {})
@@ -90,7 +88,7 @@ def test_llama_cpp_is_its_own_loop_with_ours_and_a_server_for_each_setting(tmp_p
     assert equal.kinds == ["plain", *adapted.WIDEST]
 
 
-def test_a_part_that_is_kept_is_found_by_its_settings_alone(tmp_path: Path) -> None:
+def test_a_part_that_is_kept_is_found_by_its_settings_alone(tmp_path):
     path, first = tmp_path / "kept" / "fake.jsonl", contest({"plain": 10, FREE: 4})
     Kept(path).add(key_of(task="ui", tokens=64), first, {"facts": {}})
     with path.open("a") as file:
@@ -104,7 +102,7 @@ def test_a_part_that_is_kept_is_found_by_its_settings_alone(tmp_path: Path) -> N
     assert Kept(path).find("other")[0].answers == first.answers
 
 
-def test_ours_are_compared_with_the_best_of_the_engines_own() -> None:
+def test_ours_are_compared_with_the_best_of_the_engines_own():
     steps = {"plain": 10, MEASURED: 8, FREE: 4, "n-gram": 5}
     parts = [(contest(steps), {"facts": {}})]
     found = adapted_report.document(engine(scripted(*steps)), parts, asked(), "abc")
@@ -115,7 +113,7 @@ def test_ours_are_compared_with_the_best_of_the_engines_own() -> None:
     assert compared["speed / its best"] == pytest.approx(2.5 / 2)
 
 
-def test_a_servers_own_plain_decoding_is_told_apart() -> None:
+def test_a_servers_own_plain_decoding_is_told_apart():
     steps = {"plain": 10, MEASURED: 8, "n-gram": 5, adapted.SERVER_PLAIN: 10}
     parts = [(contest(steps), {"facts": {}})]
     compared = adapted_report.document(engine(scripted(*steps)), parts, asked(), "abc")["compared"]
@@ -124,7 +122,7 @@ def test_a_servers_own_plain_decoding_is_told_apart() -> None:
     assert compared["the same, each by plain decoding in its own program"] == pytest.approx(1.0)
 
 
-def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> None:
+def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys):
     reason = {"position": 3, "one row": [3, 9, 0.01], "ours": [9, 3, 0.02], "largest change": 0.05}
     parts = [
         (contest({"plain": 10, FREE: 4}, other=FREE), {"facts": {}, "reasons": {FREE: reason}}),
@@ -140,7 +138,7 @@ def test_the_share_of_equal_answers_is_shown_with_places_and_scores(capsys) -> N
 @pytest.mark.parametrize(
     ("said", "expected", "place"), [([1, 2, 3], [1, 5, 3], 1), ([1, 2], [1, 2, 3], 2)]
 )
-def test_the_first_difference_is_a_token_or_an_end(said, expected, place) -> None:
+def test_the_first_difference_is_a_token_or_an_end(said, expected, place):
     assert adapted.first_difference(said, expected) == place
 
 
@@ -149,28 +147,28 @@ class Wavering:
 
     takes_trees, commit, capacity, vocab_size = False, "canonical", 64, 8
 
-    def clear(self) -> None:
+    def clear(self):
         self.num_rows = 1
 
-    def read(self, token_ids: np.ndarray) -> None:
+    def read(self, token_ids):
         self.num_rows = 1
 
-    def run(self, token_ids: np.ndarray, parents: np.ndarray) -> None:
+    def run(self, token_ids, parents):
         self.num_rows = len(token_ids)
 
-    def scores(self, row: int) -> np.ndarray:
+    def scores(self, row):
         scores = np.zeros(8, np.float32)
         scores[[3, 4]] = 1.0, 1.01 - 0.02 * (self.num_rows == 1)
         return scores
 
-    def choose(self, row: int) -> int:
+    def choose(self, row):
         return int(self.scores(row).argmax())
 
-    def keep(self, rows: list[int]) -> None:
+    def keep(self, rows):
         pass
 
 
-def test_scores_tell_why_a_near_tie_falls_otherwise() -> None:
+def test_scores_tell_why_a_near_tie_falls_otherwise():
     ours = Hosted(FREE, Wavering(), (1, 2, 4), None, [])
     found = ours.explain(np.full(6, 3, np.uint32), 2, 8)
     assert found["one row"][:2] == [3, 4]

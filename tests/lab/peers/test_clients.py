@@ -4,7 +4,6 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +26,7 @@ from over_http.stream import Reply
 PROMPTS = [np.full(4, number, np.uint32) for number in range(5)]
 
 
-def reply(tokens: list[int], first_s: float, whole_s: float, steps: int = 2) -> Reply:
+def reply(tokens, first_s, whole_s, steps=2):
     arrivals = [(10 + first_s, 1), (10 + whole_s, len(tokens) - 1)]
     return Reply(tokens, arrivals, 10.0, len(tokens), steps, 4)
 
@@ -40,19 +39,17 @@ class Scripted:
         most: Most requests that it had at a time.
     """
 
-    def __init__(self, engine: str = "coordgen", fails_at: int | None = None) -> None:
+    def __init__(self, engine="coordgen", fails_at=None):
         self.asked: list[tuple[int, object, bool]] = []
         self.most, self._running, self._lock = 0, 0, threading.Lock()
         self._fails_at, self._begun = fails_at, 0
         self.row = Row(f"{engine} plain", engine, False, self._ask, self._begin)
 
-    def _begin(self) -> int:
+    def _begin(self):
         self._begun += 1
         return self._begun
 
-    def _ask(
-        self, prompt: np.ndarray, max_new_tokens: int, key: object, is_cached: bool, until: Callable
-    ) -> Reply:
+    def _ask(self, prompt, max_new_tokens, key, is_cached, until):
         token, begun = int(prompt[0]), time.perf_counter()
         with self._lock:
             self.asked.append((token, key, is_cached))
@@ -72,7 +69,7 @@ class Scripted:
         return said
 
 
-def test_figures_count_tokens_of_all_clients_by_the_time_of_all() -> None:
+def test_figures_count_tokens_of_all_clients_by_the_time_of_all():
     whole = [reply([1, 2, 3, 4], 1.0, 2.0), reply([5, 6, 7, 8], 3.0, 4.0)]
     alone = [reply([1, 2, 3, 4], 0.1, 0.5), reply([5, 6, 7, 8], 0.1, 0.5)]
     figures = figures_of(Load(4.0, whole, 0.5, alone))
@@ -84,14 +81,14 @@ def test_figures_count_tokens_of_all_clients_by_the_time_of_all() -> None:
     assert figures.answer_p50_s == pytest.approx(3)
 
 
-def test_answers_that_differ_are_counted_whole_and_alone() -> None:
+def test_answers_that_differ_are_counted_whole_and_alone():
     one, other = reply([1, 2], 1, 2), reply([1, 3], 1, 2)
     expected = [[1, 2], [1, 2]]
     assert num_different([Load(1, [one, one], 1, [one, one])], expected) == 0
     assert num_different([Load(1, [one, other], 1, [other, other])] * 2, expected) == 6
 
 
-def test_each_prompt_is_asked_once_whole_and_once_when_it_was_read() -> None:
+def test_each_prompt_is_asked_once_whole_and_once_when_it_was_read():
     server = Scripted()
     load = loaded(server.row, PROMPTS, 2, 3)
     assert [said.tokens for said in load.whole] == [[number] * 3 for number in range(5)]
@@ -104,12 +101,12 @@ def test_each_prompt_is_asked_once_whole_and_once_when_it_was_read() -> None:
     assert sorted(token for token, *_ in alone) == sorted([*range(5)] * 2)
 
 
-def test_the_first_failure_is_that_of_all() -> None:
+def test_the_first_failure_is_that_of_all():
     with pytest.raises(ContestantFailedError, match="it is broken"):
         answered(Scripted(fails_at=2).row, PROMPTS, 3, 2, 0)
 
 
-def test_answers_of_ours_are_compared_with_those_without_drafts() -> None:
+def test_answers_of_ours_are_compared_with_those_without_drafts():
     plain, drafted = Scripted().row, Scripted().row
     drafted.name, drafted.drafts = "coordgen auto", True
     one, other = reply([1, 2], 1, 2), reply([1, 3], 1, 2)
@@ -122,7 +119,7 @@ def test_answers_of_ours_are_compared_with_those_without_drafts() -> None:
     assert num_unlike({"loads": rows}) == 1
 
 
-def test_a_long_prompt_is_asked_beside_a_short_one_and_beside_streams() -> None:
+def test_a_long_prompt_is_asked_beside_a_short_one_and_beside_streams():
     server, long = Scripted(), np.full(512, 9, np.uint32)
     latency = latency_of(server.row, long, PROMPTS[1:4], rounds=2)
     assert latency.piece_s == pytest.approx(latency.long_alone_s / 2)
@@ -132,14 +129,14 @@ def test_a_long_prompt_is_asked_beside_a_short_one_and_beside_streams() -> None:
     assert len(keys[9] & keys[1]) == len(keys[9] & keys[2]) == 2
 
 
-def test_ratios_leave_one_piece_out() -> None:
+def test_ratios_leave_one_piece_out():
     latency = Latency(0.1, 4.0, 0.25, 0.45, 4.5, 100.0, 60.0)
     assert latency.first_ratio == pytest.approx(2)
     assert latency.speed_ratio == pytest.approx(0.6)
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Path:
+def programs(tmp_path):
     """A folder with a fake llama-server."""
     program = tmp_path / "bin" / "llama-server"
     program.parent.mkdir()
@@ -148,7 +145,7 @@ def programs(tmp_path: Path) -> Path:
     return program.parent
 
 
-def test_llama_cpp_is_asked_for_a_stream(tmp_path: Path, programs: Path) -> None:
+def test_llama_cpp_is_asked_for_a_stream(tmp_path, programs):
     model = tmp_path / "m.gguf"
     model.write_text(json.dumps({"timings": {"draft_n_accepted": 2}}))
     server = LlamaServer(model, "plain", 1, 3, 64, programs, tmp_path, 60)
@@ -166,18 +163,13 @@ def test_llama_cpp_is_asked_for_a_stream(tmp_path: Path, programs: Path) -> None
         row.ask(PROMPTS[0], 5, None)
 
 
-def test_a_server_of_ours_that_cannot_start_is_named(tmp_path: Path) -> None:
+def test_a_server_of_ours_that_cannot_start_is_named(tmp_path):
     with pytest.raises(ProgramError, match=r"coordgen serve ended: .*absent"):
         OurServer(tmp_path / "absent", 1, 2, tmp_path, 60)
 
 
 @pytest.fixture
-def arguments(
-    bundle_of: Callable[[str, str], Path],
-    programs: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> list[str]:
+def arguments(bundle_of, programs, tmp_path, monkeypatch):
     """Those of a quick run: a bundle is in place of the GGUF file, and a script of llama.cpp."""
     bundle, model = bundle_of("embedded", "fp32"), tmp_path / "m.gguf"
     model.write_text("{}")
@@ -193,9 +185,7 @@ def arguments(
     ]
 
 
-def test_all_is_measured_told_and_written(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_is_measured_told_and_written(arguments, tmp_path, capsys):
     assert clients.main([*arguments, "--json", str(tmp_path / "figures.json")]) == 0
     document = json.loads((tmp_path / "figures.json").read_text())
     names = ["coordgen auto", "coordgen plain", "llama.cpp plain"]
@@ -210,9 +200,7 @@ def test_all_is_measured_told_and_written(
     assert f"Peer: llama.cpp {fake_llama_server.VERSION.split(': ')[1].splitlines()[0]}" in told
 
 
-def test_what_was_measured_before_is_shown_again(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_was_measured_before_is_shown_again(arguments, tmp_path, capsys):
     kept = str(tmp_path / "figures.json")
     assert clients.main([*arguments, "--json", kept, "--no-drafts", "--long", "0"]) == 0
     first = capsys.readouterr().out
@@ -223,9 +211,7 @@ def test_what_was_measured_before_is_shown_again(
     assert capsys.readouterr().err.count("clients.py: ") == 2
 
 
-def test_what_is_absent_is_named_and_the_others_are_reported(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_absent_is_named_and_the_others_are_reported(arguments, tmp_path, capsys):
     asked = [*arguments, "--llama-cpp", str(tmp_path), "--no-drafts", "--clients", "2"]
     assert clients.main(asked) == 1
     told = capsys.readouterr().out
@@ -233,9 +219,7 @@ def test_what_is_absent_is_named_and_the_others_are_reported(
     assert "failed: llama.cpp plain: there is no" in told
 
 
-def test_what_cannot_be_measured_at_all_is_one_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_measured_at_all_is_one_line(arguments, capsys):
     assert clients.main([*arguments, "--max-prompt-tokens", "3"]) == 2
     assert "no prompt is left" in capsys.readouterr().err
     assert clients.main([*arguments, "--long", "100000"]) == 2
@@ -244,7 +228,7 @@ def test_what_cannot_be_measured_at_all_is_one_line(
     assert "--long is answered beside others" in capsys.readouterr().err
 
 
-def test_the_picture_has_every_row(tmp_path: Path) -> None:
+def test_the_picture_has_every_row(tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     server = Scripted()
     loads = {server.row.name: {n: [loaded(server.row, PROMPTS, n, 2)] for n in (1, 2)}}
@@ -252,10 +236,8 @@ def test_the_picture_has_every_row(tmp_path: Path) -> None:
     assert "coordgen plain" in (tmp_path / "clients.svg").read_text()
 
 
-def test_a_long_prompt_that_fails_leaves_the_other_figures(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(row: Row, *_: object) -> Latency:
+def test_a_long_prompt_that_fails_leaves_the_other_figures(arguments, monkeypatch, capsys):
+    def fails(row, *_):
         if row.engine == "llama.cpp":
             raise ProgramError("out of memory")
         return Latency(*[1.0] * 7)

@@ -1,7 +1,6 @@
 """The live comparison with fake engines: what is measured, marked and told when something fails."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from jsonschema import Draft202012Validator
 import real
 from checkpoints import CHECKPOINTS
 from contest import Answer, Contest, ContestantFailedError
-from coordgen_rs import OrtSession
 from coordgen_rs.convert.families.opening import open_checkpoint
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.lab.bench.prompts import PromptsError
@@ -42,21 +40,21 @@ from live.weights import Weights, llama_config
 SCHEMA = Path(real.__file__).parent / "live" / "schema.json"
 
 
-def prompts_of(**lengths: list[int]) -> dict[str, list[Prompt]]:
+def prompts_of(**lengths):
     return {
         task: [Prompt(f"{task}-{n}", task, np.zeros(n, np.uint32)) for n in of]
         for task, of in lengths.items()
     }
 
 
-def answers(*decode_s: float, tokens: list[int] | None = None) -> list[Answer]:
+def answers(*decode_s, tokens=None):
     """One a round, of 10 decoded tokens in 5 steps; reading the prompt took a second."""
     said = list(range(11)) if tokens is None else tokens
     return [Answer(said, len(said) - 1, 5, 1.0, seconds) for seconds in decode_s]
 
 
 @pytest.fixture
-def conversations(tmp_path: Path) -> Path:
+def conversations(tmp_path):
     """A folder of two tasks with a prompt each."""
     for task in ("summary", "ui"):
         message = {"role": "user", "content": f"Tell me about {task}."}
@@ -75,7 +73,7 @@ class TestLoops:
             [*[1, 2, 3, 4] * 9, 9, *[1, 2, 3, 4] * 9],  # one slip
         ],
     )
-    def test_an_n_gram_said_again_and_again_is_a_loop(self, tokens: list[int]) -> None:
+    def test_an_n_gram_said_again_and_again_is_a_loop(self, tokens):
         assert loops(tokens)
 
     @pytest.mark.parametrize(
@@ -88,12 +86,12 @@ class TestLoops:
             [*range(24), *range(24)],  # a copy of its own beginning, once
         ],
     )
-    def test_other_answers_are_none(self, tokens: list[int]) -> None:
+    def test_other_answers_are_none(self, tokens):
         assert not loops(tokens)
 
 
 class TestFigures:
-    def test_a_rate_is_a_median_over_rounds_and_all_is_the_geometric_mean_of_tasks(self) -> None:
+    def test_a_rate_is_a_median_over_rounds_and_all_is_the_geometric_mean_of_tasks(self):
         contest = Contest({"a": {"rag": [answers(1.0, 2.0, 1.0)], "ui": [answers(4.0, 4.0, 40.0)]}})
         rates = Figures(contest, prompts_of(rag=[11], ui=[11])).rates("a", "decode")
         assert rates["rag"] == pytest.approx((10, 5, 10))
@@ -101,14 +99,14 @@ class TestFigures:
         # 5, 3.54 and 1.58 in the three rounds
         assert rates[ALL] == pytest.approx((12.5**0.5, 2.5**0.5, 5))
 
-    def test_ratios_are_taken_within_a_round(self) -> None:
+    def test_ratios_are_taken_within_a_round(self):
         slow_round = Contest(
             {"a": {"rag": [answers(1, 50, 1)]}, "b": {"rag": [answers(2, 100, 3)]}}
         )
         ratios = Figures(slow_round, prompts_of(rag=[11])).ratios("a", "b", "decode")
         assert ratios["rag"] == pytest.approx((2, 2, 3))
 
-    def test_measures_count_what_an_engine_did(self) -> None:
+    def test_measures_count_what_an_engine_did(self):
         reads_all = Answer([1, 2, 3], 2, 2, 1.0, 1.0)  # its first token comes with the prompt
         decodes_all = Answer([1, 2, 3], 3, 1, 1.0, 1.0)
         contest = Contest({"a": {"rag": [[reads_all]]}, "b": {"rag": [[decodes_all]]}})
@@ -123,13 +121,13 @@ class TestFigures:
         assert medians["a"] == pytest.approx([10, 2, 1.5, 1])
         assert medians["b"] == pytest.approx([9, 3, 1.5, 3])
 
-    def test_long_prompts_are_a_group_of_their_own(self) -> None:
+    def test_long_prompts_are_a_group_of_their_own(self):
         contest = Contest({"a": {"rag": [answers(1.0), answers(2.0)]}})
         figures = Figures(contest, prompts_of(rag=[100, 3000]))
         assert figures.rates("a", "decode")[LONG].median == pytest.approx(5)
         assert figures.rates("a", "decode")[ALL].median == pytest.approx(20 / 3)
 
-    def test_answers_that_loop_are_marked_and_can_be_left_out(self) -> None:
+    def test_answers_that_loop_are_marked_and_can_be_left_out(self):
         looping = answers(1.0, tokens=[5] * 21)
         contest = Contest({"a": {"rag": [looping, answers(5.0)], "ui": [looping]}})
         figures = Figures(contest, prompts_of(rag=[9, 9], ui=[9]))
@@ -138,7 +136,7 @@ class TestFigures:
         assert rates["rag"].median == rates[ALL].median == pytest.approx(2)
         assert rates["ui"] is None
 
-    def test_answers_unlike_plain_decoding_are_counted(self) -> None:
+    def test_answers_unlike_plain_decoding_are_counted(self):
         contest = Contest(
             {
                 "a": {"rag": [answers(1.0), answers(1.0)]},
@@ -149,7 +147,7 @@ class TestFigures:
 
 
 class TestProcess:
-    def test_contestants_answer_from_their_process(self, tmp_path: Path) -> None:
+    def test_contestants_answer_from_their_process(self, tmp_path):
         process = EngineProcess(open_scripted, {"kinds": {"x": 2.0}}, tmp_path / "log")
         contestant = process.contestant("x", "a")
         contestant.begin()
@@ -166,7 +164,7 @@ class TestProcess:
             ("sleep", "no answer within 1 s"),
         ],
     )
-    def test_a_failure_is_told(self, how: str, why: str, tmp_path: Path) -> None:
+    def test_a_failure_is_told(self, how, why, tmp_path):
         options = {"kinds": {"x": 1.0}, "fails_at": 0, "how": how}
         process = EngineProcess(open_scripted, options, tmp_path / "log")
         if how == "sleep":  # what answers may take its time
@@ -175,25 +173,23 @@ class TestProcess:
             process.contestant("x", "a").answer(np.zeros(1, np.uint32), 1)
         process.close()
 
-    def test_an_absent_package_is_named(self, tmp_path: Path) -> None:
+    def test_an_absent_package_is_named(self, tmp_path):
         with pytest.raises(ContestantFailedError, match="llama: pip install --group peers"):
             EngineProcess(open_absent, {}, tmp_path / "log")
 
 
 class TestPrompts:
-    def test_a_limit_takes_lines_from_the_whole_file(self) -> None:
+    def test_a_limit_takes_lines_from_the_whole_file(self):
         assert spread(list(range(12)), 4) == [0, 4, 7, 11]
         assert spread([1, 2, 3], 1) == [1]
         assert spread([1, 2], 4) == [1, 2]
 
-    def test_conversations_are_read_by_task(self, conversations: Path) -> None:
+    def test_conversations_are_read_by_task(self, conversations):
         read = read_conversations(conversations)
         assert [(one.id, one.task) for one in read] == [("summary-1", "summary"), ("ui-1", "ui")]
         assert read[0].messages == [{"role": "user", "content": "Tell me about summary."}]
 
-    def test_recorded_requests_keep_their_turns_and_lose_their_answers(
-        self, tmp_path: Path
-    ) -> None:
+    def test_recorded_requests_keep_their_turns_and_lose_their_answers(self, tmp_path):
         turns = [{"user": "Hello", "assistant": "Yes?"}]
         record = {"id": "7", "task": "reply", "prompt": "Why?", "output": "So.", "history": turns}
         other = record | {"id": "8", "task": "tool_call"}
@@ -207,20 +203,20 @@ class TestPrompts:
         ]
         assert "So." not in str(conversation)
 
-    def test_a_folder_without_prompts_is_refused(self, tmp_path: Path) -> None:
+    def test_a_folder_without_prompts_is_refused(self, tmp_path):
         with pytest.raises(PromptsError, match=r"holds none of summary\.jsonl"):
             read_conversations(tmp_path)
 
-    def test_a_line_without_messages_is_refused(self, conversations: Path) -> None:
+    def test_a_line_without_messages_is_refused(self, conversations):
         (conversations / "ui.jsonl").write_text('{"id": "u", "task": "ui"}')
         with pytest.raises(PromptsError, match=r"ui\.jsonl, line 1 has no field messages"):
             read_conversations(conversations)
 
-    def test_a_prompt_that_is_too_long_is_named(self) -> None:
+    def test_a_prompt_that_is_too_long_is_named(self):
         with pytest.raises(PromptsError, match="ui-21 has 21 tokens, room is for 20: export"):
             check_room(prompts_of(ui=[3, 21]), 20, "export again")
 
-    def test_longer_prompts_are_left_out_and_counted(self) -> None:
+    def test_longer_prompts_are_left_out_and_counted(self):
         prompts, num_left_out = shorter(prompts_of(rag=[9], ui=[3, 21]), 8)
         assert num_left_out == 2
         assert [(task, [len(p.token_ids) for p in of]) for task, of in prompts.items()] == [
@@ -229,13 +225,13 @@ class TestPrompts:
         with pytest.raises(PromptsError, match="no prompt is left"):
             check_room({}, 8, "")
 
-    def test_prompts_are_the_rendered_text_and_nothing_more(self) -> None:
+    def test_prompts_are_the_rendered_text_and_nothing_more(self):
         tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
         one = Conversation("ui-1", "ui", [{"role": "user", "content": "the mill"}])
         prompts = encode([one], lambda messages: messages[0]["content"], tokenizer)
         assert tokenizer.decode(prompts["ui"][0].token_ids) == "the mill"
 
-    def test_pieces_to_read_have_their_length_and_share_nothing(self) -> None:
+    def test_pieces_to_read_have_their_length_and_share_nothing(self):
         prompts = {
             "rag": [Prompt("r", "rag", np.arange(5))],
             "ui": [Prompt("u", "ui", np.arange(5, 9))],
@@ -248,10 +244,10 @@ class TestPrompts:
         with pytest.raises(PromptsError, match="prompts of 9 tokens hold no pieces of 10"):
             of_lengths(prompts, [3, 7])
 
-    def test_a_digest_tells_prompts_apart(self) -> None:
+    def test_a_digest_tells_prompts_apart(self):
         assert digest(prompts_of(rag=[3, 4])) != digest(prompts_of(rag=[4, 3]))
 
-    def test_a_file_without_a_template_is_refused(self, tmp_path: Path) -> None:
+    def test_a_file_without_a_template_is_refused(self, tmp_path):
         gguf = pytest.importorskip("gguf", reason="gguf is not installed")
         for template in (None, "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"):
             path = tmp_path / f"{bool(template)}.gguf"
@@ -268,20 +264,20 @@ class TestPrompts:
 
 
 class TestWeights:
-    def test_what_is_there_is_not_made_again(self, tmp_path: Path) -> None:
+    def test_what_is_there_is_not_made_again(self, tmp_path):
         (tmp_path / "m.gguf").write_bytes(b"weights")
         weights = Weights(tmp_path / "m.gguf", tmp_path)
         (place,) = tmp_path.glob("m-*")
         (place / "genai-int4").mkdir()
         assert weights.genai("int4") == place / "genai-int4"
 
-    def test_what_cannot_be_made_is_named(self, tmp_path: Path) -> None:
+    def test_what_cannot_be_made_is_named(self, tmp_path):
         (tmp_path / "m.gguf").write_bytes(b"weights")
         with pytest.raises(ContestantFailedError, match="hugging-face cannot be made: "):
             Weights(tmp_path / "m.gguf", tmp_path).hugging_face()
         assert not list(tmp_path.glob("m-*/hugging-face"))
 
-    def test_a_configuration_is_read_again_as_it_was(self, tmp_path: Path) -> None:
+    def test_a_configuration_is_read_again_as_it_was(self, tmp_path):
         config = open_checkpoint(CHECKPOINTS["embedded"]).config
         (tmp_path / "config.json").write_text(json.dumps(llama_config(config)))
         (tmp_path / "model.safetensors").symlink_to(CHECKPOINTS["embedded"] / "model.safetensors")
@@ -292,10 +288,8 @@ class TestWeights:
 
 class TestOurs:
     def test_forbidden_end_tokens_leave_full_answers_that_drafts_do_not_change(
-        self,
-        bundle_of: Callable[[str, str], Path],
-        session_of: Callable[[str, str], OrtSession],
-    ) -> None:
+        self, bundle_of, session_of
+    ):
         session = session_of("embedded", "fp32")
         opened = coordgen.open_engine(bundle_of("embedded", "fp32"), session.threads, False)
         prompt = Tokenizer.of(session.bundle).encode("The mill is old.\nSummary:\n")
@@ -306,13 +300,13 @@ class TestOurs:
         assert not {*plain.tokens} & {*session.end_token_ids}
 
 
-def scripted(name: str, *rows: Row, **options: object) -> Engine:
+def scripted(name, *rows, **options):
     kinds = {row.kind: 0.5 if row.drafts else 1.0 for row in rows}
     return Engine(list(rows), open_scripted, {"kinds": kinds, **options})
 
 
 @pytest.fixture
-def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+def fakes(monkeypatch):
     """Ours and GenAI answer, llama.cpp's server ends at its second answer, its loop is absent."""
     monkeypatch.setattr(
         engines,
@@ -359,12 +353,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def arguments(
-    fakes: None,
-    bundle_of: Callable[[str, str], Path],
-    conversations: Path,
-    tmp_path: Path,
-) -> list[str]:
+def arguments(fakes, bundle_of, conversations, tmp_path):
     """Those of a quick run with fakes; the tokenizer is a bundle's, and the GGUF file no one's."""
     (tmp_path / "m.Q4_1.gguf").write_bytes(b"weights")
     return [
@@ -376,9 +365,7 @@ def arguments(
     ]
 
 
-def test_what_fails_is_named_and_the_others_are_reported(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_fails_is_named_and_the_others_are_reported(arguments, tmp_path, capsys):
     assert real.main(arguments) == 1
     document = json.loads((tmp_path / "figures.json").read_text())
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
@@ -420,15 +407,13 @@ def test_what_fails_is_named_and_the_others_are_reported(
     assert said.count("Peer: ") == said.count("Peer: scripted 1.0\n") == 1
 
 
-def names_below(said: str, title: str) -> list[str]:
+def names_below(said, title):
     """First cells of the table below a title."""
     table = said.partition(f"{title}\n\n")[2].partition("\n\n")[0]
     return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
 
 
-def test_llama_cpp_is_told_once_where_it_is_not_built(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_llama_cpp_is_told_once_where_it_is_not_built(arguments, tmp_path, capsys):
     nowhere = tmp_path / "nowhere"
     only = ["--peers", "llama.cpp", "--llama-cpp", str(nowhere), "--rows", "^coordgen"]
     assert real.main([*arguments, *only]) == 1
@@ -438,9 +423,7 @@ def test_llama_cpp_is_told_once_where_it_is_not_built(
     assert f"failed: llama.cpp: {why}" in capsys.readouterr().out
 
 
-def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(capsys):
     rows = [
         Row("ours plain", "plain", "coordgen", "b", False),
         Row("ours auto", "auto", "coordgen", "b", True),
@@ -461,9 +444,7 @@ def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(
     assert "| x slow" in rest
 
 
-def test_rows_without_loops_are_timed_on_the_same_prompts(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_rows_without_loops_are_timed_on_the_same_prompts(capsys):
     rows = [
         Row("ours", "auto", "coordgen", "b", True),
         Row("x", "n-gram", "GenAI", "int4", True),
@@ -485,7 +466,7 @@ def test_rows_without_loops_are_timed_on_the_same_prompts(
     assert "the 1 of 3 prompts on which no answer loops" in capsys.readouterr().out
 
 
-def test_one_round_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_round_has_no_range(capsys):
     rows = [Row("ours", "plain", "coordgen", "b", False), Row("x", "plain", "GenAI", "int4", False)]
     for seconds, has_ranges in (((1.0,), False), ((1.0, 2.0), True)):
         contest = Contest({row.name: {"rag": [answers(*seconds)]} for row in rows})
@@ -493,7 +474,7 @@ def test_one_round_has_no_range(capsys: pytest.CaptureFixture[str]) -> None:
         assert ("lowest..highest" in capsys.readouterr().out) is has_ranges
 
 
-def test_the_best_of_an_engine_may_be_without_drafts() -> None:
+def test_the_best_of_an_engine_may_be_without_drafts():
     rows = [
         Row("x plain", "plain", "GenAI", "int4", False),
         Row("x drafting", "n-gram", "GenAI", "int4", True),
@@ -516,7 +497,7 @@ def test_the_best_of_an_engine_may_be_without_drafts() -> None:
     ]
 
 
-def test_rows_can_be_chosen(arguments: list[str], tmp_path: Path) -> None:
+def test_rows_can_be_chosen(arguments, tmp_path):
     assert real.main([*arguments, "--rows", "^GenAI .* plain"]) == 0
     (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
     assert [row["name"] for row in run["rows"]] == ["GenAI int4 plain"]
@@ -533,31 +514,25 @@ def test_rows_can_be_chosen(arguments: list[str], tmp_path: Path) -> None:
         (["--read", "9999"], "hold no pieces of 9999: give shorter --read"),
     ],
 )
-def test_wrong_options_are_one_line(
-    wrong: list[str], said: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_options_are_one_line(wrong, said, arguments, capsys):
     assert real.main([*arguments, *wrong]) == 2
     assert said in capsys.readouterr().err
 
 
-def test_prompts_are_only_read_where_that_is_asked_for(
-    arguments: list[str], tmp_path: Path
-) -> None:
+def test_prompts_are_only_read_where_that_is_asked_for(arguments, tmp_path):
     assert real.main([*arguments, "--rows", "^coordgen", "--read"]) == 0
     (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
     assert run["reading"] == []
 
 
-def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(arguments, tmp_path, monkeypatch):
     pytest.importorskip("gguf", reason="gguf is not installed")
     from gguf_files import write_gguf
 
     file = write_gguf(tmp_path / "m.Q8_0.gguf", CHECKPOINTS["embedded-draft"], "Q8_0")
     ran: list[object] = []
 
-    def with_ours(bundles: list[Path], *_: object) -> list[Engine]:
+    def with_ours(bundles, *_):
         ran.extend(bundles)
         return [scripted("ours", Row("coordgen Q8_0 plain", "plain", "coordgen", "Q8_0", False))]
 
@@ -570,17 +545,13 @@ def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(
     assert ran[:2] == [file, {"Q8_0": file}]
 
 
-def test_bundles_of_different_models_are_refused(
-    arguments: list[str],
-    bundle_of: Callable[[str, str], Path],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_bundles_of_different_models_are_refused(arguments, bundle_of, capsys):
     other = str(bundle_of("stories260K", "fp32"))
     assert real.main([arguments[0], other, *arguments[1:]]) == 2
     assert "different tokenizers" in capsys.readouterr().err
 
 
-def test_the_real_engines_have_rows_of_their_own() -> None:
+def test_the_real_engines_have_rows_of_their_own():
     files = {"Q4_1": Path("a.gguf"), "Q4_0": Path("b.gguf")}
     folders = {"int4": Path("i"), "fp32": Path("f")}
     every = [

@@ -1,7 +1,6 @@
 """`benches/peers/shapes.py`: files of random weights, and what is said of times."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -30,7 +29,7 @@ NARROW = SMALL | {"hidden": 96}
 """Its rows have no blocks of 256 weights, but those of its second half of the FFN."""
 
 
-def types_of(path: Path) -> dict[str, str]:
+def types_of(path):
     import gguf
 
     found = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(path).tensors}
@@ -39,9 +38,7 @@ def types_of(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("file_type", TYPES)
 @pytest.mark.parametrize("shape", [SMALL, NARROW], ids=["small", "narrow"])
-def test_matrices_have_the_types_that_llama_cpp_gives_them(
-    shape: dict[str, int], file_type: str, tmp_path: Path
-) -> None:
+def test_matrices_have_the_types_that_llama_cpp_gives_them(shape, file_type, tmp_path):
     pytest.importorskip("cyllama", reason="cyllama is not installed")
     from cyllama.llama import llama_cpp
 
@@ -57,7 +54,7 @@ def test_matrices_have_the_types_that_llama_cpp_gives_them(
 
 
 @pytest.mark.parametrize("family", HYBRIDS)
-def test_files_with_recurrent_layers_are_opened_by_both(family: str, tmp_path: Path) -> None:
+def test_files_with_recurrent_layers_are_opened_by_both(family, tmp_path):
     pytest.importorskip("cyllama", reason="cyllama is not installed")
     from cyllama.llama import llama_cpp
 
@@ -86,7 +83,7 @@ def test_a_file_is_written_by_a_command(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def alone(monkeypatch):
     """Without cargo and without llama.cpp's build."""
     limits = {"read_gb_s": 10.0, "integers": "vpdpbusd", "integers_gmac_s": 200.0}
     monkeypatch.setattr(
@@ -100,12 +97,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(shapes.SHAPES, "qwen2.5-0.5b", SMALL)
 
 
-def test_a_file_is_measured_and_removed(
-    alone: None,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_file_is_measured_and_removed(alone, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))  # is set, and set back
     work, figures = tmp_path / "work", tmp_path / "figures.json"
     asked = [
@@ -133,7 +125,7 @@ def test_a_file_is_measured_and_removed(
     assert "Peer: llama.cpp, made up" in said
 
 
-def test_what_is_reached_stands_beside_the_limits() -> None:
+def test_what_is_reached_stands_beside_the_limits():
     figures = {"name": "m", "num_bytes": 5 * 10**6, "num_weights": 10**7, "head_weights": 10**6}
     theirs = {"prompt_tokens_s": 1000.0, "answer_tokens_s": 500.0}
     times = ((1.0, 256.0), (1.25, 256.0), (0.8, 512.0))
@@ -154,7 +146,7 @@ def test_what_is_reached_stands_beside_the_limits() -> None:
     ]
 
 
-def test_llama_bench_is_asked_once_for_both(tmp_path: Path) -> None:
+def test_llama_bench_is_asked_once_for_both(tmp_path):
     common = {"build_commit": "0c1e570", "cpu_info": "made up"}
     tests = [
         {"n_prompt": 512, "n_gen": 0, "avg_ts": 800.5, **common},
@@ -176,7 +168,7 @@ def test_llama_bench_is_asked_once_for_both(tmp_path: Path) -> None:
         shapes.llama_bench(gguf, 2, tmp_path)
 
 
-def test_what_is_not_built_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_built_is_one_line(tmp_path, capsys):
     assert shapes.main(["qwen2.5-3b", "--llama-cpp", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "`make peers` builds it" in line

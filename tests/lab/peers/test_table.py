@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ WORDS = ["a", "b", "c", "d", "e", "f", "[UNK]"]
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     """A folder of records, with a tokenizer and a file of sets, of which one is absent."""
     numbers = np.random.default_rng(5)
     vocabulary = {word: number for number, word in enumerate(WORDS)}
@@ -50,28 +49,26 @@ def data(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def no_engines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_engines(monkeypatch, tmp_path):
     for module in (arctic, llama_cpp, vllm_ngram):
         monkeypatch.setattr(module, "BUILT", tmp_path / "absent")
     for package in ("arctic_inference.suffix_decoding", "torch"):
         monkeypatch.setitem(sys.modules, package, None)
 
 
-def asked(data: Path, *more: str) -> list[str]:
+def asked(data, *more):
     given = ["--data", str(data), "--sets", str(data / "sets.toml"), "--processes", "2"]
     return [*given, "--table", str(data / "kept" / "table.json"), *more]
 
 
-def rows_of(printed: str, title: str) -> dict[str, list[str]]:
+def rows_of(printed, title):
     """The cells of a table, by method."""
     lines = printed.partition(f"{title}\n\n")[2].partition("\n\n")[0].splitlines()[2:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return {first: rest for first, *rest in cells}
 
 
-def test_figures_are_those_of_replay_and_are_measured_once(
-    data: Path, no_engines: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_are_those_of_replay_and_are_measured_once(data, no_engines, capsys):
     assert table.main(asked(data, "--budgets", "4", "16", "--picture", str(data / "t.svg"))) == 0
     said = capsys.readouterr()
     assert "skipped two: there is no" in said.err
@@ -93,9 +90,7 @@ def test_figures_are_those_of_replay_and_are_measured_once(
     assert (data / "kept" / "table.json").read_bytes() == kept
 
 
-def test_a_cell_that_fails_is_named_and_the_others_go_on(
-    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_fails_is_named_and_the_others_go_on(data, monkeypatch, capsys):
     broken = Theirs("broken", CHAIN, llama_cpp.__name__, object)
     monkeypatch.setattr(table, "METHODS", (broken, *METHODS[:2]))
     assert table.main(asked(data, "--budgets", "4")) == 1
@@ -116,8 +111,8 @@ def test_a_cell_that_fails_is_named_and_the_others_go_on(
     ],
 )
 def test_records_that_cannot_be_read_are_named_once_before_anything_is_measured(
-    records: bytes, why: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    records, why, data, capsys
+):
     (data / "one.jsonl").write_bytes(records)
     assert table.main(asked(data, "--half", "1")) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if "skipped" not in line]
@@ -129,8 +124,8 @@ def test_records_that_cannot_be_read_are_named_once_before_anything_is_measured(
 
 @pytest.mark.parametrize("picture", ["p.png", "absent/p.svg"])
 def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_measured(
-    picture: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    picture, data, capsys
+):
     assert table.main(asked(data, "--picture", str(data / picture))) == 2
     assert "--picture" in capsys.readouterr().err
     assert not (data / "kept").exists()
@@ -152,9 +147,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_measured(
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_file_of_sets_that_cannot_be_used_is_named(
-    written: str | None, why: str, data: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_of_sets_that_cannot_be_used_is_named(written, why, data, capsys):
     (data / "sets.toml").unlink()
     if written is not None:
         (data / "sets.toml").write_text(written)
@@ -164,22 +157,22 @@ def test_a_file_of_sets_that_cannot_be_used_is_named(
     assert why in last
 
 
-def test_known_sets_are_read_and_each_is_a_line() -> None:
+def test_known_sets_are_read_and_each_is_a_line():
     names = [one.name for one in sets.read_sets()]
     lines = sets.KNOWN.read_text().splitlines()
     assert [line.partition(" = ")[0] for line in lines if line.startswith(tuple(names))] == names
 
 
-def test_tables_without_a_figure_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_without_a_figure_are_left_out(capsys):
     report.show(report.Figures(["one"], list(table.METHODS[:2]), [4]))
     assert capsys.readouterr().out == ""
 
 
-def random_text(seed: int, length: int = 60) -> np.ndarray:
+def random_text(seed, length=60):
     return np.random.default_rng(seed).integers(0, 4, length).astype(np.uint32)
 
 
-def lookup(text: list[int], sizes: range, most: int) -> list[int]:
+def lookup(text, sizes, most):
     """What followed the first occurrence of the longest n-gram, written down plainly."""
     for size in sizes:
         for at in range(len(text) - size):
@@ -196,7 +189,7 @@ def opened(make, *arguments):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_transformers_matches_the_first_occurrence(seed: int) -> None:
+def test_transformers_matches_the_first_occurrence(seed):
     pytest.importorskip("torch", reason="needs torch (make setup-train)")
     pytest.importorskip("transformers", reason="needs transformers (make setup-train)")
     text = random_text(seed)
@@ -210,14 +203,14 @@ def test_transformers_matches_the_first_occurrence(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_vllm_matches_the_first_occurrence_of_the_longest_n_gram(seed: int) -> None:
+def test_vllm_matches_the_first_occurrence_of_the_longest_n_gram(seed):
     text = random_text(seed)
     drafted, _ = opened(VllmNgram, 2, 4).propose(text, 5)
     assert drafted == lookup(text.tolist(), range(4, 1, -1), 5)
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_llama_cpp_matches_the_last_occurrence_if_enough_follows(seed: int) -> None:
+def test_llama_cpp_matches_the_last_occurrence_if_enough_follows(seed):
     rule = opened(LlamaCpp, "ngram-simple", 2, 5)
     text = random_text(seed)
     rule.begin(text[:30])
@@ -233,7 +226,7 @@ def test_llama_cpp_matches_the_last_occurrence_if_enough_follows(seed: int) -> N
 
 
 @pytest.mark.parametrize("name", llama_cpp.TYPES)
-def test_llama_cpp_drafts_a_text_that_repeats_itself(name: str) -> None:
+def test_llama_cpp_drafts_a_text_that_repeats_itself(name):
     rule = opened(LlamaCpp, name, 4, 8)
     whole = np.tile(np.random.default_rng(1).permutation(60).astype(np.uint32), 6)
     record = TokenizedRecord("t", whole[:150], whole[150:])
@@ -245,7 +238,7 @@ def test_llama_cpp_drafts_a_text_that_repeats_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", [DEFAULTS, FILLED], ids=["defaults", "filled"])
-def test_arctic_drafts_no_more_than_the_budget_and_forgets_what_it_should(how: dict) -> None:
+def test_arctic_drafts_no_more_than_the_budget_and_forgets_what_it_should(how):
     pattern = np.arange(20, dtype=np.uint32)
     record = TokenizedRecord("t", pattern[:2], pattern[2:])
     forgets = replay_rule("forgets", [record, record], 6, opened(Arctic, False, how))
@@ -255,7 +248,7 @@ def test_arctic_drafts_no_more_than_the_budget_and_forgets_what_it_should(how: d
     assert remembers.rows <= 7 * remembers.steps
 
 
-def test_rows_are_the_root_and_all_drafts_of_every_step() -> None:
+def test_rows_are_the_root_and_all_drafts_of_every_step():
     text = random_text(3, 80)
     record = TokenizedRecord("t", text[:40], text[40:])
     trees = []
