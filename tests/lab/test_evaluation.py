@@ -9,7 +9,7 @@ from checkpoints import ROOT
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.fleet.tasks import Sequential
 from coordgen_rs.lab.replay.cells import TableError, TableFile, evaluate, key_of, open_table
-from coordgen_rs.lab.replay.command import Replayed
+from coordgen_rs.lab.replay.command import ReplayCell
 from coordgen_rs.lab.replay.records import Source
 from coordgen_rs.lab.replay.run import HISTORIES
 from fleet_tasks import FakeCell
@@ -71,7 +71,7 @@ def test_each_setting_is_a_cell_of_its_own(logs):
     """The settings of a replay have a `commit`, as the software has."""
     source = Source(logs[0], TOKENIZER, "none")
     settings = product(("auto", "sam"), (4, 8), HISTORIES, ("compact", "canonical"))
-    cells = [Replayed(source, *chosen) for chosen in settings]
+    cells = [ReplayCell(source, *chosen) for chosen in settings]
     assert len({key_of(cell) for cell in cells}) == len(cells) == 16
 
 

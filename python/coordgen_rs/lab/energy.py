@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from coordgen_rs.errors import CallOrderError
 from coordgen_rs.errors.process import OpenedHere
 
-Reading = tuple[float, ...]
+Sample = tuple[float, ...]
 """A source's reading at one moment, in its own units."""
 
 _PACKAGE = re.compile(r"intel-rapl:\d+")
@@ -47,10 +47,10 @@ class EnergySource(Protocol):
     interval_s: float
     shortest_s: float
 
-    def read(self) -> Reading:
+    def read(self) -> Sample:
         """Its current reading; raises OSError or ValueError if it cannot measure."""
 
-    def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
+    def joules(self, times_s: Sequence[float], samples: Sequence[Sample]) -> float | None:
         """Energy between the first and the last of at least two samples, or None."""
 
 
@@ -77,7 +77,7 @@ class Battery:
         )
         self.name = f"battery {path.name}, {' x '.join(self._files)}"
 
-    def read(self) -> Reading:
+    def read(self) -> Sample:
         """Same as in `EnergySource`; no reading while anything else supplies the machine.
 
         Raises:
@@ -88,23 +88,23 @@ class Battery:
             raise ValueError(f"{self._path}: status is {status!r}")
         return tuple(_number(self._path / name) for name in self._files)
 
-    def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
+    def joules(self, times_s: Sequence[float], samples: Sequence[Sample]) -> float | None:
         """Same as in `EnergySource`; None also where the current turned round meanwhile."""
         if self._files == ("energy_now",):
-            return _drained([reading[0] for reading in readings])
-        first = [reading[0] for reading in readings]
+            return _drained([reading[0] for reading in samples])
+        first = [reading[0] for reading in samples]
         if min(first) < 0 < max(first):
             return None
         if self._files == ("power_now",):
             return integral(times_s, [abs(power) * 1e-6 for power in first])
         amperes = 1e-6 if max(map(abs, first)) >= _LEAST_UA else 1e-3
-        volts = [_volts(reading[1]) for reading in readings]
+        volts = [_volts(reading[1]) for reading in samples]
         watts = [
             abs(current) * amperes * volt
             for current, volt in zip(first, volts, strict=True)
             if volt is not None
         ]
-        return integral(times_s, watts) if len(watts) == len(readings) else None
+        return integral(times_s, watts) if len(watts) == len(samples) else None
 
 
 class Rapl:
@@ -125,14 +125,14 @@ class Rapl:
         self._ranges = [_number(zone / "max_energy_range_uj") for zone in packages]
         self.name = f"RAPL, {len(packages)} package{'s' if len(packages) > 1 else ''}"
 
-    def read(self) -> Reading:
+    def read(self) -> Sample:
         """Same as in `EnergySource`: microjoules of each package."""
         return tuple(_number(zone / "energy_uj") for zone in self._packages)
 
-    def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
+    def joules(self, times_s: Sequence[float], samples: Sequence[Sample]) -> float | None:
         """Same as in `EnergySource`; None also where no counter moved."""
         total_uj = 0.0
-        for before, after in pairwise(readings):
+        for before, after in pairwise(samples):
             for start, end, span in zip(before, after, self._ranges, strict=True):
                 total_uj += end - start if end >= start else end - start + span
         return total_uj * 1e-6 or None
@@ -154,16 +154,16 @@ class PowerMonitor:
         self._volts_amperes = path / f"in{channel}_input", path / f"curr{channel}_input"
         self.name = f"hwmon {_text(path / 'name')}, {_label(path, channel) or f'rail {channel}'}"
 
-    def read(self) -> Reading:
+    def read(self) -> Sample:
         """Same as in `EnergySource`: watts."""
         if self._power.exists():
             return (_number(self._power) * 1e-6,)
         millivolts, milliamperes = map(_number, self._volts_amperes)
         return (millivolts * milliamperes * 1e-6,)
 
-    def joules(self, times_s: Sequence[float], readings: Sequence[Reading]) -> float | None:
+    def joules(self, times_s: Sequence[float], samples: Sequence[Sample]) -> float | None:
         """Same as in `EnergySource`."""
-        return integral(times_s, [watts for (watts,) in readings])
+        return integral(times_s, [watts for (watts,) in samples])
 
 
 def find_source(root: Path) -> EnergySource | None:
@@ -296,7 +296,7 @@ class EnergyMeter:
         self.source = source.name
         self._source, self._clock = source, clock
         self._times_s: list[float] = []
-        self._readings: list[Reading] = []
+        self._samples: list[Sample] = []
         self._is_measuring = False
         self._opened = OpenedHere()
         self._ended = threading.Event()
@@ -324,7 +324,7 @@ class EnergyMeter:
         self._opened.check("energy meter")
         if self._thread is not None:
             raise CallOrderError("the energy meter is running: stop it before it starts again")
-        self._times_s, self._readings, self._is_measuring = [], [], True
+        self._times_s, self._samples, self._is_measuring = [], [], True
         self._ended.clear()
         self._thread = threading.Thread(target=self._sample_on, name="energy", daemon=True)
         self._sample()
@@ -352,7 +352,7 @@ class EnergyMeter:
             return None
         if self._times_s[-1] - self._times_s[0] < self._source.shortest_s:
             return None
-        return self._source.joules(self._times_s, self._readings)
+        return self._source.joules(self._times_s, self._samples)
 
     def _sample_on(self) -> None:
         while not self._ended.wait(self._source.interval_s):
@@ -365,7 +365,7 @@ class EnergyMeter:
             self._is_measuring = False
             return
         self._times_s.append(self._clock())
-        self._readings.append(reading)
+        self._samples.append(reading)
 
 
 class ZeusMeter:

@@ -34,7 +34,7 @@ from coordgen_rs.lab.bench.times import PARTS
 from coordgen_rs.lab.bench.workbench import (
     METHODS,
     MTP,
-    SHOWN,
+    PAPER_METHODS,
     STRATEGIES,
     NotLosslessError,
     Settings,
@@ -265,7 +265,7 @@ def test_strategies_and_variants_are_all_there(whole_run):
 
 def test_memory_is_that_of_processes_that_did_nothing_else(whole_run):
     _, document, _ = whole_run
-    assert [row["method"] for row in rows(document, "memory")] == list(SHOWN)
+    assert [row["method"] for row in rows(document, "memory")] == list(PAPER_METHODS)
     for row in rows(document, "memory"):
         assert row["opening"]["median"] > 10
         assert row["answering"]["median"] > 10
@@ -375,7 +375,7 @@ def test_energy_is_what_the_meter_says(session_of, monkeypatch):
 
     monkeypatch.setattr("coordgen_rs.lab.bench.machine.EnergyMeter.find", lambda root: Meter())
     section = measure_energy(made_workbench(session_of))
-    assert [row[0] for row in section.rows] == list(SHOWN)
+    assert [row[0] for row in section.rows] == list(PAPER_METHODS)
     assert {row[1].median for row in section.rows} == {4.0}
     assert {row[3] for row in section.rows} == {1.0}
     assert "a made-up meter" in section.notes[0]

@@ -218,7 +218,7 @@ def _fill(options: argparse.Namespace, settings: Settings, sections: Sequence[st
     for bundle in (settings.bundle, *(options.and_bundle or ())):
         for data in (settings.data, *(options.and_data or ())):
             paths = {"bundle": bundle.absolute(), "data": data and data.absolute()}
-            cells.append(Measured(replace(settings, **paths)))
+            cells.append(BenchCell(replace(settings, **paths)))
     return fill(options, cells, cores=settings.threads or 1)
 
 
@@ -294,7 +294,7 @@ _UNUSED = ("prompt_len", "strategies", "load_delay_s", "profile", "power_root")
 
 
 @dataclass(frozen=True)
-class Measured:
+class BenchCell:
     """A cell: what `coordgen bench --sections methods` measures with these settings."""
 
     wanted: Settings

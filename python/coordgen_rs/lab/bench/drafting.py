@@ -11,7 +11,7 @@ from typing import Any
 from coordgen_rs._core import PLAIN, Drafter, draft_method, draft_sources
 from coordgen_rs.drafting.draft_model import ModelDrafter
 from coordgen_rs.drafting.drafter import Drafting, make_drafter
-from coordgen_rs.lab.bench.workbench import Given, Tally, Workbench, tallied
+from coordgen_rs.lab.bench.workbench import MethodAnswer, Tally, Workbench, tallied
 from coordgen_rs.lab.tables import ALL, Across, Cell, Chart, Column, Section, ratio, summarize
 from coordgen_rs.runtime.ort_session import OrtSession
 
@@ -20,7 +20,7 @@ def measure_methods(bench: Workbench) -> Section:
     """Answer every prompt by every method, in turns."""
     held: dict[tuple[str, str], int] = {}
 
-    def noted(answers: Iterator[Given[Any]]) -> Iterator[Given[Any]]:
+    def noted(answers: Iterator[MethodAnswer[Any]]) -> Iterator[MethodAnswer[Any]]:
         for given in answers:
             for key in ((given.task, given.method), (ALL, given.method)):
                 held[key] = max(held.get(key, 0), extra_bytes(given.drafter))

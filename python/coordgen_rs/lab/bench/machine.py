@@ -6,7 +6,7 @@ In: a `Workbench`. Out: a row for each of the shown methods; none where the syst
 from dataclasses import replace
 
 from coordgen_rs._core import PLAIN
-from coordgen_rs.lab.bench.workbench import SHOWN, Settings, Workbench
+from coordgen_rs.lab.bench.workbench import PAPER_METHODS, Settings, Workbench
 from coordgen_rs.lab.energy import EnergyMeter
 from coordgen_rs.lab.own_process import in_own_process
 from coordgen_rs.lab.tables import Cell, Chart, Column, Section, in_turns, summarize
@@ -24,9 +24,9 @@ def measure_memory(bench: Workbench) -> Section:
     """Answer all prompts by each shown method, in processes that have done nothing else."""
     settings = replace(bench.settings, methods=(), draft_model=None)
     repeats = min(bench.settings.repeats, _MOST_PROCESSES)
-    peaks: dict[str, list[dict[str, int]]] = {name: [] for name in SHOWN}
-    for done, name in enumerate(SHOWN * repeats):
-        bench.on_progress(f"memory, {name}", done, repeats * len(SHOWN))
+    peaks: dict[str, list[dict[str, int]]] = {name: [] for name in PAPER_METHODS}
+    for done, name in enumerate(PAPER_METHODS * repeats):
+        bench.on_progress(f"memory, {name}", done, repeats * len(PAPER_METHODS))
         peaks[name].append(in_own_process(stage_peaks, settings, name))
         plain, own = peaks[PLAIN][-1], peaks[name][-1]
         own["extra"] = own["answering"] - plain["answering"]
@@ -34,7 +34,7 @@ def measure_memory(bench: Workbench) -> Section:
     shown = (*STAGES, "extra")
     rows: list[tuple[Cell, ...]] = [
         (name, *(summarize([peak[stage] / 1e6 for peak in peaks[name]]) for stage in shown))
-        for name in SHOWN
+        for name in PAPER_METHODS
     ]
     return Section(
         "memory",
@@ -85,7 +85,7 @@ def measure_energy(bench: Workbench) -> Section:
     notes = [f"{NO_SOURCE} on this machine: nothing was measured"]
     if meter is not None:
         joules, num_tokens = _measure(bench, meter)
-        rows = [_cells(name, joules, num_tokens) for name in SHOWN]
+        rows = [_cells(name, joules, num_tokens) for name in PAPER_METHODS]
         notes = [
             f"source: {meter.source}, whatever else the machine does included; all prompts, median "
             f"(least to most) of {bench.settings.repeats} repeats in turns"
@@ -105,11 +105,11 @@ def measure_energy(bench: Workbench) -> Section:
 
 def _measure(bench: Workbench, meter: EnergyMeter) -> tuple[dict[str, list[float]], int]:
     """Joules of each method's repeats that were long enough to tell, and the tokens of a repeat."""
-    joules: dict[str, list[float]] = {name: [] for name in SHOWN}
+    joules: dict[str, list[float]] = {name: [] for name in PAPER_METHODS}
     num_tokens, repeats = 0, bench.settings.repeats
     bench.warm_up()
-    for done, name in enumerate(in_turns(SHOWN, repeats)):
-        bench.on_progress(f"energy, {name}", done, repeats * len(SHOWN))
+    for done, name in enumerate(in_turns(PAPER_METHODS, repeats)):
+        bench.on_progress(f"energy, {name}", done, repeats * len(PAPER_METHODS))
         meter.start()
         num_tokens = _answer_all(bench, name)
         spent = meter.stop()

@@ -18,9 +18,9 @@ from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.loads import DelayedStore
 from coordgen_rs.lab.bench.workbench import (
-    Answered,
     NotLosslessError,
     Settings,
+    TimedAnswer,
     Workbench,
     answer,
 )
@@ -50,7 +50,7 @@ COLUMNS = (
 _MAX_NEW_TOKENS = 8
 
 
-class Switched(NamedTuple):
+class StrategyAnswer(NamedTuple):
     """One request.
 
     Attributes:
@@ -59,13 +59,13 @@ class Switched(NamedTuple):
         peak_bytes: Most resident memory meanwhile; 0 where the system does not tell.
     """
 
-    answered: Answered
+    answered: TimedAnswer
     report: SwitchReport
     peak_bytes: int
 
 
 @dataclass(frozen=True)
-class SwitchBench:
+class StrategyTimes:
     """Result of `bench_switching`.
 
     Attributes:
@@ -76,7 +76,7 @@ class SwitchBench:
         largest_block_bytes: What the largest graph of a block takes.
     """
 
-    answers: dict[str, list[Switched]]
+    answers: dict[str, list[StrategyAnswer]]
     memory_budget: int
     one_graph_bytes: int
     largest_block_bytes: int
@@ -117,7 +117,7 @@ def _exposed_us(report: SwitchReport) -> int:
 
 def bench_switching(
     settings: Settings, costs: Sequence[BlockCost], *, max_new_tokens: int = _MAX_NEW_TOKENS
-) -> SwitchBench:
+) -> StrategyTimes:
     """Answer one prompt under every strategy, in rounds, each time from all blocks under G1.
 
     One more answer, under `sync`, warms up. Without a memory budget, graphs may hold one graph of
@@ -154,28 +154,28 @@ def bench_switching(
         memory_budget = max(block_bytes) + sum(block_bytes)
     prompt = np.random.default_rng(0).integers(session.vocab_size, size=settings.prompt_len)
 
-    def answer_under(strategy: str) -> Switched:
+    def answer_under(strategy: str) -> StrategyAnswer:
         budget = None if strategy == "resident" else memory_budget
         session.switcher.settle(strategy, budget)
         session.switcher.only("prefill")
         return _answer(session, prompt.astype(np.uint32), max_new_tokens)
 
     first = answer_under("sync")  # warms up, too
-    answers: dict[str, list[Switched]] = {strategy: [] for strategy in settings.strategies}
+    answers: dict[str, list[StrategyAnswer]] = {strategy: [] for strategy in settings.strategies}
     for _ in range(settings.repeats):
         for strategy in settings.strategies:
             given = answer_under(strategy)
             if given.answered.tokens != first.answered.tokens:
                 raise NotLosslessError(f"{strategy} gave other tokens than sync")
             answers[strategy].append(given)
-    return SwitchBench(answers, memory_budget, first.peak_bytes, max(block_bytes))
+    return StrategyTimes(answers, memory_budget, first.peak_bytes, max(block_bytes))
 
 
-def _answer(session: OrtSession, prompt: NDArray[np.uint32], max_new_tokens: int) -> Switched:
+def _answer(session: OrtSession, prompt: NDArray[np.uint32], max_new_tokens: int) -> StrategyAnswer:
     is_told = reset_peak()
     answered = answer(session, prompt, None, max_new_tokens=max_new_tokens)
     report = cast(SwitchReport, answered.stats.switching)
-    return Switched(answered, report, peak_resident_bytes() if is_told else 0)
+    return StrategyAnswer(answered, report, peak_resident_bytes() if is_told else 0)
 
 
 def measure_switching(bench: Workbench) -> Section:

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from coordgen_rs._core import Drafter
 from coordgen_rs.lab.bench.clocks import ClockedDrafter, ClockedHead
-from coordgen_rs.lab.bench.workbench import SHOWN, Answered, Workbench
+from coordgen_rs.lab.bench.workbench import PAPER_METHODS, TimedAnswer, Workbench
 from coordgen_rs.lab.tables import Chart, Column, Section, percentile, summarize
 
 PERCENTILES = (50, 90, 99)
@@ -22,7 +22,7 @@ def measure_latency(bench: Workbench) -> Section:
     first: dict[_Key, list[float]] = defaultdict(list)
     waits: dict[_Key, list[float]] = defaultdict(list)
     rates: dict[_Key, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for given in bench.answers(SHOWN, bench.drafter):
+    for given in bench.answers(PAPER_METHODS, bench.drafter):
         key, answered = (given.task, given.method), given.answered
         first[key].append(1e3 * answered.arrivals[0][0])
         waits[key] += gaps_ms(answered.arrivals)
@@ -58,7 +58,7 @@ def measure_latency(bench: Workbench) -> Section:
 
 
 def _keys(bench: Workbench) -> list[_Key]:
-    return [(task, name) for task in bench.prompts for name in SHOWN]
+    return [(task, name) for task in bench.prompts for name in PAPER_METHODS]
 
 
 def gaps_ms(arrivals: list[tuple[float, int]]) -> list[float]:
@@ -83,7 +83,7 @@ def measure_breakdown(bench: Workbench) -> Section:
             drafter = bench.drafter(name)
             return ClockedDrafter(drafter, head) if isinstance(drafter, Drafter) else None
 
-        for given in bench.answers(SHOWN, clocked):
+        for given in bench.answers(PAPER_METHODS, clocked):
             for part, seconds in parts(given.answered, given.drafter).items():
                 sums[given.task, given.method][given.repeat][part] += seconds
     shown = (*PARTS, "total")
@@ -113,7 +113,7 @@ def measure_breakdown(bench: Workbench) -> Section:
     )
 
 
-def parts(answered: Answered, drafter: ClockedDrafter | None) -> dict[str, float]:
+def parts(answered: TimedAnswer, drafter: ClockedDrafter | None) -> dict[str, float]:
     """The seconds of an answer by part; "other" is what is left of the total."""
     stats, switch_s = answered.stats, answered.exposed_us / 1e6
     found = {

@@ -1,7 +1,7 @@
 """What all sections of the bench measure with: settings, an open session, methods in turn.
 
 In: what was asked for. Out: a `Workbench`, which answers every prompt by every method in turn and
-compares the tokens on the way: an `Answered` for each, or their sums as a `Tally`.
+compares the tokens on the way: an `TimedAnswer` for each, or their sums as a `Tally`.
 """
 
 import time
@@ -40,7 +40,7 @@ METHODS = (PLAIN, *(method.name for method in draft_methods()))
 MTP = "mtp"
 """The method that drafts with the target's own head alone, where it has one."""
 
-SHOWN = (PLAIN, "sam", "coordgen")
+PAPER_METHODS = (PLAIN, "sam", "coordgen")
 """The methods of the sections that look into an answer: those of the papers' figures."""
 
 STRATEGIES = (*(name for name in known_strategies() if name != "resident"), "resident")
@@ -115,7 +115,7 @@ class NotLosslessError(CoordgenError):
 
 
 @dataclass(frozen=True)
-class Answered:
+class TimedAnswer:
     """One answer, and what can be seen from outside.
 
     Attributes:
@@ -143,7 +143,7 @@ def answer(
     *,
     max_new_tokens: int,
     ignore_eos: bool = False,
-) -> Answered:
+) -> TimedAnswer:
     """Answer a prompt, by plain decoding if there is no drafter; see `generate`."""
     stats = Stats()
     decode = plain if drafter is None else partial(generate, drafter=drafter)
@@ -155,13 +155,13 @@ def answer(
     ):
         arrivals.append((time.perf_counter() - start, len(step.token_ids)))
         tokens += step.token_ids
-    return Answered(tokens, stats, arrivals, time.perf_counter() - start)
+    return TimedAnswer(tokens, stats, arrivals, time.perf_counter() - start)
 
 
 _D = TypeVar("_D", bound=Drafting | None)
 
 
-class Given(NamedTuple, Generic[_D]):
+class MethodAnswer(NamedTuple, Generic[_D]):
     """One answer of one method.
 
     Attributes:
@@ -176,7 +176,7 @@ class Given(NamedTuple, Generic[_D]):
     task: str
     method: str
     drafter: _D
-    answered: Answered
+    answered: TimedAnswer
 
 
 @dataclass
@@ -208,7 +208,7 @@ class Tally:
         """Tokens given out for each verification."""
         return self.tokens / max(self.steps, 1)
 
-    def add(self, answered: Answered, model_s: float) -> None:
+    def add(self, answered: TimedAnswer, model_s: float) -> None:
         """Count an answer in, in which a draft model ran for `model_s` seconds."""
         stats = answered.stats
         self.tokens += stats.new_tokens
@@ -225,7 +225,7 @@ Tallies = dict[tuple[str, str], list[Tally]]
 """By task (or `ALL`) and method: a tally for each repeat."""
 
 
-def tallied(answers: Iterator[Given[_D]]) -> Tallies:
+def tallied(answers: Iterator[MethodAnswer[_D]]) -> Tallies:
     """The sums of answers."""
     tallies: dict[tuple[str, str], dict[int, Tally]] = defaultdict(lambda: defaultdict(Tally))
     model_s: dict[int, float] = defaultdict(float)  # of each drafter until now
@@ -359,7 +359,7 @@ class Workbench:
         *,
         before: Callable[[str], object] = lambda name: None,
         repeats: int | None = None,
-    ) -> Iterator[Given[_D]]:
+    ) -> Iterator[MethodAnswer[_D]]:
         """Answer every prompt by every method, in turns, so that a slow moment slows all.
 
         A method has a new drafter for each task and repeat, which serves all prompts of the task,
@@ -393,10 +393,10 @@ class Workbench:
                                 f"{name} gave other tokens than the method before it, for prompt "
                                 f"{number} of {task}"
                             )
-                        yield Given(repeat, task, name, drafters[name], answered)
+                        yield MethodAnswer(repeat, task, name, drafters[name], answered)
                     done += 1
 
-    def answer(self, prompt: NDArray[np.uint32], drafter: Drafting | None) -> Answered:
+    def answer(self, prompt: NDArray[np.uint32], drafter: Drafting | None) -> TimedAnswer:
         """One answer, as long as the settings allow."""
         limit, ignore_eos = self.settings.max_new_tokens, self.settings.ignore_eos
         return answer(self.session, prompt, drafter, max_new_tokens=limit, ignore_eos=ignore_eos)

@@ -24,7 +24,7 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.lab.fleet.records import FieldNames, Reading, check_kind, read_documents
+from coordgen_rs.lab.fleet.records import FieldNames, ReadOptions, check_kind, read_documents
 from coordgen_rs.lab.fleet.tables import (
     OtherBuild,
     Shard,
@@ -66,7 +66,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """What a build did.
 
     Attributes:
@@ -93,7 +93,7 @@ class Built:
 
 
 @dataclass
-class _Bad:
+class _BadRecords:
     num: int = 0
     named: list[str] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class _ReadCall:
 
     path: Path
     shard: Path
-    reading: Reading
+    reading: ReadOptions
     max_tokens: int
     is_strict: bool
 
@@ -124,7 +124,7 @@ class _MergeCall:
     into: Path
     namespaces: tuple[str, ...]
     parts: tuple[Shard | OtherBuild, ...]
-    reading: Reading
+    reading: ReadOptions
     max_tokens: int
 
 
@@ -139,7 +139,7 @@ def build(
     is_strict: bool = False,
     tasks: Tasks | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Built:
+) -> BuildResult:
     """Build the indexes of a fleet in `directory`, in place of those before.
 
     Processes that draft from an index there go on with it, and take up the new one when their next
@@ -171,7 +171,7 @@ def build(
     """
     tasks = Sequential() if tasks is None else tasks
     fingerprint, vocab_size = fingerprint_of(bundle), bundle.manifest.model.vocab_size
-    reading = Reading(
+    reading = ReadOptions(
         bundle.path.absolute(), fingerprint, vocab_size, names or FieldNames(), namespace
     )
     paths = [path.absolute() for path in sources]
@@ -213,7 +213,7 @@ def build(
             listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, in_order)
             _put_in_place(work, directory, listed)
     num_read = sum(part.num_requests for part in parts)
-    return Built(listed, num_read, sum(found.num for found in bad), named)
+    return BuildResult(listed, num_read, sum(found.num for found in bad), named)
 
 
 @contextmanager
@@ -263,8 +263,8 @@ def _run_all(
     return [results[index] for index in range(len(calls))]
 
 
-def _read(call: _ReadCall) -> tuple[Shard, _Bad]:
-    bad = _Bad()
+def _read(call: _ReadCall) -> tuple[Shard, _BadRecords]:
+    bad = _BadRecords()
 
     def on_bad(what: str) -> None:
         if call.is_strict:
@@ -314,7 +314,7 @@ def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Pat
     return IndexEntry(namespace, len(table), count_tokens(table), text_start, head)
 
 
-def _other_build(path: Path, reading: Reading) -> OtherBuild:
+def _other_build(path: Path, reading: ReadOptions) -> OtherBuild:
     if not (path / LIST_NAME).exists():
         raise OptionError(
             f"{path} is a directory, but holds no built history; name the files in it, such as "

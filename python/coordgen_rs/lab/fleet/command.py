@@ -42,14 +42,14 @@ def add_arguments(parser: Parser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Build, and print what was built and what was left out."""
-    from coordgen_rs.lab.fleet.build import Built, build, find_sources
+    from coordgen_rs.lab.fleet.build import BuildResult, build, find_sources
     from coordgen_rs.lab.fleet.records import FieldNames
 
     sources = find_sources(options.sources)
     names = FieldNames.parse(options.fields)
     bundle = open_bundle(options.tokenizer)
     with chosen(options) as tasks, progress() as on_progress:
-        built: Built = build(
+        built: BuildResult = build(
             options.directory,
             sources,
             bundle,

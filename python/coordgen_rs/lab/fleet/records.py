@@ -204,7 +204,7 @@ class FieldNames:
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How records are read.
 
     Attributes:
@@ -227,7 +227,7 @@ class NotARequestError(ValueError):
 
 
 def read_documents(
-    path: Path, reading: Reading, tokenizer: Tokenizer, on_bad: Callable[[str], None]
+    path: Path, reading: ReadOptions, tokenizer: Tokenizer, on_bad: Callable[[str], None]
 ) -> Iterator[Document]:
     """The finished requests of a file.
 
@@ -253,7 +253,7 @@ def read_documents(
             on_bad(f"{line.where}: {error}")
 
 
-def _document(line: Line, reading: Reading, tokenizer: Tokenizer) -> Document:
+def _document(line: Line, reading: ReadOptions, tokenizer: Tokenizer) -> Document:
     if line.error is not None:
         raise NotARequestError(line.error)
     record, names = line.value, reading.names
@@ -325,7 +325,7 @@ def _is_header(line: Line) -> bool:
     return line.is_first and isinstance(line.value, dict) and line.value.get("format") == FORMAT
 
 
-def _check_header(line: Line, reading: Reading) -> None:
+def _check_header(line: Line, reading: ReadOptions) -> None:
     """Refuse the token ids of another tokenizer.
 
     Raises:

@@ -135,7 +135,7 @@ class Cell(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """What an evaluation did.
 
     Attributes:
@@ -154,7 +154,7 @@ def evaluate(
     table: TableFile,
     tasks: Tasks,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Evaluated:
+) -> EvaluationResult:
     """Measure the cells that `table` lacks, and store each as it ends.
 
     A cell is there if one with the same settings, files and version of this package is. One that
@@ -189,7 +189,7 @@ def evaluate(
             )
             failed.append(f"{', '.join(shown)}: {error}")
         on_progress("measuring", num_done, len(missing))
-    return Evaluated(len(missing) - len(failed), len(named) - len(missing), failed)
+    return EvaluationResult(len(missing) - len(failed), len(named) - len(missing), failed)
 
 
 def _measured(cell: Cell) -> tuple[list[Row], str | None]:

@@ -72,7 +72,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayCell:
     """A cell; see `replay` for its settings."""
 
     source: Source
@@ -128,7 +128,7 @@ def run(options: argparse.Namespace) -> int:
     sources = [
         Source(path.absolute(), options.tokenizer.absolute(), *read) for path in options.data
     ]
-    cells = [Replayed(source, *chosen) for source, chosen in product(sources, settings)]
+    cells = [ReplayCell(source, *chosen) for source, chosen in product(sources, settings)]
     if options.table is not None:
         option.refuse(options, ["json"], "is for one file and setting, not for --table")
         return fill(options, cells)

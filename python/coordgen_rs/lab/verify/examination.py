@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from coordgen_rs.lab.verify.questions import Question
-from coordgen_rs.lab.verify.replies import AnswerError, Difference, Reply, Said, difference
+from coordgen_rs.lab.verify.replies import Answer, AnswerError, Difference, Reply, difference
 from coordgen_rs.lab.verify.server import Form, RefusedError, Sampling, Server
 
 Status = Literal["exact", "differs", "near tie", "noise", "refused", "failed"]
@@ -25,7 +25,7 @@ FORMS: tuple[Form, Form] = ("whole", "streamed")
 
 
 @dataclass(frozen=True)
-class Way:
+class Mode:
     """How an answer was asked for."""
 
     drafts: bool
@@ -57,9 +57,9 @@ class Finding:
     question: Question
     sampling: Sampling
     status: Status = "exact"
-    replies: dict[Way, list[Reply]] = field(default_factory=dict)
-    expected: Way | None = None
-    way: Way | None = None
+    replies: dict[Mode, list[Reply]] = field(default_factory=dict)
+    expected: Mode | None = None
+    way: Mode | None = None
     difference: Difference | None = None
     why: str | None = None
     times: tuple[int, int] | None = None
@@ -118,10 +118,10 @@ def _examine(
     """Ask one question, and fill in what comes of it."""
     question, sampling = finding.question, finding.sampling
     sides = {True: server} if plain is None else {False: plain, True: server}
-    ways = [Way(drafts, form) for drafts in sides for form in FORMS]
+    ways = [Mode(drafts, form) for drafts in sides for form in FORMS]
     finding.expected = ways[0]
 
-    def ask(ways: Sequence[Way], times: int) -> bool:
+    def ask(ways: Sequence[Mode], times: int) -> bool:
         for _ in range(times):
             for way in reversed(ways):  # drafts first: no answer to draft from has been given
                 try:
@@ -150,7 +150,7 @@ def _examine(
             finding.status = "near tie"
 
 
-def _is_uniform(replies: dict[Way, list[Reply]]) -> bool:
+def _is_uniform(replies: dict[Mode, list[Reply]]) -> bool:
     said = {reply.said for of in replies.values() for reply in of}
     return len(said) == 1
 
@@ -179,7 +179,7 @@ def _judge(finding: Finding) -> None:
     _fault(finding)
 
 
-def _tell(finding: Finding, way: Way, expected: Said) -> bool:
+def _tell(finding: Finding, way: Mode, expected: Answer) -> bool:
     """Fill in where a way's answers part from the expected one, if one does."""
     said = [reply.said for reply in finding.replies[way]]
     others = [other for other in said if other != expected]

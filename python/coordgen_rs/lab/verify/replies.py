@@ -30,7 +30,7 @@ class AnswerError(CoordgenError):
 
 
 @dataclass(frozen=True)
-class Said:
+class Answer:
     """What is compared of an answer.
 
     Attributes:
@@ -87,7 +87,7 @@ class Reply:
         version: What the server calls its build, if it does.
     """
 
-    said: Said
+    said: Answer
     first_s: float | None
     total_s: float
     num_tokens: int | None
@@ -113,9 +113,9 @@ def whole(pieces: Iterable[bytes], begun: float) -> Reply:
     told = object_of(b"".join(pieces), "the answer")
     choice = _choice(told, "the answer")
     message = choice if "text" in choice else _object(choice.get("message"), "the message")
-    heard = _Heard()
-    heard.add(message, choice)
-    return heard.reply(told, None, time.monotonic() - begun)
+    partial = _PartialAnswer()
+    partial.add(message, choice)
+    return partial.reply(told, None, time.monotonic() - begun)
 
 
 def streamed(pieces: Iterable[bytes], begun: float) -> Reply:
@@ -124,7 +124,7 @@ def streamed(pieces: Iterable[bytes], begun: float) -> Reply:
     Raises:
         AnswerError: It is no such answer, or does not end as it should.
     """
-    heard, figures, first_s, is_done = _Heard(), dict[str, Any](), None, False
+    partial, figures, first_s, is_done = _PartialAnswer(), dict[str, Any](), None, False
     for data in _events(pieces):
         if is_done:
             raise AnswerError("the stream goes on behind [DONE]")
@@ -139,13 +139,13 @@ def streamed(pieces: Iterable[bytes], begun: float) -> Reply:
             continue
         choice = _choice(chunk, "an event")
         part = choice if "text" in choice else _object(choice.get("delta") or {}, "a delta")
-        if heard.add(part, choice) and first_s is None:
+        if partial.add(part, choice) and first_s is None:
             first_s = time.monotonic() - begun
-    if heard.finish_reason is None:
+    if partial.finish_reason is None:
         raise AnswerError("the stream ends without a finish_reason")
     if not is_done:
         raise AnswerError("the stream ends without [DONE]")
-    return heard.reply(figures, first_s, time.monotonic() - begun)
+    return partial.reply(figures, first_s, time.monotonic() - begun)
 
 
 def object_of(content: bytes, what: str) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @dataclass
-class _Heard:
+class _PartialAnswer:
     """What has been said so far."""
 
     content: list[str] = field(default_factory=list)
@@ -241,7 +241,7 @@ class _Heard:
 
     def reply(self, told: dict[str, Any], first_s: float | None, total_s: float) -> Reply:
         calls = tuple((name, given) for _, (name, given) in sorted(self.calls.items()))
-        said = Said("".join(self.content), "".join(self.reasoning), calls, self.finish_reason)
+        said = Answer("".join(self.content), "".join(self.reasoning), calls, self.finish_reason)
         drafted, accepted = _drafts(told)
         version = told.get("system_fingerprint")
         return Reply(
@@ -331,7 +331,7 @@ class Difference:
         return vars(self).copy()
 
 
-def difference(expected: Said, found: Said) -> Difference | None:
+def difference(expected: Answer, found: Answer) -> Difference | None:
     """The first difference; None between equal answers."""
     theirs = found.parts()
     for part, text in expected.parts().items():

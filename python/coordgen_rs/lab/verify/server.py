@@ -78,7 +78,7 @@ def parse_address(name: str, url: str, key: str | None, timeout_s: float) -> Add
 
 
 @dataclass(frozen=True)
-class Incoming:
+class Response:
     """An answer whose head is there.
 
     Attributes:
@@ -95,7 +95,7 @@ class Incoming:
 
 
 @contextmanager
-def asked(address: Address, path: str, body: bytes | None) -> Iterator[Incoming]:
+def request(address: Address, path: str, body: bytes | None) -> Iterator[Response]:
     """Send a request, and give what comes.
 
     Args:
@@ -126,7 +126,7 @@ def asked(address: Address, path: str, body: bytes | None) -> Iterator[Incoming]
             server = response.headers.get("Server", "")
             is_redirect = 300 <= response.status < 400
             location = response.headers.get("Location") if is_redirect else None
-            yield Incoming(response.status, server, location, _pieces(response))
+            yield Response(response.status, server, location, _pieces(response))
     except TimeoutError as error:
         raise AnswerError(f"no end of the answer within {address.timeout_s:g} s") from error
     except http.client.HTTPException as error:
@@ -167,7 +167,7 @@ class _Bounded:
         return io.BufferedReader(_Reading(self._sock, self._end))
 
     def close(self) -> None:
-        """Nothing: `asked` closes it, and `http.client` would before the body is read."""
+        """Nothing: `request` closes it, and `http.client` would before the body is read."""
 
 
 class _Reading(io.RawIOBase):
@@ -260,18 +260,18 @@ class Server:
         if form == "streamed":
             wanted = {"stream": True, "stream_options": {"include_usage": True}}
         begun = time.monotonic()
-        with self._asked(question, sampling, wanted) as incoming:
-            _check(incoming)
-            return (streamed if form == "streamed" else whole)(incoming.pieces, begun)
+        with self._request(question, sampling, wanted) as response:
+            _check(response)
+            return (streamed if form == "streamed" else whole)(response.pieces, begun)
 
-    def _asked(
+    def _request(
         self, question: Question, sampling: Sampling, wanted: dict[str, Any]
-    ) -> AbstractContextManager[Incoming]:
+    ) -> AbstractContextManager[Response]:
         body = question.body | sampling.fields() | dict(self.fields) | wanted
         if self.model is not None:
             body["model"] = self.model
         path = f"{self.address.base}/{question.path}"
-        return asked(self.address, path, json.dumps(body).encode())
+        return request(self.address, path, json.dumps(body).encode())
 
     def gap_at(self, question: Question, at: int) -> float | None:
         """How much likelier the most likely token is than the next one, in nats, at a character.
@@ -288,8 +288,8 @@ class Server:
         with suppress(
             AnswerError, LookupError, TypeError, AttributeError, ValueError, ArithmeticError
         ):
-            with self._asked(question, Sampling(), wanted) as incoming:
-                told = _object(incoming)
+            with self._request(question, Sampling(), wanted) as response:
+                told = _object(response)
             end = 0
             for token, likely in _likelihoods(told["choices"][0]["logprobs"]):
                 end += len(token)
@@ -342,19 +342,19 @@ def _listed(address: Address) -> tuple[list[dict[str, Any]], str] | str:
     Raises:
         AnswerError: It cannot be reached, or does not answer.
     """
-    with asked(address, f"{address.base}/models", None) as incoming:
-        content = b"".join(incoming.pieces)
-    if incoming.status == 503:
-        return _status(incoming, content)
-    if incoming.status in _NOT_THE_REQUEST or incoming.status >= 500:
-        raise AnswerError(_status(incoming, content))
-    if incoming.status != 200:
-        return [], incoming.server
+    with request(address, f"{address.base}/models", None) as response:
+        content = b"".join(response.pieces)
+    if response.status == 503:
+        return _status(response, content)
+    if response.status in _NOT_THE_REQUEST or response.status >= 500:
+        raise AnswerError(_status(response, content))
+    if response.status != 200:
+        return [], response.server
     data = object_of(content, "the list of models").get("data")
     listed = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
     if any(one.get("state") == "loading" for one in listed[:1]):
         return "the model is being loaded"
-    return listed, incoming.server
+    return listed, response.server
 
 
 def _version(address: Address, kind: str, listed: list[dict[str, Any]]) -> str | None:
@@ -364,41 +364,41 @@ def _version(address: Address, kind: str, listed: list[dict[str, Any]]) -> str |
         path, name = places[kind]
         with (
             suppress(AnswerError),
-            asked(address, address.base.removesuffix("/v1") + path, None) as incoming,
+            request(address, address.base.removesuffix("/v1") + path, None) as response,
         ):
-            found = _object(incoming).get(name)
+            found = _object(response).get(name)
     return found if isinstance(found, str) else None
 
 
-def _object(incoming: Incoming) -> dict[str, Any]:
+def _object(response: Response) -> dict[str, Any]:
     """The object of an answer.
 
     Raises:
         AnswerError: There is none.
     """
-    _check(incoming)
-    return object_of(b"".join(incoming.pieces), "the answer")
+    _check(response)
+    return object_of(b"".join(response.pieces), "the answer")
 
 
-def _check(incoming: Incoming) -> None:
+def _check(response: Response) -> None:
     """Refuse a status that says that there is no answer.
 
     Raises:
         AnswerError: It is not 200; a `RefusedError` where the request is at fault.
     """
-    status = incoming.status
+    status = response.status
     if status != 200:
         is_refusal = 400 <= status < 500 and status not in _NOT_THE_REQUEST
         error = RefusedError if is_refusal else AnswerError
-        raise error(_status(incoming, b"".join(incoming.pieces)))
+        raise error(_status(response, b"".join(response.pieces)))
 
 
-def _status(incoming: Incoming, content: bytes) -> str:
-    if incoming.location is not None:
-        to = incoming.location[:_SHOWN]
-        return f"status {incoming.status}: it redirects to {to}, which is not followed"
+def _status(response: Response, content: bytes) -> str:
+    if response.location is not None:
+        to = response.location[:_SHOWN]
+        return f"status {response.status}: it redirects to {to}, which is not followed"
     said: object = content.decode(errors="replace")
     with suppress(AnswerError):
         error = object_of(content, "it").get("error")
         said = error.get("message") if isinstance(error, dict) else error
-    return f"status {incoming.status}: {str(said)[:_SHOWN]}"
+    return f"status {response.status}: {str(said)[:_SHOWN]}"
