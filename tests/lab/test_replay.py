@@ -4,9 +4,6 @@ import json
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer as HuggingFaceTokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 from checkpoints import SHARED
 from coordgen_rs.cli.main import main
@@ -23,22 +20,12 @@ from coordgen_rs.lab.replay.records import (
 )
 from coordgen_rs.lab.replay.run import DRAFTERS, replay
 from recorded.rule import replay_rule
+from word_records import write_records, write_tokenizer
 
 WORDS = ["a", "b", "c", "d", "e", "f", "the", "user", "says", "again", "[UNK]"]
 FIELDS = {
-    "drafter",
-    "budget",
-    "records",
-    "tokens",
-    "steps",
-    "tokens_per_step",
-    "rows_per_token",
-    "per_task",
-    "propose_us",
-    "accept_us",
-    "step_us",
-    "begin_us",
-    "memory_bytes",
+    *("drafter", "budget", "records", "tokens", "steps", "tokens_per_step", "rows_per_token"),
+    *("per_task", "propose_us", "accept_us", "step_us", "begin_us", "memory_bytes"),
 }
 
 
@@ -94,13 +81,8 @@ def data(tmp_path):
             "outputs": {"other": "e f e f"},
         },
     ]
-    path = tmp_path / "records.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = HuggingFaceTokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    return path
+    write_tokenizer(tmp_path, WORDS)
+    return write_records(tmp_path / "records.jsonl", lines)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

@@ -1,10 +1,8 @@
 """The bench of many clients: what is asked, counted and told, without a GGUF file."""
 
 import json
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -138,11 +136,7 @@ def test_ratios_leave_one_piece_out():
 @pytest.fixture
 def programs(tmp_path):
     """A folder with a fake llama-server."""
-    program = tmp_path / "bin" / "llama-server"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{Path(fake_llama_server.__file__).read_text()}")
-    program.chmod(0o755)
-    return program.parent
+    return fake_llama_server.installed(tmp_path / "bin")
 
 
 def test_llama_cpp_is_asked_for_a_stream(tmp_path, programs):

@@ -23,11 +23,7 @@ PROMPT = np.arange(7, dtype=np.uint32)
 @pytest.fixture
 def programs(tmp_path):
     """A folder with a fake llama-server."""
-    program = tmp_path / "bin" / "llama-server"
-    program.parent.mkdir()
-    program.write_text(f"#!{sys.executable}\n{Path(fake_llama_server.__file__).read_text()}")
-    program.chmod(0o755)
-    return program.parent
+    return fake_llama_server.installed(tmp_path / "bin")
 
 
 @pytest.fixture

@@ -5,14 +5,12 @@ import sys
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer as HuggingFaceTokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 import replays
 from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.lab.replay.run import replay
 from recorded.ceiling import Losses, Seen, ceiling
+from word_records import SETS, write_records, write_tokenizer
 
 
 def uint32(tokens):
@@ -85,18 +83,10 @@ def test_every_step_ends_in_one_way():
 
 def test_the_command_prints_a_table_a_set_and_names_what_is_absent(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "arctic_inference.suffix_decoding", None)
-    words = ["a", "b", "c", "d", "[UNK]"]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    tokenizer = HuggingFaceTokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    (tmp_path / "words").mkdir()
-    tokenizer.save(str(tmp_path / "words" / "tokenizer.json"))
+    write_tokenizer(tmp_path / "words", ["a", "b", "c", "d", "[UNK]"])
     line = {"id": "1", "task": "copy", "prompt": "a b c d a b", "output": "c d a b c d"}
-    (tmp_path / "one.jsonl").write_text(json.dumps(line) + "\n")
-    (tmp_path / "sets.toml").write_text(
-        '[sets]\none = { file = "one.jsonl", tokenizer = "words", template = "none" }\n'
-        'two = { file = "two.jsonl", tokenizer = "words", template = "none" }\n'
-    )
+    write_records(tmp_path / "one.jsonl", [line])
+    (tmp_path / "sets.toml").write_text(SETS)
     options = ["--data", str(tmp_path), "--tokenizers", str(tmp_path), "--budgets", "2", "8"]
     sets = ["--half", "all", "--sets", str(tmp_path / "sets.toml")]
     assert replays.main([*options, *sets]) == 0

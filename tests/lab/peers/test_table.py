@@ -5,9 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer as HuggingFaceTokenizer
-from tokenizers.models import WordLevel
-from tokenizers.pre_tokenizers import Whitespace
 
 import table
 from coordgen_rs.cli.main import main as coordgen
@@ -20,6 +17,7 @@ from recorded.methods import CHAIN, METHODS, Theirs
 from recorded.rule import replay_rule
 from recorded.transformers_lookup import TransformersLookup
 from recorded.vllm_ngram import VllmNgram
+from word_records import SETS, write_records, write_tokenizer
 
 WORDS = ["a", "b", "c", "d", "e", "f", "[UNK]"]
 
@@ -28,23 +26,16 @@ WORDS = ["a", "b", "c", "d", "e", "f", "[UNK]"]
 def data(tmp_path):
     """A folder of records, with a tokenizer and a file of sets, of which one is absent."""
     numbers = np.random.default_rng(5)
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    tokenizer = HuggingFaceTokenizer(WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = Whitespace()
-    (tmp_path / "tokenizers" / "words").mkdir(parents=True)
-    tokenizer.save(str(tmp_path / "tokenizers" / "words" / "tokenizer.json"))
-    with (tmp_path / "one.jsonl").open("w") as stream:
-        for number in range(12):
-            prompt = numbers.integers(0, 6, 40)
-            answer = np.concatenate([prompt[at : at + 9] for at in numbers.integers(0, 30, 3)])
-            said = [" ".join(WORDS[token] for token in tokens) for tokens in (prompt, answer)]
-            task = "copy" if number % 4 < 2 else "again"
-            line = {"id": str(number), "task": task, "prompt": said[0], "output": said[1]}
-            stream.write(json.dumps(line) + "\n")
-    (tmp_path / "sets.toml").write_text(
-        '[sets]\none = { file = "one.jsonl", tokenizer = "words", template = "none" }\n'
-        'two = { file = "two.jsonl", tokenizer = "words", template = "none" }\n'
-    )
+    write_tokenizer(tmp_path / "tokenizers" / "words", WORDS)
+    lines = []
+    for number in range(12):
+        prompt = numbers.integers(0, 6, 40)
+        answer = np.concatenate([prompt[at : at + 9] for at in numbers.integers(0, 30, 3)])
+        said = [" ".join(WORDS[token] for token in tokens) for tokens in (prompt, answer)]
+        task = "copy" if number % 4 < 2 else "again"
+        lines.append({"id": str(number), "task": task, "prompt": said[0], "output": said[1]})
+    write_records(tmp_path / "one.jsonl", lines)
+    (tmp_path / "sets.toml").write_text(SETS)
     return tmp_path
 
 

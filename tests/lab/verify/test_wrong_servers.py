@@ -202,8 +202,10 @@ def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
             server.ask(read_questions()[0], Sampling(), form)
 
 
-@pytest.mark.parametrize("form", ["--json", "--markdown", None])
-@pytest.mark.parametrize("fault", HOSTILE)
+@pytest.mark.parametrize(
+    ("fault", "form"),
+    [*((fault, "--json") for fault in HOSTILE), ("not http", "--markdown"), ("redirect", None)],
+)
 def test_a_hostile_server_gets_a_report(coordgen, monkeypatch, fault, form):
     monkeypatch.setattr("coordgen_rs.lab.verify.server.MOST_BYTES", 1_000_000)
     with answering(fault) as url:
