@@ -300,55 +300,42 @@ class TestOurs:
         assert not {*plain.tokens} & {*session.end_token_ids}
 
 
-def scripted(name, *rows, **options):
+def row(name, kind="plain", engine="GenAI", weights="int4"):
+    return Row(name, kind, engine, weights, kind != "plain")
+
+
+OURS = [
+    row("coordgen b plain", "plain", "coordgen", "b"),
+    row("coordgen b auto", "auto", "coordgen", "b"),
+]
+GENAI = [row("GenAI int4 plain"), row("GenAI int4 n-gram", "n-gram")]
+LOOP = row("llama.cpp loop Q4_1 plain", "plain", "llama.cpp", "Q4_1")
+SERVER = row("llama.cpp Q4_1 plain", "plain", "llama.cpp", "Q4_1")
+
+
+def scripted(*rows, **options):
     kinds = {row.kind: 0.5 if row.drafts else 1.0 for row in rows}
     return Engine(list(rows), open_scripted, {"kinds": kinds, **options})
+
+
+def timed(seconds):
+    """One answer to one prompt by each contestant."""
+    return Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
+
+
+def document_of(rows, contest, *lengths):
+    run = Run(1, rows, {row.name: {} for row in rows}, contest, {})
+    return run_document(run, prompts_of(rag=list(lengths)))
 
 
 @pytest.fixture
 def fakes(monkeypatch):
     """Ours and GenAI answer, llama.cpp's server ends at its second answer, its loop is absent."""
-    monkeypatch.setattr(
-        engines,
-        "ours",
-        lambda bundles, threads, stop: [
-            scripted(
-                "ours",
-                Row("coordgen b plain", "plain", "coordgen", "b", False),
-                Row("coordgen b auto", "auto", "coordgen", "b", True),
-            )
-        ],
-    )
-    monkeypatch.setattr(
-        engines,
-        "llama_cpp",
-        lambda files, threads, stop, programs, logs: [
-            Engine(
-                [Row("llama.cpp loop Q4_1 plain", "plain", "llama.cpp", "Q4_1", False)],
-                open_absent,
-                {},
-            ),
-            scripted(
-                "server",
-                Row("llama.cpp Q4_1 plain", "plain", "llama.cpp", "Q4_1", False),
-                fails_at=1,
-                how="exit",
-            ),
-        ],
-    )
-    monkeypatch.setattr(
-        engines,
-        "genai_folders",
-        lambda folders, threads, stop: [
-            scripted(
-                "genai",
-                Row("GenAI int4 plain", "plain", "GenAI", "int4", False),
-                Row("GenAI int4 n-gram", "n-gram", "GenAI", "int4", True),
-                tokens=[*range(5), *[8] * 30],
-                about="scripted 1.0",
-            )
-        ],
-    )
+    theirs = scripted(*GENAI, tokens=[*range(5), *[8] * 30], about="scripted 1.0")
+    llama_cpp = [Engine([LOOP], open_absent, {}), scripted(SERVER, fails_at=1, how="exit")]
+    monkeypatch.setattr(engines, "ours", lambda *_: [scripted(*OURS)])
+    monkeypatch.setattr(engines, "llama_cpp", lambda *_: llama_cpp)
+    monkeypatch.setattr(engines, "genai_folders", lambda *_: [theirs])
     monkeypatch.setattr(real, "chat_template", lambda gguf: lambda messages: messages[0]["content"])
 
 
@@ -371,12 +358,7 @@ def test_what_fails_is_named_and_the_others_are_reported(arguments, tmp_path, ca
     Draft202012Validator(json.loads(SCHEMA.read_text())).validate(document)
     (run,) = document["runs"]
     rows = {row["name"]: row for row in run["rows"]}
-    assert list(rows) == [
-        "coordgen b plain",
-        "coordgen b auto",
-        "GenAI int4 plain",
-        "GenAI int4 n-gram",
-    ]
+    assert list(rows) == [one.name for one in OURS + GENAI]
     assert "pip install --group peers" in run["failures"]["llama.cpp loop Q4_1 plain"]
     assert "out of luck" in run["failures"]["llama.cpp Q4_1 plain"]
     assert rows["coordgen b auto"]["rates"]["decode"][ALL] == pytest.approx([46, 46, 46])
@@ -425,30 +407,24 @@ def test_llama_cpp_is_told_once_where_it_is_not_built(arguments, tmp_path, capsy
 
 def test_in_short_a_peer_has_its_plain_decoding_and_its_best_drafting(capsys):
     rows = [
-        Row("ours plain", "plain", "coordgen", "b", False),
-        Row("ours auto", "auto", "coordgen", "b", True),
-        Row("x plain", "plain", "GenAI", "int4", False),
-        Row("x slow", "n-gram", "GenAI", "int4", True),
-        Row("x quick", "n-gram 2", "GenAI", "int4", True),
+        row("ours plain", "plain", "coordgen", "b"),
+        row("ours auto", "auto", "coordgen", "b"),
+        row("x plain"),
+        row("x slow", "n-gram"),
+        row("x quick", "n-gram 2"),
     ]
     seconds = {"ours plain": 1.0, "ours auto": 0.5, "x plain": 1.0, "x slow": 3.0, "x quick": 0.8}
-    contest = Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
-    run = Run(1, rows, {name: {} for name in seconds}, contest, {})
-    show(run_document(run, prompts_of(rag=[5])), 1)
+    show(document_of(rows, timed(seconds), 5), 1)
     in_short, _, rest = capsys.readouterr().out.partition(
         "reading the prompt, tokens/s, 1 thread\n"
     )
-    assert [name for name in seconds if f"| {name}" in in_short] == [
-        *("ours plain", "ours auto", "x plain", "x quick")
-    ]
+    shown = [name for name in seconds if f"| {name}" in in_short]
+    assert shown == ["ours plain", "ours auto", "x plain", "x quick"]
     assert "| x slow" in rest
 
 
 def test_rows_without_loops_are_timed_on_the_same_prompts(capsys):
-    rows = [
-        Row("ours", "auto", "coordgen", "b", True),
-        Row("x", "n-gram", "GenAI", "int4", True),
-    ]
+    rows = [row("ours", "auto", "coordgen", "b"), row("x", "n-gram")]
     loop, other = [7] * 24, list(range(24))
     said = {"ours": (loop, other, other), "x": (other, loop, other)}
     contest = Contest(
@@ -457,36 +433,34 @@ def test_rows_without_loops_are_timed_on_the_same_prompts(capsys):
             for name, texts in said.items()
         }
     )
-    run = run_document(Run(1, rows, {"ours": {}, "x": {}}, contest, {}), prompts_of(rag=[5, 6, 7]))
-    left = [row["rates_without_loops"]["decode"][ALL].median for row in run["rows"]]
+    run = document_of(rows, contest, 5, 6, 7)
+    left = [one["rates_without_loops"]["decode"][ALL].median for one in run["rows"]]
     assert left == [pytest.approx(23 / 2)] * 2
-    assert [row["num_looping"] for row in run["rows"]] == [1, 1]
+    assert [one["num_looping"] for one in run["rows"]] == [1, 1]
     assert {one["num_looping"] for one in run["comparisons"]} == {2}
     show(run, 3)
     assert "the 1 of 3 prompts on which no answer loops" in capsys.readouterr().out
 
 
-def test_one_round_has_no_range(capsys):
-    rows = [Row("ours", "plain", "coordgen", "b", False), Row("x", "plain", "GenAI", "int4", False)]
-    for seconds, has_ranges in (((1.0,), False), ((1.0, 2.0), True)):
-        contest = Contest({row.name: {"rag": [answers(*seconds)]} for row in rows})
-        show(run_document(Run(1, rows, {"ours": {}, "x": {}}, contest, {}), prompts_of(rag=[5])), 1)
-        assert ("lowest..highest" in capsys.readouterr().out) is has_ranges
+@pytest.mark.parametrize(("seconds", "has_ranges"), [((1.0,), False), ((1.0, 2.0), True)])
+def test_one_round_has_no_range(capsys, seconds, has_ranges):
+    rows = [row("ours", "plain", "coordgen", "b"), row("x")]
+    contest = Contest({one.name: {"rag": [answers(*seconds)]} for one in rows})
+    show(document_of(rows, contest, 5), 1)
+    assert ("lowest..highest" in capsys.readouterr().out) is has_ranges
 
 
 def test_the_best_of_an_engine_may_be_without_drafts():
     rows = [
-        Row("x plain", "plain", "GenAI", "int4", False),
-        Row("x drafting", "n-gram", "GenAI", "int4", True),
-        Row("y drafting", "n-gram", "GenAI", "fp32", True),
-        Row("ours", "auto", "coordgen", "b", True),
+        row("x plain"),
+        row("x drafting", "n-gram"),
+        row("y drafting", "n-gram", weights="fp32"),
+        row("ours", "auto", "coordgen", "b"),
     ]
     seconds = {"x plain": 1.0, "x drafting": 2.0, "y drafting": 4.0, "ours": 1.0}
-    contest = Contest({name: {"rag": [answers(of)]} for name, of in seconds.items()})
-    run = Run(1, rows, {name: {} for name in seconds}, contest, {})
     compared = [
         (one["kind"], one["other"], one["ratios"]["decode"][ALL].median)
-        for one in run_document(run, prompts_of(rag=[9]))["comparisons"]
+        for one in document_of(rows, timed(seconds), 9)["comparisons"]
         if one["name"] == "ours"
     ]
     assert compared == [
@@ -534,7 +508,7 @@ def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(arguments, tmp_pat
 
     def with_ours(bundles, *_):
         ran.extend(bundles)
-        return [scripted("ours", Row("coordgen Q8_0 plain", "plain", "coordgen", "Q8_0", False))]
+        return [scripted(row("coordgen Q8_0 plain", "plain", "coordgen", "Q8_0"))]
 
     monkeypatch.setattr(engines, "ours", with_ours)
     monkeypatch.setattr(engines, "llama_cpp", lambda files, *_: ran.append(files) or [])
