@@ -136,7 +136,7 @@ def test_the_command_prints_a_row_for_each_kind(checkpoint, text, capsys):
     assert title.endswith("tokens; divergence from fp32 in nats a token")
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line]
     assert [row[0] for row in cells if "--" not in row[0]] == ["weights", "fp32", "int8", "int4"]
-    assert cells[2][3] == "100.0"
+    assert cells[2][3] == "100.0 %"
 
 
 def test_export_says_what_other_weights_would_take(checkpoint, tmp_path):

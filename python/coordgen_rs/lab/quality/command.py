@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         Column("weights"),
         Column("MB", digits=1),
         Column("perplexity", digits=3),
-        Column("same next token", "%", 1),
+        Column("same next token"),
         Column("divergence", digits=4),
     )
     rows = []
@@ -94,7 +94,8 @@ def run(options: argparse.Namespace) -> int:
         kind = "" if row.cache_type is None else f", {row.cache_type} cache"
         if row.is_calibrated and row.cache_type is None:
             kind = ", calibrated"
-        figures = (row.num_bytes / 1e6, row.perplexity, 100 * row.agreement, row.divergence)
+        agreement = f"{100 * row.agreement:.1f} %"
+        figures = (row.num_bytes / 1e6, row.perplexity, agreement, row.divergence)
         rows.append((f"{row.weights}{kind}", *figures))
     title = f"{report.num_tokens} tokens; divergence from fp32 in nats a token"
     show_table(title, columns, rows)
