@@ -6,7 +6,6 @@ with plain decoding.
 """
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,6 +24,7 @@ from coordgen_rs.drafting.wrapped import WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.step import Step
+from coordgen_rs.lab.tables import tell
 from coordgen_rs.loading.self_test import decode_chain, decode_rests, side_branch
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -218,13 +218,14 @@ def run(options: argparse.Namespace) -> int:
         session.bundle.verify(on_progress)
     prompt = Tokenizer.of(session.bundle).encode(question)
     report = check(session, prompt[: session.capacity // 2])
-    if options.json:
-        print(json.dumps(report.to_json()))
-    else:
+
+    def show() -> None:
         sums = "all checksums match" if session.bundle.has_checksums else "without checksums"
         print(f"files: {len(session.bundle.manifest.files)}, {sums}")
         for item in report.comparisons:
             by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
             print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")
         print(f"exact under commit: {', '.join(report.exact_commits) or 'none'}")
+
+    tell(options.json, report.to_json(), show)
     return 0 if report.lossless else 1

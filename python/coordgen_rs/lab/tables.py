@@ -5,8 +5,9 @@ a table on stdout, drawn by rich on a terminal and else in Markdown, ready to pa
 the same as JSON types. Nothing is measured here, and `plots.py` draws.
 """
 
+import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -222,6 +223,14 @@ def _json_cell(cell: Cell) -> Any:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.{_SIGNIFICANT}g}")
+
+
+def tell(as_json: bool, document: Any, show: Callable[[], object]) -> None:
+    """Print a document as one line of JSON, or what `show` prints instead."""
+    if as_json:
+        print(json.dumps(document))
+    else:
+        show()
 
 
 def show_table(

@@ -5,7 +5,6 @@ table, as JSON, as a picture; or a simulation. The planning itself is in `src/lo
 """
 
 import argparse
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,14 +12,13 @@ from coordgen_rs._core import Action, Plan, Run, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal import outputs
+from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.cli.terminal.text import tell
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.lab.plans.simulation import plan_grid, show_grid, simulate_decode
 from coordgen_rs.lab.plots import check_matplotlib, plot_plans
-from coordgen_rs.lab.tables import Cell, Column, show_table
+from coordgen_rs.lab.tables import Cell, Column, show_table, tell
 from coordgen_rs.loading.profile import Profile
 
 _RUN = ("block", "chunk", "graph", "start_us", "end_us")
@@ -105,10 +103,7 @@ def run(options: argparse.Namespace) -> int:
         )
         with progress() as on_progress:
             grid = plan_grid(on_progress)
-        if options.json:
-            print(json.dumps(grid))
-        else:
-            show_grid(grid)
+        tell(options.json, grid, lambda: show_grid(grid))
         return 0
     if options.profile is None:
         raise OptionError(
@@ -138,12 +133,10 @@ def _plan(options: argparse.Namespace, profile: Profile) -> int:
     refusals = {name: error for name, error in results.items() if not isinstance(error, Plan)}
     if not plans:
         raise refusals["auto"]
-    if options.json:
-        print(json.dumps({"strategies": {name: plan_to_json(p) for name, p in plans.items()}}))
-    else:
-        _show(options, profile, plans)
+    document = {"strategies": {name: plan_to_json(plan) for name, plan in plans.items()}}
+    tell(options.json, document, lambda: _show(options, profile, plans))
     for name, error in refusals.items():
-        tell(f"{name}: {error}")
+        text.tell(f"{name}: {error}")
     if options.plot is not None:
         plot_plans(plans, options.plot, title=_title(options, profile))
     return 0
@@ -188,16 +181,15 @@ def _simulate(options: argparse.Namespace, profile: Profile) -> int:
         drafting_us=options.drafting_us or 0.0,
     )
     best = min(figures, key=lambda width: width.ms_per_token)
-    if options.json:
-        widths = {width.rows: width.to_json() for width in figures}
-        print(json.dumps({"widths": widths, "best": best.rows}))
-        return 0
-    columns = ["rows", "step, ms", "tokens_per_step", "time per token, ms"]
-    rows: list[tuple[Cell, ...]] = [
-        (str(width.rows), *width.to_json().values()) for width in figures
-    ]
-    show_table("expected decoding", columns, rows)
-    print(f"best: {best.rows} rows")
+    widths = {width.rows: width.to_json() for width in figures}
+
+    def show() -> None:
+        columns = ["rows", "step, ms", "tokens_per_step", "time per token, ms"]
+        rows: list[tuple[Cell, ...]] = [(str(width), *of.values()) for width, of in widths.items()]
+        show_table("expected decoding", columns, rows)
+        print(f"best: {best.rows} rows")
+
+    tell(options.json, {"widths": widths, "best": best.rows}, show)
     return 0
 
 

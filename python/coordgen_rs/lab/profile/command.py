@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import json
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options import provider as provider_options
@@ -11,7 +10,7 @@ from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.byte_size import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.lab.profile.blocks import measure
-from coordgen_rs.lab.tables import Column, show_table
+from coordgen_rs.lab.tables import Column, show_table, tell
 from coordgen_rs.loading.profile import Profile
 
 EXAMPLES = """\
@@ -51,10 +50,7 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.out is not None:
         outputs.write(options.out, profile.write)
-    if options.json:
-        print(json.dumps(dataclasses.asdict(profile)))
-    else:
-        _show(profile)
+    tell(options.json, dataclasses.asdict(profile), lambda: _show(profile))
     return 0
 
 

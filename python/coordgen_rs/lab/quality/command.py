@@ -1,14 +1,17 @@
 """`coordgen quality`: what each kind of weights of a checkpoint costs, in bytes and in likeness."""
 
 import argparse
-import json
+from typing import TYPE_CHECKING
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.lab.tables import Column, show_table
+from coordgen_rs.lab.tables import Column, show_table, tell
+
+if TYPE_CHECKING:
+    from coordgen_rs.lab.quality.weights import QualityReport
 
 EXAMPLES = """\
 examples:
@@ -79,9 +82,11 @@ def run(options: argparse.Namespace) -> int:
             bundles=options.bundle or (),
             on_progress=on_progress,
         )
-    if options.json:
-        print(json.dumps(report.to_json()))
-        return 0
+    tell(options.json, report.to_json(), lambda: _show(report))
+    return 0
+
+
+def _show(report: "QualityReport") -> None:
     columns = (
         Column("weights"),
         Column("MB", digits=1),
@@ -99,4 +104,3 @@ def run(options: argparse.Namespace) -> int:
         rows.append((f"{row.weights}{kind}", *figures))
     title = f"{report.num_tokens} tokens; divergence from fp32 in nats a token"
     show_table(title, columns, rows)
-    return 0

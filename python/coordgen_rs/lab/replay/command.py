@@ -4,7 +4,6 @@ In: files of records and settings. Out: tokens and steps of each task, and of al
 """
 
 import argparse
-import json
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -18,7 +17,7 @@ from coordgen_rs.lab.fleet.tasks import RAY
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened
 from coordgen_rs.lab.replay.records import TEMPLATES, Source, tokenized
 from coordgen_rs.lab.replay.run import DRAFTERS, HISTORIES, MOST_BUDGET, ReplayResult, replay
-from coordgen_rs.lab.tables import ALL
+from coordgen_rs.lab.tables import ALL, tell
 
 EXAMPLES = """\
 A recorded answer plays the target. With --commit compact, a step yields the accepted draft tokens
@@ -137,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
         raise OptionError("several files or settings need --table FILE")
     source = Source(options.data[0], options.tokenizer, *read)
     figures = replace(cells[0], source=source).result().to_json()
-    print(json.dumps(figures) if options.json else _table(figures))
+    tell(options.json, figures, lambda: print(_table(figures)))
     return 0
 
 

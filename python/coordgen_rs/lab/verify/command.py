@@ -21,6 +21,7 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
+from coordgen_rs.lab.tables import tell
 from coordgen_rs.lab.verify.examination import examine
 from coordgen_rs.lab.verify.questions import OURS, read_questions
 from coordgen_rs.lab.verify.replies import AnswerError
@@ -173,10 +174,8 @@ def run(options: argparse.Namespace) -> int:
         report.failure = str(error)
     except KeyboardInterrupt:
         report.is_interrupted = True
-    if options.json:
-        print(json.dumps(report.to_json()))
-    else:
-        print(as_markdown(report) if options.markdown else as_text(report))
+    shown = as_markdown if options.markdown else as_text
+    tell(options.json, report.to_json(), lambda: print(shown(report)))
     return report.exit_code
 
 
