@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from command_line import coordgen, refused
 from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.bench.switching import COLUMNS, bench_switching
@@ -79,17 +78,17 @@ def test_a_bundle_for_another_provider_or_chip_is_refused(bundle, measured):
         bench_switching(Settings(bundle.path, provider=ProviderChoice(soc="8-elite")), costs)
 
 
-def test_the_commands_take_the_provider(bundle, tmp_path):
-    out = tmp_path / "profile.json"
+def test_the_commands_take_the_provider(bundle, measured, tmp_path, coordgen, refused):
+    out, kept = tmp_path / "profile.json", tmp_path / "kept.json"
+    measured.write(kept)
     chosen = ("--provider", "qnn", "--soc", "8-gen-2")
-    done = coordgen("profile", bundle.path, *chosen, "--repeats", 1, "--out", out)
-    assert done.returncode == 0, done
-    assert "on 8-gen-2, emulated by " in done.stdout
+    told = coordgen("profile", bundle.path, *chosen, "--repeats", 1, "--out", out).out
+    assert "on 8-gen-2, emulated by " in told
     assert Profile.read(out).device["provider"] == "qnn"
     switch = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
-    done = coordgen(*switch, *chosen, "--strategies", "sync,async", "--json", "-")
-    report = json.loads(done.stdout)  # it measured the profile itself
-    section = report["sections"]["switching"]
+    switch += ("--profile", kept)
+    told = coordgen(*switch, *chosen, "--strategies", "sync,async", "--json", "-").out
+    section = json.loads(told)["sections"]["switching"]
     assert [row["strategy"] for row in section["rows"]] == ["sync", "async"]
     assert section["how"] == "simulated"
     assert "was made for qnn, not for cpu" in refused("profile", bundle.path, "--provider", "cpu")

@@ -139,9 +139,6 @@ def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
     command = ("bench", bundle.path, prompts, *options, "--json", "-")
     slowed = ("--load-delay", 0.001)
     budget = 2 * (bundle.path / "block_00.weights").stat().st_size
-    refused = coordgen(*command, *slowed)
-    assert refused.returncode == 2
-    assert "--load-delay is only for targets that are streamed" in refused.stderr
     pinned = coordgen(*command, *slowed, "--memory-budget", budget, "--pin-loads")
     if pinned.returncode == 2 and "core" in pinned.stderr:
         pytest.skip("threads cannot be pinned here")
