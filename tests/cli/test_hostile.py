@@ -298,7 +298,7 @@ IGNORED = [
     ("bench bundle records.jsonl --sections methods --load-delay 1", "--load-delay"),
     ("bench bundle records.jsonl --sections methods --profile p", "--profile"),
     ("bench bundle --sections switching --methods auto", "--methods"),
-    ("bench bundle --sections switching --strategies guess", "strategy"),
+    ("bench bundle --sections switching --strategies guess", "--strategies"),
     (
         "bench bundle records.jsonl --sections methods --methods sam --lookup-table t",
         "--lookup-table",

@@ -32,6 +32,8 @@ HOSTILE = {
 """Faults, and what is told of a stream and of a whole answer."""
 
 SHORT = ("--limit", "1", "--max-tokens", "24")
+OTHER_FIELDS = ("--plain-fields", '{"a": 1}')
+SAME = "no verdict on drafts: every answer was the same, but"
 
 
 @pytest.fixture
@@ -100,9 +102,7 @@ def test_a_near_tie_is_told_apart_where_probabilities_are_to_be_had(report):
     assert {round(one["gap_nats"], 3) for one in told["findings"]} == {0.02}
 
 
-@pytest.mark.parametrize(
-    ("fault", "options"), [("drafts stay on", ()), (None, ("--plain-fields", '{"a": 1}'))]
-)
+@pytest.mark.parametrize(("fault", "options"), [("drafts stay on", ()), (None, OTHER_FIELDS)])
 def test_drafts_that_stay_on_are_not_taken_for_plain_decoding(report, fault, options):
     with answering(fault) as url:
         told = report(url, *SHORT, *options, code=3)
@@ -121,20 +121,20 @@ def test_an_unknown_server_needs_another_that_is_plain(report):
 
 
 @pytest.mark.parametrize(
-    ("fault", "options"), [("tells nothing", ()), (None, ("--plain-fields", '{"a": 1}'))]
+    ("fault", "server", "options", "code", "said"),
+    [
+        ("tells nothing", {"owner": "coordgen"}, SHORT, 3, SAME),
+        (None, {"owner": "coordgen", "has_drafts": False}, (*SHORT, *OTHER_FIELDS), 3, SAME),
+        (None, {"owner": "someone"}, SHORT, 3, "answers with them and without were not to be had"),
+        ("says nothing", {}, ("--only", "chat", "--seeds", "none"), 4, "no answer says anything"),
+        ("never loaded", {}, ("--timeout", "1"), 4, "after 1 s it still says: the model is being"),
+    ],
 )
-def test_one_server_is_exact_only_if_it_shows_that_drafts_were_switched(coordgen, fault, options):
-    drafts = {"has_drafts": fault is not None, "owner": "coordgen"}
-    with answering(fault, **drafts) as url:
-        printed = coordgen("verify", url, *SHORT, *options, code=3)
-    assert "no verdict on drafts: every answer was the same, but" in printed.out
-
-
-def test_what_was_never_asked_without_drafts_is_not_called_the_same(coordgen):
-    with answering(owner="someone") as url:
-        printed = coordgen("verify", url, *SHORT, code=3)
-    assert "answers with them and without were not to be had" in printed.out
-    assert "every answer was the same" not in printed.out
+def test_why_there_is_no_verdict_is_told(coordgen, fault, server, options, code, said):
+    with answering(fault, **server) as url:
+        printed = coordgen("verify", url, *options, code=code).out
+    assert said in printed
+    assert (SAME in printed) == (said == SAME), "what was never asked is not called the same"
 
 
 def test_drafts_that_are_counted_as_openai_counts_them_are_read(report):
@@ -151,12 +151,6 @@ def test_of_two_servers_it_is_believed_that_one_has_no_drafts(coordgen):
         said = coordgen("verify", url, *SHORT, "--plain-url", url, code=2)
     assert "neither server tells its drafts: that only one had some is believed" in printed.out
     assert "--plain-url is URL itself" in said.err
-
-
-def test_empty_answers_are_no_evidence(coordgen):
-    with answering("says nothing") as url:
-        printed = coordgen("verify", url, "--only", "chat", "--seeds", "none", code=4)
-    assert "no answer says anything" in printed.out
 
 
 def test_a_failure_does_not_hide_a_difference_that_is_known_already(report):
@@ -226,12 +220,6 @@ def test_a_server_that_is_loading_its_model_is_waited_for(report, fault):
     with answering(fault) as url:
         told = report(url, "--only", "chat", code=0)
     assert told["verdict"] == "exact"
-
-
-def test_a_server_that_never_ends_loading_gets_a_report(coordgen):
-    with answering("never loaded") as url:
-        printed = coordgen("verify", url, "--timeout", "1", code=4)
-    assert "after 1 s it still says: the model is being loaded" in printed.out
 
 
 def test_a_server_that_is_not_there_gets_a_report(coordgen):
