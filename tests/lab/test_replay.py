@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from checkpoints import SHARED
-from coordgen_rs.cli.main import main
-from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.replay.records import (
     TEMPLATES,
     Record,
@@ -275,39 +273,29 @@ def test_earlier_turns_stand_in_the_template():
     )
 
 
-def test_the_command_prints_the_figures(data, capsys):
-    arguments = ["replay", str(data), "--tokenizer", str(data.parent), "--template", "none"]
-    assert main([*arguments, "--drafter", "prompt-lookup", "--budget", "4", "--json"]) == 0
-    figures = json.loads(capsys.readouterr().out)
+def test_the_command_prints_the_figures(data, coordgen):
+    arguments = ["replay", data, "--tokenizer", data.parent, "--template", "none"]
+    chosen = ("--drafter", "prompt-lookup", "--budget", 4, "--json")
+    figures = json.loads(coordgen(*arguments, *chosen).out)
     assert set(figures) == FIELDS
     assert (figures["records"], figures["tokens"], figures["budget"]) == (2, 7, 4)
     assert set(figures["per_task"]) == {"copy", "fill"}
-    assert main(arguments) == 0
-    assert "tokens_per_step" in capsys.readouterr().out
+    assert "tokens_per_step" in coordgen(*arguments).out
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("option", "value"),
     [
-        {"data": "absent.jsonl"},
-        {"--tokenizer": "absent"},
-        {"--template": "vicuna"},
-        {"--budget": "0"},
-        {"--output-of": "nobody"},
+        ("data", "absent.jsonl"),
+        ("--tokenizer", "absent"),
+        ("--template", "vicuna"),
+        ("--budget", 0),
+        ("--output-of", "nobody"),
+        ("--drafter", "oracle"),
+        ("--history", "all"),
+        ("--commit", "maybe"),
     ],
 )
-def test_bad_input_ends_with_one_line(data, capsys, wrong):
-    given = {"data": str(data), "--tokenizer": str(data.parent), "--template": "none"} | wrong
-    options = [part for name, value in given.items() if name != "data" for part in (name, value)]
-    assert main(["replay", given["data"], *options]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("coordgen: error: ")
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "options", [{"drafter": "oracle"}, {"history": "all"}, {"commit": "maybe"}, {"budget": 0}]
-)
-def test_unusable_options_are_refused(options):
-    with pytest.raises(OptionError):
-        replay(make_records(), vocab_size=9, **options)
+def test_bad_input_ends_with_one_line(data, refused, option, value):
+    given = {"data": data, "--tokenizer": data.parent, "--template": "none"} | {option: value}
+    refused("replay", given.pop("data"), *(part for pair in given.items() for part in pair))
