@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from checkpoints import SHARED
+from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.replay.records import (
     TEMPLATES,
     Record,
@@ -271,6 +272,12 @@ def test_earlier_turns_stand_in_the_template():
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nHello<|im_end|>\n"
         "<|im_start|>user\nAnd now?<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+@pytest.mark.parametrize("options", [{"history": "all"}, {"budget": 0}])
+def test_unusable_settings_are_refused(options):
+    with pytest.raises(OptionError):
+        replay(make_records(), vocab_size=9, **options)
 
 
 def test_the_command_prints_the_figures(data, coordgen):

@@ -1,4 +1,4 @@
-"""`coordgen quality`: what each kind of weights of a checkpoint costs, in bytes and in likeness."""
+"""`coordgen quality`: what each kind of weights of a checkpoint costs, in bytes and in fidelity."""
 
 import argparse
 from typing import TYPE_CHECKING

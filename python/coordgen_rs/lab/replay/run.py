@@ -24,7 +24,7 @@ from coordgen_rs._core import (
     draft_methods,
 )
 from coordgen_rs.drafting.wrapped import WrappedDrafter
-from coordgen_rs.errors import OptionError
+from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.loop import generate
 from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
@@ -211,8 +211,10 @@ def replay(
         learned of its sources.
 
     Raises:
-        OptionError: No such drafter or commit.
+        OptionError: No such drafter, history or commit, or a budget out of range.
     """
+    arguments.one_of("history", history, HISTORIES)
+    budget = arguments.count("budget", budget, most=MOST_BUDGET)
     records = list(records)
     longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
     beyond = budget + 1  # tokens that a step may give out more than are left
