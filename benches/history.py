@@ -17,9 +17,8 @@ import numpy as np
 
 from coordgen_rs import Drafter, History
 from coordgen_rs._core import SharedHistory
-from coordgen_rs.lab.replay.records import read_records
-from coordgen_rs.lab.replay.target import RecordedSession
-from coordgen_rs.lab.replay.templates import TEMPLATES, open_tokenizer, tokenize
+from coordgen_rs.lab.replay.records import TEMPLATES, open_tokenizer, read_records, tokenize
+from coordgen_rs.lab.replay.run import RecordedSession
 from support.script import add_counts, parser_of, run_script
 
 

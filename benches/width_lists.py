@@ -13,7 +13,7 @@ import numpy as np
 
 from coordgen_rs._core import draft_method
 from coordgen_rs.generation.loop import generate
-from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.session import StepCost
 from support.oracles import Recorded, Replay

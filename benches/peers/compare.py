@@ -23,9 +23,9 @@ import ours
 from coordgen_rs import open_session
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.common_phrases import phrase_table_at
-from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
+from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts
+from coordgen_rs.lab.replay.records import TokenizedRecord
 from coordgen_rs.lab.replay.run import replay
-from coordgen_rs.lab.replay.templates import TokenizedRecord
 from genai_model import export_genai
 from recorded import arctic, transformers_lookup
 from recorded.rule import replay_rule

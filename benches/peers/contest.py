@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.bench.measuring.repeats import rotated
+from coordgen_rs.lab.tables import rotated
 
 
 class ContestantFailedError(CoordgenError):

@@ -17,7 +17,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.common_phrases import phrase_table_at
-from coordgen_rs.lab.replay.replayed import tokenized
+from coordgen_rs.lab.replay.records import tokenized
 from coordgen_rs.lab.replay.run import HISTORIES, replay
 from recorded import arctic, sets
 from recorded.ceiling import Losses, ceiling

@@ -21,8 +21,8 @@ from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.errors import OptionError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.lab.bench.measuring.prompts import encode_prompts, read_prompts
-from coordgen_rs.lab.replay.target import RecordedDrafter, RecordedSession
+from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts
+from coordgen_rs.lab.replay.run import RecordedDrafter, RecordedSession
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.session import Session, StepCost
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.bench.reporting.plots import check_matplotlib
+from coordgen_rs.lab.plots import check_matplotlib
 
 _OTHERS = "#9a9a9a"
 

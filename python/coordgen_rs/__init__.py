@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
-    from coordgen_rs.lab.energy.meter import EnergyMeter
+    from coordgen_rs.lab.energy import EnergyMeter
     from coordgen_rs.loading.directory import open_bundle
     from coordgen_rs.loading.options import OpenOptions, SessionOptions
     from coordgen_rs.loading.profile import Profile
@@ -164,7 +164,7 @@ _MODULES = {
     "DraftSource": "_core",
     "Drafter": "_core",
     "DynamicTree": "_core",
-    "EnergyMeter": "lab.energy.meter",
+    "EnergyMeter": "lab.energy",
     "Gbnf": "grammar.kinds",
     "History": "store.history.requests",
     "HostDrafter": "_core",

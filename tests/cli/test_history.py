@@ -10,8 +10,8 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import History
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli.commands import history_documents
 from coordgen_rs.errors import HistoryWarning
-from coordgen_rs.lab.commands import history_documents
 from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore
 from corpora import knows, source, write_sources

@@ -296,9 +296,9 @@ def test_where_nothing_can_be_written_is_named_before_anything_is_done(
     def never(*_, **__):
         raise AssertionError("the work has begun")
 
-    monkeypatch.setattr("coordgen_rs.lab.commands.bench.Workbench.open", never)
-    monkeypatch.setattr("coordgen_rs.lab.commands.profile.measure", never)
-    monkeypatch.setattr("coordgen_rs.lab.commands.warm_up.open_session", never)
+    monkeypatch.setattr("coordgen_rs.lab.bench.command.Workbench.open", never)
+    monkeypatch.setattr("coordgen_rs.lab.profile.command.measure", never)
+    monkeypatch.setattr("coordgen_rs.cli.commands.warm_up.open_session", never)
     before = listed(place)
     code, told = said(*line.format(kind).split())
     assert code == 2
@@ -324,7 +324,7 @@ IGNORED = [
     ("bench bundle records.jsonl --sections methods --load-delay 1", "--load-delay"),
     ("bench bundle records.jsonl --sections methods --profile p", "--profile"),
     ("bench bundle --sections switching --methods auto", "--methods"),
-    ("bench bundle --sections switching --strategies guess", "strategy"),
+    ("bench bundle --sections switching --strategies guess", "--strategies"),
     (
         "bench bundle records.jsonl --sections methods --methods sam --lookup-table t",
         "--lookup-table",

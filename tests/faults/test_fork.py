@@ -283,7 +283,7 @@ print(history.shared.num_recent_tokens)
 
 def test_an_energy_meter_is_refused_in_a_fork(tmp_path):
     before = """
-from coordgen_rs.lab.energy.meter import EnergyMeter
+from coordgen_rs.lab.energy import EnergyMeter
 class Source:
     name, interval_s, shortest_s = "test", 0.001, 0.0
     def read(self): return 1.0

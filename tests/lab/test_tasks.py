@@ -1,4 +1,4 @@
-"""Calls here and on Ray: the same results, whatever becomes of the workers."""
+"""Calls here, in processes of their own and on Ray: the same results, whatever ends a worker."""
 
 import os
 import signal
@@ -10,10 +10,12 @@ import pytest
 
 import fleet_tasks
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.lab.fleet import tasks
 from coordgen_rs.lab.fleet.build import build
 from coordgen_rs.lab.fleet.tasks import Processes, RayTasks, Sequential, TaskLostError
+from coordgen_rs.lab.own_process import OwnProcessError, in_own_process
 from fleet_records import records, write_jsonl
 from fleet_tasks import Killing, Unreadable, die, refuse, square
 
@@ -135,3 +137,23 @@ def test_a_wrong_number_of_workers_is_refused(address):
     pytest.importorskip("ray", reason="needs the extra ray")
     with pytest.raises(OptionError, match="number of workers"):
         RayTasks(address)
+
+
+def test_another_process_returns_and_raises_what_the_call_does():
+    assert in_own_process(os.getpid) != os.getpid()
+    assert in_own_process(parse_bytes, "2K") == parse_bytes("2K")
+    with pytest.raises(OptionError, match="much"):
+        in_own_process(parse_bytes, "much")
+
+
+def test_a_process_that_dies_is_named():
+    with pytest.raises(OwnProcessError, match="raise_signal ended with -9"):
+        in_own_process(signal.raise_signal, signal.SIGKILL)
+
+
+def test_no_code_of_the_working_directory_is_run(tmp_path, monkeypatch):
+    for name in ("numpy", "pickle", "json", "onnxruntime", "coordgen_rs"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    assert in_own_process(parse_bytes, "2K") == parse_bytes("2K")
+    assert not (tmp_path / "executed").exists()

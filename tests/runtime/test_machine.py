@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from coordgen_rs.cli.commands import doctor
-from coordgen_rs.lab.bench.measuring.settings import Settings
-from coordgen_rs.lab.bench.sections.memory import stage_peaks
+from coordgen_rs.lab.bench.machine import stage_peaks
+from coordgen_rs.lab.bench.workbench import Settings
 from coordgen_rs.runtime import machine
 
 CPUINFO = """\

@@ -11,7 +11,7 @@ import pytest
 from coordgen_rs import History
 from coordgen_rs.cli.commands.chat import dialogue_file
 from coordgen_rs.lab.fleet.tables import count_tokens, read_table
-from coordgen_rs.lab.replay.table_file import TableFile
+from coordgen_rs.lab.replay.cells import TableFile
 from coordgen_rs.store.history.corpus import Corpus
 from coordgen_rs.store.history.fleet import read_list
 from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore

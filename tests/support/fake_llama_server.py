@@ -24,6 +24,15 @@ _TOKEN_S = 0.0005
 """Between two events of a stream, so that one of many tokens lasts a while."""
 
 
+def installed(folder: Path) -> Path:
+    """A folder with the program, where none was."""
+    folder.mkdir()
+    program = folder / "llama-server"
+    program.write_text(f"#!{sys.executable}\n{Path(__file__).read_text()}")
+    program.chmod(0o755)
+    return folder
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers completions by the script of the class."""
 

@@ -49,7 +49,7 @@ NOT_RUN = {
     r"^coordgen export hf:": Exempt(Reason.INDEX, "tests/convert/containers/test_hub.py"),
     r"^coordgen chat": Exempt(Reason.PERSON, "tests/cli/test_chat.py"),
     r"^coordgen serve": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
-    r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/exactness/test_our_server.py"),
+    r"^coordgen verify": Exempt(Reason.PERSON, "tests/lab/verify/test_our_server.py"),
     r"^curl |^from openai ": Exempt(Reason.PERSON, "tests/project/docs/test_server_page.py"),
     r"^from langchain_openai ": Exempt(
         Reason.ENGINE, "tests/server/dialects/test_openai_client.py"
@@ -61,7 +61,7 @@ NOT_RUN = {
     r"^cargo ": Exempt(Reason.BUILD),
     r"^cc ": Exempt(Reason.BUILD, "tests/core/c/test_c.py"),
     r"^python train\.py": Exempt(Reason.HOURS, "tests/convert/models/test_training.py"),
-    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_evaluation.py"),
+    r"^python evaluate\.py": Exempt(Reason.HOURS, "tests/lab/test_evaluation.py"),
     r"^python docs/wheel_beside_others\.py": Exempt(Reason.INDEX),
     r"^python fuzz/run\.py": Exempt(Reason.BUILD),
     r"^coordgen prefixes": Exempt(Reason.PERSON, "tests/cli/test_prefixes.py"),
@@ -74,15 +74,15 @@ NOT_RUN = {
     r"^python benches/peers/turns\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
     r"^python benches/peers/shape_file\.py": Exempt(Reason.HOURS, "tests/lab/bench/test_shapes.py"),
     r"^python benches/never_slower\.py mixture": Exempt(
-        Reason.HOURS, "tests/lab/bench/test_never_slower.py"
+        Reason.HOURS, "tests/lab/peers/test_never_slower.py"
     ),
     r"^python benches/never_slower\.py SmolLM2": Exempt(
-        Reason.MODEL, "tests/lab/bench/test_never_slower.py"
+        Reason.MODEL, "tests/lab/peers/test_never_slower.py"
     ),
     r"^python benches/engines\.py": Exempt(
-        Reason.MODEL, "tests/lab/bench/test_engine_comparison.py"
+        Reason.MODEL, "tests/lab/peers/test_engine_comparison.py"
     ),
-    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_widths.py"),
+    r"^python benches/widths\.py": Exempt(Reason.MODEL, "tests/lab/peers/test_scripts.py"),
     r"^python benches/instructions\.py": Exempt(Reason.ENGINE),
     r"^python benches/width_lists\.py": Exempt(Reason.MODEL, "tests/lab/bench/test_width_lists.py"),
     r"^python benches/fleet\.py smollm2": Exempt(Reason.MODEL, "docs/benchmarks.md"),
@@ -142,8 +142,7 @@ def check_c(text: str) -> None:
 
 def check_report(text: str) -> None:
     """A report of `coordgen verify`: its lines begin as those that are printed now."""
-    from coordgen_rs.lab.verify.shown import as_text
-    from coordgen_rs.lab.verify.verdict import Report
+    from coordgen_rs.lab.verify.report import Report, as_text
 
     lines = text.splitlines()
     assert (

@@ -8,7 +8,7 @@ ratios. Two contestants are compared within a round, which a machine's mood hurt
 
 from statistics import geometric_mean
 
-from coordgen_rs.lab.bench.measuring.repeats import summarize
+from coordgen_rs.lab.tables import summarize
 from live.loops import loops
 
 ALL = "all"

@@ -6,7 +6,7 @@ the rounds; tables show nothing that they lack.
 
 from functools import partial
 
-from coordgen_rs.lab.bench.measuring.repeats import summarize
+from coordgen_rs.lab.tables import summarize
 from over_http.load import Figures, figures_of, num_different
 from support import picture
 from support.tables import show_rows

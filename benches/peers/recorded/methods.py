@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.replay.replayed import Replayed, Source, rows_of, tokenized
+from coordgen_rs.lab.replay.command import ReplayCell, rows_of
+from coordgen_rs.lab.replay.records import Source, tokenized
 from coordgen_rs.lab.replay.run import MOST_BUDGET
 from recorded import arctic, llama_cpp, transformers_lookup, vllm_ngram
 from recorded.arctic import DEFAULTS, FILLED, Arctic
@@ -44,7 +45,7 @@ class Ours:
 
     def cell(self, source, budget, history):
         """A cell; its figures are those of `coordgen replay`."""
-        return Replayed(source, self.drafter, budget, history, "compact")
+        return ReplayCell(source, self.drafter, budget, history, "compact")
 
 
 class RuleError(CoordgenError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from coordgen_rs.cli.terminal.formatting import printable
-from coordgen_rs.lab.replay.replayed import ALL
+from coordgen_rs.lab.tables import ALL
 from recorded.methods import CHAIN
 from support import picture
 from support.tables import show_rows

@@ -61,12 +61,8 @@ def replay_rule(name, records, budget, rule):
             result.propose_us.append(1e6 * (proposed - start))
             result.rows += 1 + len(tokens)
             place, steps = end, steps + 1
-        result.memory_bytes = max(result.memory_bytes, rule.memory_bytes())
+        result.end_record(record.task, len(record.answer), steps, rule.memory_bytes())
         rule.end()
-        tokens, earlier_steps = result.per_task.get(record.task, (0, 0))
-        result.per_task[record.task] = tokens + len(record.answer), earlier_steps + steps
-        result.records, result.steps = result.records + 1, result.steps + steps
-        result.tokens += len(record.answer)
     return result
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError, OptionError
-from coordgen_rs.lab.replay.replayed import Source, tokenized
-from coordgen_rs.lab.replay.templates import TEMPLATES
+from coordgen_rs.lab.replay.records import TEMPLATES, Source, tokenized
 
 KNOWN = Path(__file__).with_name("sets.toml")
 _HALVES = {"0": 0, "1": 1, "all": None}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from coordgen_rs.lab.replay.replayed import tokenized
+from coordgen_rs.lab.replay.records import tokenized
 from coordgen_rs.lab.tables import show_table
 from recorded import sets
 from recorded.llama_cpp import LlamaCpp

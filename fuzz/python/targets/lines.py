@@ -10,9 +10,9 @@ from pathlib import Path
 
 from coordgen_rs.convert.texts import read_texts
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.store.history.exchange import read_exported
-from coordgen_rs.lab.bench.measuring.prompts import read_prompts
+from coordgen_rs.lab.bench.prompts import read_prompts
 from coordgen_rs.lab.replay.records import read_records
+from coordgen_rs.store.history.exchange import read_exported
 from scratch import holding
 
 IS_JSON = True

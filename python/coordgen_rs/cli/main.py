@@ -43,15 +43,14 @@ GROUPS = {
 _MODULES = {
     "export": "convert.commands.export",
     "compile": "convert.commands.compile",
-    "check": "lab.commands.check",
-    "history": "lab.commands.history",
-    "bench": "lab.commands.bench",
-    "verify": "lab.commands.verify",
-    "quality": "lab.commands.quality",
-    "profile": "lab.commands.profile",
-    "plan": "lab.commands.plan",
-    "replay": "lab.commands.replay",
-    "warm-up": "lab.commands.warm_up",
+    "check": "lab.check",
+    "bench": "lab.bench.command",
+    "verify": "lab.verify.command",
+    "quality": "lab.quality.command",
+    "profile": "lab.profile.command",
+    "plan": "lab.plans.command",
+    "replay": "lab.replay.command",
+    "warm-up": "cli.commands.warm_up",
 }
 """Where a command is that is not in `cli.commands`; it is loaded when it is asked for.
 

@@ -1,1 +1,1 @@
-"""What makes bundles and what measures: nothing that answers imports it."""
+"""What measures: nothing that answers imports it."""

@@ -5,6 +5,7 @@ and along side branches, under each way to commit that the device allows, and ev
 with plain decoding.
 """
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,13 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.drafting.proposer import DraftProposer, WrappedDrafter
 from coordgen_rs.errors import EmptyPromptError
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.step import Step
+from coordgen_rs.lab.tables import tell
 from coordgen_rs.loading.self_test import decode_chain, decode_rests, side_branch
+from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.text.tokenizer import Tokenizer
 
 _SIDE_BRANCH = "side branch against first path"
 
@@ -171,3 +179,52 @@ def _compare(what: str, got: NDArray[np.float32], expected: NDArray[np.float32])
 
 def _tokens(steps: Iterator[Step]) -> NDArray[np.uint32]:
     return np.array([token for step in steps for token in step.token_ids], np.uint32)
+
+
+EXAMPLES = """\
+examples:
+  coordgen check bundle
+  coordgen check bundle --prompt-file question.txt --json
+"""
+
+_PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox sleeps."
+
+
+def add_arguments(parser: Parser) -> None:
+    """The options of the command."""
+    parser.declare(
+        shared.BUNDLE,
+        option.path("--prompt-file FILE").help("a UTF-8 text file with a prompt to use"),
+        *shared.PROVIDER,
+        shared.KV_CACHE,
+        shared.THREADS,
+        shared.JSON,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the bundle; exit code 1 if it is not lossless here."""
+    question = text.read_file(options.prompt_file) if options.prompt_file else _PROMPT
+    with progress() as on_progress:
+        session = open_session(
+            options.bundle,
+            threads=options.threads,
+            kv_cache=options.kv_cache,
+            provider=shared.chosen_provider(options),
+            on_progress=on_progress,
+        )
+    with progress() as on_progress:
+        session.bundle.verify(on_progress)
+    prompt = Tokenizer.of(session.bundle).encode(question)
+    report = check(session, prompt[: session.capacity // 2])
+
+    def show() -> None:
+        sums = "all checksums match" if session.bundle.has_checksums else "without checksums"
+        print(f"files: {len(session.bundle.manifest.files)}, {sums}")
+        for item in report.comparisons:
+            by = "" if item.largest_difference is None else f" (by {item.largest_difference:.1e})"
+            print(f"{item.what}: {'identical' if item.identical else f'different{by}'}")
+        print(f"exact under commit: {', '.join(report.exact_commits) or 'none'}")
+
+    tell(options.json, report.to_json(), show)
+    return 0 if report.lossless else 1

@@ -8,40 +8,43 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from checkpoints import CHECKPOINTS
-from command_line import MODULE, coordgen, refused
+from command_line import MODULE
 from coordgen_rs._core import draft_method, draft_sources
-from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.lab.bench.measuring.answers import NotLosslessError
-from coordgen_rs.lab.bench.measuring.prompts import (
+from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.lab.bench.command import QUICK
+from coordgen_rs.lab.bench.drafting import (
+    BASES,
+    DRAW_ON_EARLIER,
+    ROWS,
+    drafters_of,
+    measure_methods,
+    measure_sources,
+)
+from coordgen_rs.lab.bench.machine import NO_SOURCE, measure_energy
+from coordgen_rs.lab.bench.prompts import (
     Prompt,
     PromptsError,
     encode_prompts,
     read_prompts,
 )
-from coordgen_rs.lab.bench.measuring.settings import METHODS, MTP, Settings, needs_draft_model
-from coordgen_rs.lab.bench.measuring.switching import STRATEGIES
-from coordgen_rs.lab.bench.measuring.workbench import SHOWN, Workbench
-from coordgen_rs.lab.bench.reporting.report import chosen_sections, schema
-from coordgen_rs.lab.bench.sections import SECTIONS
-from coordgen_rs.lab.bench.sections.ablation import BASES, ROWS
-from coordgen_rs.lab.bench.sections.breakdown import PARTS
-from coordgen_rs.lab.bench.sections.energy import NO_SOURCE, measure_energy
-from coordgen_rs.lab.bench.sections.methods import measure_methods
-from coordgen_rs.lab.bench.sections.sources import DRAW_ON_EARLIER, drafters_of, measure_sources
-from coordgen_rs.lab.commands import bench as cli
+from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, schema
+from coordgen_rs.lab.bench.times import PARTS
+from coordgen_rs.lab.bench.workbench import (
+    METHODS,
+    MTP,
+    PAPER_METHODS,
+    STRATEGIES,
+    NotLosslessError,
+    Settings,
+    Workbench,
+    needs_draft_model,
+)
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from prompts import PROMPTS
 
 TINY = ("--repeats", 1, "--max-new-tokens", 16, "--prompt-len", 40)
-
-
-def bench(capsys, *arguments):
-    """Run the command in this process; return what it printed."""
-    assert main(["bench", *map(str, arguments)]) == 0
-    return capsys.readouterr().out
 
 
 @pytest.fixture(scope="module")
@@ -255,58 +258,59 @@ def test_strategies_and_variants_are_all_there(whole_run):
 
 def test_memory_is_that_of_processes_that_did_nothing_else(whole_run):
     _, document, _ = whole_run
-    assert [row["method"] for row in rows(document, "memory")] == list(SHOWN)
+    assert [row["method"] for row in rows(document, "memory")] == list(PAPER_METHODS)
     for row in rows(document, "memory"):
         assert row["opening"]["median"] > 10
         assert row["answering"]["median"] > 10
 
 
-def test_sections_can_be_chosen_and_printed_as_json(bundle_of, data, capsys):
+def test_sections_can_be_chosen_and_printed_as_json(bundle_of, data, coordgen):
     bundle = bundle_of("embedded", "fp32")
-    shown = bench(capsys, bundle, data, *TINY, "--sections", "latency,draft-length", "--json", "-")
+    shown = coordgen(
+        "bench", bundle, data, *TINY, "--sections", "latency,draft-length", "--json", "-"
+    ).out
     document = json.loads(shown)
     assert list(document["sections"]) == ["draft-length", "latency"]
     assert document["is_complete"]
-    shown = bench(capsys, bundle, *TINY, "--sections", "chunk-size")
+    shown = coordgen("bench", bundle, *TINY, "--sections", "chunk-size").out
     assert shown.startswith("chunk-size: ")
     assert "methods: " not in shown
 
 
-def test_the_same_methods_with_free_rows_and_a_draft_model(bundle_of, data, capsys):
+def test_the_same_methods_with_free_rows_and_a_draft_model(bundle_of, data, coordgen):
     arguments = [bundle_of("embedded", "fp32"), data, *TINY, "--sections", "methods", "--json", "-"]
     arguments += ["--costs", "free"]
     model = ["--draft-model", bundle_of("embedded-draft", "fp32")]
-    document = json.loads(bench(capsys, *arguments, *model, "--methods", "all"))
+    document = json.loads(coordgen("bench", *arguments, *model, "--methods", "all").out)
     names = [name for name in METHODS if name != MTP]  # the target has no such head
     assert [row["method"] for row in rows(document, "methods", task="all")] == names
     held = {row["method"]: row["extra_memory"] for row in rows(document, "methods", task="all")}
     assert held["edgellm"] > 1 > held["diaa"] > 0
     assert document["condition"]["options"]["is_free"]
-    document = json.loads(bench(capsys, *arguments, "--methods", "sam", "--history", "none"))
+    document = json.loads(
+        coordgen("bench", *arguments, "--methods", "sam", "--history", "none").out
+    )
     assert [row["method"] for row in rows(document, "methods", task="all")] == ["plain", "sam"]
 
 
-def test_a_streamed_target_is_measured_where_it_can_be(bundle_of, data, capsys):
+def test_a_streamed_target_is_measured_where_it_can_be(bundle_of, data, coordgen):
     bundle = bundle_of("embedded", "fp32")
     budget = (bundle / "block_00.weights").stat().st_size
     arguments = [bundle, data, *TINY, "--memory-budget", budget, "--sections"]
-    assert "coordgen" in bench(capsys, *arguments, "methods", "--methods", "coordgen")
-    assert "cannot be measured with a memory budget" in refused("bench", *arguments, "chunk-size")
+    assert "coordgen" in coordgen("bench", *arguments, "methods", "--methods", "coordgen").out
     streamed = chosen_sections(None, Settings(bundle, data, memory_budget=budget))
     assert "methods" in streamed
     assert "chunk-size" not in streamed
 
 
-def test_interruption_keeps_what_was_measured(bundle_of, data, tmp_path, monkeypatch, capsys):
+def test_interruption_keeps_what_was_measured(bundle_of, data, tmp_path, monkeypatch, coordgen):
     def interrupt(workbench):
         raise KeyboardInterrupt
 
     monkeypatch.setitem(SECTIONS, "latency", SECTIONS["latency"]._replace(measure=interrupt))
     report = tmp_path / "bench.json"
-    arguments = ["bench", bundle_of("embedded", "fp32"), data, *TINY]
-    arguments += ["--sections", "draft-length,latency,energy", "--json", report]
-    assert main([str(argument) for argument in arguments]) == 130
-    told = capsys.readouterr()
+    arguments = [bundle_of("embedded", "fp32"), data, *TINY, "--json", report]
+    told = coordgen("bench", *arguments, "--sections", "draft-length,latency,energy", code=130)
     assert told.err == "coordgen: error: interrupted\n"
     assert "draft-length" in told.out
     document = json.loads(report.read_text())
@@ -317,9 +321,7 @@ def test_interruption_keeps_what_was_measured(bundle_of, data, tmp_path, monkeyp
 
 def test_other_tokens_are_an_error_that_names_the_method(session_of, monkeypatch):
     workbench = made_workbench(session_of)
-    monkeypatch.setattr(
-        "coordgen_rs.lab.bench.measuring.answers.generate", lambda *_, **__: iter([])
-    )
+    monkeypatch.setattr("coordgen_rs.lab.bench.workbench.generate", lambda *_, **__: iter([]))
     with pytest.raises(NotLosslessError, match="sam gave other tokens"):
         list(workbench.answers(["plain", "sam"], workbench.drafter))
 
@@ -365,32 +367,38 @@ def test_energy_is_what_the_meter_says(session_of, monkeypatch):
         def stop(self):
             return 4.0
 
-    monkeypatch.setattr(
-        "coordgen_rs.lab.bench.sections.energy.EnergyMeter.find", lambda root: Meter()
-    )
+    monkeypatch.setattr("coordgen_rs.lab.bench.machine.EnergyMeter.find", lambda root: Meter())
     section = measure_energy(made_workbench(session_of))
-    assert [row[0] for row in section.rows] == list(SHOWN)
+    assert [row[0] for row in section.rows] == list(PAPER_METHODS)
     assert {row[1].median for row in section.rows} == {4.0}
     assert {row[3] for row in section.rows} == {1.0}
     assert "a made-up meter" in section.notes[0]
 
 
-def test_unknown_methods_and_a_missing_model_are_refused(tmp_path):
-    with pytest.raises(OptionError, match="magic"):
-        Settings(tmp_path, methods=("plain", "magic")).check()
-    with pytest.raises(OptionError, match="draft model"):
-        Settings(tmp_path, methods=("edgellm",)).check()
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--sections", "luck"), "--sections is 'luck'"),
+        (("--methods", "plain,magic"), "--methods is 'magic'"),
+        (("--methods", "edgellm"), "'edgellm' needs a draft model"),
+        (("--strategies", "sync,luck"), "--strategies is 'luck'"),
+        (("--repeats", 0), "--repeats is 0"),
+        (("--load-delay", -1), "--load-delay is -1"),
+        (("--load-delay", 1), "--load-delay is only for targets that are streamed"),
+        (("--max-new-tokens", 1024), "leaves room"),
+        (("--sections", "switching", "--profile", "absent"), "no profile at"),
+        (("--memory-budget", 10**9, "--sections", "chunk-size"), "cannot be measured with a"),
+    ],
+)
+def test_wrong_options_are_one_line(bundle_of, data, refused, options, said):
+    sections = () if "--sections" in options else ("--sections", "methods")
+    assert said in refused("bench", bundle_of("embedded", "fp32"), data, *sections, *options)
 
 
-def test_wrong_options_are_one_line(bundle_of, data):
-    command = ("bench", bundle_of("embedded", "fp32"), data)
-    assert "section is 'luck'" in refused(*command, "--sections", "luck")
-    assert "needs DATA" in refused(*command[:2])
-    assert "--repeats is 0" in refused(*command, "--repeats", 0)
-    assert "--load-delay is -1" in refused(*command, "--load-delay", -1)
-    assert "leaves room" in refused(*command, "--max-new-tokens", 1024)
-    assert "absent" in refused("bench", command[1], "absent")
-    assert "no profile at" in refused(*command, "--sections", "switching", "--profile", "absent")
+def test_prompts_that_are_not_there_are_one_line(bundle_of, refused):
+    bundle = bundle_of("embedded", "fp32")
+    assert "needs DATA" in refused("bench", bundle)
+    assert "absent" in refused("bench", bundle, "absent")
 
 
 @pytest.mark.parametrize(
@@ -462,7 +470,7 @@ def test_a_reader_that_has_enough_is_no_error(bundle_of, data):
     assert "BrokenPipe" not in done.stderr
 
 
-def test_help_names_every_section():
-    done = coordgen("bench", "--help")
-    assert all(f"\n  {name} " in done.stdout for name in SECTIONS)
-    assert str(cli.QUICK["repeats"]) in done.stdout
+def test_help_names_every_section(coordgen):
+    said = coordgen("bench", "--help").out
+    assert all(f"\n  {name} " in said for name in SECTIONS)
+    assert str(QUICK["repeats"]) in said

@@ -1,1 +1,1 @@
-"""Measuring: everything with a real model (`sections/`), and drafters on recorded answers."""
+"""`coordgen bench`: measuring with a real model, section by section."""

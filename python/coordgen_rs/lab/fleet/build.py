@@ -7,9 +7,12 @@ the calls run, and whether they come from records or from other builds.
 """
 
 import glob
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -21,23 +24,21 @@ from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.lab.fleet.lines import check_kind
-from coordgen_rs.lab.fleet.records import FieldNames, Reading, read_documents
-from coordgen_rs.lab.fleet.shard import Shard, write_shard
+from coordgen_rs.lab.fleet.records import FieldNames, ReadOptions, check_kind, read_documents
 from coordgen_rs.lab.fleet.tables import (
+    OtherBuild,
+    Shard,
     Table,
     count_tokens,
     head_sha256,
     newest_of_each,
     newest_within,
-    read_table,
-    remove_others,
     table_path,
-    write_list,
+    write_shard,
 )
 from coordgen_rs.lab.fleet.tasks import Sequential, Tasks
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.store.files import locked, replacing, unfinished_directory
+from coordgen_rs.store.files import locked, replacing, unfinished_directory, write_file
 from coordgen_rs.store.history.fleet import (
     FORMAT,
     LIST_NAME,
@@ -51,7 +52,9 @@ from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
 from coordgen_rs.text.tokenizer import Tokenizer
 
-MOST_NAMED = 20
+_NAME = re.compile(r"[0-9a-f]{32}\.(index|documents)")
+
+_MOST_NAMED = 20
 """Bad records of a file of which the place is kept; of the others only the number."""
 
 _TOGETHER = 1 << 22
@@ -63,7 +66,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Built:
+class BuildResult:
     """What a build did.
 
     Attributes:
@@ -90,7 +93,7 @@ class Built:
 
 
 @dataclass
-class _Bad:
+class _BadRecords:
     num: int = 0
     named: list[str] = field(default_factory=list)
 
@@ -101,7 +104,7 @@ class _ReadCall:
 
     path: Path
     shard: Path
-    reading: Reading
+    reading: ReadOptions
     max_tokens: int
     is_strict: bool
 
@@ -113,19 +116,15 @@ class _MergeCall:
     Attributes:
         into: Where the indexes are written.
         namespaces: The namespaces, in order.
-        shards: Those that hold any of them.
-        builds: Directories of other builds that do, each with its entries.
-        fingerprint: Identifies the tokenizer.
-        vocab_size: Number of ids in the vocabulary.
+        parts: What holds any of them.
+        reading: Names the tokenizer and its vocabulary.
         max_tokens: Most tokens of a namespace.
     """
 
     into: Path
     namespaces: tuple[str, ...]
-    shards: tuple[Shard, ...]
-    builds: tuple[tuple[Path, tuple[IndexEntry, ...]], ...]
-    fingerprint: str
-    vocab_size: int
+    parts: tuple[Shard | OtherBuild, ...]
+    reading: ReadOptions
     max_tokens: int
 
 
@@ -140,7 +139,7 @@ def build(
     is_strict: bool = False,
     tasks: Tasks | None = None,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Built:
+) -> BuildResult:
     """Build the indexes of a fleet in `directory`, in place of those before.
 
     Processes that draft from an index there go on with it, and take up the new one when their next
@@ -172,17 +171,19 @@ def build(
     """
     tasks = Sequential() if tasks is None else tasks
     fingerprint, vocab_size = fingerprint_of(bundle), bundle.manifest.model.vocab_size
-    reading = Reading(
+    reading = ReadOptions(
         bundle.path.absolute(), fingerprint, vocab_size, names or FieldNames(), namespace
     )
     paths = [path.absolute() for path in sources]
-    builds = tuple(path for path in paths if path.is_dir())
-    files = [path for path in paths if path not in builds]
+    files = [path for path in paths if not path.is_dir()]
     for path in files:
         check_kind(path)
-    lists = [_checked_list(path, reading) for path in builds]
+    builds = [_other_build(path, reading) for path in paths if path.is_dir()]
     directory = directory.absolute()
-    _check_place(directory)
+    if directory.exists() and not directory.is_dir():
+        raise HistoryError(f"{directory} is not a directory")
+    if (directory / DATABASE_NAME).exists():
+        raise HistoryError(f"{directory} holds a machine's own history: build into another one")
     with _made(directory), locked(directory / LIST_NAME) as is_mine:
         if not is_mine:
             raise HistoryError(f"another build is writing to {directory}")
@@ -193,21 +194,26 @@ def build(
                 for number, path in enumerate(files)
             ]
             read = _run_all("reading", _read, reads, tasks, on_progress)
-            shards, bad = [shard for shard, _ in read], [bad for _, bad in read]
-            sizes = _sizes(shards, lists)
+            bad = [found for _, found in read]
+            named = [where for found in bad for where in found.named]
+            parts: list[Shard | OtherBuild] = [*(shard for shard, _ in read), *builds]
+            sizes = Counter[str]()  # before duplicates of different files are left out
+            for part in parts:
+                sizes.update(part.num_tokens)
             if not sizes:
-                raise HistoryError(f"no finished request was found{_first_of(bad)}")
-            found = list(zip(builds, lists, strict=True))
-            limits = (fingerprint, vocab_size, max_tokens)
-            merges = _merges(work, shards, found, _groups(sizes), limits)
+                where = f"; {named[0]}" if named else ""
+                raise HistoryError(f"no finished request was found{where}")
+            merges = []
+            for group in _groups(sizes):
+                of_group = (part.of(group) for part in parts)
+                holding = tuple(part for part in of_group if part.num_tokens)
+                merges.append(_MergeCall(work, group, holding, reading, max_tokens))
             merged = _run_all("sorting", _merge, merges, tasks, on_progress)
             in_order = sorted(chain.from_iterable(merged), key=lambda entry: entry.namespace)
             listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, in_order)
             _put_in_place(work, directory, listed)
-    num_read = sum(shard.num_requests for shard in shards)
-    num_read += sum(entry.num_requests for found in lists for entry in found.namespaces)
-    named = [where for found in bad for where in found.named]
-    return Built(listed, num_read, sum(found.num for found in bad), named)
+    num_read = sum(part.num_requests for part in parts)
+    return BuildResult(listed, num_read, sum(found.num for found in bad), named)
 
 
 @contextmanager
@@ -232,16 +238,13 @@ def find_sources(patterns: Sequence[str]) -> list[Path]:
     """
     found: dict[Path, Path] = {}
     for pattern in patterns:
-        names = [pattern] if Path(pattern).exists() else _matched(pattern)
+        names = [pattern]
+        if not Path(pattern).exists():  # in one order everywhere
+            names = sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (it may be absolute)
         if not names:
             raise OptionError(f"--from {pattern}: there is no such file")
         found |= {Path(name).resolve(): Path(name) for name in names}
     return list(found.values())
-
-
-def _matched(pattern: str) -> list[str]:
-    """The paths that a pattern names, in one order everywhere."""
-    return sorted(glob.glob(pattern, recursive=True))  # noqa: PTH207 (it may be absolute)
 
 
 def _run_all(
@@ -260,14 +263,14 @@ def _run_all(
     return [results[index] for index in range(len(calls))]
 
 
-def _read(call: _ReadCall) -> tuple[Shard, _Bad]:
-    bad = _Bad()
+def _read(call: _ReadCall) -> tuple[Shard, _BadRecords]:
+    bad = _BadRecords()
 
     def on_bad(what: str) -> None:
         if call.is_strict:
             raise HistoryError(what)
         bad.num += 1
-        if len(bad.named) < MOST_NAMED:
+        if len(bad.named) < _MOST_NAMED:
             bad.named.append(what)
 
     documents = read_documents(call.path, call.reading, _tokenizer(call.reading.bundle), on_bad)
@@ -280,41 +283,14 @@ def _tokenizer(bundle: Path) -> Tokenizer:
     return Tokenizer.of(open_bundle(bundle))
 
 
-def _merges(
-    work: Path,
-    shards: Sequence[Shard],
-    builds: Sequence[tuple[Path, BuildList]],
-    groups: Sequence[tuple[str, ...]],
-    limits: tuple[str, int, int],
-) -> list[_MergeCall]:
-    """The calls that merge groups of namespaces, each with the part of all that it needs."""
-    entries_of = [
-        (path, {entry.namespace: entry for entry in listed.namespaces}) for path, listed in builds
-    ]
-    calls = []
-    for group in groups:
-        parts = [shard.of(group) for shard in shards]
-        others = [
-            (path, tuple(entries[name] for name in group if name in entries))
-            for path, entries in entries_of
-        ]
-        there = tuple(part for part in parts if part.spans)
-        calls.append(_MergeCall(work, group, there, tuple(it for it in others if it[1]), *limits))
-    return calls
-
-
 def _merge(call: _MergeCall) -> list[IndexEntry]:
-    parts: dict[str, list[Table]] = {name: [] for name in call.namespaces}
+    tables: dict[str, list[Table]] = {name: [] for name in call.namespaces}
     files: dict[str, list[Path]] = {name: [] for name in call.namespaces}
-    for shard in call.shards:
-        for name, table in shard.tables().items():
-            parts[name].append(table)
-            files[name].append(shard.tokens)
-    for place, entries in call.builds:
-        for entry in entries:
-            parts[entry.namespace].append(read_table(place, entry))
-            files[entry.namespace].append(index_path(place, entry.namespace))
-    return [_write(call, name, parts.pop(name), files[name]) for name in call.namespaces]
+    for part in call.parts:
+        for name, table, file in part.tables():
+            tables[name].append(table)
+            files[name].append(file)
+    return [_write(call, name, tables.pop(name), files[name]) for name in call.namespaces]
 
 
 def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Path]) -> IndexEntry:
@@ -326,8 +302,9 @@ def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Pat
         table["file"].tolist(), table["start"].tolist(), table["num_tokens"].tolist(), strict=True
     )
     path = index_path(call.into, namespace)
-    key = index_key(call.fingerprint, call.vocab_size, namespace, "fleet")
-    text_start = SharedHistory.write_gathered_index(path, files, list(places), call.vocab_size, key)
+    vocab_size = call.reading.vocab_size
+    key = index_key(call.reading.fingerprint, vocab_size, namespace, "fleet")
+    text_start = SharedHistory.write_gathered_index(path, files, list(places), vocab_size, key)
     ends = np.cumsum(4 * (table["num_tokens"].astype(np.uint64) + 1))
     table["start"] = text_start + ends - 4 * (table["num_tokens"].astype(np.uint64) + 1)
     table["file"] = 0
@@ -337,7 +314,7 @@ def _write(call: _MergeCall, namespace: str, parts: list[Table], files: list[Pat
     return IndexEntry(namespace, len(table), count_tokens(table), text_start, head)
 
 
-def _checked_list(path: Path, reading: Reading) -> BuildList:
+def _other_build(path: Path, reading: ReadOptions) -> OtherBuild:
     if not (path / LIST_NAME).exists():
         raise OptionError(
             f"{path} is a directory, but holds no built history; name the files in it, such as "
@@ -345,34 +322,10 @@ def _checked_list(path: Path, reading: Reading) -> BuildList:
         )
     listed = read_list(path)
     listed.check_tokenizer(path, reading.fingerprint, reading.vocab_size)
-    return listed
+    return OtherBuild(path, {entry.namespace: entry for entry in listed.namespaces})
 
 
-def _check_place(directory: Path) -> None:
-    """Refuse a directory in which the indexes of a fleet would be taken for something else.
-
-    Raises:
-        HistoryError: It is a file, or a machine's own history.
-    """
-    if directory.exists() and not directory.is_dir():
-        raise HistoryError(f"{directory} is not a directory")
-    if (directory / DATABASE_NAME).exists():
-        raise HistoryError(f"{directory} holds a machine's own history: build into another one")
-
-
-def _sizes(shards: list[Shard], lists: list[BuildList]) -> dict[str, int]:
-    """Tokens by namespace, before duplicates of different files are left out."""
-    sizes: dict[str, int] = {}
-    for shard in shards:
-        for name, num_tokens in shard.num_tokens.items():
-            sizes[name] = sizes.get(name, 0) + num_tokens
-    for listed in lists:
-        for entry in listed.namespaces:
-            sizes[entry.namespace] = sizes.get(entry.namespace, 0) + entry.num_tokens
-    return sizes
-
-
-def _groups(sizes: dict[str, int]) -> list[tuple[str, ...]]:
+def _groups(sizes: Mapping[str, int]) -> list[tuple[str, ...]]:
     """Namespaces to merge in one call: a large one alone, and first, because it takes longest."""
     groups: list[tuple[str, ...]] = []
     group: list[str] = []
@@ -391,14 +344,13 @@ def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
     (directory / LIST_NAME).unlink(missing_ok=True)  # it holds again when all is moved
     places = set()
     for entry in listed.namespaces:
-        for path in (table_path, index_path):
-            path(work, entry.namespace).chmod(0o600)
-            path(work, entry.namespace).replace(path(directory, entry.namespace))
-            places.add(path(directory, entry.namespace))
-    remove_others(directory, places)
-    write_list(directory, listed)
-
-
-def _first_of(bad: list[_Bad]) -> str:
-    named = [where for found in bad for where in found.named]
-    return f"; {named[0]}" if named else ""
+        for path_of in (table_path, index_path):
+            built, place = path_of(work, entry.namespace), path_of(directory, entry.namespace)
+            built.chmod(0o600)
+            built.replace(place)
+            places.add(place)
+    for path in directory.iterdir():
+        if _NAME.fullmatch(path.name) and path not in places and path.is_file():
+            path.unlink(missing_ok=True)
+    content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
+    write_file(directory / LIST_NAME, content, private=True)  # which ends the build

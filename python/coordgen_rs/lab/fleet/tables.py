@@ -2,23 +2,23 @@
 
 In: token ids as they are read. Out: tables in one order, without duplicates, within a limit. The
 order depends on the documents alone, not on who read them, so a build has the same bytes anywhere.
-And the files of a build besides its indexes: such a table for each, and the list of all.
+And what is merged: shards, each the documents of one file of records, on disk until then, whose
+writing holds a row for each document in memory, and never the tokens of more than one; and builds.
 """
 
 import hashlib
-import json
-import re
-from collections.abc import Collection
-from dataclasses import asdict
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import HistoryError
-from coordgen_rs.store.files import write_file
-from coordgen_rs.store.history.fleet import LIST_NAME, BuildList, IndexEntry, index_path
+from coordgen_rs.store.files import replacing
+from coordgen_rs.store.history.fleet import LIST_NAME, IndexEntry, index_path
 
 Table: TypeAlias = NDArray[Any]
 """An array `(documents,)` with rows of type `ROW`."""
@@ -33,10 +33,10 @@ ROW = np.dtype(
     ]
 )
 
+_TOKENS, _TABLE = "tokens.u32", "documents.npy"
+
 _HEAD_BYTES = 80
 """The header of an index. It holds a checksum of the checksums of all blocks."""
-
-_NAME = re.compile(r"[0-9a-f]{32}\.(index|documents)")
 
 
 def digest(token_ids: bytes) -> tuple[int, int]:
@@ -86,19 +86,6 @@ def head_sha256(index: Path) -> str:
         return hashlib.sha256(stream.read(_HEAD_BYTES)).hexdigest()
 
 
-def write_list(directory: Path, listed: BuildList) -> None:
-    """Write the list, which ends a build."""
-    content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
-    write_file(directory / LIST_NAME, content, private=True)
-
-
-def remove_others(directory: Path, kept: Collection[Path]) -> None:
-    """Remove indexes and tables of a build that are not among those to keep."""
-    for path in directory.iterdir():
-        if _NAME.fullmatch(path.name) and path not in kept and path.is_file():
-            path.unlink(missing_ok=True)
-
-
 def read_table(directory: Path, entry: IndexEntry) -> Table:
     """Where in its index each document of a namespace lies.
 
@@ -120,3 +107,110 @@ def read_table(directory: Path, entry: IndexEntry) -> Table:
             f"{index} is not of the build that {directory / LIST_NAME} lists: build it again"
         )
     return table
+
+
+class Document(NamedTuple):
+    """A finished request.
+
+    Attributes:
+        namespace: The namespace it belongs to.
+        finished_at: Seconds since 1970; 0 where that is not known.
+        token_ids: `(tokens,) u32`, prompt and answer together.
+    """
+
+    namespace: str
+    finished_at: float
+    token_ids: NDArray[np.uint32]
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard on disk.
+
+    Attributes:
+        directory: Where it is.
+        num_tokens: Tokens by namespace, terminators included, of what is within the limit.
+        spans: First row and end of each namespace in the table of documents.
+        num_requests: Documents that were read, duplicates and those beyond the limit included.
+    """
+
+    directory: Path
+    num_tokens: dict[str, int]
+    spans: dict[str, tuple[int, int]]
+    num_requests: int
+
+    def of(self, namespaces: Iterable[str]) -> "Shard":
+        """The shard's facts about some namespaces: as much as their merging needs."""
+        spans = {name: self.spans[name] for name in namespaces if name in self.spans}
+        return replace(
+            self, num_tokens={name: self.num_tokens[name] for name in spans}, spans=spans
+        )
+
+    def tables(self) -> Iterator[tuple[str, Table, Path]]:
+        """Each namespace, the table of its documents, and the file they lie in (`u32`, LE)."""
+        table = np.load(self.directory / _TABLE, mmap_mode="r")
+        for name, span in self.spans.items():
+            yield name, np.array(table[slice(*span)]), self.directory / _TOKENS
+
+
+@dataclass(frozen=True)
+class OtherBuild:
+    """The indexes of an earlier build, which are merged as shards are.
+
+    Attributes:
+        directory: Where it is.
+        entries: Its indexes by namespace.
+    """
+
+    directory: Path
+    entries: dict[str, IndexEntry]
+
+    @property
+    def num_tokens(self) -> dict[str, int]:
+        """Same as in `Shard`."""
+        return {name: entry.num_tokens for name, entry in self.entries.items()}
+
+    @property
+    def num_requests(self) -> int:
+        """The documents in it."""
+        return sum(entry.num_requests for entry in self.entries.values())
+
+    def of(self, namespaces: Iterable[str]) -> "OtherBuild":
+        """Same as in `Shard`."""
+        found = {name: self.entries[name] for name in namespaces if name in self.entries}
+        return replace(self, entries=found)
+
+    def tables(self) -> Iterator[tuple[str, Table, Path]]:
+        """Same as in `Shard`; raises as `read_table`."""
+        for name, entry in self.entries.items():
+            yield name, read_table(self.directory, entry), index_path(self.directory, name)
+
+
+def write_shard(directory: Path, documents: Iterable[Document], max_tokens: int) -> Shard:
+    """Write documents as a shard; one that a killed run left there is replaced.
+
+    Args:
+        directory: The shard's directory, which is created.
+        documents: The documents, in any order.
+        max_tokens: Tokens of each namespace that are kept, the newest.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    rows: dict[str, list[tuple[float, tuple[int, int], int, int, int]]] = defaultdict(list)
+    start = num_requests = 0
+    with replacing(directory / _TOKENS) as stream:
+        for namespace, finished_at, token_ids in documents:
+            data = token_ids.astype("<u4", copy=False).tobytes()
+            rows[namespace].append((finished_at, digest(data), start, len(token_ids), 0))
+            stream.write(data)
+            start += len(data)
+            num_requests += 1
+    spans, tables, at = {}, [], 0
+    for namespace in sorted(rows):
+        table = np.array(rows.pop(namespace), ROW)
+        tables.append(newest_within(newest_of_each(table), max_tokens))
+        spans[namespace] = (at, at + len(tables[-1]))
+        at = spans[namespace][1]
+    with replacing(directory / _TABLE) as stream:
+        np.save(stream, np.concatenate([np.zeros(0, ROW), *tables]))
+    num_tokens = {name: count_tokens(table) for name, table in zip(spans, tables, strict=True)}
+    return Shard(directory, num_tokens, spans, num_requests)

@@ -1,10 +1,11 @@
 """Calls that do not depend on each other: one after the other here, side by side, or on Ray.
 
-In: a function of a module, and what to call it with. Out: what each call returns, as it ends. The
-results are the same either way; what a call writes must be whole or absent, because Ray calls again
-where a worker was killed.
+In: the option `--ray`; a function of a module, and what to call it with. Out: what each call
+returns, as it ends. The results are the same either way; what a call writes must be whole or
+absent, because Ray calls again where a worker was killed.
 """
 
+import argparse
 import logging
 import multiprocessing
 import os
@@ -17,6 +18,7 @@ from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
+from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import how_to_install
 
@@ -222,3 +224,22 @@ def _count(typed: str, address: str) -> int:
     if not typed.isdecimal() or int(typed) < 1:
         raise OptionError(f"--ray {address}: the number of workers must be an integer from 1 on")
     return int(typed)
+
+
+RAY = option.text("--ray ADDRESS", may_be_empty=False).help(
+    "run on Ray: auto, HOST:PORT or ray://HOST:PORT for a cluster, whose workers must see "
+    "the same files; local or local:N for N workers here; default: one after the other"
+)
+
+
+@contextmanager
+def chosen(options: argparse.Namespace, *, cores: int = 1) -> Iterator[Tasks]:
+    """Where calls run, for the block; on Ray each has `cores` cores."""
+    if options.ray is None:
+        yield Sequential()
+        return
+    tasks = RayTasks(options.ray, cores=cores)
+    try:
+        yield tasks
+    finally:
+        tasks.close()

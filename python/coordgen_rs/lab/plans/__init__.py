@@ -1,1 +1,1 @@
-"""Plans of a prompt's prefill from a profile: one, all, and as a picture."""
+"""`coordgen plan`: plans of a prompt's prefill from a profile, and simulations."""

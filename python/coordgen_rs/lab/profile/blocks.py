@@ -1,8 +1,10 @@
 """What the blocks of a bundle cost on this machine: time to load and to run, and bytes.
 
 In: a bundle. Out: a `Profile`: of every block under both graphs the median of some loads and runs
-and their spread, of the head too, and what a step of each width takes. It reads and writes no file
-(`loading/profile.py`), and plans nothing (`lab/plans/prompt.py`).
+and their spread, of the head too, and what a step of each width takes. Bytes are the growth of a
+fresh process's resident memory, since memory that was in use before is taken again without growing;
+or, where the system does not tell, an NPU has memory of its own, or experts that are in no graph
+would grow, too, sizes of files. It reads and writes no file (`loading/profile.py`).
 """
 
 import time
@@ -13,9 +15,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.profile.memory import block_bytes
-from coordgen_rs.loading.directory import ProviderChoice, open_bundle
+from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.errors import BundleError
+from coordgen_rs.lab.own_process import in_own_process
+from coordgen_rs.loading.directory import ProviderChoice, device_class, open_bundle
 from coordgen_rs.loading.profile import (
     SCHEMA_VERSION,
     BlockFigures,
@@ -27,7 +30,8 @@ from coordgen_rs.loading.profile import (
     device_facts,
 )
 from coordgen_rs.loading.self_test import run_self_test
-from coordgen_rs.runtime.device import Buffers, GraphName
+from coordgen_rs.runtime.device import GRAPHS, Buffers, GraphName
+from coordgen_rs.runtime.machine import resident_bytes
 from coordgen_rs.runtime.ort_session import OrtSession
 
 _MOST_RUNS, _ENOUGH_SECONDS = 20, 0.1
@@ -63,10 +67,8 @@ def measure(
         BundleError, BundleDamagedError: The bundle cannot be used, or is for another provider or
             chip.
         ProviderError: QNN is not installed, cannot run here, or refuses a graph.
-        OptionError: An option is outside its range, or `threads` cannot be set.
+        OptionError: `threads` cannot be set.
     """
-    if repeats < 1:
-        raise OptionError(f"repeats is {repeats}, but must be at least 1")
     bundle, choice = open_bundle(path), provider or ProviderChoice()
     device = choice.device(bundle, share_graphs=False)
     session = OrtSession(device, threads=threads, preload=False)
@@ -114,31 +116,30 @@ class _Bench:
         return buffers
 
     def prefill(self, block: int, num_bytes: int) -> GraphFigures:
-        """Times of one block under G1; it is not loaded afterwards."""
+        """Times of one block under G1."""
         rows = self._manifest.prefill_rows
         load, runs = self._block(block, "prefill", [rows])
         return GraphFigures(*load, *runs[rows], num_bytes)
 
     def decode(self, block: int, num_bytes: int) -> DecodeFigures:
-        """Times of one block under G2; it is not loaded afterwards."""
-        manifest = self._manifest
-        load, runs = self._block(block, "decode", manifest.decode_widths)
+        """Times of one block under G2."""
+        load, runs = self._block(block, "decode", self._manifest.decode_widths)
         by_width = {width: run.median_us for width, run in runs.items()}
-        return DecodeFigures(*load, *runs[manifest.decode_rows], num_bytes, by_width)
+        return DecodeFigures(*load, *runs[self._manifest.decode_rows], num_bytes, by_width)
 
     def _block(
         self, block: int, graph: GraphName, widths: list[int]
     ) -> tuple[_Timing, dict[int, _Timing]]:
+        """Times of a load, and of runs by width; it is not loaded afterwards."""
         device, run_block = self._session.device, self._session.forward.run_block
-        load = self._timed(
-            partial(device.load, block, graph), after=partial(device.release, block, graph)
-        )
+        release = partial(device.release, block, graph)
+        load = self._timed(partial(device.load, block, graph), after=release)
         device.load(block, graph)
         runs = {
             width: self._timed(partial(run_block, block, graph, self._buffers[width]))
             for width in widths
         }
-        device.release(block, graph)
+        release()
         return load, runs
 
     def head(self) -> HeadFigures:
@@ -169,3 +170,71 @@ class _Bench:
             after()
         quarter, median, three_quarters = 1e6 * np.percentile(times, [25, 50, 75])
         return _Timing(round(float(median), 1), round(float(three_quarters - quarter), 1))
+
+
+def block_bytes(
+    bundle: Bundle, threads: int, provider: ProviderChoice
+) -> tuple[dict[GraphName, list[int]], str]:
+    """Bytes by graph and block, and a description of how they were found.
+
+    Args:
+        bundle: An opened bundle.
+        threads: Compute threads, each of which has memory of its own.
+        provider: What runs it.
+
+    Raises:
+        BundleError: A graph cannot be loaded or run.
+    """
+    device = device_class(bundle)
+    is_apart = not device.is_host and not device.is_emulator()  # not this process's memory
+    if is_apart or bundle.manifest.experts is not None or not resident_bytes():
+        return {graph: _file_sizes(bundle, graph) for graph in GRAPHS}, "sizes of files"
+    grown: dict[GraphName, list[int]] = {}
+    for graph in GRAPHS:
+        try:
+            grown[graph] = in_own_process(grown_bytes, bundle.path, graph, threads, provider)
+        except Exception as error:
+            message = f"{bundle.shown}: its {graph} graphs cannot be run: {error}"
+            raise BundleError(message) from error
+    return grown, "growth of resident memory"
+
+
+def grown_bytes(path: Path, graph: GraphName, threads: int, provider: ProviderChoice) -> list[int]:
+    """Growth of this process as each block is loaded and run once, one after another."""
+    bundle = open_bundle(path)
+    manifest = bundle.manifest
+    rows = manifest.prefill_rows if graph == "prefill" else manifest.decode_rows
+
+    def opened() -> tuple[OrtSession, Buffers]:
+        device = provider.device(bundle, share_graphs=False)
+        session = OrtSession(device, threads=threads, preload=False)
+        return session, session.forward.chain_buffers(np.zeros(rows, np.uint32))
+
+    def load(session: OrtSession, buffers: Buffers, block: int) -> int:
+        before = resident_bytes()
+        session.device.load(block, graph)
+        session.forward.run_block(block, graph, buffers)
+        return max(0, resident_bytes() - before)
+
+    # What only the first block of a process costs (threads, intermediate results) is no block's.
+    first = opened()
+    load(*first, 0)
+    others = opened()
+    return [load(*others, block) for block in range(len(manifest.blocks))]
+
+
+def _file_sizes(bundle: Bundle, graph: GraphName) -> list[int]:
+    """Bytes of what each block is loaded from: its context binaries, else its weights."""
+    manifest, target = bundle.manifest, bundle.manifest.qnn
+    compiled = None if target is None else target.shared or target.compiled
+    if target is None or compiled is None:
+        return [manifest.files[block.weights].num_bytes for block in manifest.blocks]
+    widths = manifest.decode_widths if graph == "decode" else [manifest.prefill_rows]
+    if compiled is target.shared:  # loaded as a whole
+        widths = manifest.widths
+    sizes = []
+    for block in manifest.blocks:
+        stems = tuple(Path(compiled.graphs[block.graphs[rows]]).stem for rows in widths)
+        binaries = (n for n in manifest.files if n.startswith(stems) and n.endswith(".bin"))
+        sizes.append(sum(manifest.files[name].num_bytes for name in binaries))
+    return sizes

@@ -1,22 +1,127 @@
-"""Cells of an evaluation: those that a table lacks are run, here or on Ray, and stored one by one.
+"""An evaluation: cells that a table lacks are measured, here or on Ray, and stored one by one.
 
-In: cells, each a file of records or a model with its settings. Out: a table with the rows of all,
-and why any failed. What a cell measures is its own matter (`replayed.py`, `measured.py`).
+In: cells, each a file of records or a model with its settings, and the option `--table`. Out: one
+JSON or Parquet file, whole at any moment, with the rows of all; and why any failed. What a cell
+measures is its own matter (`command.py` here and in `bench/`).
 """
 
+import argparse
 import hashlib
+import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from coordgen_rs.errors import CoordgenError
-from coordgen_rs.lab.bench.reporting.condition import commit_of
-from coordgen_rs.lab.fleet.tasks import Tasks
-from coordgen_rs.lab.replay.table_file import CELL, Row, TableFile
+from coordgen_rs.bundle.json_text import JsonTextError, read_json
+from coordgen_rs.cli.options import option
+from coordgen_rs.cli.terminal import outputs, text
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors.extras import pyarrow_for
+from coordgen_rs.lab.condition import commit_of
+from coordgen_rs.lab.fleet.tasks import Tasks, chosen
+from coordgen_rs.store.files import locked, write_file
+
+KINDS: Final = (".json", ".parquet")
+CELL: Final = "cell"
+"""The column that names the cell."""
+
+_MOST_BYTES = 1 << 30
+
+TABLE = option.path("--table FILE").help(
+    "fill a table, .json or .parquet, with all combinations; cells that it holds already "
+    "are not measured again"
+)
+
+Row = dict[str, Any]
+"""Column to word, number or None."""
+
+
+class TableError(CoordgenError):
+    """A file is no table of an evaluation, or cannot be read; the message names it."""
+
+
+class TableFile:
+    """A table on disk; `open_table` is for those who fill it.
+
+    Args:
+        path: Its name ends in `.json` or `.parquet`; the file need not be there yet.
+
+    Attributes:
+        rows: The rows, in the order in which they were added.
+
+    Raises:
+        OptionError: It has another ending, or the package pyarrow is missing.
+        TableError: What is there is no such table.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix not in KINDS:
+            raise OptionError(f"--table {path}: its name must end in {' or '.join(KINDS)}")
+        self.path = path
+        if path.suffix == ".parquet":
+            pyarrow_for(path)
+        self.rows: list[Row] = self._read() if path.exists() else []
+
+    @property
+    def cells(self) -> set[str]:
+        """The cells that are there."""
+        return {row[CELL] for row in self.rows}
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Append the rows of a cell, and replace the file."""
+        self.rows += rows
+        if self.path.suffix == ".json":
+            write_file(self.path, json.dumps(self.rows, indent=1).encode() + b"\n")
+            return
+        from pyarrow import parquet
+
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        columns = {name: [row.get(name) for row in self.rows] for name in names}
+        sink = io.BytesIO()
+        parquet.write_table(pyarrow_for(self.path).table(columns), sink)
+        write_file(self.path, sink.getvalue())
+
+    def _read(self) -> list[Row]:
+        rows: Any
+        try:
+            if self.path.suffix == ".json":
+                rows = read_json(self.path, most_bytes=_MOST_BYTES)
+            else:
+                from pyarrow import parquet
+
+                rows = parquet.read_table(self.path).to_pylist()
+        except (JsonTextError, ValueError, OSError) as error:  # pyarrow's errors are of these kinds
+            raise TableError(f"{self.path} is no table of an evaluation: {error}") from error
+        is_table = isinstance(rows, list) and all(
+            isinstance(row, dict) and isinstance(row.get(CELL), str) for row in rows
+        )
+        if not is_table:
+            raise TableError(f"{self.path} is no table of an evaluation: rows have no {CELL!r}")
+        found: list[Row] = rows
+        return found
+
+
+@contextmanager
+def open_table(path: Path) -> Iterator[TableFile]:
+    """A table that no other process fills until the block ends.
+
+    Raises:
+        OptionError: Same as in `TableFile`.
+        TableError: Same as there; or another process fills it now.
+        OSError: Its directory cannot be written to.
+    """
+    with locked(path) as is_mine:
+        if not is_mine:
+            raise TableError(
+                f"another command is filling {path}: wait for it, or give this one another --table"
+            )
+        yield TableFile(path)
 
 
 class Cell(Protocol):
@@ -30,7 +135,7 @@ class Cell(Protocol):
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """What an evaluation did.
 
     Attributes:
@@ -49,7 +154,7 @@ def evaluate(
     table: TableFile,
     tasks: Tasks,
     on_progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Evaluated:
+) -> EvaluationResult:
     """Measure the cells that `table` lacks, and store each as it ends.
 
     A cell is there if one with the same settings, files and version of this package is. One that
@@ -77,9 +182,14 @@ def evaluate(
         if error is None:
             table.add({CELL: key} | settings | row for row in rows)
         else:
-            failed.append(f"{_described(settings)}: {error}")
+            shown = (
+                f"{name} {value}"
+                for name, value in settings.items()
+                if value is not None and not name.endswith("sha256")
+            )
+            failed.append(f"{', '.join(shown)}: {error}")
         on_progress("measuring", num_done, len(missing))
-    return Evaluated(len(missing) - len(failed), len(named) - len(missing), failed)
+    return EvaluationResult(len(missing) - len(failed), len(named) - len(missing), failed)
 
 
 def _measured(cell: Cell) -> tuple[list[Row], str | None]:
@@ -98,11 +208,6 @@ def key_of(cell: Cell) -> str:
 @lru_cache(maxsize=1)
 def _software() -> dict[str, str | None]:
     return {"version": version("coordgen-rs"), "commit": commit_of(Path(__file__))}
-
-
-def _described(settings: Row) -> str:
-    shown = {name: value for name, value in settings.items() if not name.endswith("sha256")}
-    return ", ".join(f"{name} {value}" for name, value in shown.items() if value is not None)
 
 
 def sha256_of(path: Path) -> str:
@@ -126,3 +231,27 @@ def flattened(figures: dict[str, Any]) -> Row:
         else:
             row[name] = value
     return row
+
+
+def fill(options: argparse.Namespace, cells: Sequence[Cell], *, cores: int = 1) -> int:
+    """Measure what the table of `--table` lacks, and tell which cells failed; then the code is 1.
+
+    Args:
+        options: The parsed options, with `table` and `ray`.
+        cells: What to measure.
+        cores: Cores of each cell, where it runs on Ray.
+    """
+    outputs.check_file("--table", options.table)
+    with (
+        open_table(options.table) as table,
+        chosen(options, cores=cores) as tasks,
+        progress() as on_progress,
+    ):
+        done = evaluate(cells, table, tasks, on_progress)
+    for failed in done.failed:
+        text.tell(f"coordgen: error: {failed}")
+    text.tell(
+        f"{options.table}: {done.num_run} cells measured, {done.num_kept} were there, "
+        f"{len(done.failed)} failed"
+    )
+    return 1 if done.failed else 0

@@ -6,8 +6,7 @@ answer is, no drafter knows, but as in use it knows which token ends it: nothing
 """
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,13 +19,77 @@ from coordgen_rs._core import (
     Drafter,
     PhraseTable,
     StepInputs,
+    SwitchReport,
     draft_method,
     draft_methods,
 )
+from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.generation.loop import generate
-from coordgen_rs.lab.replay.target import RecordedDrafter, RecordedSession
-from coordgen_rs.lab.replay.templates import TokenizedRecord
+from coordgen_rs.lab.replay.records import TokenizedRecord
+from coordgen_rs.runtime.session import GapWork, OnLogits, OnRead, StepCost
+
+
+class RecordedSession:
+    """A session whose answers are known.
+
+    Args:
+        widths: Rows of its steps, narrowest first.
+        vocab_size: Number of ids.
+        capacity: Tokens of the longest prompt and answer together.
+
+    Attributes:
+        answer: `(tokens,) u32`, what it says to the next prompt.
+    """
+
+    end_token_ids: Sequence[int] = ()
+    allowed_commits = exact_commits = ("canonical", "compact")
+    request = 0
+    step_costs: Sequence[StepCost] | None = None
+    gap_work: GapWork = None
+
+    def __init__(self, widths: Sequence[int], vocab_size: int, capacity: int) -> None:
+        self.vocab_size, self.capacity = vocab_size, capacity
+        self.step_inputs = [_inputs(rows, capacity + widths[-1]) for rows in widths]
+        self.length = self._prompt_len = 0
+        self.answer: NDArray[np.uint32] = np.zeros(0, np.uint32)
+
+    def prefill(
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
+    ) -> SwitchReport | None:
+        """Commit the prompt but for its last token; nothing is called."""
+        self.length += len(token_ids)
+        self._prompt_len = self.length + 1
+        return None
+
+    def step(self, inputs: StepInputs) -> NDArray[Any]:
+        """What is left of the answer, `(tokens,) u32`, for `RecordedDrafter`."""
+        return self.answer[self.length + 1 - self._prompt_len :]
+
+    def commit(self, rows: NDArray[np.uint32]) -> None:
+        """Make `rows`, `(tokens,) u32`, of the last step part of the text."""
+        self.length += len(rows)
+
+    def rewind(self, length: int) -> None:
+        """Forget all but the first `length` committed tokens."""
+        self.length = length
+
+    def close(self) -> None:
+        """Do nothing: it holds nothing."""
+
+
+class RecordedDrafter(WrappedDrafter):
+    """A drafter that verifies against a recorded answer instead of logits."""
+
+    def accept(self, logits: NDArray[Any]) -> Accepted:
+        """Verify the tree against what is left of the answer, `(tokens,) u32`."""
+        return self.drafter.accept_recorded(logits)
+
+
+def _inputs(rows: int, slots: int) -> StepInputs:
+    path = np.zeros(slots, np.int32), np.zeros(1, np.int32), np.zeros(2, np.int32)
+    return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), path=path)
+
 
 MOST_BUDGET = 4_095
 """Draft tokens a step, many times what a target computes at once."""
@@ -79,6 +142,15 @@ class ReplayResult:
     accept_us: list[float] = field(default_factory=list)
     begin_us: list[float] = field(default_factory=list)
     memory_bytes: int = 0
+
+    def end_record(self, task: str, num_tokens: int, num_steps: int, held_bytes: int) -> None:
+        """Count a record in, at whose end the drafter held so many bytes."""
+        tokens, steps = self.per_task.get(task, (0, 0))
+        self.per_task[task] = tokens + num_tokens, steps + num_steps
+        self.records += 1
+        self.tokens += num_tokens
+        self.steps += num_steps
+        self.memory_bytes = max(self.memory_bytes, held_bytes)
 
     @property
     def tokens_per_step(self) -> float:
@@ -141,8 +213,7 @@ def replay(
     Raises:
         OptionError: No such drafter, history or commit, or a budget out of range.
     """
-    if history not in HISTORIES:
-        raise OptionError(f"history is {history!r}, but must be one of {', '.join(HISTORIES)}")
+    arguments.one_of("history", history, HISTORIES)
     budget = arguments.count("budget", budget, most=MOST_BUDGET)
     records = list(records)
     longest = max((len(record.prompt) + len(record.answer) for record in records), default=0)
@@ -150,13 +221,12 @@ def replay(
     behind = np.full(beyond, vocab_size, np.uint32)  # an id that no text has
     vocab_size += 1
     session = RecordedSession([budget + 1], vocab_size, longest + beyond)
+    session.end_token_ids = sorted({one for record in records for one in record.end_token_ids})
     sources = draft_method(drafter).sources(
         recorded=True,
         common_phrases=phrases is not None,
         earlier_requests=history == "earlier-requests",
     )
-    ends = {token for record in records for token in record.end_token_ids}
-    session.end_token_ids = sorted(ends)
     core = Drafter(
         session.step_inputs,
         vocab_size,
@@ -167,7 +237,6 @@ def replay(
     )
     result = ReplayResult(drafter, budget)
     timed = _TimedDrafter(core, behind, result, on_step)
-    per_task: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for record in records:
         session.answer, timed.record = record.answer, record
         num_left, num_steps = len(record.answer), 0
@@ -177,13 +246,7 @@ def replay(
             while num_left > 0:
                 num_left -= len(next(steps).token_ids)
                 num_steps += 1
-            result.memory_bytes = max(result.memory_bytes, timed.memory_bytes())
-        per_task[record.task][0] += len(record.answer)
-        per_task[record.task][1] += num_steps
-    result.records = len(records)
-    result.tokens = sum(tokens for tokens, _ in per_task.values())
-    result.steps = sum(steps for _, steps in per_task.values())
-    result.per_task = {task: (tokens, steps) for task, (tokens, steps) in per_task.items()}
+            result.end_record(record.task, len(record.answer), num_steps, timed.memory_bytes())
     return result
 
 

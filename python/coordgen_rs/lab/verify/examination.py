@@ -5,15 +5,13 @@ of sampling. Where all answers are equal they were asked once; where not, they a
 tell what a server does by itself from what drafts and streams do.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coordgen_rs.lab.verify.asking import Form, Sampling, Server
-from coordgen_rs.lab.verify.comparing import Difference, difference
-from coordgen_rs.lab.verify.connection import AnswerError
 from coordgen_rs.lab.verify.questions import Question
-from coordgen_rs.lab.verify.replies import Reply, Said
+from coordgen_rs.lab.verify.replies import Answer, AnswerError, Difference, Reply, difference
+from coordgen_rs.lab.verify.server import Form, RefusedError, Sampling, Server
 
 Status = Literal["exact", "differs", "near tie", "noise", "refused", "failed"]
 
@@ -27,7 +25,7 @@ FORMS: tuple[Form, Form] = ("whole", "streamed")
 
 
 @dataclass(frozen=True)
-class Way:
+class Mode:
     """How an answer was asked for."""
 
     drafts: bool
@@ -59,9 +57,9 @@ class Finding:
     question: Question
     sampling: Sampling
     status: Status = "exact"
-    replies: dict[Way, list[Reply]] = field(default_factory=dict)
-    expected: Way | None = None
-    way: Way | None = None
+    replies: dict[Mode, list[Reply]] = field(default_factory=dict)
+    expected: Mode | None = None
+    way: Mode | None = None
     difference: Difference | None = None
     why: str | None = None
     times: tuple[int, int] | None = None
@@ -84,26 +82,14 @@ class Finding:
         }
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How often to ask.
-
-    Attributes:
-        rounds: How often each question is asked in each way.
-        repeats: How often again, where answers differ.
-    """
-
-    rounds: int = 1
-    repeats: int = 3
-
-
 def examine(
     server: Server,
     plain: Server | None,
     questions: Sequence[Question],
     samplings: Sequence[Sampling],
-    effort: Effort,
-    on_finding: Callable[[int, int], object] = lambda done, total: None,
+    *,
+    rounds: int,
+    repeats: int,
 ) -> Iterator[Finding]:
     """Ask all questions; ends early where the server fails again and again.
 
@@ -112,59 +98,59 @@ def examine(
         plain: Asked without; None where that cannot be.
         questions: What to ask.
         samplings: How.
-        effort: How often.
-        on_finding: Called with how many questions are done, and how many there are.
+        rounds: How often each question is asked in each way.
+        repeats: How often again, where answers differ.
     """
-    failures = done = 0
+    failures = 0
     for question in questions:
         for sampling in samplings:
-            finding = _examined(server, plain, question, sampling, effort)
-            done += 1
-            on_finding(done, len(questions) * len(samplings))
+            finding = Finding(question, sampling)
+            _examine(finding, server, plain, rounds, repeats)
             yield finding
             failures = failures + 1 if finding.status == "failed" else 0
             if failures == MOST_FAILURES:
                 return
 
 
-def _examined(
-    server: Server, plain: Server | None, question: Question, sampling: Sampling, effort: Effort
-) -> Finding:
+def _examine(
+    finding: Finding, server: Server, plain: Server | None, rounds: int, repeats: int
+) -> None:
+    """Ask one question, and fill in what comes of it."""
+    question, sampling = finding.question, finding.sampling
     sides = {True: server} if plain is None else {False: plain, True: server}
-    ways = [Way(drafts, form) for drafts in sides for form in FORMS]
-    finding = Finding(question, sampling, expected=ways[0])
+    ways = [Mode(drafts, form) for drafts in sides for form in FORMS]
+    finding.expected = ways[0]
 
-    def ask(ways: Sequence[Way], times: int) -> bool:
+    def ask(ways: Sequence[Mode], times: int) -> bool:
         for _ in range(times):
             for way in reversed(ways):  # drafts first: no answer to draft from has been given
                 try:
                     reply = sides[way.drafts].ask(question, sampling, way.form)
                 except AnswerError as error:
-                    finding.status = "refused" if error.is_refusal else "failed"
+                    finding.status = "refused" if isinstance(error, RefusedError) else "failed"
                     finding.way, finding.why = way, str(error)
                     return False
                 finding.replies.setdefault(way, []).append(reply)
         return True
 
-    if not ask(ways, question.times * effort.rounds):
+    if not ask(ways, question.times * rounds):
         if not finding.replies or _is_uniform(finding.replies):
             if finding.replies and finding.status == "refused":
                 finding.status = "failed"  # it took the same question in another way
-            return finding
+            return
         # What is known already is more than that it failed then.
         finding.expected = next(way for way in ways if way in finding.replies)
         finding.way = None
-    elif not _is_uniform(finding.replies) and not ask(ways, effort.repeats):
+    elif not _is_uniform(finding.replies) and not ask(ways, repeats):
         finding.status, finding.way, finding.why = "exact", None, None
     _judge(finding)
     if finding.difference and finding.difference.part == "content" and sampling.seed is None:
         finding.gap = sides[ways[0].drafts].gap_at(question, finding.difference.at)
         if finding.status == "differs" and finding.gap is not None and finding.gap <= NEAR_TIE:
             finding.status = "near tie"
-    return finding
 
 
-def _is_uniform(replies: dict[Way, list[Reply]]) -> bool:
+def _is_uniform(replies: dict[Mode, list[Reply]]) -> bool:
     said = {reply.said for of in replies.values() for reply in of}
     return len(said) == 1
 
@@ -193,7 +179,7 @@ def _judge(finding: Finding) -> None:
     _fault(finding)
 
 
-def _tell(finding: Finding, way: Way, expected: Said) -> bool:
+def _tell(finding: Finding, way: Mode, expected: Answer) -> bool:
     """Fill in where a way's answers part from the expected one, if one does."""
     said = [reply.said for reply in finding.replies[way]]
     others = [other for other in said if other != expected]

@@ -1,6 +1,6 @@
 """What a server is asked: the questions that come with this package, or those of a file.
 
-In: JSON lines. Out: questions as `Question`, each checked. How they are sent is `asking.py`'s.
+In: JSON lines. Out: questions as `Question`, each checked. How they are sent is `server.py`'s.
 """
 
 from collections.abc import Collection

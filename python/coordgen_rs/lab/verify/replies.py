@@ -1,19 +1,21 @@
-"""What a server said: the parts of an answer, whole or put together from a stream.
+"""What a server said: the parts of an answer, whole or put together from a stream, and compared.
 
 In: the bytes of a body as they come. Out: a `Reply`, or an `AnswerError` that says what is wrong
-with them. Identifiers and times that differ from answer to answer are left out of what is compared.
+with them; the first `Difference` of two. Identifiers and times that differ from answer to answer
+are left out of what is compared.
 """
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from coordgen_rs.bundle.json_text import JsonTextError, parse_json
-from coordgen_rs.errors import arguments
-from coordgen_rs.lab.verify.connection import AnswerError
+from coordgen_rs.errors import CoordgenError, arguments
 
+_AROUND = 40
+"""Characters shown before and behind a difference."""
 _FEWEST_TIMED = 8
 """Tokens of an answer below which its rate says nothing."""
 _MOST_COUNTED = 1 << 53
@@ -23,8 +25,12 @@ _OTHER_FIELDS = (b":", b"event", b"id", b"retry")
 _LINE_END = re.compile(rb"\r\n|\n|\r(?=[^\n])")
 
 
+class AnswerError(CoordgenError):
+    """A server gave no answer that can be read."""
+
+
 @dataclass(frozen=True)
-class Said:
+class Answer:
     """What is compared of an answer.
 
     Attributes:
@@ -81,7 +87,7 @@ class Reply:
         version: What the server calls its build, if it does.
     """
 
-    said: Said
+    said: Answer
     first_s: float | None
     total_s: float
     num_tokens: int | None
@@ -107,10 +113,9 @@ def whole(pieces: Iterable[bytes], begun: float) -> Reply:
     told = object_of(b"".join(pieces), "the answer")
     choice = _choice(told, "the answer")
     message = choice if "text" in choice else _object(choice.get("message"), "the message")
-    heard = _Heard()
-    heard.add(message)
-    heard.finish(choice)
-    return heard.reply(told, None, time.monotonic() - begun)
+    partial = _PartialAnswer()
+    partial.add(message, choice)
+    return partial.reply(told, None, time.monotonic() - begun)
 
 
 def streamed(pieces: Iterable[bytes], begun: float) -> Reply:
@@ -119,7 +124,7 @@ def streamed(pieces: Iterable[bytes], begun: float) -> Reply:
     Raises:
         AnswerError: It is no such answer, or does not end as it should.
     """
-    heard, figures, first_s, is_done = _Heard(), dict[str, Any](), None, False
+    partial, figures, first_s, is_done = _PartialAnswer(), dict[str, Any](), None, False
     for data in _events(pieces):
         if is_done:
             raise AnswerError("the stream goes on behind [DONE]")
@@ -134,14 +139,13 @@ def streamed(pieces: Iterable[bytes], begun: float) -> Reply:
             continue
         choice = _choice(chunk, "an event")
         part = choice if "text" in choice else _object(choice.get("delta") or {}, "a delta")
-        if heard.add(part) and first_s is None:
+        if partial.add(part, choice) and first_s is None:
             first_s = time.monotonic() - begun
-        heard.finish(choice)
-    if heard.finish_reason is None:
+    if partial.finish_reason is None:
         raise AnswerError("the stream ends without a finish_reason")
     if not is_done:
         raise AnswerError("the stream ends without [DONE]")
-    return heard.reply(figures, first_s, time.monotonic() - begun)
+    return partial.reply(figures, first_s, time.monotonic() - begun)
 
 
 def object_of(content: bytes, what: str) -> dict[str, Any]:
@@ -195,7 +199,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @dataclass
-class _Heard:
+class _PartialAnswer:
     """What has been said so far."""
 
     content: list[str] = field(default_factory=list)
@@ -203,18 +207,18 @@ class _Heard:
     calls: dict[int, list[str]] = field(default_factory=dict)
     finish_reason: str | None = None
 
-    def add(self, part: dict[str, Any]) -> bool:
-        """Add a message, a delta or a choice with text; whether it says anything.
+    def add(self, part: dict[str, Any], choice: dict[str, Any]) -> bool:
+        """Add a message, a delta or a choice with text, and how its choice ends.
+
+        Returns:
+            Whether it says anything.
 
         Raises:
             AnswerError: A field has the wrong type, or comes behind the end.
         """
-        before = (len(self.content), len(self.reasoning), len(self.calls))
-        for name in ("content", "text"):
-            self._keep(self.content, part, name)
-        for name in ("reasoning_content", "reasoning"):
-            if self._keep(self.reasoning, part, name):
-                break  # some servers say it twice
+        content = _text(part, "content") + _text(part, "text")
+        # Some servers say it twice.
+        reasoning = _text(part, "reasoning_content") or _text(part, "reasoning")
         listed = part.get("tool_calls") or []
         if not isinstance(listed, list):
             raise AnswerError("tool_calls is no list")
@@ -226,37 +230,18 @@ class _Heard:
                 raise AnswerError("a tool call's index is no integer")
             kept = self.calls.setdefault(number, ["", ""])
             for index, name in enumerate(("name", "arguments")):
-                value = function.get(name)
-                if value is not None and not isinstance(value, str):
-                    raise AnswerError(f"a tool call's {name} is no string")
-                kept[index] += value or ""
-        said = (len(self.content), len(self.reasoning), len(self.calls)) != before or bool(listed)
-        if said and self.finish_reason is not None:
+                kept[index] += _text(function, name, "a tool call's ")
+        is_said = bool(content or reasoning or listed)
+        if is_said and self.finish_reason is not None:
             raise AnswerError("the stream says more behind its finish_reason")
-        return said
-
-    def _keep(self, kept: list[str], part: dict[str, Any], name: str) -> bool:
-        value = part.get(name)
-        if value is not None and not isinstance(value, str):
-            raise AnswerError(f"{name} is no string")
-        if value:
-            kept.append(value)
-        return bool(value)
-
-    def finish(self, choice: dict[str, Any]) -> None:
-        """Take the finish reason of a choice, if it has one.
-
-        Raises:
-            AnswerError: It is no string.
-        """
-        reason = choice.get("finish_reason")
-        if reason is not None and not isinstance(reason, str):
-            raise AnswerError("finish_reason is no string")
-        self.finish_reason = reason or self.finish_reason
+        self.content.append(content)
+        self.reasoning.append(reasoning)
+        self.finish_reason = _text(choice, "finish_reason") or self.finish_reason
+        return is_said
 
     def reply(self, told: dict[str, Any], first_s: float | None, total_s: float) -> Reply:
         calls = tuple((name, given) for _, (name, given) in sorted(self.calls.items()))
-        said = Said("".join(self.content), "".join(self.reasoning), calls, self.finish_reason)
+        said = Answer("".join(self.content), "".join(self.reasoning), calls, self.finish_reason)
         drafted, accepted = _drafts(told)
         version = told.get("system_fingerprint")
         return Reply(
@@ -310,11 +295,50 @@ def _choice(told: dict[str, Any], what: str) -> dict[str, Any]:
     return _object(choices[0], "a choice")
 
 
+def _text(told: dict[str, Any], name: str, of: str = "") -> str:
+    value = told.get(name)
+    if value is not None and not isinstance(value, str):
+        raise AnswerError(f"{of}{name} is no string")
+    return value or ""
+
+
 def _object(value: object, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise AnswerError(f"{what} is no JSON object, but {arguments.shown(value)}")
     return value
 
 
-Reading = Callable[[Iterable[bytes], float], Reply]
-"""`whole` or `streamed`."""
+@dataclass(frozen=True)
+class Difference:
+    """The first place where an answer is not the expected one.
+
+    Attributes:
+        part: Such as "content" or "finish reason".
+        at: Where it begins, in characters of that part, from 0.
+        before: What both have before it.
+        expected: What should stand there.
+        found: What does.
+    """
+
+    part: str
+    at: int
+    before: str
+    expected: str
+    found: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The difference as JSON types."""
+        return vars(self).copy()
+
+
+def difference(expected: Answer, found: Answer) -> Difference | None:
+    """The first difference; None between equal answers."""
+    theirs = found.parts()
+    for part, text in expected.parts().items():
+        other = theirs.get(part, "")
+        if text != other:
+            shorter = min(len(text), len(other))
+            at = next((i for i in range(shorter) if text[i] != other[i]), shorter)
+            near = slice(at, at + _AROUND)
+            return Difference(part, at, text[max(0, at - _AROUND) : at], text[near], other[near])
+    return None

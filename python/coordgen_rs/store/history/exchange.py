@@ -1,7 +1,7 @@
 """Requests as JSON lines, which `coordgen history` exports and imports.
 
 In: lines that any program may have written. Out: a header and `StoredRequest`s, all checked. It
-opens no database, and writes no line; `lab/commands/history.py` does.
+opens no database, and writes no line; `cli/commands/history.py` does.
 """
 
 from collections.abc import Iterator

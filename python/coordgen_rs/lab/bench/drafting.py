@@ -1,0 +1,230 @@
+"""Sections on what is drafted: `methods` side by side, `sources` of auto, `ablation` (Table 4).
+
+In: a `Workbench`. Out: a row for each task and drafter, tasks together last; on the same prompts,
+in turns. `ablation` measures drafting, not time: every step is as wide as the session allows, as on
+a processor where rows cost nothing.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from coordgen_rs._core import PLAIN, Drafter, draft_method, draft_sources
+from coordgen_rs.drafting.draft_model import ModelDrafter
+from coordgen_rs.drafting.drafter import make_drafter
+from coordgen_rs.drafting.proposer import DraftProposer
+from coordgen_rs.lab.bench.workbench import MethodAnswer, Tally, Workbench, tallied
+from coordgen_rs.lab.tables import ALL, Across, Cell, Chart, Column, Section, ratio, summarize
+from coordgen_rs.runtime.ort_session import OrtSession
+
+
+def measure_methods(bench: Workbench) -> Section:
+    """Answer every prompt by every method, in turns."""
+    held: dict[tuple[str, str], int] = {}
+
+    def noted(answers: Iterator[MethodAnswer[Any]]) -> Iterator[MethodAnswer[Any]]:
+        for given in answers:
+            for key in ((given.task, given.method), (ALL, given.method)):
+                held[key] = max(held.get(key, 0), extra_bytes(given.drafter))
+            yield given
+
+    tallies = tallied(noted(bench.answers(bench.methods, bench.drafter)))
+
+    def cells(task: str, method: str) -> tuple[Cell, ...]:
+        own = tallies[task, method]
+        last = own[-1]
+        return (
+            last.tokens_per_step,
+            ratio(last.accepted, last.proposed),
+            summarize([tally.tokens / (tally.decode_s or 1.0) for tally in own]),
+            *_speedups(tallies[task, PLAIN], own),
+            ratio(last.host_s, last.decode_s),
+            held[task, method] / 1e6,
+        )
+
+    return Section(
+        "methods",
+        f"at most {bench.session.step_inputs[-1].rows} rows a step",
+        bench.how,
+        (
+            Column("task"),
+            Column("method"),
+            Column("tokens_per_step"),
+            Column("accepted_share"),
+            Column("tokens_per_s", "1/s", 0),
+            Column("speedup"),
+            Column("answer_speedup"),
+            Column("host_share", digits=3),
+            Column("extra_memory", "MB"),
+        ),
+        [(task, name, *cells(task, name)) for task in _tasks(bench) for name in bench.methods],
+        Chart("bars", "task", ("tokens_per_s", "tokens_per_step"), "method"),
+        [
+            f"median (least to most) of {bench.settings.repeats} repeats; methods answered in "
+            "turns; all gave the same tokens",
+            "speedup: of decoding over plain; answer_speedup: of whole answers, prefill included",
+            "accepted_share: of the draft tokens; host_share: propose and accept in the decoding "
+            "time",
+            f"drafts are made {_price(bench, 'where it pays on this machine')}; methods "
+            f"{_may(bench)} draft from earlier prompts of a task",
+        ],
+        Across("task", ("tokens_per_step", "speedup")),
+    )
+
+
+def extra_bytes(drafter: Drafter | ModelDrafter | None) -> int:
+    """What a method holds beside the target, a draft model's weights and cache included."""
+    if drafter is None:
+        return 0
+    held = drafter.memory_bytes()
+    if isinstance(drafter, ModelDrafter) and isinstance(drafter.model.session, OrtSession):
+        session = drafter.model.session
+        held += session.cache.nbytes
+        held += sum(file.num_bytes for file in session.bundle.manifest.files.values())
+    return held
+
+
+AUTO = "auto"
+DRAW_ON_EARLIER = ("earlier-requests", "sam-earlier-requests")
+"""Sources that are measured only where earlier requests may be drawn on."""
+
+
+def drafters_of(*, free_rows: bool, earlier_requests: bool) -> dict[str, tuple[str, ...]]:
+    """Names of drafters in the table `sources`, and their sources; plain decoding has none.
+
+    Args:
+        free_rows: Whether rows cost nothing, where `auto` has more sources.
+        earlier_requests: Whether earlier requests may be drawn on.
+    """
+    names = [
+        source.name
+        for source in draft_sources()
+        if source.can_be_asked_for
+        and source.needs != "a draft model"
+        and (earlier_requests or source.name not in DRAW_ON_EARLIER)
+    ]
+    method = draft_method(AUTO)
+    situation = {"free_rows": free_rows, "earlier_requests": earlier_requests}
+    auto = tuple(method.sources(common_phrases=True, **situation))
+    less = {f"without {name}": tuple(other for other in auto if other != name) for name in auto}
+    more = {f"with {name}": (*auto, name) for name in names if name not in auto}
+    return {PLAIN: (), AUTO: auto, **less, **more}
+
+
+def measure_sources(bench: Workbench) -> Section:
+    """Answer every prompt by `auto`, and with one source more or less; a draft model takes no part.
+
+    Rows cost what the settings say, and earlier requests are drawn on where they say so.
+    """
+    is_free = bench.costs is None
+    chosen = drafters_of(free_rows=is_free, earlier_requests=bench.settings.remembering)
+
+    def drafter(name: str) -> DraftProposer | None:
+        sources = chosen[name]
+        return make_drafter(bench.session, sources, free_rows=is_free) if sources else None
+
+    tallies = tallied(bench.answers(list(chosen), drafter))
+
+    def cells(task: str, name: str) -> tuple[Cell, ...]:
+        own, of_auto = tallies[task, name], tallies[task, AUTO]
+        rate = own[-1].tokens_per_step
+        speedups = _speedups(tallies[task, PLAIN], own)
+        return rate, rate / of_auto[-1].tokens_per_step, *speedups
+
+    return Section(
+        "sources",
+        f"one source more or less, at most {bench.session.step_inputs[-1].rows} rows a step",
+        bench.how,
+        (
+            Column("task"),
+            Column("drafter"),
+            Column("tokens_per_step"),
+            Column("gain"),
+            Column("speedup"),
+            Column("answer_speedup"),
+        ),
+        [(task, name, *cells(task, name)) for task in _tasks(bench) for name in chosen],
+        Chart("bars", "task", ("tokens_per_step", "speedup"), "drafter"),
+        [
+            f"median (least to most) of {bench.settings.repeats} repeats; drafters answered in "
+            "turns; all gave the same tokens",
+            "gain: tokens_per_step over those of auto; speedup: of decoding over plain; "
+            "answer_speedup: of whole answers, prefill included",
+            f"drafts are made {_price(bench, 'where they pay here')}; sources {_may(bench)} draw "
+            "on earlier prompts of a task",
+        ],
+        Across("task", ("tokens_per_step", "gain")),
+    )
+
+
+BASES: dict[str, tuple[str, ...]] = {
+    "prompt-lookup (PLD)": ("prompt-lookup",),
+    "sam-earlier-requests (SAM)": ("sam-earlier-requests",),
+    "automaton + earlier-requests": ("automaton", "earlier-requests"),
+}
+"""What drafts by itself, by its name in the table: the paper's two, then ours."""
+
+OURS = ("calibration", "reuse")
+"""What is added to each, alone and together."""
+
+ROWS = [(base, ours) for base in BASES for ours in ((), OURS[:1], OURS[1:], OURS)]
+"""A base, and what is added, for each line of the table `ablation`."""
+
+
+def measure_ablation(bench: Workbench) -> Section:
+    """Answer every prompt with every combination of sources, once: counts do not vary."""
+    chosen = {" + ".join(BASES[base] + ours): BASES[base] + ours for base, ours in ROWS}
+
+    def drafter(name: str) -> DraftProposer | None:
+        sources = chosen.get(name)
+        return make_drafter(bench.session, sources, free_rows=True) if sources else None
+
+    tallies = tallied(bench.answers([PLAIN, *chosen], drafter, repeats=1))
+
+    def rate(task: str, base: str, ours: tuple[str, ...] = ()) -> float:
+        return tallies[task, " + ".join(BASES[base] + ours)][0].tokens_per_step
+
+    def cells(task: str, base: str, ours: tuple[str, ...]) -> tuple[Cell, ...]:
+        tokens_per_step = rate(task, base, ours)
+        return " + ".join(ours) or "nothing", tokens_per_step, tokens_per_step / rate(task, base)
+
+    return Section(
+        "ablation",
+        f"calibration and reuse added, {bench.session.step_inputs[-1].rows} rows a step",
+        "measured",
+        (
+            Column("task"),
+            Column("base"),
+            Column("adds"),
+            Column("tokens_per_step"),
+            Column("gain"),
+        ),
+        [(task, base, *cells(task, base, ours)) for task in _tasks(bench) for base, ours in ROWS],
+        Chart("bars", "base", ("tokens_per_step",), "adds", "task"),
+        [
+            "gain: tokens_per_step over those of the base alone",
+            "counts, not times: steps are as wide as they can be, whatever a row costs here",
+            "earlier requests: those of the same task",
+        ],
+        Across("task", ("tokens_per_step", "gain")),
+    )
+
+
+def _tasks(bench: Workbench) -> tuple[str, ...]:
+    return (*bench.prompts, ALL)
+
+
+def _speedups(of_plain: list[Tally], own: list[Tally]) -> tuple[Cell, Cell]:
+    """Of decoding and of whole answers, over plain decoding of the same repeat."""
+    pairs = list(zip(of_plain, own, strict=True))
+    return (
+        summarize([plain.decode_s / (tally.decode_s or 1.0) for plain, tally in pairs]),
+        summarize([plain.total_s / (tally.total_s or 1.0) for plain, tally in pairs]),
+    )
+
+
+def _price(bench: Workbench, where_measured: str) -> str:
+    return "as if rows cost nothing" if bench.costs is None else where_measured
+
+
+def _may(bench: Workbench) -> str:
+    return "may" if bench.settings.remembering else "may not"

@@ -1,1 +1,0 @@
-"""What all sections of the bench measure with."""

@@ -1,1 +1,0 @@
-"""What the bench says: tables, plots, JSON, and the condition of the machine."""

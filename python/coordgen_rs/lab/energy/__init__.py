@@ -1,1 +1,0 @@
-"""Energy of a run, from the system's own meters."""

@@ -1,0 +1,1 @@
+"""What each kind of weights costs, in bytes and in fidelity."""
