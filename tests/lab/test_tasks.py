@@ -25,7 +25,7 @@ def ray_tasks():
     pytest.importorskip("ray", reason="needs the extra ray")
     with pytest.MonkeyPatch.context() as patched:  # workers import what is called
         paths = [str(Path(fleet_tasks.__file__).parent), os.environ.get("PYTHONPATH", "")]
-        patched.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patched.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
         on_ray = RayTasks("local:2")
         yield on_ray
         on_ray.close()

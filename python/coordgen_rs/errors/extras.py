@@ -5,7 +5,7 @@ the caller to find out, but for pyarrow, which several callers need for files.
 """
 
 import json
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,8 +21,8 @@ def package_version() -> str:
     "unknown" where the package runs from its sources, without being installed.
     """
     try:
-        return version(_NAME)
-    except PackageNotFoundError:
+        return metadata.version(_NAME)
+    except metadata.PackageNotFoundError:
         return "unknown"
 
 
@@ -64,8 +64,8 @@ def pyarrow_for(path: Path) -> Any:
 def _origin() -> tuple[str, bool]:
     """Where the package was installed from, and whether it is used there; "" for an index."""
     try:
-        text = distribution(_NAME).read_text("direct_url.json")
+        text = metadata.distribution(_NAME).read_text("direct_url.json")
         origin = json.loads(text or "{}")
         return str(origin.get("url", "")), bool(origin.get("dir_info", {}).get("editable"))
-    except (PackageNotFoundError, ValueError, AttributeError, OSError):
+    except (metadata.PackageNotFoundError, ValueError, AttributeError, OSError):
         return "", False

@@ -1,10 +1,10 @@
 """The chat page: one static document, and headers that let it do nothing but talk to this server.
 
 In: the parts in `page_parts`, put together once. Out: the response. What the page does is in its
-scripts: `chat.js` is the chat, `asking.js` asks the server, `messages.js` shows what is said,
-`rendered.js`, `markdown.js` and `runs.js` how, `steps.js` and `tree.js` its steps and their drafts,
-`figures.js` what that saved; `record.js` is a dialogue, `kept.js` and `shelf.js` keep and list
-them, `files.js` attaches files, `settings.js` has the samplers.
+scripts: `chat.js` is the chat, `asking.js` asks the server, `messages.js` shows what is said, and
+`answer/` how: `rendered.js`, `markdown.js` and `runs.js` its text, `steps.js` and `tree.js` its
+steps and their drafts, `figures.js` what that saved; `record.js` is a dialogue, `kept.js` and
+`shelf.js` keep and list them, `files.js` attaches files, `settings.js` has the samplers.
 """
 
 import base64
@@ -14,9 +14,10 @@ from importlib.resources import files
 from starlette.responses import HTMLResponse
 
 _SCRIPTS = (
-    *("elements.js", "vendor/marked.min.js", "runs.js", "markdown.js", "rendered.js", "record.js"),
-    *("kept.js", "figures.js", "tree.js", "steps.js", "messages.js", "settings.js", "asking.js"),
-    *("files.js", "shelf.js", "chat.js"),
+    *("elements.js", "vendor/marked.min.js", "answer/runs.js", "answer/markdown.js"),
+    *("answer/rendered.js", "record.js", "kept.js", "answer/figures.js", "answer/tree.js"),
+    *("answer/steps.js", "messages.js", "settings.js", "asking.js", "files.js"),
+    *("shelf.js", "chat.js"),
 )
 """In this order: each stands behind what it needs when it is read."""
 

@@ -1,0 +1,110 @@
+"""The project stays small: code by room beside its budgets, folders that fit a glance, no circles.
+
+A room that is over its budget has a reason beside it, and a bound that it does not pass.
+"""
+
+import ast
+import subprocess
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import code_lines
+from documents import ROOT
+
+PACKAGE = ROOT / "python" / "coordgen_rs"
+
+
+class Budget(NamedTuple):
+    """Most lines of code; where there are more: at most how many, and why."""
+
+    lines: int
+    bound: int = 0
+    reason: str = ""
+
+
+_DENSE = "what is left is mostly a behaviour a line"
+BUDGETS = {
+    "python": Budget(31_000, 39_300, "the sum of what is over below"),
+    "python/adapters": Budget(1_000, 1_250, "seven engines, whose interfaces share little"),
+    "python/bundle": Budget(800, 1_130, "JSON and file names from outside stand here, too"),
+    "python/cli": Budget(1_900, 2_930, "the commands of histories, and the chat's line editor"),
+    "python/convert": Budget(6_600, 8_250, "22 families, two containers, two exporters"),
+    "python/drafting": Budget(650),
+    "python/errors": Budget(200, 360, "the checks of arguments and the records of options"),
+    "python/formats": Budget(2_200, 2_310, "six forms of Genie's folders"),
+    "python/generation": Budget(500),
+    "python/grammar": Budget(750, 1_350, "schemas are checked and rewritten for llguidance"),
+    "python/lab": Budget(4_500, 5_720, _DENSE),
+    "python/loading": Budget(750, 1_230, "self-test, measured costs and conversions"),
+    "python/model": Budget(1_300, 1_480, "the engine's records and the streams"),
+    "python/runtime": Budget(3_000),
+    "python/server": Budget(4_200, 5_760, "four dialects, eight formats of calls, the guard"),
+    "python/store": Budget(1_900, 2_690, "threads that work in the background stand here, too"),
+    "python/text": Budget(750),
+    "src": Budget(24_800, 25_450, "the template engine, 980 lines"),
+    "tests": Budget(34_000, 49_000, "as many behaviours are held as before"),
+    "benches": Budget(5_000, 6_850, "a documented command each"),
+}
+MOST_FILES = 319
+"""Of the package."""
+MOST_ENTRIES = {"python": 14, "src": 16, "tests": 14}
+TOPS = {"python/coordgen_rs": 20, "src": 20}
+"""Folders that show more: the tops, where somebody looks first."""
+LISTS = ("tests/support", "tests/exact/recorded", "tests/text/templates")
+"""Folders that are searched, not looked at."""
+
+
+def tracked(*folders: str) -> list[Path]:
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [Path(name) for name in done.stdout.split("\0") if name]
+
+
+def test_rooms_keep_to_their_budgets(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, files = code_lines.rooms(ROOT)
+    with capsys.disabled():
+        for room, most in BUDGETS.items():
+            print(
+                f"\n{room:18}{lines[room]:7} lines of {most.lines:6}{files[room]:5} files", end=""
+            )
+    over = {room for room, most in BUDGETS.items() if lines[room] > (most.bound or most.lines)}
+    assert over == set()
+    assert all(most.reason for most in BUDGETS.values() if most.bound)
+    assert {room for room in lines if room.startswith("python/")} <= BUDGETS.keys() | {"python"}
+    assert files["python"] <= MOST_FILES
+
+
+def test_a_folder_fits_a_glance() -> None:
+    entries: dict[str, set[str]] = {}
+    for path in tracked(*MOST_ENTRIES):
+        for one in (path, *path.parents):
+            entries.setdefault(str(one.parent), set()).add(one.name)
+    most = {name: TOPS.get(name, MOST_ENTRIES.get(name.split("/")[0], 99)) for name in entries}
+    most |= {name: len(entries[name]) for name in entries if name.startswith(LISTS)}
+    assert {name: len(found) for name, found in entries.items() if len(found) > most[name]} == {}
+
+
+def test_no_files_import_each_other() -> None:
+    names = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    graph = {
+        name.removesuffix(".__init__"): imported(path) & names.keys()
+        for name, path in names.items()
+    }
+    list(TopologicalSorter(graph).static_order())
+
+
+def imported(path: Path) -> set[str]:
+    """Modules that a file imports, where they are its own or somebody else's."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+    return found
