@@ -17,7 +17,7 @@ from importlib import resources
 from itertools import chain
 from pathlib import Path
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from numpy.typing import NDArray
 from coordgen_rs._core import PhraseTable
 from coordgen_rs.errors import BundleError
 from coordgen_rs.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    pass
 
 _ANCHORS = ("x", "\n")
 """What words are tokenized behind, as the beginning of a text is often treated otherwise: behind a

@@ -98,22 +98,23 @@ class Engine:
         if self.is_closing:
             raise self._closed()
         request.events, request.on_stored = events, self.look
-        request.on_read = partial(self._has_read, request)
+        tells = request.options["on_read"] is not None
+        request.on_read = partial(self._has_read, events, tells)  # not of the request: no circle
         self._inbox.put(request)
         if self._is_over:  # it ended meanwhile, and may not have seen it
             self._refuse_rest()
 
-    def _has_read(self, request: ModelRequest, num_read: int) -> None:
+    def _has_read(self, events: Events, tells: bool, num_read: int) -> None:
         """Tell how much of a prompt was read.
 
         Raises:
             _CancelledError: What is left of it is not to be read.
         """
-        self.check(request.events)
-        if self._ending or not request.events.is_wanted:
+        self.check(events)
+        if self._ending or not events.is_wanted:
             raise _CancelledError(f"given up after {num_read} tokens of the prompt")
-        if request.options["on_read"] is not None:
-            request.events.put(Progress(num_read))
+        if tells:
+            events.put(Progress(num_read))
 
     def look(self) -> None:
         """Have the engine look for what is new; waits for nothing."""

@@ -117,8 +117,9 @@ class Events:
         """
         self._check(self)
         self.reader = get_ident()
-        if self._submit is not None and not self.is_cancelled:
-            self._submit(self)
+        submit = self._submit  # a signal's handler may read the same answer meanwhile
+        if submit is not None and not self.is_cancelled:
+            submit(self)
             self._submit = None  # which refers to the request, as that does to these
 
     @property

@@ -336,7 +336,7 @@ class SharedSession(ABC):
 
 
 class FilledStep:
-    """Proposer a step that is filled already, as a whole.
+    """Proposes a step that is filled already, as a whole.
 
     Args:
         inputs: The step.

@@ -150,11 +150,12 @@ class TaskQueue:
 
     def add(self, task: Callable[[], object]) -> None:
         """Have something be done; in this thread, where the system gives no other for it."""
+        self._tasks.append(self._queued(task))
         try:
-            self.try_add(task)
+            self._start()
         except NoThreadError:
-            self._tasks.append(self._queued(task))
             self._run()
+        self._changed.notify_all()
 
     def try_add(self, task: Callable[[], object]) -> None:
         """Have something be done by a thread of its own.
@@ -246,14 +247,21 @@ class TaskQueue:
                 try:
                     # A thread that came back from the core later would abort the process.
                     atexit.register(self.join)
-                    while self._tasks:
-                        self._do(self._tasks[0])
+                    while (task := self._first()) is not None:
+                        self._do(task)
+                        del task  # what it holds is not held while nothing is to do
                 finally:
                     atexit.unregister(self.join)
                     self._at_work.clear()
         finally:
             self._alive.remove(mine)
             self._changed.notify_all()
+
+    def _first(self) -> "_Queued | None":
+        try:
+            return self._tasks[0]
+        except IndexError:  # another thread has taken back what it had added
+            return None
 
     def _do(self, task: "_Queued") -> None:
         try:
@@ -268,10 +276,10 @@ class TaskQueue:
 
     def _waits(self) -> bool:
         """Whether the task that is next is to wait; asked by the thread."""
-        has_time = self._tasks[0].until_s > self._clock()
-        return (
-            has_time and not self._hurries and any(not it.is_over for it in self._requests.copy())
-        )
+        first = self._first()
+        has_time = first is not None and first.until_s > self._clock()
+        is_beside = any(not it.is_over for it in self._requests.copy())
+        return has_time and is_beside and not self._hurries
 
 
 class _Queued(NamedTuple):

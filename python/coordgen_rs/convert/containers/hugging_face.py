@@ -2,7 +2,7 @@
 
 In: the directory. Out: the object of a JSON file; tensors by name, of which only headers are read;
 and the text of a tokenizer.json that puts the begin token before a prompt where transformers does
-(`text/begin_token.py`). A safetensors file is an eight-byte header length, a JSON header and the
+(`text/tokenizer.py`). A safetensors file is an eight-byte header length, a JSON header and the
 raw tensors, of which rows are read. Their own package is not used: it maps the file, which counts
 the whole checkpoint as this process's memory, and numpy has no bfloat16.
 """

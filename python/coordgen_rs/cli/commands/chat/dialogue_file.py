@@ -112,9 +112,8 @@ class _Message:
 
 @dataclass(frozen=True)
 class _Dialogue:
-    """What is read of a document."""
+    """What is read of a document, besides its messages."""
 
-    messages: dict[str, _Message]
     current: str | None
     system: str | None = None
 
@@ -128,12 +127,14 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, str]]:
     if document.get("format") != FORMAT:
         raise ValueError(f"its format is {document.get('format')!r:.40}")
     found = parse(_Dialogue, document, "it")
-    branch: list[dict[str, str]] = []
+    listed, branch = document["messages"], list[dict[str, str]]()
+    if not isinstance(listed, dict):
+        raise ValueError("its messages are no object")
     at = found.current
     while at is not None:
-        if len(branch) >= len(found.messages):
+        if len(branch) >= len(listed):
             raise ValueError("its messages follow each other in a circle")
-        message = found.messages[at]
+        message = parse(_Message, listed[at], "a message")
         content = with_files(message.content, [(it.name, it.text) for it in message.files])
         branch.append({"role": message.role, "content": content})
         at = message.parent
