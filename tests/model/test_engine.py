@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from weakref import ref
 
 import pytest
 
@@ -419,3 +420,17 @@ def test_requests_that_wait_begin_in_the_order_in_which_they_came(scripted):
     gate.open()
     assert [collect(stream).text for stream in streams] == words
     assert scripted.ended == words
+
+
+def test_a_model_that_is_dropped_is_freed_at_once(bundle_of):
+    gc.collect()
+    gc.disable()
+    try:
+        model = Model.open(bundle_of("embedded", "fp32"))
+        assert model.generate("Hello", max_new_tokens=2).token_ids
+        session = ref(model._session)
+        model.close()
+        del model
+        assert session() is None
+    finally:
+        gc.enable()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -122,6 +123,28 @@ def test_a_task_that_an_ending_thread_takes_is_done_once(monkeypatch):
     tasks.add(lambda: done.append("other"))
     tasks.join()
     assert done == ["one", "other"]
+
+
+def test_a_task_that_an_ending_thread_is_at_is_done_once(monkeypatch):
+    done, tasks, goes_on, threads = [], TaskQueue(), threading.Event(), []
+
+    def task():
+        done.append(threading.get_ident())
+        goes_on.wait(600)
+
+    def refused(run, _):
+        threads.append(threading.Thread(target=run))  # the one that was there has looked again
+        threads[0].start()
+        while not done:
+            time.sleep(0.001)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(background, "start_new_thread", refused)
+    tasks.add(task)
+    goes_on.set()
+    threads[0].join()
+    assert done == [threads[0].ident]
+    assert not tasks._tasks
 
 
 @contextmanager
