@@ -109,6 +109,15 @@ def test_every_adapter_of_0_2_is_there():
         _ = import_module("coordgen_rs.adapters.llama_cpp_python").DraftModel
 
 
+def test_a_drafter_with_a_draft_model_is_made_as_before():
+    model, drafter = object(), object()
+    with pytest.warns(DeprecationWarning, match="is now ModelDrafter"):
+        made = coordgen_rs.DraftModel.drafter(model, drafter, 4, weighs=False)
+    assert isinstance(made, coordgen_rs.ModelDrafter)
+    assert (made.model, made.drafter) == (model, drafter)
+    assert not hasattr(object.__new__(coordgen_rs.ModelDrafter), "no such name")
+
+
 def test_an_old_name_names_the_new_one_where_it_is_used():
     for old, new in RENAMED.items():
         with pytest.warns(DeprecationWarning, match=rf"\.{old} is now coordgen_rs\.{new}$") as told:

@@ -138,6 +138,18 @@ class DraftModel(NotCopied):
             self.session, least_that_pays=least, growth=method.growth, stop=method.stop
         )
 
+    def drafter(self, drafter: Drafter, max_tokens: int, **options: bool) -> "ModelDrafter":
+        """A `ModelDrafter` of this model, as up to version 0.2.
+
+        Args:
+            drafter: Same as in `ModelDrafter`.
+            max_tokens: Same as in `ModelDrafter`.
+            options: Same as in `ModelDrafter`.
+        """
+        told = "DraftModel.drafter(drafter, n) is now ModelDrafter(drafter, draft_model, n)"
+        warnings.warn(told, DeprecationWarning, stacklevel=2)
+        return ModelDrafter(drafter, self, max_tokens, **options)
+
     def draft(self, max_tokens: int) -> None:
         """Grow the tree until it is good enough, or holds `max_tokens` tokens."""
         while self.step(max_tokens):

@@ -141,12 +141,34 @@ class WrappedDrafter(NotCopied):
         self._whole: StepInputs | None = None  # what was proposed for a shared step
 
     def __getattr__(self, name: str) -> Any:
-        """What else `Drafter` has."""
-        return getattr(vars(self)["drafter"], name)
+        """What else `Drafter` has.
+
+        Raises:
+            AttributeError: It has no such thing, or there is none yet.
+        """
+        if name == "drafter":
+            raise AttributeError(f"this {type(self).__name__} was not set up")
+        return getattr(self.drafter, name)
+
+    def begin(self, prompt_ids: NDArray[np.uint32], *limits: Any, **options: Any) -> None:
+        """Same as in `Drafter`."""
+        self.drafter.begin(prompt_ids, *limits, **options)
+
+    def prefilled(self, logits: NDArray[np.float32]) -> None:
+        """Same as in `Drafter`."""
+        self.drafter.prefilled(logits)
 
     def propose(self, past_len: int) -> StepInputs:
         """Same as in `Drafter`."""
         return self.drafter.propose(past_len)
+
+    def accept(self, logits: NDArray[np.float32]) -> Accepted:
+        """Same as in `Drafter`."""
+        return self.drafter.accept(logits)
+
+    def end(self) -> None:
+        """Same as in `Drafter`."""
+        self.drafter.end()
 
     def offer(self, past_len: int) -> tuple[NDArray[np.float32], int]:
         """The whole tree that is proposed behind `past_len` tokens: subclasses choose its rows."""
