@@ -68,6 +68,16 @@ def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
     assert not modules & {"numpy", "onnxruntime"}
 
 
+def test_commands_are_declared_without_the_packages_of_extras():
+    code = """
+from coordgen_rs.cli.main import make_parser
+make_parser()
+extras = {"matplotlib", "onnx", "prompt_toolkit", "pyarrow", "ray", "safetensors", "starlette"}
+assert not extras & {*sys.modules}
+"""
+    assert "coordgen_rs.convert.commands.export" in loaded_by(code)
+
+
 def test_every_exported_name_is_there():
     code = "import coordgen_rs\nfor name in coordgen_rs.__all__: getattr(coordgen_rs, name)\n"
     assert loaded_by(code + "assert set(coordgen_rs.__all__) <= set(dir(coordgen_rs))\n")

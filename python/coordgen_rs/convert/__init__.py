@@ -12,7 +12,26 @@ chooses bits and encodings (`qnn/quantize.py`), and ends with a report (`qnn/rep
 once.
 """
 
-from coordgen_rs.convert.cpu.exporter import export_checkpoint
-from coordgen_rs.convert.families.checkpoint import fetched, open_checkpoint
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coordgen_rs.convert.cpu.exporter import export_checkpoint
+    from coordgen_rs.convert.families.checkpoint import fetched, open_checkpoint
 
 __all__ = ["export_checkpoint", "fetched", "open_checkpoint"]
+
+_MODULES = {
+    "export_checkpoint": "cpu.exporter",
+    "fetched": "families.checkpoint",
+    "open_checkpoint": "families.checkpoint",
+}
+"""Loaded on first use: the command that says what exporting needs stands in this package."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
