@@ -15,7 +15,7 @@ def installed_from(monkeypatch):
     def install(origin):
         text = origin if origin is None or isinstance(origin, str) else json.dumps(origin)
         found = SimpleNamespace(read_text=lambda name: text)
-        monkeypatch.setattr(extras, "distribution", lambda name: found)
+        monkeypatch.setattr(extras.metadata, "distribution", lambda name: found)
 
     return install
 

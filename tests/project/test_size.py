@@ -45,7 +45,7 @@ BUDGETS = {
     "python/store": Budget(1_900, 2_690, "threads that work in the background stand here, too"),
     "python/text": Budget(750),
     "src": Budget(24_800, 25_450, "the template engine, 980 lines"),
-    "tests": Budget(34_000, 49_000, "as many behaviours are held as before"),
+    "tests": Budget(34_000, 49_100, "as many behaviours are held as before"),
     "benches": Budget(5_000, 6_850, "a documented command each"),
 }
 MOST_FILES = 319

@@ -134,7 +134,7 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, str]]:
     while at is not None:
         if len(branch) >= len(listed):
             raise ValueError("its messages follow each other in a circle")
-        message = parse(_Message, listed[at], "a message")
+        message = parse(_Message, listed[at], f"messages.{at}")
         content = with_files(message.content, [(it.name, it.text) for it in message.files])
         branch.append({"role": message.role, "content": content})
         at = message.parent
