@@ -5,8 +5,6 @@ folder right below one, how many lines and files it has. Tests of the crate coun
 """
 
 import ast
-import io
-import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,14 +14,6 @@ PARTS = {
     "src": ("src", ".rs"),
     "tests": ("tests", ".py"),
     "benches": ("benches", ".py"),
-}
-_NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
 }
 _DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -45,11 +35,13 @@ def rooms(root: Path) -> tuple[Counter[str], Counter[str]]:
 
 def python_lines(text: str) -> int:
     """Lines of a module that hold code."""
-    held = set[int]()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in _NO_CODE:
-            held.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    lines = map(str.strip, text.splitlines())
+    held = {number for number, line in enumerate(lines, 1) if line and line[0] != "#"}
+    nodes = [*ast.walk(ast.parse(text))]
+    for node in nodes:
+        if isinstance(node, ast.Constant | ast.JoinedStr):  # text has blank lines of its own
+            held |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+    for node in nodes:
         if isinstance(node, _DOCUMENTED):
             for statement in _docstrings(node.body):
                 held -= {*range(statement.lineno, (statement.end_lineno or 0) + 1)}
