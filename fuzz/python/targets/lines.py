@@ -8,6 +8,8 @@ from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 
+import numpy as np
+
 from coordgen_rs.convert.texts import read_texts
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.bench.prompts import read_prompts
@@ -35,8 +37,8 @@ def _prompts(path: Path) -> None:
 def _history(path: Path) -> None:
     header, requests = read_exported(BytesIO(path.read_bytes()), str(path))
     for request in requests:
-        assert len(request.token_ids) % 4 == 0
-        assert 0 <= request.prompt_len <= len(request.token_ids) // 4
+        assert request.token_ids.dtype == np.uint32
+        assert 0 <= request.prompt_len <= len(request.token_ids)
         request.namespace.encode()
     header.fingerprint.encode()
 
