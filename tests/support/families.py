@@ -4,6 +4,7 @@
 decoding gives the same tokens, for each family and file format. It needs torch and transformers.
 """
 
+import copy
 import importlib.util
 import json
 import math
@@ -517,7 +518,7 @@ def random_model(name: str, seed: int = 0) -> Any:
     import torch
     import transformers
 
-    architecture, options = MODELS[name]
+    architecture, options = copy.deepcopy(MODELS[name])  # transformers writes into it
     model_class = getattr(transformers, architecture)
     if "text_config" in options:
         options = {**options, "text_config": {**_SIZES, **options["text_config"]}}
