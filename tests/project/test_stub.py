@@ -1,4 +1,4 @@
-"""What `help` says of the core is what its stub says."""
+"""What `help` says of the core is what its stub says, and the package gives what its own says."""
 
 import ast
 import inspect
@@ -46,3 +46,17 @@ def test_help_of_the_module_says_what_the_stub_says() -> None:
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_help_says_what_the_stub_says(name: str) -> None:
     assert inspect.getdoc(attrgetter(name)(_core)) == DESCRIBED[name]
+
+
+def test_the_package_gives_what_its_stub_says() -> None:
+    stub = ast.parse(Path(coordgen_rs.__file__).with_suffix(".pyi").read_text("utf-8"))
+    told = {
+        name.name: node.module
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom)
+        for name in node.names
+    }
+    given = coordgen_rs._MODULES.items()
+    assert told == {name: f"coordgen_rs.{module}" for name, module in given}
+    names = next(node.value for node in stub.body if isinstance(node, ast.Assign))
+    assert {*ast.literal_eval(names)} == {*coordgen_rs.__all__}
