@@ -10,7 +10,7 @@ from coordgen_rs.errors import CallOrderError
 from coordgen_rs.errors.process import NotCopied
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs._core import Constraint
 
 
 class DraftProposer(Protocol):
@@ -25,7 +25,7 @@ class DraftProposer(Protocol):
         *,
         ignore_eos: bool = False,
         num_reused: int = 0,
-        grammar: "Matcher | None" = None,
+        grammar: "Constraint | None" = None,
         logprobs: int | None = None,
     ) -> None:
         """Start a request.

@@ -9,7 +9,7 @@ from coordgen_rs.errors import EmptyPromptError, OptionError, PromptTooLongError
 from coordgen_rs.runtime.session import Session
 
 if TYPE_CHECKING:
-    from coordgen_rs.grammar.matcher import Matcher
+    from coordgen_rs._core import Constraint
 
 
 class Limits(Protocol):
@@ -85,19 +85,17 @@ def predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint
 
 
 def admit_grammar(
-    session: Session, grammar: "Matcher | None", *, ignore_eos: bool
-) -> "dict[str, Matcher]":
+    session: Session, grammar: "Constraint | None", *, ignore_eos: bool
+) -> "dict[str, Constraint]":
     """Start an answer under a grammar. The keyword for the drafter; none where there is no grammar.
 
     Raises:
-        OptionError: The grammar is no `Matcher`, or one of another vocabulary.
+        OptionError: The grammar is none of `Matcher`'s kind, or of another vocabulary.
         UnsupportedGrammarError: It allows no token at all.
     """
     if grammar is None:
         return {}
-    from coordgen_rs.grammar.matcher import Matcher
-
-    if not isinstance(grammar, Matcher):
+    if not hasattr(grammar, "extend"):
         raise OptionError(
             "grammar must come from Vocabulary.matcher, but is " + arguments.shown(grammar)
         )

@@ -151,15 +151,13 @@ def _has(config_name: str, path: Path) -> bool:
 def _is_pipeline(path: Path) -> bool:
     if not _has(GENAI_CONFIG_NAME, path):
         return False
-    from coordgen_rs.formats.genie.pipeline import is_pipeline
-
-    return is_pipeline(path)
+    return bool(_imported("formats.genie.pipeline.is_pipeline")(path))
 
 
 def _imported(name: str) -> Any:
-    """The class of a dotted name in the package, whose module is imported now."""
-    module, _, class_name = name.rpartition(".")
-    return getattr(import_module(f"coordgen_rs.{module}"), class_name)
+    """What has a dotted name in the package, whose module is imported now."""
+    module, _, own_name = name.rpartition(".")
+    return getattr(import_module(f"coordgen_rs.{module}"), own_name)
 
 
 KINDS = {
