@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
     from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.grammar.vocabulary import Vocabulary
-    from coordgen_rs.store.history.corpus import Corpus
+    from coordgen_rs.store.history.corpus import Corpus as Corpus
 
 
 class Model(NotCopied):

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -40,7 +40,9 @@ from coordgen_rs.server.models.catalog import ModelStatus
 from coordgen_rs.server.models.pool import ModelPool
 from coordgen_rs.server.models.worker import Worker
 from coordgen_rs.server.page import page
-from coordgen_rs.store.history.corpus import Corpus
+
+if TYPE_CHECKING:
+    from coordgen_rs.model import Corpus
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -303,7 +305,7 @@ class Endpoints:
         is_own = self._access.namespace_by_key and client.key
         return f"{self._access.namespace}/{client.key}" if is_own else None
 
-    async def _corpus(self, request: Request) -> Callable[[], Corpus]:
+    async def _corpus(self, request: Request) -> Callable[[], "Corpus"]:
         """Opens the documents that a client's requests draft from.
 
         Raises:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,7 +19,9 @@ from coordgen_rs.errors import HistoryBusyError, HistoryError, HistoryIndexError
 from coordgen_rs.server.api_error import APIError, UnavailableError
 from coordgen_rs.server.clients import Client, FairExecutor, client_of
 from coordgen_rs.server.dialects.fields import MOST_BODY_BYTES, Fields, read
-from coordgen_rs.store.history.corpus import Corpus
+
+if TYPE_CHECKING:
+    from coordgen_rs.model import Corpus
 
 PATH = "/v1/documents"
 
@@ -48,7 +50,7 @@ class Documents:
 
     def __init__(
         self,
-        corpus: Callable[[Request], Awaitable[Callable[[], Corpus]]],
+        corpus: Callable[[Request], Awaitable[Callable[[], "Corpus"]]],
         executor: FairExecutor,
         slot: Callable[[Client], AbstractContextManager[None]],
     ) -> None:
@@ -97,7 +99,7 @@ class Documents:
         finally:
             self._changing.release()
 
-    async def _done(self, request: Request, what: Callable[[Corpus], dict[str, Any]]) -> Response:
+    async def _done(self, request: Request, what: Callable[["Corpus"], dict[str, Any]]) -> Response:
         """Do something with the documents of a client, in another thread.
 
         Raises:
@@ -149,13 +151,13 @@ def _texts_of(fields: Fields) -> dict[str, str]:
     return texts
 
 
-def _listed(corpus: Corpus) -> dict[str, Any]:
+def _listed(corpus: "Corpus") -> dict[str, Any]:
     told = ("name", "num_bytes", "num_tokens", "added_at")
     documents = [{name: getattr(one, name) for name in told} for one in corpus.documents()]
     return {"object": "list", "data": documents}
 
 
-def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
+def _added(texts: dict[str, str], corpus: "Corpus") -> dict[str, Any]:
     documents, full = corpus.documents(), None
     if len(texts.keys() | {document.name for document in documents}) > MOST_DOCUMENTS:
         full = f"would have more than {MOST_DOCUMENTS:,} documents"
@@ -173,7 +175,7 @@ def _added(texts: dict[str, str], corpus: Corpus) -> dict[str, Any]:
     }
 
 
-def _removed(name: str, corpus: Corpus) -> dict[str, Any]:
+def _removed(name: str, corpus: "Corpus") -> dict[str, Any]:
     removed = corpus.remove([name], wait_s=_WAIT_S)
     if not removed:
         raise APIError(

@@ -18,7 +18,6 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
 from coordgen_rs.cli.terminal.formatting import counted
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
-from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model
 from coordgen_rs.model.answer import Answer
@@ -205,17 +204,19 @@ def _report(answer: Answer) -> dict[str, Any]:
     spans = [span._asdict() for span in answer.spans]
     told = {"text": answer.text, "token_ids": answer.token_ids, "spans": spans}
     if answer.logprobs is not None:
-        told["logprobs"] = [_told(one) for one in answer.logprobs]
+        told["logprobs"] = [
+            {
+                "token_id": one.token_id,
+                "logprob": one.logprob,
+                # JSON has no infinity: what is impossible has no number.
+                "top": [
+                    {"token_id": id_, "logprob": logprob if logprob > -inf else None}
+                    for id_, logprob in one.top
+                ],
+            }
+            for one in answer.logprobs
+        ]
     return told | answer.stats.to_json()
-
-
-def _told(one: TokenLogprob) -> dict[str, Any]:
-    """How likely a token was; JSON has no infinity, so what is impossible has no number."""
-    top = [
-        {"token_id": other.token_id, "logprob": other.logprob if other.logprob > -inf else None}
-        for other in one.top
-    ]
-    return {"token_id": one.token_id, "logprob": one.logprob, "top": top}
 
 
 def _closing_line(report: dict[str, Any]) -> str:

@@ -14,8 +14,8 @@ from functools import partial
 from itertools import groupby
 from typing import Any, Literal
 
-from coordgen_rs.generation.logprobs import TokenLogprob
 from coordgen_rs.model import Model
+from coordgen_rs.model.answer import TokenLogprob
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.options import (
     Constraint,

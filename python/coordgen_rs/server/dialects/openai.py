@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.errors.extras import package_version
-from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES, TokenLogprob
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
+from coordgen_rs.model.answer import TokenLogprob
+from coordgen_rs.model.options import REQUEST
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.options import (
@@ -137,7 +138,7 @@ def parse_completion(fields: Fields, model: Model) -> Request:
         raise fields.wrong("prompt", "must be a string or a list of token ids")
     is_echoed, suffix, ends = fields.flag("echo"), fields.text("suffix"), list[str]()
     fields.only("top_logprobs", 0, why="here logprobs is how many alternatives are told")
-    num_alternatives = fields.count("logprobs", most=MAX_ALTERNATIVES)
+    num_alternatives = fields.count("logprobs", most=REQUEST["logprobs"].most)
     if is_echoed and num_alternatives is not None:
         raise fields.wrong("echo", "and logprobs exclude each other: those of a prompt are unknown")
     limit = limit_of(fields, "max_tokens", "n_predict", default=_COMPLETION_TOKENS)

@@ -19,7 +19,6 @@ import numpy as np
 
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.options import Option
-from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
 from coordgen_rs.grammar.kinds import Gbnf, Grammar, JsonSchema, Lark, Regex
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
@@ -208,7 +207,7 @@ def num_alternatives_of(fields: Fields, is_asked: bool, asked_by: str) -> int | 
     Raises:
         APIError: `top_logprobs` is malformed, or asks for some of what is not told.
     """
-    num = fields.count("top_logprobs", most=MAX_ALTERNATIVES)
+    num = fields.count("top_logprobs", most=REQUEST["logprobs"].most)
     if num and not is_asked:
         raise fields.wrong("top_logprobs", f"is {num}, but needs {asked_by}")
     return (num or 0) if is_asked else None

@@ -11,8 +11,7 @@ from codecs import getincrementaldecoder
 from collections.abc import Collection, Generator, Sequence
 from typing import NamedTuple
 
-from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.model.answer import Answer, StepDelta
+from coordgen_rs.model.answer import Answer, StepDelta, TokenLogprob
 from coordgen_rs.server.dialects.request import Request
 from coordgen_rs.server.tools.calls import (
     AnswerEvent,

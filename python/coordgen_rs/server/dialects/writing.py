@@ -11,8 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from coordgen_rs.generation.logprobs import TokenLogprob
-from coordgen_rs.model.answer import Answer, StepDelta
+from coordgen_rs.model.answer import Answer, StepDelta, TokenLogprob
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.reader import Delta, Ended
 from coordgen_rs.server.dialects.request import Request
