@@ -479,26 +479,17 @@ def draft_method(name: str) -> DraftMethod:
         OptionError: The name is unknown; the message lists all.
     """
 
-class Constraint(Protocol):
-    """What an answer must follow, as `Matcher` does. A path is the tokens behind those of `extend`.
+class _Constraint(Protocol):
+    """A grammar at the start of an answer. A path is the tokens behind those of `extend`.
 
     What it raises comes out of the drafter's call.
 
     Attributes:
         words: `(vocab_size / 32,) u32`, rounded up: bit `i % 32` of word `i / 32` is set where
             token `i` may follow the path that `after` was last asked about.
-        vocab_size: Tokens of its vocabulary.
     """
 
     words: NDArray[np.uint32]
-    vocab_size: int
-
-    def begin(self, *, ignore_eos: bool = False) -> None:
-        """Start an answer; the loop calls it, a drafter does not.
-
-        Raises:
-            UnsupportedGrammarError: No token at all is allowed.
-        """
 
     def forced(self, path: list[int]) -> list[int]:
         """The tokens after `path` of which each is the only one allowed."""
@@ -577,7 +568,7 @@ class Drafter:
         *,
         ignore_eos: bool = False,
         num_reused: int = 0,
-        grammar: Constraint | None = None,
+        grammar: _Constraint | None = None,
         logprobs: int | None = None,
     ) -> None:
         """Start a request, and drop the one before; the learned trust in the sources stays.

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rope
-from coordgen_rs.bundle.json_text import file_errors_as, read_bytes
 from coordgen_rs.bundle.manifest import (
     EMBEDDING_TYPES,
     MANIFEST_NAME,
@@ -28,6 +27,7 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.errors.json_text import file_errors_as, read_bytes
 
 GENAI_CONFIG_NAME, GENIE_CONFIG_NAME = "genai_config.json", "genie_config.json"
 """Configs of other tools: their folders are bundles, too, once they are opened (`formats/`)."""

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from coordgen_rs.bundle.json_text import JsonTextError, read_bytes, read_json_lines
 from coordgen_rs.convert.families.checkpoint import Checkpoint
 from coordgen_rs.errors import ChatTemplateError, CheckpointError, OptionError
+from coordgen_rs.errors.json_text import JsonTextError, read_bytes, read_json_lines
 from coordgen_rs.text.chat_template import ChatTemplate, Message
 
 Array = NDArray[np.float32]

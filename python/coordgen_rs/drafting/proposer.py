@@ -10,7 +10,7 @@ from coordgen_rs.errors import CallOrderError
 from coordgen_rs.errors.process import NotCopied
 
 if TYPE_CHECKING:
-    from coordgen_rs._core import Constraint
+    from coordgen_rs.grammar.matcher import Matcher
 
 
 class DraftProposer(Protocol):
@@ -25,7 +25,7 @@ class DraftProposer(Protocol):
         *,
         ignore_eos: bool = False,
         num_reused: int = 0,
-        grammar: "Constraint | None" = None,
+        grammar: "Matcher | None" = None,
         logprobs: int | None = None,
     ) -> None:
         """Start a request.

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle import json_text
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.json_text import JsonTextError, file_errors_as, read_bytes
 from coordgen_rs.bundle.layers import MOST_OF_A_SIZE
 from coordgen_rs.bundle.manifest import FileRecord
-from coordgen_rs.errors import BundleDamagedError, BundleError
+from coordgen_rs.errors import BundleDamagedError, BundleError, json_text
+from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, read_bytes
 
 MOST_JSON_BYTES = 64 << 20
 _MOST_BYTES = 2 << 30

@@ -21,7 +21,7 @@ from coordgen_rs.runtime.session import OnRead, Session, check_session
 from coordgen_rs.store.prefixes.pool import PrefixPool, Reused, reused
 
 if TYPE_CHECKING:
-    from coordgen_rs._core import Constraint
+    from coordgen_rs.grammar.matcher import Matcher
     from coordgen_rs.store.history.requests import History
 
 
@@ -37,7 +37,7 @@ def generate(
     prefixes: PrefixPool | None = None,
     history: "History | None" = None,
     prediction: ArrayLike | None = None,
-    grammar: "Constraint | None" = None,
+    grammar: "Matcher | None" = None,
     logprobs: int | None = None,
     provisional: bool = False,
     trees: bool = False,
@@ -176,7 +176,7 @@ def plain(
     ignore_eos: bool = False,
     reuse_prefix: bool = False,
     prefixes: PrefixPool | None = None,
-    grammar: "Constraint | None" = None,
+    grammar: "Matcher | None" = None,
     logprobs: int | None = None,
     on_read: OnRead = None,
     stats: Stats | None = None,
@@ -237,7 +237,7 @@ def _check_types(
 
 
 def _plain_finish(
-    answer: list[int], end_token_ids: Sequence[int], request: Request, grammar: "Constraint | None"
+    answer: list[int], end_token_ids: Sequence[int], request: Request, grammar: "Matcher | None"
 ) -> str | None:
     if answer[-1] in end_token_ids:
         return "stop"
@@ -246,7 +246,7 @@ def _plain_finish(
     return request.finish_reason("length" if len(answer) == request.limit else None)
 
 
-def _allowed(logits: NDArray[np.float32], grammar: "Constraint | None") -> NDArray[np.float32]:
+def _allowed(logits: NDArray[np.float32], grammar: "Matcher | None") -> NDArray[np.float32]:
     """A row of logits `(vocab_size,) f32` in which what the grammar refuses is impossible."""
     if grammar is not None:
         logits = logits if logits.flags.writeable else logits.copy()

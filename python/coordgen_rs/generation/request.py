@@ -9,7 +9,7 @@ from coordgen_rs.errors import EmptyPromptError, OptionError, PromptTooLongError
 from coordgen_rs.runtime.session import Session
 
 if TYPE_CHECKING:
-    from coordgen_rs._core import Constraint
+    from coordgen_rs.grammar.matcher import Matcher
 
 
 class Limits(Protocol):
@@ -85,17 +85,19 @@ def predicted(session: Session, prediction: ArrayLike | None) -> NDArray[np.uint
 
 
 def admit_grammar(
-    session: Session, grammar: "Constraint | None", *, ignore_eos: bool
-) -> "dict[str, Constraint]":
+    session: Session, grammar: "Matcher | None", *, ignore_eos: bool
+) -> "dict[str, Matcher]":
     """Start an answer under a grammar. The keyword for the drafter; none where there is no grammar.
 
     Raises:
-        OptionError: The grammar is none of `Matcher`'s kind, or of another vocabulary.
+        OptionError: The grammar is no `Matcher`, or one of another vocabulary.
         UnsupportedGrammarError: It allows no token at all.
     """
     if grammar is None:
         return {}
-    if not hasattr(grammar, "extend"):
+    from coordgen_rs.grammar.matcher import Matcher
+
+    if not isinstance(grammar, Matcher):
         raise OptionError(
             "grammar must come from Vocabulary.matcher, but is " + arguments.shown(grammar)
         )

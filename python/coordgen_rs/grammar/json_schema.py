@@ -15,7 +15,7 @@ import sys
 from decimal import Decimal
 from typing import Any
 
-from coordgen_rs.bundle.json_text import parse_json
+from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.grammar.additional_properties import with_closed_objects
 from coordgen_rs.grammar.patterns import names_of, written
 from coordgen_rs.grammar.schema_checks import (

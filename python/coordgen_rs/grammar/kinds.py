@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.text.thinking import Thinking
 
 

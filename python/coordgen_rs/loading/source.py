@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.file_names import PartName, is_plain_name
-from coordgen_rs.bundle.json_text import JsonTextError, file_errors_as, open_regular, read_object
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.errors.file_names import PartName, is_plain_name
+from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, open_regular, read_object
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much is done, and how much there is."""

@@ -20,9 +20,9 @@ from urllib.parse import unquote, urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordgen_rs.bundle.json_text import JsonTextError, read_bytes
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
+from coordgen_rs.errors.json_text import JsonTextError, read_bytes
 from coordgen_rs.server.api_error import (
     APIError,
     as_api_error,

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import Lock
-from coordgen_rs.bundle.json_text import read_object
+from coordgen_rs.errors.json_text import read_object
 from coordgen_rs.store.files import locked, sweep, unfinished_directory, write_file
 
 SOURCE_NAME = "source.json"

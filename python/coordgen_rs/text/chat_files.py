@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.json_text import JsonTextError, read_bytes, read_json
 from coordgen_rs.errors import ChatTemplateError
+from coordgen_rs.errors.json_text import JsonTextError, read_bytes, read_json
 from coordgen_rs.text.chat_template import ChatTemplate
 
 DEFAULT, TOOL_USE = "default", "tool_use"

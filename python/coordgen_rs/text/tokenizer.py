@@ -18,8 +18,8 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.json_text import JsonTextError, read_bytes, read_json
 from coordgen_rs.errors import BundleError, CoordgenError, arguments
+from coordgen_rs.errors.json_text import JsonTextError, read_bytes, read_json
 from coordgen_rs.text.token_bytes import TokenBound, TokenSpelling, token_bound
 
 _MOST_BYTES = 512 << 20

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordgen_rs.bundle.file_names import is_plain_name
+from coordgen_rs.errors.file_names import is_plain_name
 
 
 @pytest.mark.parametrize(

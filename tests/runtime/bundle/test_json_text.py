@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordgen_rs.bundle.json_text import (
+from coordgen_rs.errors.json_text import (
     JsonTextError,
     parse_json,
     parse_json_lines,

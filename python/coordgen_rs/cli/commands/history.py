@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-from coordgen_rs.bundle.json_text import JsonTextError, open_regular
 from coordgen_rs.cli.commands import history_documents
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.shared import history_max_tokens
@@ -23,6 +22,7 @@ from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.errors import HistoryError
+from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.exchange import FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from coordgen_rs.bundle.file_names import PartName
 from coordgen_rs.convert.containers.hugging_face import read_weight_map
 from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.errors.file_names import PartName
 
 _NAME = re.compile(
     r"hf:(?P<repository>[\w.-]+/[\w.-]+)(?:/(?P<file>[^@]+\.gguf))?(?:@(?P<revision>[^\s@]+))?"

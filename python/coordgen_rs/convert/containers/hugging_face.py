@@ -17,17 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from coordgen_rs.bundle.file_names import is_plain_name
-from coordgen_rs.bundle.json_text import (
+from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
+from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors.file_names import is_plain_name
+from coordgen_rs.errors.json_text import (
     file_errors_as,
     open_regular,
     parse_json,
     read_bytes,
     read_object,
 )
-from coordgen_rs.bundle.typed_json import FieldError, parse
-from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_numbers
-from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors.typed_json import FieldError, parse
 from coordgen_rs.text.tokenizer import add_begin_token, package_errors_as
 
 _MOST_JSON_BYTES, _MOST_TOKENIZER_BYTES = 64 << 20, 512 << 20

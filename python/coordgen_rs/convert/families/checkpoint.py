@@ -14,7 +14,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from coordgen_rs.bundle.json_text import JsonTextError, open_regular
 from coordgen_rs.convert.containers.gguf.chat import chat_templates, generation_config
 from coordgen_rs.convert.containers.gguf.header import read_parts
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
@@ -35,6 +34,7 @@ from coordgen_rs.convert.families.gguf import config_fields, named_by_file
 from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
 from coordgen_rs.convert.families.tensors import gguf_tensors, text_tensors, usual_tensors
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.text.chat_files import ChatTemplates, read_templates
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME as CONFIG_NAME
-from coordgen_rs.bundle.file_names import is_plain_name
 from coordgen_rs.bundle.manifest import (
     SCHEMA_VERSION,
     BlockFiles,
@@ -25,6 +24,7 @@ from coordgen_rs.bundle.manifest import (
 )
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.extras import how_to_install
+from coordgen_rs.errors.file_names import is_plain_name
 from coordgen_rs.formats.files import (
     ForeignFolder,
     check_sizes,

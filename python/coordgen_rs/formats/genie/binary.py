@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
-from coordgen_rs.bundle.json_text import open_regular
 from coordgen_rs.bundle.qnn import Encoding
 from coordgen_rs.errors import BundleDamagedError
+from coordgen_rs.errors.json_text import open_regular
 
 DTYPES = {
     0x0008: "int8",

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from coordgen_rs.bundle.json_text import parse_json
 from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.json_text import parse_json
 from coordgen_rs.lab.bench.drafting import measure_ablation, measure_methods, measure_sources
 from coordgen_rs.lab.bench.graphs import measure_graphs
 from coordgen_rs.lab.bench.machine import measure_energy, measure_memory

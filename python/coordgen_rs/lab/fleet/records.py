@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.json_text import JsonTextError, file_errors_as, open_regular, parse_json
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
+from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, open_regular, parse_json
 from coordgen_rs.lab.fleet.tables import Document
 from coordgen_rs.store.history.exchange import FORMAT
 from coordgen_rs.store.history.store import LAST_INSTANT

@@ -17,12 +17,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from coordgen_rs.bundle.json_text import JsonTextError, read_json
 from coordgen_rs.cli.options import option
 from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
+from coordgen_rs.errors.json_text import JsonTextError, read_json
 from coordgen_rs.lab.condition import commit_of
 from coordgen_rs.lab.fleet.tasks import Tasks, chosen
 from coordgen_rs.store.files import locked, write_file

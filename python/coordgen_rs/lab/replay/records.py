@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.json_text import JsonTextError, read_json_lines
 from coordgen_rs.errors import CoordgenError, OptionError
+from coordgen_rs.errors.json_text import JsonTextError, read_json_lines
 from coordgen_rs.lab.replay.cells import Row, sha256_of
 from coordgen_rs.text.tokenizer import Tokenizer
 

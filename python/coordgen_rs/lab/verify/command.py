@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.lab.tables import tell
 from coordgen_rs.lab.verify.examination import examine
 from coordgen_rs.lab.verify.questions import OURS, read_questions

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.json_text import file_errors_as, read_json_lines
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors.json_text import file_errors_as, read_json_lines
 
 OURS = Path(__file__).with_name("questions.jsonl")
 """Chats, edits, JSON, tools, long copies, several languages and unusual characters."""

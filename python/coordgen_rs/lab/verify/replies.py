@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.errors import CoordgenError, arguments
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 
 _AROUND = 40
 """Characters shown before and behind a difference."""

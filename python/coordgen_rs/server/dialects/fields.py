@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.text.tokenizer import Tokenizer
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
 from coordgen_rs.errors import ChatTemplateError, arguments
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.model import Model
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.api_error import APIError, TooLongError, names_path

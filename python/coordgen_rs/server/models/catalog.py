@@ -14,9 +14,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordgen_rs.bundle.file_names import is_further_part, with_parts
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import package_version
+from coordgen_rs.errors.file_names import is_further_part, with_parts
 from coordgen_rs.model import Model
 from coordgen_rs.server.dialects.prompts import infill_marks
 

@@ -16,7 +16,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.server.tools.calls import (
     Call,
     CallConstraint,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json
+from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.grammar.json_schema import llguidance_schema
 from coordgen_rs.server.tools.calls import TextBuffer
 

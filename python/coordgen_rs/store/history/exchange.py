@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, Final, Literal
 
 import numpy as np
 
-from coordgen_rs.bundle.json_text import JsonTextError, parse_json_lines
-from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import HistoryError
+from coordgen_rs.errors.json_text import JsonTextError, parse_json_lines
+from coordgen_rs.errors.typed_json import FieldError, parse
 from coordgen_rs.store.history.store import LAST_INSTANT, MOST_VOCABULARY, StoredRequest
 
 FORMAT: Final = "coordgen-history-1"

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from coordgen_rs._core import SharedHistory
-from coordgen_rs.bundle.json_text import JsonTextError, read_json
-from coordgen_rs.bundle.typed_json import FieldError, parse
 from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
+from coordgen_rs.errors.json_text import JsonTextError, read_json
+from coordgen_rs.errors.typed_json import FieldError, parse
 from coordgen_rs.store.history.indexes import index_key, index_name
 
 LIST_NAME: Final = "fleet.json"

@@ -19,8 +19,8 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.bundle.json_text import JsonTextError, open_regular
 from coordgen_rs.errors import OptionError, arguments
+from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.store.history.documents import Document
 
 _PIECE_TOKENS = 1 << 20

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordgen_rs.bundle.json_text import read_object
 from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.json_text import read_object
 from coordgen_rs.store.files import locked, sweep, write_file
 from coordgen_rs.store.prefixes.blocks import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
 

@@ -10,11 +10,11 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.bundle.file_names import PartName
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.gguf.header import read_header
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors.file_names import PartName
 from gguf_files import write_gguf
 
 SMALL = {"hidden": 32, "ffn": 32, "head_dim": 32, "layers": 2}

@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from coordgen_rs.bundle.json_text import file_errors_as, read_object
-from coordgen_rs.bundle.typed_json import parse
 from coordgen_rs.errors import OptionError
+from coordgen_rs.errors.json_text import file_errors_as, read_object
+from coordgen_rs.errors.typed_json import parse
 from coordgen_rs.store.files import write_file
 
 FORMAT = 1

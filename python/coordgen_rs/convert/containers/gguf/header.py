@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
-from coordgen_rs.bundle.file_names import PartName
-from coordgen_rs.bundle.json_text import file_errors_as, open_regular
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.errors.file_names import PartName
+from coordgen_rs.errors.json_text import file_errors_as, open_regular
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from coordgen_rs._core import parse_json_text
-from coordgen_rs.bundle.typed_json import FieldError
 from coordgen_rs.errors import CoordgenError
+from coordgen_rs.errors.typed_json import FieldError
 
 _PIECE_BYTES = 1 << 20
 
