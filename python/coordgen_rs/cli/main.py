@@ -47,7 +47,7 @@ _MODULES = {
     "bench": "lab.bench.command",
     "verify": "lab.verify.command",
     "quality": "lab.quality.command",
-    "profile": "lab.profile.command",
+    "profile": "lab.profile",
     "plan": "lab.plans.command",
     "replay": "lab.replay.command",
     "warm-up": "cli.commands.warm_up",

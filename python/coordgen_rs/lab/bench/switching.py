@@ -25,7 +25,7 @@ from coordgen_rs.lab.bench.workbench import (
     answer,
 )
 from coordgen_rs.lab.own_process import in_own_process
-from coordgen_rs.lab.profile.blocks import measure
+from coordgen_rs.lab.profile import measure
 from coordgen_rs.lab.tables import Cell, Chart, Column, How, Section, ratio, summarize
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import Profile, fitting_costs
