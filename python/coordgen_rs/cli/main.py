@@ -48,7 +48,7 @@ _MODULES = {
     "verify": "lab.verify.command",
     "quality": "lab.quality.command",
     "profile": "lab.profile",
-    "plan": "lab.plans.command",
+    "plan": "lab.plans",
     "replay": "lab.replay.command",
     "warm-up": "cli.commands.warm_up",
 }

@@ -1,10 +1,10 @@
-"""`coordgen profile`: what a bundle's blocks cost here, time to load and to run, and bytes.
+"""`coordgen profile`: what a bundle's blocks cost here, their time to load and to run, and bytes.
 
-In: a bundle. Out: a `Profile`, printed or written: of every block under both graphs the median of some loads and runs
-and their spread, of the head too, and what a step of each width takes. Bytes are the growth of a
-fresh process's resident memory, since memory that was in use before is taken again without growing;
-or, where the system does not tell, an NPU has memory of its own, or experts that are in no graph
-would grow, too, sizes of files.
+In: a bundle. Out: a `Profile`, printed and written: of every block under both graphs the median of
+some loads and runs and their spread, of the head too, and what a step of each width takes. Bytes
+are the growth of a fresh process's resident memory, since memory that was in use before is taken
+again without growing; or, where the system does not tell, an NPU has memory of its own, or experts
+that are in no graph would grow, too, sizes of files.
 """
 
 import argparse
