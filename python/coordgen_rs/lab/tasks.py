@@ -1,15 +1,19 @@
-"""Calls that do not depend on each other: one after the other here, side by side, or on Ray.
+"""Calls of functions in other processes: side by side here, on Ray, or one whose memory is freed.
 
-In: the option `--ray`; a function of a module, and what to call it with. Out: what each call
-returns, as it ends. The results are the same either way; what a call writes must be whole or
-absent, because Ray calls again where a worker was killed.
+In: the option `--ray`; a function of a module, and what to call it with, all of which can be
+pickled. Out: what each call returns, as it ends, or the error that it raises. The results are the
+same wherever calls run; what a call writes must be whole or absent, because Ray calls again where a
+worker was killed.
 """
 
 import argparse
 import logging
 import multiprocessing
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -243,3 +247,44 @@ def chosen(options: argparse.Namespace, *, cores: int = 1) -> Iterator[Tasks]:
         yield tasks
     finally:
         tasks.close()
+
+
+_T = TypeVar("_T")
+
+
+class OwnProcessError(CoordgenError):
+    """A process that measured something ended without a result; the message holds its last line."""
+
+
+def in_own_process(function: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+    """Call a function in another process of this Python.
+
+    Raises:
+        OwnProcessError: The process was killed, or ended otherwise without a result.
+        Exception: Whatever the function raises.
+    """
+    main = f"from {__name__} import answer; answer()"
+    task = pickle.dumps((function, arguments, options))
+    command = [sys.executable, "-P", "-c", main]  # -P: no code of the working directory is run
+    done = subprocess.run(command, input=task, capture_output=True)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise OwnProcessError(
+            f"the process of {function.__name__} ended with {done.returncode}: {said or 'no word'}"
+        )
+    result, error = pickle.loads(done.stdout)
+    if error is not None:
+        raise error
+    returned: _T = result
+    return returned
+
+
+def answer() -> None:
+    """Read a call from stdin, and write its result or its error on stdout."""
+    outcome: tuple[Any, Exception | None]
+    function, arguments, options = pickle.load(sys.stdin.buffer)
+    try:
+        outcome = function(*arguments, **options), None
+    except Exception as error:
+        outcome = None, error
+    sys.stdout.buffer.write(pickle.dumps(outcome))
