@@ -41,8 +41,8 @@ GROUPS = {
 """The commands by what they are for, and what each does."""
 
 _MODULES = {
-    "export": "convert.commands.export",
-    "compile": "convert.commands.compile",
+    "export": "convert.export",
+    "compile": "convert.qnn.compile",
     "check": "lab.check",
     "bench": "lab.bench.command",
     "verify": "lab.verify.command",
