@@ -15,10 +15,13 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from coordgen_rs.bundle.json_text import JsonTextError, open_regular
-from coordgen_rs.convert.containers.gguf.chat import chat_templates, generation_config
 from coordgen_rs.convert.containers.gguf.header import read_parts
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
+from coordgen_rs.convert.containers.gguf.tokenizer import (
+    chat_templates,
+    generation_config,
+    tokenizer_json,
+)
 from coordgen_rs.convert.containers.hub import fetch, hub_name
 from coordgen_rs.convert.containers.hugging_face import (
     open_weights,
