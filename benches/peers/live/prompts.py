@@ -13,7 +13,7 @@ import numpy as np
 
 from coordgen_rs.bundle.json_text import JsonTextError, read_json_lines
 from coordgen_rs.bundle.typed_json import FieldError, parse
-from coordgen_rs.convert.containers.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.containers.gguf.tokenizer import chat_templates
 from coordgen_rs.lab.bench.prompts import Message, PromptsError
 from coordgen_rs.lab.replay.records import read_records

@@ -10,7 +10,7 @@ from checkpoints import write_checkpoint
 from coordgen_rs import Model
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.file import GgufHeader
 from coordgen_rs.convert.containers.gguf.tokenizer import generation_config
 from coordgen_rs.convert.families.config.fields import recommended
 

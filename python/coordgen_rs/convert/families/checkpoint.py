@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from coordgen_rs.bundle.json_text import JsonTextError, open_regular
-from coordgen_rs.convert.containers.gguf.header import read_parts
+from coordgen_rs.convert.containers.gguf.file import read_parts
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.gguf.tokenizer import (
     chat_templates,

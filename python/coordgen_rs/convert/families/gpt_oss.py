@@ -23,8 +23,8 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from coordgen_rs.convert.containers.gguf.file import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.containers.gguf.tensors import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.tensor import ReadBytes, StoredBlocks, Tensor
 from coordgen_rs.convert.families.config.fields import flag, pattern_layers, positive, refused
 from coordgen_rs.convert.families.config.layers import PARTS, Experts, read_experts

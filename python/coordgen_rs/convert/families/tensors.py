@@ -6,9 +6,8 @@ same, as a `Checkpoint` has them. A tensor that no model of the family has is re
 
 from dataclasses import replace
 
-from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.file import GgufHeader, GgufTensor, open_tensor
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.containers.gguf.tensors import open_tensor
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.config.layers import (
     PARTS,

@@ -12,7 +12,7 @@ from checkpoints import write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.file_names import PartName
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from gguf_files import write_gguf
