@@ -6,8 +6,13 @@ of `cpu/graph.py` know them: those of layer 3 begin with `layer_3.`.
 
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.layers import BESIDE_GATE, CHOICE_BIAS, ROUTER, Experts
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.config.model import (
+    BESIDE_GATE,
+    CHOICE_BIAS,
+    ROUTER,
+    Experts,
+    ModelConfig,
+)
 from coordgen_rs.convert.weight_file import WeightWriter
 
 PER_LAYER_SHARE = 2**-0.5

@@ -24,8 +24,7 @@ from coordgen_rs.convert.families.config.fields import (
     token_ids,
     unrotated_layers,
 )
-from coordgen_rs.convert.families.config.layers import Experts, Recurrent
-from coordgen_rs.convert.families.config.model import ModelConfig, Switches
+from coordgen_rs.convert.families.config.model import Experts, ModelConfig, Recurrent, Switches
 from coordgen_rs.convert.families.config.rope import (
     QUERY_BETA,
     read_query_scaling,

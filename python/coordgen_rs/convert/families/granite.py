@@ -23,14 +23,14 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.layers import (
+from coordgen_rs.convert.families.config.model import (
     Experts,
+    ModelConfig,
     SelectiveState,
     check_sizes,
     read_experts,
     read_taps,
 )
-from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,

@@ -21,7 +21,7 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.layers import (
+from coordgen_rs.convert.families.config.model import (
     Experts,
     ShortConvolution,
     read_experts,

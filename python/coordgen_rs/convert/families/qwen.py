@@ -22,15 +22,15 @@ from coordgen_rs.convert.families.config.fields import (
     positive,
     refused,
 )
-from coordgen_rs.convert.families.config.layers import (
+from coordgen_rs.convert.families.config.model import (
     BESIDE_GATE,
     DeltaNet,
     Experts,
+    ModelConfig,
     check_sizes,
     read_experts,
     read_taps,
 )
-from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
