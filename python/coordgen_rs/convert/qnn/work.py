@@ -244,7 +244,7 @@ class WorkFolder:
 
 
 _PARTS = ("values", "steps")
-_CODE = Path(__file__).parents[3]
+_CODE = Path(__file__).parents[2]
 """This package: what exports, and what it uses."""
 
 
