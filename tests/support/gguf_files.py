@@ -23,7 +23,7 @@ import gpt_oss
 from coordgen_rs.convert.containers.gguf.file import GgufHeader, GgufTensor
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.checkpoint import read_metadata
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import FAMILIES
 from dequantized import random_blocks
 

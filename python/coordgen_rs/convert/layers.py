@@ -6,7 +6,7 @@ of `cpu/graph.py` know them: those of layer 3 begin with `layer_3.`.
 
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import (
+from coordgen_rs.convert.families.model_config import (
     BESIDE_GATE,
     CHOICE_BIAS,
     ROUTER,

@@ -10,7 +10,7 @@ import pytest
 
 from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.convert.families.checkpoint import text_config
-from coordgen_rs.convert.families.config.model import (
+from coordgen_rs.convert.families.model_config import (
     DeltaNet,
     ModelConfig,
     SelectiveState,

@@ -12,7 +12,7 @@ from checkpoints import exported
 from coordgen_rs import OrtSession
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.runtime.cpu.device import CpuDevice
 from families import (

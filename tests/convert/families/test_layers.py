@@ -12,7 +12,7 @@ from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import open_checkpoint, text_config, text_tensors
-from coordgen_rs.convert.families.config.model import (
+from coordgen_rs.convert.families.model_config import (
     DeltaNet,
     Experts,
     ModelConfig,

@@ -34,7 +34,7 @@ from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.graph import OPSET, decoder, logits_model
 from coordgen_rs.convert.families.assistant import Assistant, Clusters
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.graph_builder import ROWS, LayerGraph, float_info
 from coordgen_rs.convert.layers import write_layer
 from coordgen_rs.convert.weight_file import Bits, StoredLinear, Weights, WeightWriter

@@ -33,15 +33,7 @@ from coordgen_rs.convert.containers.hugging_face import (
 )
 from coordgen_rs.convert.containers.llama2c import read_llama2c
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import refuse_field
-from coordgen_rs.convert.families.config.model import (
-    PARTS,
-    ROUTER,
-    ModelConfig,
-    halved_experts,
-    matrices_of_experts,
-    matrices_of_recurrent_layers,
-)
+from coordgen_rs.convert.families.config_json import refuse_field
 from coordgen_rs.convert.families.family import Family, model_config
 from coordgen_rs.convert.families.gguf import (
     ROPE_TENSORS,
@@ -49,6 +41,14 @@ from coordgen_rs.convert.families.gguf import (
     Gguf,
     config_fields,
     named_by_file,
+)
+from coordgen_rs.convert.families.model_config import (
+    PARTS,
+    ROUTER,
+    ModelConfig,
+    halved_experts,
+    matrices_of_experts,
+    matrices_of_recurrent_layers,
 )
 from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError

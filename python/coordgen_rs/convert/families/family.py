@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     WindowRule,
     check_heads,
     no_layer,
@@ -24,14 +24,14 @@ from coordgen_rs.convert.families.config.fields import (
     token_ids,
     unrotated_layers,
 )
-from coordgen_rs.convert.families.config.model import Experts, ModelConfig, Recurrent, Switches
-from coordgen_rs.convert.families.config.rope import (
+from coordgen_rs.convert.families.gguf import Gguf
+from coordgen_rs.convert.families.model_config import Experts, ModelConfig, Recurrent, Switches
+from coordgen_rs.convert.families.rope import (
     QUERY_BETA,
     read_query_scaling,
     read_ropes,
     rope_fields,
 )
-from coordgen_rs.convert.families.gguf import Gguf
 from coordgen_rs.errors import UnsupportedModelError
 
 _ACTIVATIONS = {

@@ -18,9 +18,9 @@ import numpy as np
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata, check_keys
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import FULL, SLIDING
-from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.rope import yarn_attention
+from coordgen_rs.convert.families.config_json import FULL, SLIDING
+from coordgen_rs.convert.families.model_config import ModelConfig
+from coordgen_rs.convert.families.rope import yarn_attention
 from coordgen_rs.errors import CheckpointError
 
 Key = str | tuple[str, Any]

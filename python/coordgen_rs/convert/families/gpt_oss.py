@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from coordgen_rs.convert.containers.gguf.file import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.tensor import ReadBytes, StoredBlocks, Tensor
-from coordgen_rs.convert.families.config.fields import flag, pattern_layers, positive, refused
-from coordgen_rs.convert.families.config.model import PARTS, Experts, read_experts
+from coordgen_rs.convert.families.config_json import flag, pattern_layers, positive, refused
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,
@@ -37,6 +36,7 @@ from coordgen_rs.convert.families.gguf import (
     expert_fields,
     window_fields,
 )
+from coordgen_rs.convert.families.model_config import PARTS, Experts, read_experts
 from coordgen_rs.errors import CheckpointError
 
 _TYPE = "MXFP4"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from coordgen_rs.bundle.qnn import CacheEncodings, Encoding, QnnTarget, Soc
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.graph import (
     REPEATED_MASK,

@@ -40,7 +40,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.graph import centre_names, has_bare_keys, key_value_names
 

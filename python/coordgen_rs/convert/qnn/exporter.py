@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from coordgen_rs.bundle.manifest import MANIFEST_NAME, BlockFiles, HeadFiles
 from coordgen_rs.bundle.qnn import Encoding, QnnTarget
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.qnn.calibration import (
     CacheType,
     Conversion,

@@ -30,7 +30,7 @@ from onnx import numpy_helper
 from coordgen_rs.bundle import rope
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.graph_builder import GraphBuilder, float_info
 
 ROWS, PAST, ATTENDED = "rows", "past", "attended"

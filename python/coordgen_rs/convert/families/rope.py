@@ -21,7 +21,7 @@ from coordgen_rs.bundle.rope import (
     unscaled,
     yarn_span,
 )
-from coordgen_rs.convert.families.config.fields import FULL, SLIDING, number, positive, refuse_field
+from coordgen_rs.convert.families.config_json import FULL, SLIDING, number, positive, refuse_field
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _Frequencies = NDArray[np.float32]

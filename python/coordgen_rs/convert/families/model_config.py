@@ -21,7 +21,7 @@ from coordgen_rs.bundle.layers import LayerCache, RecurrentKind
 from coordgen_rs.bundle.manifest import ModelShape, Recommended
 from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.convert.containers.tensor import Tensor, stacked
-from coordgen_rs.convert.families.config.fields import positive, refuse_field
+from coordgen_rs.convert.families.config_json import positive, refuse_field
 from coordgen_rs.errors import CheckpointError
 
 Scoring = Literal["softmax", "sigmoid"]
