@@ -4,7 +4,7 @@ In: a float graph and inputs. Out: the lowest and highest value of each tensor, 
 enters each matrix; of the ranges of all float graphs, an encoding for every input and output, which
 graphs share with each other and with the host. What lies inside of one graph only is left to
 onnxruntime's quantiser (`quantize.py`, which also tells the rules); nothing is rounded here
-(`../rounding.py`).
+(`../gptq.py`).
 """
 
 import math

@@ -31,6 +31,7 @@ from coordgen_rs.convert.qnn.calibration import (
     choose_encodings,
 )
 from coordgen_rs.convert.qnn.graph import block_graph, head_graph, text_inputs
+from coordgen_rs.convert.qnn.outliers import rotated
 from coordgen_rs.convert.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
 from coordgen_rs.convert.qnn.quantize import (
     fix_shape,
@@ -45,7 +46,6 @@ from coordgen_rs.convert.qnn.report import (
     head_fidelity,
     mean_cosine,
 )
-from coordgen_rs.convert.qnn.rotation import rotated
 from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
