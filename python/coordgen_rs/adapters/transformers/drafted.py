@@ -19,8 +19,7 @@ from coordgen_rs.adapters.transformers.arguments import (
     hand_on_what_was_given,
     refuse_what_is_not_done,
 )
-from coordgen_rs.adapters.transformers.host import TransformersHost
-from coordgen_rs.adapters.transformers.layers import draftable_len
+from coordgen_rs.adapters.transformers.host import TransformersHost, draftable_len
 from coordgen_rs.errors import OptionError, arguments
 
 if TYPE_CHECKING:
