@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from coordgen_rs.model.options import ChatOptions, RequestOptions
     from coordgen_rs.model.stream import AsyncStream, Stream
     from coordgen_rs.runtime.batch import BatchStats
-    from coordgen_rs.runtime.cpu.device import CpuDevice
+    from coordgen_rs.runtime.cpu import CpuDevice
     from coordgen_rs.runtime.ort_session import OrtSession
     from coordgen_rs.runtime.session import Session
     from coordgen_rs.store.history.corpus import Corpus
@@ -155,7 +155,7 @@ _MODULES = {
     "ChatOptions": "model.options",
     "CoordgenError": "errors",
     "Corpus": "store.history.corpus",
-    "CpuDevice": "runtime.cpu.device",
+    "CpuDevice": "runtime.cpu",
     "Dialogue": "model.dialogue",
     "Document": "store.history.documents",
     "DraftMethod": "_core",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import Batcher, StepInputs
 from coordgen_rs.errors import OptionError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
-from coordgen_rs.runtime.cpu.device import cache_of, path_buffers
+from coordgen_rs.runtime.cpu import cache_of, path_buffers
 from coordgen_rs.runtime.device import Buffers
 from coordgen_rs.runtime.machine import memory_bytes
 from coordgen_rs.runtime.ort_session import OrtSession

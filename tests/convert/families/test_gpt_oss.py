@@ -14,7 +14,7 @@ from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import parse_config
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from families import (
     compare,
     needs_transformers,

@@ -21,7 +21,7 @@ from coordgen_rs.formats.genai.folder import GenaiFolder, damage_named
 from coordgen_rs.formats.genai.graph import DecoderGraph
 from coordgen_rs.formats.genai.graph_edit import attributes
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
-from coordgen_rs.runtime.cpu.device import CpuDevice, load_graph
+from coordgen_rs.runtime.cpu import CpuDevice, load_graph
 from coordgen_rs.runtime.onnx_runtime import KERNEL_DOMAIN
 
 _OPSET, _IR_VERSION = 24, 11

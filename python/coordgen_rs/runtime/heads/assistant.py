@@ -21,8 +21,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import AssistantFiles, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
-from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
-from coordgen_rs.runtime.cpu.graph_shapes import check_assistant
+from coordgen_rs.runtime.cpu import check_assistant, load_graph, path_buffers
 from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
 from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.ort_session import OrtSession
