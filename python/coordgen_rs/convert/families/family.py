@@ -43,21 +43,6 @@ _GATE_UP = ".mlp.gate_up_proj.weight"
 _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
 
 
-def no_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
-    """Nothing that only one family has."""
-    return {}
-
-
-def same_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """The config.json as it is."""
-    return config
-
-
-def same_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they are."""
-    return tensors
-
-
 def halved_feed_forwards(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors with gate and up of feed-forwards apart, where they are one."""
     found = dict(tensors)
@@ -78,7 +63,7 @@ class Family(Switches):
     architecture: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What a config.json means by leaving a field out, where it is not what Llama's means."""
-    fields: Callable[[dict[str, Any]], dict[str, Any]] = same_fields
+    fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
     """Says in Llama's words what a config.json says in others, or refuses it."""
     inside: tuple[str, str] | None = None
     """The architecture of models that also see pictures, and the `model_type` of their part that is
@@ -87,7 +72,7 @@ class Family(Switches):
     """The architecture of drafters that are exported beside their target, if there are any."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What names of tensors have instead of Llama's and Qwen3-MoE's parts; replaced in order."""
-    tensors: Callable[[dict[str, Tensor]], dict[str, Tensor]] = same_tensors
+    tensors: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda tensors: tensors
     """Makes tensors of Llama's and Qwen3-MoE's shapes of a Hugging Face checkpoint's."""
     gguf: tuple[Gguf, ...] = ()
     """What its GGUF files are called and hold, by architecture; none where there are none."""
@@ -106,7 +91,7 @@ class Family(Switches):
     """Layers with a window may be rotated otherwise than others."""
     scales_queries: bool = False
     """Queries may grow with their position."""
-    options: Callable[[Mapping[str, Any], int], dict[str, Any]] = no_options
+    options: Callable[[Mapping[str, Any], int], dict[str, Any]] = lambda config, hidden_size: {}
     """Fields of `ModelConfig` that others leave as they are, from a config.json and the hidden
     size: what is multiplied, for one."""
     rotates_neighbours: bool = False
