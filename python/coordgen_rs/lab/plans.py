@@ -16,7 +16,7 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
-from coordgen_rs._core import Action, BlockCost, Plan, Run, starts, strategies
+from coordgen_rs._core import BlockCost, Plan, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
@@ -28,6 +28,7 @@ from coordgen_rs.lab.plots import check_matplotlib, plot_plans
 from coordgen_rs.lab.tables import Cell, Column, show_table, tell
 from coordgen_rs.loading.profile import Profile
 
+_PLAN = ("makespan_us", "prefill_us", "exposed_load_us", "peak_bytes", "lower_bound_us")
 _RUN = ("block", "chunk", "graph", "start_us", "end_us")
 _ACTION = ("kind", "block", "graph", "after_runs", "start_us", "end_us")
 
@@ -253,20 +254,14 @@ def plan_by_all(
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
     """A plan under the names that `coordgen plan --json` prints."""
-    return {
-        "makespan_us": plan.makespan_us,
-        "prefill_us": plan.prefill_us,
-        "exposed_load_us": plan.exposed_load_us,
-        "peak_bytes": plan.peak_bytes,
-        "lower_bound_us": plan.lower_bound_us,
-        "schedule": {
-            "runs": [_named(_RUN, run) for run in plan.runs],
-            "actions": [_named(_ACTION, action) for action in plan.actions],
-        },
+    schedule = {
+        "runs": [_named(_RUN, run) for run in plan.runs],
+        "actions": [_named(_ACTION, action) for action in plan.actions],
     }
+    return _named(_PLAN, plan) | {"schedule": schedule}
 
 
-def _named(names: Sequence[str], item: Run | Action) -> dict[str, Any]:
+def _named(names: Sequence[str], item: object) -> dict[str, Any]:
     return {name: getattr(item, name) for name in names}
 
 
@@ -357,11 +352,7 @@ class WidthFigures:
 
     def to_json(self) -> dict[str, float]:
         """The figures under the names that `coordgen plan --json` prints."""
-        return {
-            "step_ms": self.step_ms,
-            "tokens_per_step": self.tokens_per_step,
-            "ms_per_token": self.ms_per_token,
-        }
+        return _named(("step_ms", "tokens_per_step", "ms_per_token"), self)
 
 
 def tokens_per_step(rows: int, acceptance_rate: float) -> float:

@@ -7,7 +7,7 @@ The tokens of all are compared on the way. On a machine whose loads are quick a 
 to each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, cast
@@ -30,7 +30,17 @@ from coordgen_rs.lab.bench.workbench import (
     tallied,
 )
 from coordgen_rs.lab.profile import measure
-from coordgen_rs.lab.tables import ALL, Cell, Chart, Column, How, Section, ratio, summarize
+from coordgen_rs.lab.tables import (
+    ALL,
+    Cell,
+    Chart,
+    Column,
+    How,
+    Section,
+    columns_of,
+    ratio,
+    summarize,
+)
 from coordgen_rs.lab.tasks import in_own_process
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import Profile, fitting_costs
@@ -81,11 +91,8 @@ def measure_graphs(bench: Workbench) -> Section:
         "graphs",
         "drafting and switching, each on and off",
         bench.how,
-        (
-            Column("variant"),
-            Column("per_token", "ms", 3),
-            Column("exposed_loads", "ms", 3),
-            Column("speedup"),
+        columns_of(
+            *("variant", Column("per_token", "ms", 3), Column("exposed_loads", "ms", 3), "speedup")
         ),
         [
             (
@@ -135,17 +142,10 @@ def time_variants(
     return {name: tallies[ALL, name] for name in VARIANTS}
 
 
-COLUMNS = (
-    Column("strategy"),
-    Column("chosen"),
-    Column("first_token", "ms", 1),
-    Column("planned", "ms", 1),
-    Column("exposed", "ms", 1),
-    Column("of_sync", digits=3),
-    Column("loads", "ms", 1),
-    Column("hidden", "%", 0),
-    Column("in_turn", "ms", 1),
-    Column("peak_memory", "MB", 1),
+COLUMNS = columns_of(
+    *("strategy", "chosen", Column("first_token", "ms", 1), Column("planned", "ms", 1)),
+    *(Column("exposed", "ms", 1), Column("of_sync", digits=3), Column("loads", "ms", 1)),
+    *(Column("hidden", "%", 0), Column("in_turn", "ms", 1), Column("peak_memory", "MB", 1)),
 )
 
 _MAX_NEW_TOKENS = 8
@@ -188,32 +188,26 @@ class StrategyTimes:
         `in_turn` is what computing and loading took, added up: the time they would take in turn.
         `of_sync` is None where loads were so quick that nobody waited under `sync` either.
         """
-        answers = self.answers[strategy]
-
-        def middle(of: Callable[[SwitchReport], int], strategy: str = strategy) -> float:
-            return median(float(of(one.report)) for one in self.answers[strategy])
-
-        exposed_us, load_us = middle(_exposed_us), middle(lambda report: report.load_us)
-        hidden = ratio(100 * middle(lambda report: report.overlap_us), load_us)
+        answers, beside = self.answers[strategy], self.answers.get("sync")
+        reports = [one.report for one in answers]
+        exposed_us, load_us, overlap_us = (
+            median(float(getattr(report, name)) for report in reports)
+            for name in ("exposed_us", "load_us", "overlap_us")
+        )
         prefill_ms = 1e3 * median(one.answered.stats.prefill_s for one in answers)
-        planned = answers[-1].report.to_json()["planned"]
-        is_beside = "sync" in self.answers
+        planned = reports[-1].to_json()["planned"]
         return (
             strategy,
-            answers[-1].report.strategy,
+            reports[-1].strategy,
             summarize([1e3 * one.answered.arrivals[0][0] for one in answers]),
             None if planned is None else planned["makespan_us"] / 1e3,
-            summarize([one.report.exposed_us / 1e3 for one in answers]),
-            ratio(exposed_us, middle(_exposed_us, "sync")) if is_beside else None,
+            summarize([report.exposed_us / 1e3 for report in reports]),
+            ratio(exposed_us, median(it.report.exposed_us for it in beside)) if beside else None,
             load_us / 1e3,
-            hidden,
+            ratio(100 * overlap_us, load_us),
             prefill_ms + (load_us - exposed_us) / 1e3,
             max(one.peak_bytes for one in answers) / 1e6 or None,
         )
-
-
-def _exposed_us(report: SwitchReport) -> int:
-    return report.exposed_us
 
 
 def bench_switching(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coordgen_rs._core import Accepted, Drafter, StepInputs
 from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.bench.workbench import PAPER_METHODS, TimedAnswer, Workbench
-from coordgen_rs.lab.tables import Chart, Column, Section, percentile, summarize
+from coordgen_rs.lab.tables import Chart, Column, Section, columns_of, percentile, summarize
 from coordgen_rs.runtime.device import Buffers, Device
 
 
@@ -126,11 +126,8 @@ def measure_latency(bench: Workbench) -> Section:
         "latency",
         "what a user waits for",
         bench.how,
-        (
-            Column("task"),
-            Column("method"),
-            Column("first_token", "ms"),
-            Column("per_token", "ms", 3),
+        columns_of(
+            *("task", "method", Column("first_token", "ms"), Column("per_token", "ms", 3)),
             *(Column(f"gap_p{share}", "ms", 3) for share in PERCENTILES),
         ),
         [
@@ -186,7 +183,7 @@ def measure_breakdown(bench: Workbench) -> Section:
         "breakdown",
         "parts of the time of an answer",
         bench.how,
-        (Column("task"), Column("method"), *(Column(part, "ms", 1) for part in shown)),
+        columns_of("task", "method", *(Column(part, "ms", 1) for part in shown)),
         [
             (
                 *key,
