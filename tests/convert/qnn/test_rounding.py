@@ -31,7 +31,7 @@ from coordgen_rs.convert.qnn.outliers import (
 )
 from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
 from coordgen_rs.convert.qnn.report import mean_cosine
-from coordgen_rs.convert.qnn.work import Matrix
+from coordgen_rs.convert.qnn.resume import Matrix
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads, shared_options
 
 

@@ -29,7 +29,7 @@ from coordgen_rs.bundle.manifest import (
     refuse_gone,
 )
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.cpu.compensation import compensated_layers
+from coordgen_rs.convert.cpu.calibration import compensated_layers
 from coordgen_rs.convert.cpu.graph import block_graph, head_graph
 from coordgen_rs.convert.cpu.heads import (
     MOST_SCORED,
@@ -123,7 +123,7 @@ def export_checkpoint(
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
         calibration: Text like that which the model is to read (`read_texts`): `int4` is then
-            rounded so that its outputs on it change least (`compensation.py`), which takes some
+            rounded so that its outputs on it change least (`calibration.py`), which takes some
             minutes for a billion weights. It is read in float32.
         assistant: The Hugging Face directory of a drafter that was published for the checkpoint
             (Gemma 4's `gemma4_assistant`), or its name `hf:OWNER/NAME[@REVISION]`.

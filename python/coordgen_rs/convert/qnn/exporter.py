@@ -6,7 +6,7 @@ here (`qnn/compile.py`).
 Memory: one layer as float32 and, while its weights are rounded, a few square matrices as wide as
 its widest input; then one block in fixed point; then the head, in fixed point and as float32.
 What is done stays in a folder beside the bundle until that is there, so that an export that was
-interrupted goes on (`work.py`).
+interrupted goes on (`resume.py`).
 """
 
 import math
@@ -46,7 +46,7 @@ from coordgen_rs.convert.qnn.report import (
     head_fidelity,
     mean_cosine,
 )
-from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
+from coordgen_rs.convert.qnn.resume import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import (

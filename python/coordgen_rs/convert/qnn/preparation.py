@@ -1,7 +1,7 @@
 """Layer after layer of a float model, run on texts and rounded.
 
-In: a checkpoint and texts. Out: what `work.py` keeps of each layer and of the head. One layer is in
-memory at a time, as float32, with the hidden states of all texts; of the head some rows are. It
+In: a checkpoint and texts. Out: what `resume.py` keeps of each layer and of the head. One layer is
+in memory at a time, as float32, with the hidden states of all texts; of the head some rows are. It
 chooses no encodings, and not how many bits a matrix gets.
 """
 
@@ -34,7 +34,7 @@ from coordgen_rs.convert.qnn.outliers import (
     widen_ranges,
 )
 from coordgen_rs.convert.qnn.report import normed
-from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder
+from coordgen_rs.convert.qnn.resume import Matrix, PreparedGraph, WorkFolder
 from coordgen_rs.convert.texts import CalibrationTexts, by_text, check_finite, first_states
 
 Array = NDArray[np.float32]
