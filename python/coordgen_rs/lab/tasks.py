@@ -20,7 +20,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError, OptionError
@@ -28,6 +28,7 @@ from coordgen_rs.errors.extras import how_to_install
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_Ended: TypeAlias = Iterator[tuple[int, _Out]]
 
 RETRIES = 3
 """How often Ray calls again where a worker was lost."""
@@ -44,9 +45,7 @@ class TaskLostError(CoordgenError):
 class Tasks(Protocol):
     """Where calls run."""
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """What each call returns, with the index of its argument, in the order in which they end.
 
         An exception of a call ends all.
@@ -56,9 +55,7 @@ class Tasks(Protocol):
 class Sequential:
     """Calls run in this process, one after the other."""
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """Same as in `Tasks`, in order."""
         for index, argument in enumerate(arguments):
             yield index, call(argument)
@@ -74,9 +71,7 @@ class Processes:
     def __init__(self, num_at_once: int) -> None:
         self._num_at_once = num_at_once
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """Same as in `Tasks`.
 
         Raises:
@@ -173,9 +168,7 @@ class RayTasks:
                 f"more than {most}: use fewer threads, or larger machines"
             )
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """Same as in `Tasks`.
 
         Raises:
@@ -249,14 +242,11 @@ def chosen(options: argparse.Namespace, *, cores: int = 1) -> Iterator[Tasks]:
         tasks.close()
 
 
-_T = TypeVar("_T")
-
-
 class OwnProcessError(CoordgenError):
     """A process that measured something ended without a result; the message holds its last line."""
 
 
-def in_own_process(function: Callable[..., _T], *arguments: Any, **options: Any) -> _T:
+def in_own_process(function: Callable[..., _Out], *arguments: Any, **options: Any) -> _Out:
     """Call a function in another process of this Python.
 
     Raises:
@@ -275,7 +265,7 @@ def in_own_process(function: Callable[..., _T], *arguments: Any, **options: Any)
     result, error = pickle.loads(done.stdout)
     if error is not None:
         raise error
-    returned: _T = result
+    returned: _Out = result
     return returned
 
 

@@ -81,11 +81,7 @@ class Sequence(CachedSession, SharedSession):
         self._turn = turn_of(self, len(token_ids))
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
         """Same as in `Session`; it runs alone."""
         self.ask_to_read(token_ids, on_logits)

@@ -7,13 +7,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from coordgen_rs._core import HostDrafter, SharedHistory
-from coordgen_rs.adapters.host import (
-    ROWS,
-    HostStep,
-    StepCosts,
-    generate,
-    make_drafter,
-)
+from coordgen_rs.adapters.host import ROWS, HostStep, StepCosts, generate, make_drafter
 from coordgen_rs.adapters.transformers.arguments import (
     given_cache,
     hand_on_what_was_given,

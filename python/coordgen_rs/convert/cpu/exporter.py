@@ -52,13 +52,7 @@ from coordgen_rs.convert.layers import (
 )
 from coordgen_rs.convert.quantize import BITS_OF_TYPES
 from coordgen_rs.convert.texts import texts_for
-from coordgen_rs.convert.weight_file import (
-    Bits,
-    StoredLinear,
-    Weights,
-    WeightWriter,
-    written_type,
-)
+from coordgen_rs.convert.weight_file import Bits, StoredLinear, Weights, WeightWriter, written_type
 from coordgen_rs.convert.writer import (
     BundleExport,
     BundleOptions,

@@ -307,12 +307,7 @@ def _joined(
 
 
 def _mixture(
-    graph: LayerGraph,
-    model: ModelConfig,
-    experts: Experts,
-    number: int,
-    stream: str,
-    beside: str,
+    graph: LayerGraph, model: ModelConfig, experts: Experts, number: int, stream: str, beside: str
 ) -> str:
     """The stream plus what its experts give for each row; the operator is of this package's core.
 

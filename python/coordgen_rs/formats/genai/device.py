@@ -147,9 +147,7 @@ def _head_model(graph: DecoderGraph, model: ModelShape) -> bytes:
 
 
 def _part(
-    graph: DecoderGraph,
-    outputs: list[onnx.ValueInfoProto],
-    inputs: list[onnx.ValueInfoProto],
+    graph: DecoderGraph, outputs: list[onnx.ValueInfoProto], inputs: list[onnx.ValueInfoProto]
 ) -> bytes:
     """The model from `inputs` to `outputs`.
 

@@ -43,12 +43,7 @@ from coordgen_rs.runtime.qnn.device import (
     warn_if_inexact,
 )
 from coordgen_rs.runtime.qnn.options import QnnOptions
-from coordgen_rs.runtime.qnn.provider import (
-    check_available,
-    is_emulator,
-    qnn_session,
-    version,
-)
+from coordgen_rs.runtime.qnn.provider import check_available, is_emulator, qnn_session, version
 
 _OPSET, _IR_VERSION = 21, 10
 

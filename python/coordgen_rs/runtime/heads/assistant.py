@@ -73,11 +73,7 @@ class AssistantSession(DraftHead):
         return self._length
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
         """Follow tokens, of which those behind the target's are read; without logits."""
         self.check_open()

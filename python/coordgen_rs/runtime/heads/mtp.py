@@ -72,11 +72,7 @@ class MtpSession(DraftHead):
         return self._cache.length
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
         """Read tokens that the target has read; same as in `Session`, without logits.
 

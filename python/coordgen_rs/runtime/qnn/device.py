@@ -215,10 +215,7 @@ class QnnBuffers(Buffers):
 def masked_arrays(
     rows: int, columns: int, hidden_size: int, dtype: str
 ) -> tuple[
-    NDArray[np.int64],
-    NDArray[np.int64],
-    dict[str, NDArray[Any]],
-    tuple[NDArray[Any], NDArray[Any]],
+    NDArray[np.int64], NDArray[np.int64], dict[str, NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]
 ]:
     """Ids, positions, the drafted mask and hidden states: the first arguments of `Buffers`.
 
