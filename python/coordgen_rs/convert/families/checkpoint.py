@@ -47,6 +47,7 @@ from coordgen_rs.convert.families.model_config import (
     ROUTER,
     ModelConfig,
     halved_experts,
+    linear_layers,
     matrices_of_experts,
     matrices_of_recurrent_layers,
 )
@@ -134,21 +135,17 @@ class Checkpoint:
 
         Raises CheckpointError if it is missing, misshaped or damaged.
         """
-        config, (block, name) = self.config, part.split(".")
-        hidden, ffn, prefix = config.hidden_size, config.ffn_size, f"model.layers.{number}.{block}"
-        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        back = {"o_proj": query, "down_proj": ffn}
-        if name in back:
-            return self.tensor(f"{prefix}.{name}.weight", hidden, back[name])
-        rows = {"q_proj": query, "k_proj": key, "v_proj": key}
-        if block == "mlp":
-            rows = {"gate_proj": ffn, "up_proj": ffn}
-        if not config.is_fused:
-            return self.tensor(f"{prefix}.{name}.weight", rows[name], hidden)
-        first = sum(list(rows.values())[: list(rows).index(name)])
-        fused = "gate_up_proj" if block == "mlp" else "qkv_proj"
-        whole = self.tensor(f"{prefix}.{fused}.weight", sum(rows.values()), hidden)
-        return whole.part(first, first + rows[name])
+        config, prefix = self.config, f"model.layers.{number}"
+        layers = linear_layers(replace(config, is_fused=False), number).values()
+        shapes = next(shapes for shapes in layers if part in shapes)
+        rows, columns = shapes[part]
+        if not config.is_fused or len(shapes) == 1:
+            return self.tensor(f"{prefix}.{part}.weight", rows, columns)
+        whole = "mlp.gate_up_proj" if part.startswith("mlp.") else "self_attn.qkv_proj"
+        sizes = [size for size, _ in shapes.values()]
+        first = sum(sizes[: list(shapes).index(part)])
+        fused = self.tensor(f"{prefix}.{whole}.weight", sum(sizes), columns)
+        return fused.part(first, first + rows)
 
 
 def read_tensors(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:

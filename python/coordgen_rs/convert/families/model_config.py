@@ -484,3 +484,35 @@ class ModelConfig(ModelShape, Switches):
             window=None if window is not None and context <= window else window,
             query_scaling=None if scaling is not None and context <= scaling.period else scaling,
         )
+
+
+def linear_layers(config: ModelConfig, number: int) -> dict[str, dict[str, tuple[int, int]]]:
+    """The linear layers of layer `number` but its experts, in the order of their computation.
+
+    Returns:
+        For each its tensors, which read the same, one below the other: `(rows, columns)` by their
+        names in the layer, without `.weight`.
+    """
+    hidden, ffn = config.hidden_size, config.dense_size(number)
+    if config.recurrent is not None and number in config.recurrent_layers:
+        tensors = config.recurrent.tensors
+        into = {it.removesuffix(".weight"): (n, hidden) for it, n in tensors.into.items()}
+        back = {tensors.out.removesuffix(".weight"): (hidden, config.recurrent.width)}
+        found = {"projected": into, "attention_out": back}
+    else:
+        cache = config.cache_of(number)
+        query, key = (it * cache.head_dim for it in (config.num_heads, cache.num_kv_heads))
+        sizes = {"q_proj": query * (2 if config.gated_attention else 1)}
+        if not config.shares_keys(number):
+            sizes["k_proj"] = key
+            if number not in config.keys_are_values:
+                sizes["v_proj"] = key
+        if config.is_fused:
+            sizes = {"qkv_proj": query + 2 * key}
+        into = {f"self_attn.{part}": (n, hidden) for part, n in sizes.items()}
+        found = {"qkv": into, "attention_out": {"self_attn.o_proj": (hidden, query)}}
+    if ffn:
+        sizes = {"gate_up_proj": 2 * ffn} if config.is_fused else {"gate_proj": ffn, "up_proj": ffn}
+        found["gate_up"] = {f"mlp.{part}": (n, hidden) for part, n in sizes.items()}
+        found["down"] = {"mlp.down_proj": (hidden, ffn)}
+    return found

@@ -56,8 +56,7 @@ from onnx import numpy_helper
 
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.model_config import ModelConfig
-from coordgen_rs.convert.layers import linear_layers
+from coordgen_rs.convert.families.model_config import ModelConfig, linear_layers
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.graph import centre_names, has_bare_keys, key_value_names
 
