@@ -321,9 +321,8 @@ def fetch(name: HubName, check: Callable[[Path], object], *, needs_tokenizer: bo
             f"{name} needs the package {error.name}: {how_to_install('hub')}"
         ) from error
 
-    logging.getLogger("huggingface_hub").setLevel(
-        logging.ERROR
-    )  # it tells of each retry; an error of ours ends them
+    # It tells of each retry; an error of ours ends them.
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
 
     def download(file: str, revision: str | None) -> Path:
         with _errors(name, file):

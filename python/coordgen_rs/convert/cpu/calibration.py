@@ -79,11 +79,7 @@ def compensated_layers(
 
 def _held(blocks: NDArray[np.uint8]) -> StoredBlocks:
     """Blocks that are in memory."""
-
-    def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
-        return blocks[start:stop]
-
-    return StoredBlocks(QUANTIZED_TYPES[4], read_rows)
+    return StoredBlocks(QUANTIZED_TYPES[4], lambda start, stop: blocks[start:stop])
 
 
 def compensated_rows(weight: _Array, entering: _Array) -> NDArray[np.uint8]:

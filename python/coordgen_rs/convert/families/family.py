@@ -19,6 +19,7 @@ from coordgen_rs.convert.families.config_json import (
     positive,
     recommended,
     recurrent_layers,
+    refuse_value,
     sliding_window,
     suppressed_token_ids,
     token_ids,
@@ -215,9 +216,7 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     }
     for name, is_refused in refused.items():
         if is_refused:
-            raise UnsupportedModelError(
-                f"config.json: {name} = {config[name]!r:.200} is not supported"
-            )
+            refuse_value(config, name)
 
 
 def _is_otherwise_quantized(config: Mapping[str, Any], family: Family) -> bool:
