@@ -41,15 +41,15 @@ from coordgen_rs.convert.cpu.heads import (
     write_drafter,
     write_mtp,
 )
-from coordgen_rs.convert.cpu.recurrent import state_sizes
-from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
-from coordgen_rs.convert.families.checkpoint import Checkpoint, fetched, open_checkpoint
-from coordgen_rs.convert.layers import (
+from coordgen_rs.convert.cpu.layers import (
     PER_LAYER_SHARE,
     write_head,
     write_layer,
     write_per_layer_inputs,
 )
+from coordgen_rs.convert.cpu.recurrent import state_sizes
+from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
+from coordgen_rs.convert.families.checkpoint import Checkpoint, fetched, open_checkpoint
 from coordgen_rs.convert.quantize import BITS_OF_TYPES
 from coordgen_rs.convert.texts import texts_for
 from coordgen_rs.convert.weight_file import Bits, StoredLinear, Weights, WeightWriter, written_type

@@ -39,7 +39,7 @@ Why these operators: every row's bits must be the same at every M (measured, see
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width.
 What a layer reads of its embedding is half of the table's, and half of what the embedded token
-itself is projected to: norms and the table's scale hold these shares (`../layers.py`). The stream
+itself is projected to: norms and the table's scale hold these shares (`layers.py`). The stream
 gates it.
 """
 

@@ -1,7 +1,7 @@
 """The layers of a model as they stand in a bundle for CPU.
 
 In: a `Checkpoint`. Out: its tensors appended to weight files, under the names by which the graphs
-of `cpu/graph.py` know them: those of layer 3 begin with `layer_3.`.
+of `graph.py` know them: those of layer 3 begin with `layer_3.`.
 """
 
 from coordgen_rs.convert.containers.tensor import Tensor
