@@ -40,7 +40,7 @@ from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import machine_facts
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from shape_families import SKEW
 from shape_file import TYPES, matrices, write_shape

@@ -54,7 +54,7 @@ _NAMES = {
     "model.options": "ChatOptions RequestOptions",
     "model.stream": "AsyncStream Stream",
     "runtime.batch": "BatchStats",
-    "runtime.cpu.device": "CpuDevice",
+    "runtime.cpu": "CpuDevice",
     "runtime.ort_session": "OrtSession",
     "runtime.session": "Session",
     "store.history.corpus": "Corpus",

@@ -41,7 +41,7 @@ from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.model.options import ChatOptions, RequestOptions
 from coordgen_rs.model.stream import AsyncStream, Stream
 from coordgen_rs.runtime.batch import BatchStats
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.history.corpus import Corpus

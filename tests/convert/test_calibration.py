@@ -6,7 +6,7 @@ from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from checkpoints import exported, save_weights, write_checkpoint
-from coordgen_rs.convert.cpu.compensation import compensated_rows, watch_inputs
+from coordgen_rs.convert.cpu.calibration import compensated_rows, watch_inputs
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.quantize import quantize_rows
 from coordgen_rs.errors import CheckpointError, OptionError

@@ -18,7 +18,7 @@ import pytest
 from checkpoints import exported
 from coordgen_rs import JsonSchema, Model, Regex
 from coordgen_rs.errors import NonFiniteLogitsError
-from coordgen_rs.runtime.sequence import Sequence
+from coordgen_rs.runtime.batch import Sequence
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from grammar_schemas import FOLLOWED
 from real_model import GGUF, QUESTIONS, chat, needs_real_model

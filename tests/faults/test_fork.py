@@ -108,7 +108,7 @@ print(switcher.enter(0))
 SESSION = """
 from coordgen_rs import OrtSession, generate, open_session, plain
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 bundle = Bundle.open({bundle!r})
 session = OrtSession(CpuDevice(bundle, share_graphs=False), threads=2, {options})
 answer = [step.token_ids for step in plain(session, [1, 5, 9], max_new_tokens=3)]

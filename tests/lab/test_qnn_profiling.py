@@ -9,7 +9,7 @@ from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.lab.bench.switching import COLUMNS, bench_switching
 from coordgen_rs.lab.bench.workbench import STRATEGIES, Settings
-from coordgen_rs.lab.profile.blocks import block_bytes, measure
+from coordgen_rs.lab.profile import block_bytes, measure
 from coordgen_rs.lab.tables import Column
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.loading.profile import Profile, fitting_costs, stale_facts

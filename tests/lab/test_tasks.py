@@ -12,10 +12,16 @@ import fleet_tasks
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.errors import HistoryError, OptionError
-from coordgen_rs.lab.fleet import tasks
+from coordgen_rs.lab import tasks
 from coordgen_rs.lab.fleet.build import build
-from coordgen_rs.lab.fleet.tasks import Processes, RayTasks, Sequential, TaskLostError
-from coordgen_rs.lab.own_process import OwnProcessError, in_own_process
+from coordgen_rs.lab.tasks import (
+    OwnProcessError,
+    Processes,
+    RayTasks,
+    Sequential,
+    TaskLostError,
+    in_own_process,
+)
 from fleet_records import records, write_jsonl
 from fleet_tasks import Killing, Unreadable, die, refuse, square
 
@@ -48,7 +54,7 @@ def test_an_error_of_a_process_is_raised_as_it_is():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
 def test_no_process_outlives_its_parent(how, tmp_path):
     script = (
-        "from pathlib import Path; from coordgen_rs.lab.fleet.tasks import Processes\n"
+        "from pathlib import Path; from coordgen_rs.lab.tasks import Processes\n"
         "from fleet_tasks import wait_for_ever\n"
         "if __name__ == '__main__':\n"
         f"    list(Processes(2).run(wait_for_ever, [{str(tmp_path)!r}] * 2))\n"

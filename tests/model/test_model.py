@@ -33,7 +33,7 @@ from coordgen_rs.errors import (
 from coordgen_rs.loading import session as loading
 from coordgen_rs.loading.self_test import run_self_test
 from coordgen_rs.model.stream import collect
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.store.history.store import HistoryStore
 
 TEXT, OTHER = ((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in ("rag", "ui"))

@@ -23,8 +23,7 @@ from coordgen_rs.errors import (
 from coordgen_rs.model.events import Events, Progress
 from coordgen_rs.model.slots import Slots
 from coordgen_rs.runtime import batch as batch_module
-from coordgen_rs.runtime.batch import Batch
-from coordgen_rs.runtime.sequence import Sequence
+from coordgen_rs.runtime.batch import Batch, Sequence
 
 LIMIT = 24
 OPTIONS = {"max_new_tokens": LIMIT, "ignore_eos": True}

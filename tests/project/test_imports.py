@@ -75,7 +75,7 @@ make_parser()
 extras = {"matplotlib", "onnx", "prompt_toolkit", "pyarrow", "ray", "safetensors", "starlette"}
 assert not extras & {*sys.modules}
 """
-    assert "coordgen_rs.convert.commands.export" in loaded_by(code)
+    assert "coordgen_rs.convert.export" in loaded_by(code)
 
 
 def test_every_exported_name_is_there():

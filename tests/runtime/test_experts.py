@@ -20,9 +20,9 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.lab.profile.blocks import measure
+from coordgen_rs.lab.profile import measure
 from coordgen_rs.loading.session import open_session
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.experts import ExpertFiles
 from coordgen_rs.runtime.ort_session import OrtSession
 from mixtures import write_mixture

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from coordgen_rs.cli.commands import doctor
-from coordgen_rs.lab.bench.machine import stage_peaks
+from coordgen_rs.lab.bench.energy_and_memory import stage_peaks
 from coordgen_rs.lab.bench.workbench import Settings
 from coordgen_rs.runtime import machine
 

@@ -14,7 +14,7 @@ from coordgen_rs._core import BlockCost, strategies
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BlockLoadError, MemoryBudgetError, OptionError
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 
 TASKS = ("rag", "ui", "summary", "reply")
 TEXT = "\n".join((ROOT / "models" / "prompts" / f"{task}.txt").read_text() for task in TASKS)

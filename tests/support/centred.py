@@ -3,8 +3,8 @@
 import numpy as np
 
 from coordgen_rs.convert.qnn.calibration import WatchedGraph
-from coordgen_rs.convert.qnn.channels import equalised_channels, key_channels, value_channels
 from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
+from coordgen_rs.convert.qnn.outliers import equalised_channels, key_channels, value_channels
 
 
 def key_values(outputs, layer):

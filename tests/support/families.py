@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from checkpoints import character_tokenizer
 from coordgen_rs import Bundle, OrtSession, plain
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 
 NUM_TOKENS, NUM_GREEDY = 90, 30
 _VOCAB = 128

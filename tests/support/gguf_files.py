@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 import gpt_oss
-from coordgen_rs.convert.containers.gguf.header import GgufHeader, GgufTensor
+from coordgen_rs.convert.containers.gguf.file import GgufHeader, GgufTensor
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.families.checkpoint import read_metadata
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import FAMILIES
 from dequantized import random_blocks
 

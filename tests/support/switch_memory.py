@@ -13,7 +13,7 @@ import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.generation.loop import plain
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.machine import resident_bytes
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.ort_session import OrtSession

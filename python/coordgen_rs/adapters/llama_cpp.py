@@ -52,12 +52,7 @@ class LlamaHost:
     """
 
     def __init__(
-        self,
-        library: Any,
-        context: Any,
-        sampler: Any,
-        n_seq_max: int,
-        commit: str = "canonical",
+        self, library: Any, context: Any, sampler: Any, n_seq_max: int, commit: str = "canonical"
     ) -> None:
         self._library, self._context, self._sampler = library, context, sampler
         if context.model.is_recurrent() or context.model.is_hybrid():

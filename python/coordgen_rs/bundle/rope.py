@@ -4,7 +4,7 @@ In: the base and the figures of a scaling. Out: radians per position of each rot
 tables by position: float32 values, near to what the reference computes and the same on every
 processor.
 Where the figures stand, and whether they can be, is for those who read them
-(`convert/families/config/rope.py`, `formats/genie/config.py`).
+(`convert/families/rope.py`, `formats/genie/config.py`).
 """
 
 import math

@@ -41,14 +41,14 @@ GROUPS = {
 """The commands by what they are for, and what each does."""
 
 _MODULES = {
-    "export": "convert.commands.export",
-    "compile": "convert.commands.compile",
+    "export": "convert.export",
+    "compile": "convert.qnn.compile",
     "check": "lab.check",
     "bench": "lab.bench.command",
     "verify": "lab.verify.command",
     "quality": "lab.quality.command",
-    "profile": "lab.profile.command",
-    "plan": "lab.plans.command",
+    "profile": "lab.profile",
+    "plan": "lab.plans",
     "replay": "lab.replay.command",
     "warm-up": "cli.commands.warm_up",
 }

@@ -1,15 +1,14 @@
 """From a checkpoint to a bundle, without torch.
 
-Data flow: `families/checkpoint.py` opens one (`containers/`) as a `ModelConfig` and `Tensor`s
-that are read piece by piece -> for CPU, `cpu/exporter.py` writes layers (`layers.py`,
+Data flow: `families/checkpoint.py` opens one (`containers/`) as a `ModelConfig` and `Tensor`s that
+are read piece by piece -> for CPU, `cpu/exporter.py` writes layers (`cpu/layers.py`,
 `weight_file.py`, with `quantize.py`) and builds a graph of their names (`cpu/graph.py`); where a
 text decides how weights are rounded, the float model reads it first (`texts.py`,
-`cpu/compensation.py`, `rounding.py`); for Qualcomm's HTP, `qnn/exporter.py` turns the residual
-stream (`qnn/rotation.py`), prepares layer after layer (`qnn/preparation.py`, with `qnn/graph.py`,
-`qnn/calibration.py`, `qnn/channels.py`, `rounding.py`; results are kept by `qnn/work.py`), then
-chooses bits and encodings (`qnn/quantize.py`), and ends with a report (`qnn/report.py`) ->
-`writer.py` adds the tokenizer, chat templates and the manifest, and makes the directory appear at
-once.
+`cpu/calibration.py`, `gptq.py`); for Qualcomm's HTP, `qnn/exporter.py` turns the residual stream
+(`qnn/outliers.py`), prepares layer after layer (`qnn/preparation.py`, with `qnn/graph.py`,
+`qnn/calibration.py`, `gptq.py`; results are kept by `qnn/resume.py`), then chooses bits and
+encodings (`qnn/quantize.py`), and ends with a report (`qnn/report.py`) -> `writer.py` adds the
+tokenizer, chat templates and the manifest, and makes the directory appear at once.
 """
 
 from importlib import import_module

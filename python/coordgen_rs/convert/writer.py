@@ -29,7 +29,7 @@ from coordgen_rs.bundle.manifest import (
     WeightKind,
 )
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.errors import ChatTemplateError, CheckpointError, ExportError, OptionError
 from coordgen_rs.errors.extras import package_version
 from coordgen_rs.store.files import unfinished_directory

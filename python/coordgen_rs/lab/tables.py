@@ -106,6 +106,11 @@ class Column(NamedTuple):
         return f"{cell:,}" if isinstance(cell, int) else f"{cell:,.{self.digits}f}"
 
 
+def columns_of(*given: str | Column) -> tuple[Column, ...]:
+    """Columns; of one without a unit, whose figures have two digits, its name will do."""
+    return tuple(Column(one) if isinstance(one, str) else one for one in given)
+
+
 class Chart(NamedTuple):
     """How a section is drawn.
 
@@ -248,7 +253,7 @@ def show_table(
         rows: One cell per column.
         num_words: Columns of words. If rows share the first word, a line separates the groups.
     """
-    made = [Column(column) if isinstance(column, str) else column for column in columns]
+    made = columns_of(*columns)
     heads = [column.head for column in made]
     texts = [[one.text(cell) for one, cell in zip(made, row, strict=True)] for row in rows]
     if sys.stdout.isatty():

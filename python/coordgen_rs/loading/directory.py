@@ -180,7 +180,7 @@ KINDS = {
 }
 """By `Bundle.form`, in the order in which they are tried; ours is the last, and says what lacks."""
 
-_DEVICES = {"cpu": "runtime.cpu.device.CpuDevice", "qnn": "runtime.qnn.device.QnnDevice"}
+_DEVICES = {"cpu": "runtime.cpu.CpuDevice", "qnn": "runtime.qnn.device.QnnDevice"}
 """By `Device.provider`: what runs bundles of ours."""
 
 PROVIDERS = tuple(_DEVICES)

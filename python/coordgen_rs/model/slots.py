@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from coordgen_rs.model.request import ModelRequest
 from coordgen_rs.runtime.batch import Batch
+from coordgen_rs.runtime.batch import Sequence as Shared
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.sequence import Sequence as Shared
 from coordgen_rs.store.prefixes.pool import LEAST_TOKENS, PrefixPool, common_len
 
 _TIMES = count()

@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.layers import ExpertRegion, experts_input
-from coordgen_rs.errors import (
-    BlockLoadError,
-    BundleDamagedError,
-    OptionError,
-    SessionClosedError,
-)
+from coordgen_rs.errors import BlockLoadError, BundleDamagedError, OptionError, SessionClosedError
 from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.session import ExpertReport
 

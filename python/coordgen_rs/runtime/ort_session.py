@@ -10,11 +10,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import BlockCost, StepInputs, Switcher, SwitchReport, prompt_rows
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.errors import (
-    DeviceLostError,
-    OptionError,
-    SessionClosedError,
-)
+from coordgen_rs.errors import DeviceLostError, OptionError, SessionClosedError
 from coordgen_rs.runtime.caches.cached_session import CachedSession, turn_of
 from coordgen_rs.runtime.device import Buffers, Device
 from coordgen_rs.runtime.forward import Forward, cancelled_by_errors, reading

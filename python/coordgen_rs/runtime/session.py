@@ -146,11 +146,7 @@ class Session(Protocol):
         """Microseconds of a step of each width; None if all cost the same."""
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
         """Compute the given tokens after the committed ones, and commit them.
 

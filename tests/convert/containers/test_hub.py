@@ -11,7 +11,7 @@ import pytest
 from checkpoints import write_checkpoint
 from coordgen_rs import Bundle
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.hub import hub_name
+from coordgen_rs.convert.containers.hugging_face import hub_name
 from coordgen_rs.errors import CheckpointError, OptionError
 from hub_server import COMMIT, hub_of
 

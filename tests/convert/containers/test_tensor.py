@@ -5,7 +5,7 @@ import pytest
 
 from coordgen_rs.convert.containers import tensor as tensor_module
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, stacked
-from coordgen_rs.convert.families.config.layers import halved_experts
+from coordgen_rs.convert.families.model_config import halved_experts
 from coordgen_rs.errors import CheckpointError
 
 

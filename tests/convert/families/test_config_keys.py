@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordgen_rs.convert.families.checkpoint import text_config
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import FAMILIES, parse_config
 from coordgen_rs.errors import CheckpointError
 from families import needs_transformers

@@ -10,8 +10,12 @@ import pytest
 
 from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.convert.families.checkpoint import text_config
-from coordgen_rs.convert.families.config.layers import DeltaNet, SelectiveState, ShortConvolution
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import (
+    DeltaNet,
+    ModelConfig,
+    SelectiveState,
+    ShortConvolution,
+)
 from coordgen_rs.convert.families.table import parse_config
 from families import needs_transformers
 

@@ -11,7 +11,7 @@ import pytest
 from coordgen_rs import generate, make_drafter, plain
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.rope import QueryScaling
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from families import (
     CASES,

@@ -12,9 +12,9 @@ from checkpoints import exported
 from coordgen_rs import OrtSession
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import parse_config
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from families import (
     compare,
     needs_transformers,

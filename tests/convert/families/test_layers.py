@@ -11,16 +11,15 @@ from coordgen_rs import Bundle
 from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.checkpoint import open_checkpoint, text_config
-from coordgen_rs.convert.families.config.layers import (
+from coordgen_rs.convert.families.checkpoint import open_checkpoint, text_config, text_tensors
+from coordgen_rs.convert.families.model_config import (
     DeltaNet,
     Experts,
+    ModelConfig,
     SelectiveState,
     ShortConvolution,
 )
-from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.table import parse_config
-from coordgen_rs.convert.families.tensors import text_tensors
 from gemma4 import CONFIGS as GEMMAS
 from gemma4 import write_gemma4
 from hybrids import CONFIGS as HYBRIDS

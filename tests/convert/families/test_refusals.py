@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from checkpoints import LLAMA3_SCALING, save_weights, write_checkpoint
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.convert.families.checkpoint import text_config
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import parse_config
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError

@@ -12,7 +12,7 @@ from coordgen_rs.cli.main import main
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn import graph as qnn_graph
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.qnn.rotation import rotated
+from coordgen_rs.convert.qnn.outliers import rotated
 from coordgen_rs.errors import OptionError, UnsupportedModelError
 from qnn_bundles import SMALL, float_logits
 

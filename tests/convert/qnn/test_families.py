@@ -8,7 +8,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.convert.qnn import preparation
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.qnn.rotation import rotated
+from coordgen_rs.convert.qnn.outliers import rotated
 from coordgen_rs.lab.check import check
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn.device import QnnDevice

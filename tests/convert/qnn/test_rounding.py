@@ -9,16 +9,7 @@ from onnx import helper, numpy_helper
 from centred import assert_centring_changes_no_output
 from checkpoints import write_checkpoint
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from coordgen_rs.convert.graph_builder import float_info
-from coordgen_rs.convert.qnn.calibration import WatchedGraph
-from coordgen_rs.convert.qnn.channels import channels_apart, key_channels, usual_first
-from coordgen_rs.convert.qnn.exporter import mixed_bits
-from coordgen_rs.convert.qnn.graph import block_graph, text_inputs
-from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
-from coordgen_rs.convert.qnn.report import mean_cosine
-from coordgen_rs.convert.qnn.rotation import orthogonal_matrix
-from coordgen_rs.convert.qnn.work import Matrix
-from coordgen_rs.convert.rounding import (
+from coordgen_rs.convert.gptq import (
     BLOCK,
     ColumnIntegers,
     bits_taken,
@@ -28,6 +19,19 @@ from coordgen_rs.convert.rounding import (
     rounded_in_blocks,
     spreading,
 )
+from coordgen_rs.convert.graph_builder import float_info
+from coordgen_rs.convert.qnn.calibration import WatchedGraph
+from coordgen_rs.convert.qnn.exporter import mixed_bits
+from coordgen_rs.convert.qnn.graph import block_graph, text_inputs
+from coordgen_rs.convert.qnn.outliers import (
+    channels_apart,
+    key_channels,
+    orthogonal_matrix,
+    usual_first,
+)
+from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
+from coordgen_rs.convert.qnn.report import mean_cosine
+from coordgen_rs.convert.qnn.resume import Matrix
 from coordgen_rs.runtime.onnx_runtime import cpu_session, set_threads, shared_options
 
 

@@ -10,7 +10,7 @@ import pytest
 from checkpoints import write_checkpoint
 from coordgen_rs.convert.qnn.calibration import Ranges
 from coordgen_rs.convert.qnn.exporter import export_qnn
-from coordgen_rs.convert.qnn.work import PreparedGraph, WorkFolder, work_folder
+from coordgen_rs.convert.qnn.resume import PreparedGraph, WorkFolder, work_folder
 from coordgen_rs.errors import ExportError
 from qnn_bundles import SMALL
 
@@ -97,7 +97,7 @@ def test_other_code_starts_anew(tmp_path, source, monkeypatch):
     code = tmp_path / "code" / "qnn"
     code.mkdir(parents=True)
     (code / "rounding.py").write_text("STEPS = 255\n")
-    monkeypatch.setattr("coordgen_rs.convert.qnn.work._CODE", code.parent)
+    monkeypatch.setattr("coordgen_rs.convert.qnn.resume._CODE", code.parent)
     interrupted(source, tmp_path / "bundle", "layer 2")
     (code / "rounding.py").write_text("STEPS = 127\n")
     seen = export(source, tmp_path / "bundle")
@@ -105,7 +105,7 @@ def test_other_code_starts_anew(tmp_path, source, monkeypatch):
 
 
 def test_another_version_starts_anew_also_without_sources(tmp_path, source, monkeypatch):
-    monkeypatch.setattr("coordgen_rs.convert.qnn.work._CODE", tmp_path / "code")
+    monkeypatch.setattr("coordgen_rs.convert.qnn.resume._CODE", tmp_path / "code")
     interrupted(source, tmp_path / "bundle", "layer 2")
     monkeypatch.setattr(metadata, "version", lambda _: "99")
     seen = export(source, tmp_path / "bundle")
@@ -175,7 +175,7 @@ def test_a_full_disk_is_named(tmp_path, monkeypatch):
     def written_in_part(stream, states):
         raise OSError("1024 requested and 512 written")
 
-    monkeypatch.setattr("coordgen_rs.convert.qnn.work.np.save", written_in_part)
+    monkeypatch.setattr("coordgen_rs.convert.qnn.resume.np.save", written_in_part)
     work = WorkFolder(tmp_path / "bundle", "0f")
     graph = PreparedGraph(Ranges({}), {}, {}, [])
     with pytest.raises(ExportError, match=r"\.bundle\.export cannot be written: no space is left"):

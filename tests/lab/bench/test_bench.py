@@ -21,7 +21,8 @@ from coordgen_rs.lab.bench.drafting import (
     measure_methods,
     measure_sources,
 )
-from coordgen_rs.lab.bench.machine import NO_SOURCE, measure_energy
+from coordgen_rs.lab.bench.energy_and_memory import NO_SOURCE, measure_energy
+from coordgen_rs.lab.bench.latency import PARTS
 from coordgen_rs.lab.bench.prompts import (
     Prompt,
     PromptsError,
@@ -29,7 +30,6 @@ from coordgen_rs.lab.bench.prompts import (
     read_prompts,
 )
 from coordgen_rs.lab.bench.sections import SECTIONS, chosen_sections, schema
-from coordgen_rs.lab.bench.times import PARTS
 from coordgen_rs.lab.bench.workbench import (
     METHODS,
     MTP,
@@ -367,7 +367,9 @@ def test_energy_is_what_the_meter_says(session_of, monkeypatch):
         def stop(self):
             return 4.0
 
-    monkeypatch.setattr("coordgen_rs.lab.bench.machine.EnergyMeter.find", lambda root: Meter())
+    monkeypatch.setattr(
+        "coordgen_rs.lab.bench.energy_and_memory.EnergyMeter.find", lambda root: Meter()
+    )
     section = measure_energy(made_workbench(session_of))
     assert [row[0] for row in section.rows] == list(PAPER_METHODS)
     assert {row[1].median for row in section.rows} == {4.0}

@@ -7,8 +7,14 @@ import socket
 import pytest
 
 import coordgen_rs.lab.verify.command as command
-from coordgen_rs.lab.verify.questions import OURS, read_questions
-from coordgen_rs.lab.verify.server import AnswerError, Sampling, find_server, parse_address
+from coordgen_rs.lab.verify.server import (
+    OURS,
+    AnswerError,
+    Sampling,
+    find_server,
+    parse_address,
+    read_questions,
+)
 from wrong_servers import answering
 
 _EVENTS, _SLOW = "not a stream of events", "no end of the answer within"

@@ -3,7 +3,7 @@
 import pytest
 
 from coordgen_rs.adapters.transformers import Drafted, TransformersHost
-from coordgen_rs.adapters.transformers.layers import cache_name
+from coordgen_rs.adapters.transformers.host import cache_name
 from coordgen_rs.errors import OptionError
 from tiny_transformers import CACHE, answers, gpt2, model_of, prompt_of, torch, transformers
 

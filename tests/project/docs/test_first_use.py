@@ -9,7 +9,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs.cli import main
 from coordgen_rs.cli.commands import generate
-from coordgen_rs.convert.commands import export
+from coordgen_rs.convert import export
 from documents import DOCUMENTS, Typed, parse_error, simple_commands, typed
 
 FIRST = (

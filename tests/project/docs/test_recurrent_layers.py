@@ -4,7 +4,7 @@ import pytest
 
 from checkpoints import ROOT
 from coordgen_rs.convert.cpu.recurrent import state_sizes
-from coordgen_rs.convert.families.config.layers import DeltaNet, SelectiveState, ShortConvolution
+from coordgen_rs.convert.families.model_config import DeltaNet, SelectiveState, ShortConvolution
 
 KINDS = {
     "Qwen3.5-0.8B and 2B | 18 of 24": (DeltaNet(16, 16, 128, 128, 4), 18),

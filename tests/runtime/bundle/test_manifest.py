@@ -17,7 +17,7 @@ from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.convert.qnn.exporter import export_qnn
 from coordgen_rs.errors import BlockLoadError, BundleError
 from coordgen_rs.loading.directory import ProviderChoice, open_bundle
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from gemma4 import write_gemma4
 from json_values import JSON_VALUES

@@ -10,9 +10,9 @@ from checkpoints import write_checkpoint
 from coordgen_rs import Model
 from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.gguf.chat import generation_config
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
-from coordgen_rs.convert.families.config.fields import recommended
+from coordgen_rs.convert.containers.gguf.file import GgufHeader
+from coordgen_rs.convert.containers.gguf.tokenizer import generation_config
+from coordgen_rs.convert.families.config_json import recommended
 
 QWEN3 = {"do_sample": True, "temperature": 0.6, "top_k": 20, "top_p": 0.95}
 

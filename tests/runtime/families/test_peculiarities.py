@@ -7,7 +7,7 @@ from checkpoints import exported, save_weights
 from coordgen_rs import Bundle, OrtSession, open_session
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleDamagedError, OptionError
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from gemma4 import CONFIGS, write_gemma4
 from gpt_oss import write_gpt_oss
 from lossless import Bundles, fresh_logits, prompt_of

@@ -8,7 +8,7 @@ from coordgen_rs import OrtSession, Stats, generate, make_drafter, open_session,
 from coordgen_rs.errors import ShapeError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.caches.states import SNAPSHOT_TOKENS
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from lossless import HYBRIDS, Bundles, fresh_logits, logits_behind, prompt_of
 
 MOST_READ_AGAIN = 64

@@ -463,7 +463,7 @@ def test_errors_about_a_conversion_name_the_file_first(file, models, monkeypatch
             raise RuntimeError("std::bad_alloc")
         return cpu_session(path, *options)
 
-    monkeypatch.setattr("coordgen_rs.runtime.cpu.device.cpu_session", refused)
+    monkeypatch.setattr("coordgen_rs.runtime.cpu.cpu_session", refused)
     with pytest.raises(BlockLoadError) as raised:
         open_session(file)
     assert str(raised.value).startswith(f"{file}: block 0: ")

@@ -5,8 +5,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs.bundle.qnn import Encoding
+from coordgen_rs.convert.gptq import rounded_in_blocks
 from coordgen_rs.convert.qnn.quantize import matrix_tensors, read_in_blocks
-from coordgen_rs.convert.rounding import rounded_in_blocks
 from coordgen_rs.runtime.qnn.options import soc_named
 from coordgen_rs.runtime.qnn.provider import qnn_session
 from qnn_bundles import needs_emulator

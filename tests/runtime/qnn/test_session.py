@@ -36,8 +36,7 @@ from coordgen_rs.lab.check import check
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.qnn import provider as qnn
-from coordgen_rs.runtime.qnn.device import QnnDevice
-from coordgen_rs.runtime.qnn.kv_cache import IntegerCache
+from coordgen_rs.runtime.qnn.device import IntegerCache, QnnDevice
 from coordgen_rs.runtime.qnn.options import soc_named
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity

@@ -2,8 +2,8 @@
 
     arguments what `generate` was given: done here, done by it, or refused by name
     drafted   the decoding loop of one request after the other, for one or more models
-    host      a model and its cache, as the loop over engines needs them
-    layers    whether a model's cache can be cut, and how far its positions go
+    host      a model and its cache, as the loop over engines needs them: whether it can be cut,
+              and how far its positions go
 
 In: what `generate` hands to a decoding loop. Out: what it hands back. Branches are told apart by a
 4-D mask and positions; logits processors, stopping criteria, streamers and sampling are

@@ -133,11 +133,7 @@ def _refuse_other_inputs(model: Any, input_ids: Any, model_kwargs: dict[str, Any
     caches = {name: model_kwargs[name] for name in CACHE_NAMES if name in model_kwargs}
     positions = model_kwargs.get("position_ids")
     prepared = model.prepare_inputs_for_generation(
-        input_ids,
-        position_ids=positions,
-        use_cache=True,
-        is_first_iteration=True,
-        **caches,
+        input_ids, position_ids=positions, use_cache=True, is_first_iteration=True, **caches
     )
     tokens = prepared.pop("input_ids", None)
     others = [

@@ -7,20 +7,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from coordgen_rs._core import HostDrafter, SharedHistory
-from coordgen_rs.adapters.host import (
-    ROWS,
-    HostStep,
-    StepCosts,
-    generate,
-    make_drafter,
-)
+from coordgen_rs.adapters.host import ROWS, HostStep, StepCosts, generate, make_drafter
 from coordgen_rs.adapters.transformers.arguments import (
     given_cache,
     hand_on_what_was_given,
     refuse_what_is_not_done,
 )
-from coordgen_rs.adapters.transformers.host import TransformersHost
-from coordgen_rs.adapters.transformers.layers import draftable_len
+from coordgen_rs.adapters.transformers.host import TransformersHost, draftable_len
 from coordgen_rs.errors import OptionError, arguments
 
 if TYPE_CHECKING:

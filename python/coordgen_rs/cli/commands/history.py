@@ -42,7 +42,7 @@ examples:
   coordgen history build fleet --from 'logs/*.jsonl' --tokenizer bundle
 """
 
-_BUILD = "coordgen_rs.lab.fleet.command"
+_BUILD = "coordgen_rs.lab.fleet.build"
 """Loaded by name, as `main.py` loads commands: what answers imports nothing that measures."""
 
 

@@ -29,7 +29,7 @@ from coordgen_rs.bundle.manifest import (
     refuse_gone,
 )
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.cpu.compensation import compensated_layers
+from coordgen_rs.convert.cpu.calibration import compensated_layers
 from coordgen_rs.convert.cpu.graph import block_graph, head_graph
 from coordgen_rs.convert.cpu.heads import (
     MOST_SCORED,
@@ -41,24 +41,18 @@ from coordgen_rs.convert.cpu.heads import (
     write_drafter,
     write_mtp,
 )
-from coordgen_rs.convert.cpu.recurrent import state_sizes
-from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
-from coordgen_rs.convert.families.checkpoint import Checkpoint, fetched, open_checkpoint
-from coordgen_rs.convert.layers import (
+from coordgen_rs.convert.cpu.layers import (
     PER_LAYER_SHARE,
     write_head,
     write_layer,
     write_per_layer_inputs,
 )
+from coordgen_rs.convert.cpu.recurrent import state_sizes
+from coordgen_rs.convert.families.assistant import Assistant, check_config, open_assistant
+from coordgen_rs.convert.families.checkpoint import Checkpoint, fetched, open_checkpoint
 from coordgen_rs.convert.quantize import BITS_OF_TYPES
 from coordgen_rs.convert.texts import texts_for
-from coordgen_rs.convert.weight_file import (
-    Bits,
-    StoredLinear,
-    Weights,
-    WeightWriter,
-    written_type,
-)
+from coordgen_rs.convert.weight_file import Bits, StoredLinear, Weights, WeightWriter, written_type
 from coordgen_rs.convert.writer import (
     BundleExport,
     BundleOptions,
@@ -123,7 +117,7 @@ def export_checkpoint(
         chat_template: A chat template in Jinja; None takes the checkpoint's.
         tokenizer: A tokenizer.json that takes the place of the checkpoint's own.
         calibration: Text like that which the model is to read (`read_texts`): `int4` is then
-            rounded so that its outputs on it change least (`compensation.py`), which takes some
+            rounded so that its outputs on it change least (`calibration.py`), which takes some
             minutes for a billion weights. It is read in float32.
         assistant: The Hugging Face directory of a drafter that was published for the checkpoint
             (Gemma 4's `gemma4_assistant`), or its name `hf:OWNER/NAME[@REVISION]`.

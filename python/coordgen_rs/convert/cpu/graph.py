@@ -39,7 +39,7 @@ Why these operators: every row's bits must be the same at every M (measured, see
 - One graph with a symbolic M serves all widths: on CPU it is as fast and as exact as a graph per
   width.
 What a layer reads of its embedding is half of the table's, and half of what the embedded token
-itself is projected to: norms and the table's scale hold these shares (`../layers.py`). The stream
+itself is projected to: norms and the table's scale hold these shares (`layers.py`). The stream
 gates it.
 """
 
@@ -51,8 +51,7 @@ from onnx import TensorProto, helper
 from coordgen_rs.bundle.layers import EMBEDDED, PER_LAYER, experts_input
 from coordgen_rs.bundle.rope import QUERY_SCALE
 from coordgen_rs.convert.cpu.recurrent import mixed, state_infos
-from coordgen_rs.convert.families.config.layers import Experts
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import Experts, ModelConfig
 from coordgen_rs.convert.graph_builder import ROWS, SEQUENCES, LayerGraph, byte_info, float_info
 from coordgen_rs.convert.weight_file import StoredLinear, Weights
 
@@ -308,12 +307,7 @@ def _joined(
 
 
 def _mixture(
-    graph: LayerGraph,
-    model: ModelConfig,
-    experts: Experts,
-    number: int,
-    stream: str,
-    beside: str,
+    graph: LayerGraph, model: ModelConfig, experts: Experts, number: int, stream: str, beside: str
 ) -> str:
     """The stream plus what its experts give for each row; the operator is of this package's core.
 

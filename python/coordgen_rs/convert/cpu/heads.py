@@ -32,11 +32,11 @@ from coordgen_rs.bundle.manifest import AssistantFiles, ClusterFiles
 from coordgen_rs.bundle.panels import OUTPUTS, num_bytes
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.graph import OPSET, decoder, logits_model
+from coordgen_rs.convert.cpu.layers import write_layer
 from coordgen_rs.convert.families.assistant import Assistant, Clusters
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.graph_builder import ROWS, LayerGraph, float_info
-from coordgen_rs.convert.layers import write_layer
 from coordgen_rs.convert.weight_file import Bits, StoredLinear, Weights, WeightWriter
 from coordgen_rs.convert.writer import Staging
 

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from coordgen_rs.bundle.layers import StateSizes
-from coordgen_rs.convert.families.config.layers import (
+from coordgen_rs.convert.families.model_config import (
     DeltaNet,
     Recurrent,
     SelectiveState,

@@ -21,9 +21,9 @@ from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert.containers.hugging_face import open_weights, read_json_file, read_tokenizer
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.fields import flag, positive, refuse_field
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.config_json import flag, positive, refuse_field
 from coordgen_rs.convert.families.family import Family
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.table import FAMILIES, parse_config
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 

@@ -2,8 +2,9 @@
 
 In: the path that a user gives, or a name of the Hugging Face Hub. Out: a `Checkpoint`, the same for
 every container and family, and which of its tensors make an embedding, a decoder layer, and the
-head. Weights carry Llama's names. Of a model that also sees pictures, it is what a checkpoint of
-its language model alone would hold: pictures cannot be read. Only headers are read.
+head. Weights carry Llama's and Qwen3-MoE's names and have their shapes; one that no model of the
+family has is refused by name. Of a model that also sees pictures, it is what a checkpoint of its
+language model alone would hold: pictures cannot be read. Only headers are read.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,12 +15,16 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from coordgen_rs.convert.containers.gguf.chat import chat_templates, generation_config
-from coordgen_rs.convert.containers.gguf.header import read_parts
+from coordgen_rs.convert.containers.gguf.file import GgufHeader, GgufTensor, open_tensor, read_parts
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
-from coordgen_rs.convert.containers.hub import fetch, hub_name
+from coordgen_rs.convert.containers.gguf.tokenizer import (
+    chat_templates,
+    generation_config,
+    tokenizer_json,
+)
 from coordgen_rs.convert.containers.hugging_face import (
+    fetch,
+    hub_name,
     open_weights,
     read_json_file,
     read_tokenizer,
@@ -27,12 +32,25 @@ from coordgen_rs.convert.containers.hugging_face import (
 )
 from coordgen_rs.convert.containers.llama2c import read_llama2c
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import refuse_field
-from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.family import model_config
-from coordgen_rs.convert.families.gguf import config_fields, named_by_file
+from coordgen_rs.convert.families.config_json import refuse_field
+from coordgen_rs.convert.families.family import Family, model_config
+from coordgen_rs.convert.families.gguf import (
+    ROPE_TENSORS,
+    Arranged,
+    Gguf,
+    config_fields,
+    named_by_file,
+)
+from coordgen_rs.convert.families.model_config import (
+    PARTS,
+    ROUTER,
+    ModelConfig,
+    halved_experts,
+    linear_layers,
+    matrices_of_experts,
+    matrices_of_recurrent_layers,
+)
 from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
-from coordgen_rs.convert.families.tensors import gguf_tensors, text_tensors, usual_tensors
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.text.chat_files import ChatTemplates, read_templates
@@ -117,21 +135,17 @@ class Checkpoint:
 
         Raises CheckpointError if it is missing, misshaped or damaged.
         """
-        config, (block, name) = self.config, part.split(".")
-        hidden, ffn, prefix = config.hidden_size, config.ffn_size, f"model.layers.{number}.{block}"
-        query, key = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        back = {"o_proj": query, "down_proj": ffn}
-        if name in back:
-            return self.tensor(f"{prefix}.{name}.weight", hidden, back[name])
-        rows = {"q_proj": query, "k_proj": key, "v_proj": key}
-        if block == "mlp":
-            rows = {"gate_proj": ffn, "up_proj": ffn}
-        if not config.is_fused:
-            return self.tensor(f"{prefix}.{name}.weight", rows[name], hidden)
-        first = sum(list(rows.values())[: list(rows).index(name)])
-        fused = "gate_up_proj" if block == "mlp" else "qkv_proj"
-        whole = self.tensor(f"{prefix}.{fused}.weight", sum(rows.values()), hidden)
-        return whole.part(first, first + rows[name])
+        config, prefix = self.config, f"model.layers.{number}"
+        layers = linear_layers(replace(config, is_fused=False), number).values()
+        shapes = next(shapes for shapes in layers if part in shapes)
+        rows, columns = shapes[part]
+        if not config.is_fused or len(shapes) == 1:
+            return self.tensor(f"{prefix}.{part}.weight", rows, columns)
+        whole = "mlp.gate_up_proj" if part.startswith("mlp.") else "self_attn.qkv_proj"
+        sizes = [size for size, _ in shapes.values()]
+        first = sum(sizes[: list(shapes).index(part)])
+        fused = self.tensor(f"{prefix}.{whole}.weight", sum(sizes), columns)
+        return fused.part(first, first + rows)
 
 
 def read_tensors(tensors: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
@@ -368,3 +382,143 @@ def open_llama2c(path: Path) -> Checkpoint:
     """
     found = read_llama2c(path)
     return Checkpoint(parse_config(found.config, {}), found.tensors, found.read_tokenizer)
+
+
+_PREFIXES = {
+    "language_model.model.": "model.",
+    "model.language_model.": "model.",
+    "model.mtp.": "mtp.",
+    "language_model.lm_head.": "lm_head.",
+}
+"""What names of tensors begin with, before and since transformers 5, and without the rest."""
+_ALONE = ("lm_head.", "mtp.")
+"""What names begin with that are the same without the rest."""
+_BIASES = ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias")
+_EXPERTS_BIASES = (f"{ROUTER}.bias", *(f".experts.{part}.bias" for part in PARTS))
+_EXPERTS = ".mlp.experts."
+_ROTATED = (".q_proj.", ".k_proj.")
+
+
+def text_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors of the language model inside, under the names that they have alone."""
+    found = {}
+    for name, tensor in tensors.items():
+        for prefix, alone in _PREFIXES.items():
+            if name.startswith(prefix):
+                found[alone + name.removeprefix(prefix)] = tensor
+        if name.startswith(_ALONE):
+            found[name] = tensor
+    return found
+
+
+def usual_tensors(
+    tensors: dict[str, Tensor], family: Family, config: ModelConfig
+) -> dict[str, Tensor]:
+    """The tensors of a directory in Llama's and Qwen3-MoE's names and shapes.
+
+    Raises:
+        CheckpointError: One has a shape that it never has.
+    """
+    found = {}
+    for name, tensor in tensors.items():
+        for part, usual in family.names.items():
+            name = name.replace(part, usual)
+        found[name] = tensor
+    found = family.tensors(found)
+    if family.rotates_neighbours:
+        found = {name: _in_halves(name, it, config, name) for name, it in found.items()}
+    if config.experts is not None:
+        found = halved_experts(matrices_of_experts(found), config.experts.num)
+    return found if config.recurrent is None else matrices_of_recurrent_layers(found)
+
+
+def gguf_tensors(metadata: GgufMetadata, gguf: Gguf, config: ModelConfig) -> Arranged:
+    """The tensors of a GGUF file in the same names and shapes, and the configuration for them.
+
+    Raises:
+        UnsupportedModelError: A tensor has no such name, or is a bias that the graphs do not add.
+        CheckpointError: A tensor has a shape that its kind never has.
+    """
+    path, layers, blocks = metadata.header.path, metadata.layers, metadata.blocks
+    names = gguf.tensor_names(layers)
+    left_out = (*ROPE_TENSORS, *(f"blk.{number}." for number in range(layers, blocks)))
+    if blocks == layers + 1:
+        names |= _next_names(gguf, metadata.header, layers)
+    biases = _biases(config)
+    tensors = {}
+    for stored in metadata.header.tensors.values():
+        name = names.get(stored.name)
+        if name is None and stored.name.startswith(left_out):
+            continue
+        if name is None:
+            raise UnsupportedModelError(
+                f"{path}: the tensor {stored.name} is not one of this kind of model"
+            )
+        if name.endswith(".bias") and not name.endswith(biases):
+            raise UnsupportedModelError(f"{path}: {name} is a bias, which is not supported")
+        tensor = replace(open_tensor(_as_its_kind(stored, name, config)), name=name)
+        if gguf.rotates_neighbours:
+            tensor = _in_halves(name, tensor, config, f"{stored.path}: {stored.name}")
+        tensors[name] = tensor
+    tensors, config = gguf.arranged(tensors, config)
+    if config.experts is not None:
+        tensors = halved_experts(tensors, config.experts.num)
+    return tensors, config
+
+
+def _as_its_kind(stored: GgufTensor, name: str, config: ModelConfig) -> GgufTensor:
+    """The tensor with as many dimensions as its kind has, a convolution without those of 1.
+
+    Raises:
+        CheckpointError: It has more.
+    """
+    shape, most = stored.shape, 3 if _EXPERTS in name and name.endswith(".weight") else 2
+    recurrent = config.recurrent
+    if recurrent is not None and name.endswith(f"{recurrent.tensors.convolution}.weight"):
+        shape = (shape[0], *(size for size in shape[1:] if size != 1))
+    if len(shape) > most:
+        raise CheckpointError(
+            f"{stored.path}: {stored.name} has the shape {stored.shape} of {stored.type.name}"
+        )
+    return replace(stored, shape=shape)
+
+
+def _in_halves(name: str, tensor: Tensor, config: ModelConfig, told: str) -> Tensor:
+    """The tensor; queries and keys, whose neighbours are rotated together, with these in halves.
+
+    Args:
+        name: The usual one.
+        tensor: What it names.
+        config: The model's.
+        told: What it is called in messages.
+
+    Raises:
+        CheckpointError: It has no whole heads.
+    """
+    if not any(part in name for part in _ROTATED):
+        return tensor
+    if tensor.shape[0] % config.head_dim:
+        raise CheckpointError(f"{told} has no whole heads of {config.head_dim} rows")
+    return tensor.halves(config.head_dim, 2 * len(config.inv_freq))
+
+
+def _biases(config: ModelConfig) -> tuple[str, ...]:
+    """What the names of the biases end with that the graphs add; no metadata tells of others."""
+    found: tuple[str, ...] = _BIASES if config.qkv_bias else ()
+    if config.out_bias:
+        found += ("self_attn.o_proj.bias",)
+    if config.experts is not None and config.experts.has_biases:
+        found += _EXPERTS_BIASES
+    if config.recurrent is not None and config.recurrent.tensors.has_bias:
+        found += (f"{config.recurrent.tensors.convolution}.bias",)
+    return found
+
+
+def _next_names(gguf: Gguf, header: GgufHeader, block: int) -> dict[str, str]:
+    """The names of a head for further tokens; none where it is not like that of Qwen3.5.
+
+    That reads the model's own embedding, and is scored by its own output layer.
+    """
+    names = gguf.next_token_names(block)
+    beside = {name for name in header.tensors if name.startswith(f"blk.{block}.nextn.")}
+    return names if beside == {name for name in names if ".nextn." in name} else {}

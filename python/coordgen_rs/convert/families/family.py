@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     WindowRule,
     check_heads,
     no_layer,
@@ -19,20 +19,20 @@ from coordgen_rs.convert.families.config.fields import (
     positive,
     recommended,
     recurrent_layers,
+    refuse_value,
     sliding_window,
     suppressed_token_ids,
     token_ids,
     unrotated_layers,
 )
-from coordgen_rs.convert.families.config.layers import Experts, Recurrent
-from coordgen_rs.convert.families.config.model import ModelConfig, Switches
-from coordgen_rs.convert.families.config.rope import (
+from coordgen_rs.convert.families.gguf import Gguf
+from coordgen_rs.convert.families.model_config import Experts, ModelConfig, Recurrent, Switches
+from coordgen_rs.convert.families.rope import (
     QUERY_BETA,
     read_query_scaling,
     read_ropes,
     rope_fields,
 )
-from coordgen_rs.convert.families.gguf import Gguf
 from coordgen_rs.errors import UnsupportedModelError
 
 _ACTIVATIONS = {
@@ -42,21 +42,6 @@ _ACTIVATIONS = {
 """Field and accepted names, for Gemma and for others."""
 _GATE_UP = ".mlp.gate_up_proj.weight"
 _LONGROPE_LIMIT = "longrope has other factors for longer contexts, which are not supported"
-
-
-def no_options(config: Mapping[str, Any], hidden_size: int) -> dict[str, Any]:
-    """Nothing that only one family has."""
-    return {}
-
-
-def same_fields(config: dict[str, Any]) -> dict[str, Any]:
-    """The config.json as it is."""
-    return config
-
-
-def same_tensors(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as they are."""
-    return tensors
 
 
 def halved_feed_forwards(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -79,7 +64,7 @@ class Family(Switches):
     architecture: str
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What a config.json means by leaving a field out, where it is not what Llama's means."""
-    fields: Callable[[dict[str, Any]], dict[str, Any]] = same_fields
+    fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda config: config
     """Says in Llama's words what a config.json says in others, or refuses it."""
     inside: tuple[str, str] | None = None
     """The architecture of models that also see pictures, and the `model_type` of their part that is
@@ -88,7 +73,7 @@ class Family(Switches):
     """The architecture of drafters that are exported beside their target, if there are any."""
     names: Mapping[str, str] = field(default_factory=dict)
     """What names of tensors have instead of Llama's and Qwen3-MoE's parts; replaced in order."""
-    tensors: Callable[[dict[str, Tensor]], dict[str, Tensor]] = same_tensors
+    tensors: Callable[[dict[str, Tensor]], dict[str, Tensor]] = lambda tensors: tensors
     """Makes tensors of Llama's and Qwen3-MoE's shapes of a Hugging Face checkpoint's."""
     gguf: tuple[Gguf, ...] = ()
     """What its GGUF files are called and hold, by architecture; none where there are none."""
@@ -107,7 +92,7 @@ class Family(Switches):
     """Layers with a window may be rotated otherwise than others."""
     scales_queries: bool = False
     """Queries may grow with their position."""
-    options: Callable[[Mapping[str, Any], int], dict[str, Any]] = no_options
+    options: Callable[[Mapping[str, Any], int], dict[str, Any]] = lambda config, hidden_size: {}
     """Fields of `ModelConfig` that others leave as they are, from a config.json and the hidden
     size: what is multiplied, for one."""
     rotates_neighbours: bool = False
@@ -231,9 +216,7 @@ def _refuse_options(config: dict[str, Any], family: Family) -> None:
     }
     for name, is_refused in refused.items():
         if is_refused:
-            raise UnsupportedModelError(
-                f"config.json: {name} = {config[name]!r:.200} is not supported"
-            )
+            refuse_value(config, name)
 
 
 def _is_otherwise_quantized(config: Mapping[str, Any], family: Family) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from coordgen_rs.bundle.layers import LayerCache
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     FULL,
     SLIDING,
     check_heads,
@@ -27,9 +27,9 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.rope import PROPORTIONAL
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import GEMMA_NORMS, HEAD_NORMS, Gguf, kinds_by_windows
+from coordgen_rs.convert.families.rope import PROPORTIONAL
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _DEFAULTS: dict[str, Any] = {

@@ -18,9 +18,9 @@ import numpy as np
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata, check_keys
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import FULL, SLIDING
-from coordgen_rs.convert.families.config.model import ModelConfig
-from coordgen_rs.convert.families.config.rope import yarn_attention
+from coordgen_rs.convert.families.config_json import FULL, SLIDING
+from coordgen_rs.convert.families.model_config import ModelConfig
+from coordgen_rs.convert.families.rope import yarn_attention
 from coordgen_rs.errors import CheckpointError
 
 Key = str | tuple[str, Any]
@@ -106,21 +106,6 @@ _COMPUTED = {
 """What fields are made of, where it is no number as it stands: for messages."""
 
 
-def no_fields(metadata: GgufMetadata) -> dict[str, Any]:
-    """Nothing that only one architecture has."""
-    return {}
-
-
-def always(metadata: GgufMetadata) -> bool:
-    """Every file of an architecture is one of the family."""
-    return True
-
-
-def as_they_are(tensors: dict[str, Tensor], config: ModelConfig) -> Arranged:
-    """The tensors of a file as they are."""
-    return tensors, config
-
-
 @dataclass(frozen=True)
 class Gguf:
     """What GGUF files of a family have in common, by the name of their architecture."""
@@ -132,9 +117,9 @@ class Gguf:
     """Rows of query and key are reordered, because pairs are neighbours (GGML_ROPE_TYPE_NORM)."""
     keys: Mapping[str, Key] = field(default_factory=dict)
     """Numbers by field of a config.json, beside `_KEYS` or in their place."""
-    fields: Callable[[GgufMetadata], dict[str, Any]] = no_fields
+    fields: Callable[[GgufMetadata], dict[str, Any]] = lambda metadata: {}
     """Fields of a config.json that are more than a number as it stands."""
-    is_meant: Callable[[GgufMetadata], bool] = always
+    is_meant: Callable[[GgufMetadata], bool] = lambda metadata: True
     """Whether a file is one of the family, where families have one architecture."""
     whole_names: Mapping[str, str] = field(default_factory=dict)
     """Names of a layer's tensors that have no `.weight` behind them, or not in both."""
@@ -142,7 +127,7 @@ class Gguf:
     """Names of tensors beside the layers' that only such models have."""
     next_names: Mapping[str, str] = field(default_factory=dict)
     """Beside its layer, what a head for further tokens has; none where there is none."""
-    arranged: Callable[[dict[str, Tensor], ModelConfig], Arranged] = as_they_are
+    arranged: Callable[[dict[str, Tensor], ModelConfig], Arranged] = lambda *given: given
     """Tensors in Hugging Face's order and shapes, and the configuration for them."""
     output_norm: str = "output_norm"
     """What the last norm is called."""

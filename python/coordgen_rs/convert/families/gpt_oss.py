@@ -23,11 +23,10 @@ import numpy as np
 from gguf.constants import GGMLQuantizationType
 from numpy.typing import NDArray
 
+from coordgen_rs.convert.containers.gguf.file import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.containers.gguf.tensors import MOST_EXPONENT, float_rows
 from coordgen_rs.convert.containers.tensor import ReadBytes, StoredBlocks, Tensor
-from coordgen_rs.convert.families.config.fields import flag, pattern_layers, positive, refused
-from coordgen_rs.convert.families.config.layers import PARTS, Experts, read_experts
+from coordgen_rs.convert.families.config_json import flag, pattern_layers, positive, refused
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,
@@ -37,6 +36,7 @@ from coordgen_rs.convert.families.gguf import (
     expert_fields,
     window_fields,
 )
+from coordgen_rs.convert.families.model_config import PARTS, Experts, read_experts
 from coordgen_rs.errors import CheckpointError
 
 _TYPE = "MXFP4"

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     FULL,
     RECURRENT,
     flag,
@@ -23,14 +23,6 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.layers import (
-    Experts,
-    SelectiveState,
-    check_sizes,
-    read_experts,
-    read_taps,
-)
-from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family, halved_feed_forwards
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
@@ -42,6 +34,14 @@ from coordgen_rs.convert.families.gguf import (
     expert_fields,
     head_dim,
     kinds_by_heads,
+)
+from coordgen_rs.convert.families.model_config import (
+    Experts,
+    ModelConfig,
+    SelectiveState,
+    check_sizes,
+    read_experts,
+    read_taps,
 )
 from coordgen_rs.errors import CheckpointError
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     FULL,
     RECURRENT,
     flag,
@@ -21,12 +21,6 @@ from coordgen_rs.convert.families.config.fields import (
     refuse_field,
     refused,
 )
-from coordgen_rs.convert.families.config.layers import (
-    Experts,
-    ShortConvolution,
-    read_experts,
-    read_taps,
-)
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     EXPERTS,
@@ -35,6 +29,12 @@ from coordgen_rs.convert.families.gguf import (
     Gguf,
     expert_fields,
     kinds_by_heads,
+)
+from coordgen_rs.convert.families.model_config import (
+    Experts,
+    ShortConvolution,
+    read_experts,
+    read_taps,
 )
 from coordgen_rs.errors import UnsupportedModelError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
 from coordgen_rs.convert.containers.tensor import Tensor
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     FULL,
     RECURRENT,
     every_layer,
@@ -22,15 +22,6 @@ from coordgen_rs.convert.families.config.fields import (
     positive,
     refused,
 )
-from coordgen_rs.convert.families.config.layers import (
-    BESIDE_GATE,
-    DeltaNet,
-    Experts,
-    check_sizes,
-    read_experts,
-    read_taps,
-)
-from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family
 from coordgen_rs.convert.families.gguf import (
     BESIDE_EXPERTS,
@@ -41,6 +32,15 @@ from coordgen_rs.convert.families.gguf import (
     Arranged,
     Gguf,
     expert_fields,
+)
+from coordgen_rs.convert.families.model_config import (
+    BESIDE_GATE,
+    DeltaNet,
+    Experts,
+    ModelConfig,
+    check_sizes,
+    read_experts,
+    read_taps,
 )
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 

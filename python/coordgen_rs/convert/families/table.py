@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.families.config.fields import (
+from coordgen_rs.convert.families.config_json import (
     every_layer,
     flag,
     last_layers,
@@ -16,7 +16,6 @@ from coordgen_rs.convert.families.config.fields import (
     pattern_layers,
     unrotated_layers,
 )
-from coordgen_rs.convert.families.config.model import ModelConfig
 from coordgen_rs.convert.families.family import Family, halved_feed_forwards, model_config
 from coordgen_rs.convert.families.gemma4 import GEMMA4_FAMILIES
 from coordgen_rs.convert.families.gguf import (
@@ -30,6 +29,7 @@ from coordgen_rs.convert.families.gguf import (
 from coordgen_rs.convert.families.gpt_oss import GPT_OSS
 from coordgen_rs.convert.families.granite import GRANITE_FAMILIES
 from coordgen_rs.convert.families.lfm2 import LFM2_FAMILIES
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.families.qwen import QWEN3_5_FAMILIES, QWEN3_MOE
 from coordgen_rs.errors import UnsupportedModelError
 

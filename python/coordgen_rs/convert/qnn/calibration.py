@@ -4,7 +4,7 @@ In: a float graph and inputs. Out: the lowest and highest value of each tensor, 
 enters each matrix; of the ranges of all float graphs, an encoding for every input and output, which
 graphs share with each other and with the host. What lies inside of one graph only is left to
 onnxruntime's quantiser (`quantize.py`, which also tells the rules); nothing is rounded here
-(`../rounding.py`).
+(`../gptq.py`).
 """
 
 import math
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from coordgen_rs.bundle.qnn import CacheEncodings, Encoding, QnnTarget, Soc
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.graph import (
     REPEATED_MASK,

@@ -1,15 +1,17 @@
-"""Context binaries: the graphs of a bundle compiled once, so that they load quickly.
+"""`coordgen compile`: context binaries, the graphs of a bundle compiled once, to load quickly.
 
 In: a bundle for QNN. Out: the same bundle with an EPContext file and a binary for each graph of the
 blocks and the head; with `shared` also one binary per block with all its graphs, which share
-weights. All of them appear, or none. One process at a time compiles a bundle.
-Compiling needs no device: on x86-64 the provider compiles for any chip.
+weights. All of them appear, or none. One process at a time compiles a bundle. Compiling needs no
+device: on x86-64 the provider compiles for any chip.
 """
 
+import argparse
 import hashlib
 import os
 import re
 import secrets
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,10 +23,14 @@ import onnxruntime
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import MANIFEST_NAME, FileRecord
-from coordgen_rs.bundle.qnn import CompiledGraphs, QnnTarget, Soc
+from coordgen_rs.bundle.qnn import SOCS, CompiledGraphs, QnnTarget, Soc
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.options.shared import QNN_OPTION
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
 from coordgen_rs.loading.directory import KINDS, open_bundle
-from coordgen_rs.runtime.qnn.options import QnnOptions, soc_named
+from coordgen_rs.runtime.qnn.options import QnnOptions, parse_options, soc_named
 from coordgen_rs.runtime.qnn.provider import QnnVersion, qnn_session, version
 from coordgen_rs.store.files import locked, unfinished_directory, write_file
 
@@ -256,3 +262,51 @@ def _compiled_files(bundle: Bundle) -> set[str]:
     target = bundle.manifest.qnn
     stems = tuple(Path(name).stem for name in ([] if target is None else target.compiled_files))
     return {name for name in bundle.manifest.files if stems and name.startswith(stems)}
+
+
+EXAMPLES = """\
+examples:
+  coordgen compile bundle
+  coordgen compile bundle --shared --soc 8-elite
+  coordgen compile bundle --qnn-option vtcm_mb=8 --qnn-option finalization_mode=3
+"""
+
+
+def add_arguments(parser: Parser) -> None:
+    """Declare the options of the command."""
+    parser.declare(
+        shared.EXPORTED_BUNDLE,
+        option.word("--soc NAME").help(
+            f"compile for this chip instead of the bundle's: {', '.join(SOCS)}"
+        ),
+        option.flag("--shared").help(
+            "also write one binary per block that holds all its graphs, with shared weights"
+        ),
+        QNN_OPTION,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compile the bundle, and print what was written."""
+    with progress() as on_progress:
+        report = compile_bundle(
+            options.bundle,
+            soc=options.soc,
+            shared=options.shared,
+            options=parse_options(options.qnn_option),
+            on_progress=on_progress,
+        )
+    ratio = report.compile_s / report.load_s
+    print(
+        f"{report.num_graphs} graphs, {report.binary_bytes / 1e6:.2f} MB: compiled in "
+        f"{report.compile_s:.2f} s, loaded in {report.load_s:.2f} s ({ratio:.0f} times as fast)",
+        file=sys.stderr,
+    )
+    if report.shared_bytes is not None:
+        share = report.shared_bytes / report.apart_bytes
+        print(
+            f"weight-shared binaries of the blocks: {report.shared_bytes / 1e6:.2f} MB, "
+            f"{share:.2f} times the {report.apart_bytes / 1e6:.2f} MB of separate ones",
+            file=sys.stderr,
+        )
+    return 0

@@ -6,7 +6,7 @@ here (`qnn/compile.py`).
 Memory: one layer as float32 and, while its weights are rounded, a few square matrices as wide as
 its widest input; then one block in fixed point; then the head, in fixed point and as float32.
 What is done stays in a folder beside the bundle until that is there, so that an export that was
-interrupted goes on (`work.py`).
+interrupted goes on (`resume.py`).
 """
 
 import math
@@ -22,7 +22,7 @@ from onnx import numpy_helper
 from coordgen_rs.bundle.manifest import MANIFEST_NAME, BlockFiles, HeadFiles
 from coordgen_rs.bundle.qnn import Encoding, QnnTarget
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.qnn.calibration import (
     CacheType,
     Conversion,
@@ -31,6 +31,7 @@ from coordgen_rs.convert.qnn.calibration import (
     choose_encodings,
 )
 from coordgen_rs.convert.qnn.graph import block_graph, head_graph, text_inputs
+from coordgen_rs.convert.qnn.outliers import rotated
 from coordgen_rs.convert.qnn.preparation import HEAD, HEAD_BITS, Preparation, layer_name
 from coordgen_rs.convert.qnn.quantize import (
     fix_shape,
@@ -45,8 +46,7 @@ from coordgen_rs.convert.qnn.report import (
     head_fidelity,
     mean_cosine,
 )
-from coordgen_rs.convert.qnn.rotation import rotated
-from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
+from coordgen_rs.convert.qnn.resume import Matrix, PreparedGraph, WorkFolder, work_folder, work_key
 from coordgen_rs.convert.texts import CalibrationTexts, texts_for
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import (

@@ -16,7 +16,7 @@ versions 73 to 81). ScatterND, RotaryEmbedding and Where do not finalise in a qu
 ScatterElements gives wrong results, GroupQueryAttention is not there at all.
 The factor 1 / sqrt(head_dim) is part of the query weights, or of the norm behind them, which saves
 a product of all scores; a factor of the residual stream is part of the weights before it.
-Keys and values are stored less a constant, zero here, that `channels.py` chooses for each channel.
+Keys and values are stored less a constant, zero here, that `outliers.py` chooses for each channel.
 Layers that read the same input are not joined, as on CPU: each gets encodings of its own.
 """
 
@@ -30,7 +30,7 @@ from onnx import numpy_helper
 from coordgen_rs.bundle import rope
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.convert.graph_builder import GraphBuilder, float_info
 
 ROWS, PAST, ATTENDED = "rows", "past", "attended"

@@ -1,7 +1,7 @@
 """Layer after layer of a float model, run on texts and rounded.
 
-In: a checkpoint and texts. Out: what `work.py` keeps of each layer and of the head. One layer is in
-memory at a time, as float32, with the hidden states of all texts; of the head some rows are. It
+In: a checkpoint and texts. Out: what `resume.py` keeps of each layer and of the head. One layer is
+in memory at a time, as float32, with the hidden states of all texts; of the head some rows are. It
 chooses no encodings, and not how many bits a matrix gets.
 """
 
@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.gptq import (
+    ColumnIntegers,
+    may_have_blocks,
+    output_error,
+    rounded,
+    rounded_in_blocks,
+)
 from coordgen_rs.convert.graph_builder import float_info
 from coordgen_rs.convert.qnn.calibration import Ranges, WatchedGraph
-from coordgen_rs.convert.qnn.channels import (
+from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
+from coordgen_rs.convert.qnn.outliers import (
     Channels,
     channels_apart,
     equalised_channels,
@@ -25,16 +33,8 @@ from coordgen_rs.convert.qnn.channels import (
     value_channels,
     widen_ranges,
 )
-from coordgen_rs.convert.qnn.graph import block_graph, key_value_names, text_inputs
 from coordgen_rs.convert.qnn.report import normed
-from coordgen_rs.convert.qnn.work import Matrix, PreparedGraph, WorkFolder
-from coordgen_rs.convert.rounding import (
-    ColumnIntegers,
-    may_have_blocks,
-    output_error,
-    rounded,
-    rounded_in_blocks,
-)
+from coordgen_rs.convert.qnn.resume import Matrix, PreparedGraph, WorkFolder
 from coordgen_rs.convert.texts import CalibrationTexts, by_text, check_finite, first_states
 
 Array = NDArray[np.float32]

@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from coordgen_rs.bundle.qnn import Encoding
+from coordgen_rs.convert.gptq import BLOCK, ColumnIntegers
 from coordgen_rs.convert.qnn.calibration import Conversion, Ranges
-from coordgen_rs.convert.rounding import BLOCK, ColumnIntegers
 
 _HELPERS = "onnxruntime.tools.pytorch_export_helpers"
 

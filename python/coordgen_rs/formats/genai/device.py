@@ -18,10 +18,9 @@ from onnx import TensorProto, helper
 from coordgen_rs.bundle.manifest import ModelShape
 from coordgen_rs.errors import BundleError
 from coordgen_rs.formats.genai.folder import GenaiFolder, damage_named
-from coordgen_rs.formats.genai.graph import DecoderGraph
-from coordgen_rs.formats.genai.graph_edit import attributes
+from coordgen_rs.formats.genai.graph import DecoderGraph, attributes
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
-from coordgen_rs.runtime.cpu.device import CpuDevice, load_graph
+from coordgen_rs.runtime.cpu import CpuDevice, load_graph
 from coordgen_rs.runtime.onnx_runtime import KERNEL_DOMAIN
 
 _OPSET, _IR_VERSION = 24, 11
@@ -148,9 +147,7 @@ def _head_model(graph: DecoderGraph, model: ModelShape) -> bytes:
 
 
 def _part(
-    graph: DecoderGraph,
-    outputs: list[onnx.ValueInfoProto],
-    inputs: list[onnx.ValueInfoProto],
+    graph: DecoderGraph, outputs: list[onnx.ValueInfoProto], inputs: list[onnx.ValueInfoProto]
 ) -> bytes:
     """The model from `inputs` to `outputs`.
 

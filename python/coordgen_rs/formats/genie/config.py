@@ -137,12 +137,8 @@ class GenieConfig:
             return []
         frequencies, scaling = unscaled(self.rope_theta, head_dim), self.rope_scaling
         if scaling.rope_type == "llama3":
-            figures = (
-                scaling.factor,
-                scaling.low_freq_factor,
-                scaling.high_freq_factor,
-                scaling.original_max_position_embeddings,
-            )
+            bounds = scaling.low_freq_factor, scaling.high_freq_factor
+            figures = scaling.factor, *bounds, scaling.original_max_position_embeddings
             frequencies = scaled_as_llama3(frequencies, *(float(figure or 1) for figure in figures))
         per_position: list[float] = frequencies.tolist()
         return per_position

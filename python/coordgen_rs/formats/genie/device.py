@@ -35,19 +35,15 @@ from coordgen_rs.formats.genie.model import GenieModel
 from coordgen_rs.runtime.device import Buffers
 from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.qnn.device import (
+    KEYS_BY_DIM,
     BoundMask,
     HtpDevice,
+    IntegerCache,
     masked_arrays,
     warn_if_inexact,
 )
-from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
 from coordgen_rs.runtime.qnn.options import QnnOptions
-from coordgen_rs.runtime.qnn.provider import (
-    check_available,
-    is_emulator,
-    qnn_session,
-    version,
-)
+from coordgen_rs.runtime.qnn.provider import check_available, is_emulator, qnn_session, version
 
 _OPSET, _IR_VERSION = 21, 10
 

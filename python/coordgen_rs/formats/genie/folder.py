@@ -164,10 +164,7 @@ def opened(
 
 
 def _graphs(
-    directory: Path,
-    config: GenieConfig,
-    metadata: GenieMetadata,
-    binaries: dict[str, BinaryFacts],
+    directory: Path, config: GenieConfig, metadata: GenieMetadata, binaries: dict[str, BinaryFacts]
 ) -> dict[str, tuple[str, GraphFacts]]:
     """File and facts of each graph: of the binaries themselves, or else of metadata.json.
 

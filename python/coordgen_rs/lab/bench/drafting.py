@@ -13,7 +13,17 @@ from coordgen_rs.drafting.draft_model import ModelDrafter
 from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.lab.bench.workbench import MethodAnswer, Tally, Workbench, tallied
-from coordgen_rs.lab.tables import ALL, Across, Cell, Chart, Column, Section, ratio, summarize
+from coordgen_rs.lab.tables import (
+    ALL,
+    Across,
+    Cell,
+    Chart,
+    Column,
+    Section,
+    columns_of,
+    ratio,
+    summarize,
+)
 from coordgen_rs.runtime.ort_session import OrtSession
 
 
@@ -45,16 +55,10 @@ def measure_methods(bench: Workbench) -> Section:
         "methods",
         f"at most {bench.session.step_inputs[-1].rows} rows a step",
         bench.how,
-        (
-            Column("task"),
-            Column("method"),
-            Column("tokens_per_step"),
-            Column("accepted_share"),
-            Column("tokens_per_s", "1/s", 0),
-            Column("speedup"),
-            Column("answer_speedup"),
-            Column("host_share", digits=3),
-            Column("extra_memory", "MB"),
+        columns_of(
+            *("task", "method", "tokens_per_step", "accepted_share"),
+            *(Column("tokens_per_s", "1/s", 0), "speedup", "answer_speedup"),
+            *(Column("host_share", digits=3), Column("extra_memory", "MB")),
         ),
         [(task, name, *cells(task, name)) for task in _tasks(bench) for name in bench.methods],
         Chart("bars", "task", ("tokens_per_s", "tokens_per_step"), "method"),
@@ -134,14 +138,7 @@ def measure_sources(bench: Workbench) -> Section:
         "sources",
         f"one source more or less, at most {bench.session.step_inputs[-1].rows} rows a step",
         bench.how,
-        (
-            Column("task"),
-            Column("drafter"),
-            Column("tokens_per_step"),
-            Column("gain"),
-            Column("speedup"),
-            Column("answer_speedup"),
-        ),
+        columns_of("task", "drafter", "tokens_per_step", "gain", "speedup", "answer_speedup"),
         [(task, name, *cells(task, name)) for task in _tasks(bench) for name in chosen],
         Chart("bars", "task", ("tokens_per_step", "speedup"), "drafter"),
         [
@@ -191,13 +188,7 @@ def measure_ablation(bench: Workbench) -> Section:
         "ablation",
         f"calibration and reuse added, {bench.session.step_inputs[-1].rows} rows a step",
         "measured",
-        (
-            Column("task"),
-            Column("base"),
-            Column("adds"),
-            Column("tokens_per_step"),
-            Column("gain"),
-        ),
+        columns_of("task", "base", "adds", "tokens_per_step", "gain"),
         [(task, base, *cells(task, base, ours)) for task in _tasks(bench) for base, ours in ROWS],
         Chart("bars", "base", ("tokens_per_step",), "adds", "task"),
         [

@@ -88,9 +88,7 @@ def _prompt(line: _Line, where: str) -> Prompt:
 
 
 def encode_prompts(
-    session: OrtSession,
-    prompts: Iterable[Prompt],
-    max_new_tokens: int,
+    session: OrtSession, prompts: Iterable[Prompt], max_new_tokens: int
 ) -> dict[str, list[NDArray[np.uint32]]]:
     """Prompts by task, as token ids; those that leave no room for an answer are left out.
 

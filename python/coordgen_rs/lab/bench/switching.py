@@ -1,11 +1,13 @@
-"""Section `switching`: all strategies of loading graphs while a prompt is read, in turns.
+"""Sections on switching graphs: `switching`, all strategies, and `graphs` (CoordGen, Table 3).
 
-In: what the blocks cost, and settings. Out: for each strategy the time to the first token, what of
-the loads was hidden, and the memory held, beside what its plan said. The tokens of all strategies
-are compared on the way. On a machine whose loads are quick a delay can be added to each.
+In: a `Workbench`, and what the blocks cost. Out: `switching` has for each strategy of loading
+graphs, while a prompt is read, in turns, the time to the first token, what of the loads was hidden,
+and the memory held, beside what its plan said; `graphs` has drafting and switching each on and off.
+The tokens of all are compared on the way. On a machine whose loads are quick a delay can be added
+to each.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import NamedTuple, cast
@@ -16,34 +18,134 @@ from numpy.typing import NDArray
 from coordgen_rs._core import BlockCost, Switcher, SwitchReport
 from coordgen_rs.cli.terminal.formatting import show_bytes
 from coordgen_rs.errors import OptionError
-from coordgen_rs.lab.bench.loads import DelayedStore
+from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts
 from coordgen_rs.lab.bench.workbench import (
+    DelayedStore,
     NotLosslessError,
     Settings,
+    Tally,
     TimedAnswer,
     Workbench,
     answer,
+    tallied,
 )
-from coordgen_rs.lab.own_process import in_own_process
-from coordgen_rs.lab.profile.blocks import measure
-from coordgen_rs.lab.tables import Cell, Chart, Column, How, Section, ratio, summarize
+from coordgen_rs.lab.profile import measure
+from coordgen_rs.lab.tables import (
+    ALL,
+    Cell,
+    Chart,
+    Column,
+    How,
+    Section,
+    columns_of,
+    ratio,
+    summarize,
+)
+from coordgen_rs.lab.tasks import in_own_process
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.profile import Profile, fitting_costs
+from coordgen_rs.runtime.device import GraphName
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.ort_session import OrtSession
+from coordgen_rs.runtime.session import StepCost
 
-COLUMNS = (
-    Column("strategy"),
-    Column("chosen"),
-    Column("first_token", "ms", 1),
-    Column("planned", "ms", 1),
-    Column("exposed", "ms", 1),
-    Column("of_sync", digits=3),
-    Column("loads", "ms", 1),
-    Column("hidden", "%", 0),
-    Column("in_turn", "ms", 1),
-    Column("peak_memory", "MB", 1),
+SWITCHING = "just_in_time"
+
+
+class Variant(NamedTuple):
+    """One column of the paper's table.
+
+    Attributes:
+        method: What drafts.
+        switch: The strategy of loading graphs.
+        start: The graphs that are in memory when a prompt comes.
+    """
+
+    method: str
+    switch: str
+    start: GraphName
+
+
+VARIANTS = {
+    "one graph": Variant("plain", "single", "decode"),
+    "+ graphs": Variant("plain", SWITCHING, "prefill"),
+    "+ drafts (sam)": Variant("sam", "single", "decode"),
+    "+ graphs + drafts (sam)": Variant("sam", SWITCHING, "prefill"),
+    "ours": Variant("coordgen", SWITCHING, "prefill"),
+}
+"""Variants by their names in the table; the paper's are NPU, +G, +SD, +G+SD, Ours."""
+
+
+def measure_graphs(bench: Workbench) -> Section:
+    """Answer every prompt under every variant, in turns, in a process of its own."""
+    bench.on_progress("graphs", 0, 1)
+    tallies = in_own_process(time_variants, bench.settings, bench.session.widths, bench.costs)
+    num_prompts = sum(bench.num_prompts.values())
+    per_token_ms = {
+        name: [1e3 * tally.total_s / tally.tokens for tally in of_one]
+        for name, of_one in tallies.items()
+    }
+    plain, *_ = per_token_ms.values()
+    return Section(
+        "graphs",
+        "drafting and switching, each on and off",
+        bench.how,
+        columns_of(
+            *("variant", Column("per_token", "ms", 3), Column("exposed_loads", "ms", 3), "speedup")
+        ),
+        [
+            (
+                name,
+                summarize(per_token_ms[name]),
+                summarize([tally.exposed_us / 1e3 / num_prompts for tally in tallies[name]]),
+                summarize([one / ms for one, ms in zip(plain, per_token_ms[name], strict=True)]),
+            )
+            for name in VARIANTS
+        ],
+        Chart("bars", "variant", ("per_token",)),
+        [
+            f"whole answers, prefill included; median (least to most) of {bench.settings.repeats} "
+            "repeats in turns",
+            "the graphs of a block are loaded apart, as on an NPU, also where they are one file",
+            f"one graph: the decode graph for all; graphs: {SWITCHING}, from the prefill graphs on",
+        ],
+    )
+
+
+def time_variants(
+    settings: Settings, widths: Sequence[int], costs: Sequence[StepCost] | None
+) -> dict[str, list[Tally]]:
+    """A tally of each repeat for every variant, in this process; raises as `Workbench.answers`.
+
+    Args:
+        settings: What was asked for.
+        widths: Those that drafts may use.
+        costs: The cost of a step of each; None where rows are free.
+    """
+    bundle = open_bundle(settings.bundle)
+    device = settings.provider.device(bundle, share_graphs=False, kv_cache=settings.kv_cache)
+    session = OrtSession(device, threads=settings.threads, preload=False)
+    session.select(widths, costs)
+    data = [] if settings.data is None else read_prompts(settings.data, limit=settings.limit)
+    bench = Workbench(settings, session, encode_prompts(session, data, settings.max_new_tokens))
+    session.switcher.ensure("prefill", "decode")
+
+    def start(name: str) -> None:
+        session.switcher.settle(VARIANTS[name].switch)
+        session.switcher.only(VARIANTS[name].start)
+
+    given = bench.answers(
+        list(VARIANTS), lambda name: bench.drafter(VARIANTS[name].method), before=start
+    )
+    tallies = tallied(given)
+    return {name: tallies[ALL, name] for name in VARIANTS}
+
+
+COLUMNS = columns_of(
+    *("strategy", "chosen", Column("first_token", "ms", 1), Column("planned", "ms", 1)),
+    *(Column("exposed", "ms", 1), Column("of_sync", digits=3), Column("loads", "ms", 1)),
+    *(Column("hidden", "%", 0), Column("in_turn", "ms", 1), Column("peak_memory", "MB", 1)),
 )
 
 _MAX_NEW_TOKENS = 8
@@ -86,32 +188,26 @@ class StrategyTimes:
         `in_turn` is what computing and loading took, added up: the time they would take in turn.
         `of_sync` is None where loads were so quick that nobody waited under `sync` either.
         """
-        answers = self.answers[strategy]
-
-        def middle(of: Callable[[SwitchReport], int], strategy: str = strategy) -> float:
-            return median(float(of(one.report)) for one in self.answers[strategy])
-
-        exposed_us, load_us = middle(_exposed_us), middle(lambda report: report.load_us)
-        hidden = ratio(100 * middle(lambda report: report.overlap_us), load_us)
+        answers, beside = self.answers[strategy], self.answers.get("sync")
+        reports = [one.report for one in answers]
+        exposed_us, load_us, overlap_us = (
+            median(float(getattr(report, name)) for report in reports)
+            for name in ("exposed_us", "load_us", "overlap_us")
+        )
         prefill_ms = 1e3 * median(one.answered.stats.prefill_s for one in answers)
-        planned = answers[-1].report.to_json()["planned"]
-        is_beside = "sync" in self.answers
+        planned = reports[-1].to_json()["planned"]
         return (
             strategy,
-            answers[-1].report.strategy,
+            reports[-1].strategy,
             summarize([1e3 * one.answered.arrivals[0][0] for one in answers]),
             None if planned is None else planned["makespan_us"] / 1e3,
-            summarize([one.report.exposed_us / 1e3 for one in answers]),
-            ratio(exposed_us, middle(_exposed_us, "sync")) if is_beside else None,
+            summarize([report.exposed_us / 1e3 for report in reports]),
+            ratio(exposed_us, median(it.report.exposed_us for it in beside)) if beside else None,
             load_us / 1e3,
-            hidden,
+            ratio(100 * overlap_us, load_us),
             prefill_ms + (load_us - exposed_us) / 1e3,
             max(one.peak_bytes for one in answers) / 1e6 or None,
         )
-
-
-def _exposed_us(report: SwitchReport) -> int:
-    return report.exposed_us
 
 
 def bench_switching(

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import Drafter, StepInputs
 from coordgen_rs.drafting.drafter import make_drafter
-from coordgen_rs.lab.bench.clocks import ClockedDrafter, ClockedHead
+from coordgen_rs.lab.bench.latency import ClockedDrafter, ClockedHead
 from coordgen_rs.lab.bench.workbench import Workbench
-from coordgen_rs.lab.tables import Chart, Column, Section, in_turns, summarize
+from coordgen_rs.lab.tables import Chart, Column, Section, columns_of, in_turns, summarize
 from coordgen_rs.runtime.ort_session import OrtSession
 
 DRAFTING = ("prompt-lookup", "coordgen")
@@ -40,11 +40,13 @@ def measure_draft_length(bench: Workbench) -> Section:
         "draft-length",
         f"time of a step behind {past_len} tokens",
         bench.how,
-        (
-            Column("rows", digits=0),
-            Column("step", "ms", 3),
-            Column("per_row", "ms", 3),
-            Column("cost"),
+        columns_of(
+            *(
+                Column("rows", digits=0),
+                Column("step", "ms", 3),
+                Column("per_row", "ms", 3),
+                "cost",
+            ),
             *(Column(f"drafts_{name.replace('-', '_')}", "%", 1) for name in DRAFTING),
         ),
         [
@@ -98,10 +100,8 @@ def measure_chunk_size(bench: Workbench) -> Section:
         f"{num_tokens} tokens read, and steps run, under one number of rows",
         bench.how,
         (
-            Column("rows", digits=0),
-            Column("prefill", "ms/token", 3),
-            Column("step", "ms", 3),
-            Column("decode", "ms/token", 3),
+            *(Column("rows", digits=0), Column("prefill", "ms/token", 3)),
+            *(Column("step", "ms", 3), Column("decode", "ms/token", 3)),
         ),
         [
             (

@@ -1,4 +1,4 @@
-"""Build the indexes of a fleet from records of finished requests.
+"""`coordgen history build`: the indexes of a fleet, built from records of finished requests.
 
 In: files of records, and directories of other builds. Out: a directory with an index for each
 namespace. Files are read into shards, each by a call of its own, then namespaces are merged and
@@ -6,6 +6,7 @@ sorted, a few to a call. The same records give the same bytes, in whatever files
 the calls run, and whether they come from records or from other builds.
 """
 
+import argparse
 import glob
 import json
 import re
@@ -22,6 +23,10 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli.parser import Parser
+from coordgen_rs.cli.terminal import text
+from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.lab.fleet.records import FieldNames, ReadOptions, check_kind, read_documents
@@ -36,7 +41,7 @@ from coordgen_rs.lab.fleet.tables import (
     table_path,
     write_shard,
 )
-from coordgen_rs.lab.fleet.tasks import Sequential, Tasks
+from coordgen_rs.lab.tasks import RAY, Sequential, Tasks, chosen
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.files import locked, replacing, unfinished_directory, write_file
 from coordgen_rs.store.history.fleet import (
@@ -354,3 +359,70 @@ def _put_in_place(work: Path, directory: Path, listed: BuildList) -> None:
             path.unlink(missing_ok=True)
     content = json.dumps(asdict(listed), indent=1).encode() + b"\n"
     write_file(directory / LIST_NAME, content, private=True)  # which ends the build
+
+
+def add_arguments(parser: Parser) -> None:
+    """The options of the command, besides DIR."""
+    parser.declare(
+        option.text(
+            "--from PATTERN", may_be_empty=False, dest="sources", nargs="+", required=True
+        ).help(
+            "records: .jsonl, .jsonl.gz, .jsonl.zst or .parquet files, with * and **; or the "
+            "directories of other builds, to merge them"
+        ),
+        option.path("--tokenizer BUNDLE", required=True).help(
+            "a bundle with the tokenizer of the devices"
+        ),
+        option.names("--fields FIELD=NAME,..", default=[]).help(
+            "what prompt, answer, token_ids, namespace and finished_at are called in the records"
+        ),
+        option.text("--namespace NAME", may_be_empty=False, default=DEFAULT_NAMESPACE).help(
+            "of records that do not say one; default: %(default)s"
+        ),
+        option.count("--max-tokens N", most=2**31 - 1, default=DEFAULT_MAX_TOKENS).help(
+            "leave out the oldest requests of a namespace beyond this; default %(default)s"
+        ),
+        option.flag("--strict").help("stop at the first record that is no request"),
+        shared.JSON.help("print one JSON object"),
+        RAY,
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Build, and print what was built and what was left out."""
+    sources = find_sources(options.sources)
+    names = FieldNames.parse(options.fields)
+    bundle = open_bundle(options.tokenizer)
+    with chosen(options) as tasks, progress() as on_progress:
+        built = build(
+            options.directory,
+            sources,
+            bundle,
+            names=names,
+            namespace=options.namespace,
+            max_tokens=options.max_tokens,
+            is_strict=options.strict,
+            tasks=tasks,
+            on_progress=on_progress,
+        )
+    for where in built.bad:
+        text.tell(f"coordgen: warning: {where}")
+    if built.num_bad:
+        text.tell(f"coordgen: warning: {built.num_bad} records are no requests and were left out")
+    figures = {
+        "requests": built.num_requests,
+        "tokens": built.num_tokens,
+        "namespaces": len(built.listed.namespaces),
+        "read": built.num_read,
+        "left_out": built.num_read - built.num_requests,
+        "bad": built.num_bad,
+    }
+    if options.json:
+        print(json.dumps(figures))
+    else:
+        text.tell(
+            f"{options.directory}: {built.num_requests} requests, {built.num_tokens} tokens in "
+            f"{len(built.listed.namespaces)} namespaces; {figures['left_out']} requests left out, "
+            "as duplicates or beyond --max-tokens"
+        )
+    return 0

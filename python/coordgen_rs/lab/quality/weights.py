@@ -28,7 +28,7 @@ from coordgen_rs.convert.texts import other_texts, texts_for
 from coordgen_rs.convert.writer import model_shape
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.loading.directory import open_bundle
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.device import Device
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from coordgen_rs.runtime.ort_session import OrtSession

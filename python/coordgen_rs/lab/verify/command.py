@@ -23,15 +23,16 @@ from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.lab.tables import tell
 from coordgen_rs.lab.verify.examination import examine
-from coordgen_rs.lab.verify.questions import OURS, read_questions
 from coordgen_rs.lab.verify.replies import AnswerError
 from coordgen_rs.lab.verify.report import Report, as_markdown, as_text
 from coordgen_rs.lab.verify.server import (
+    OURS,
     WITHOUT_DRAFTS,
     Sampling,
     Server,
     find_server,
     parse_address,
+    read_questions,
 )
 
 EXAMPLES = """\

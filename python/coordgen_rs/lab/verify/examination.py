@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coordgen_rs.lab.verify.questions import Question
 from coordgen_rs.lab.verify.replies import Answer, AnswerError, Difference, Reply, difference
-from coordgen_rs.lab.verify.server import Form, RefusedError, Sampling, Server
+from coordgen_rs.lab.verify.server import Form, Question, RefusedError, Sampling, Server
 
 Status = Literal["exact", "differs", "near tie", "noise", "refused", "failed"]
 

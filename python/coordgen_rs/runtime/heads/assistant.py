@@ -21,8 +21,7 @@ from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import AssistantFiles, Manifest
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
-from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
-from coordgen_rs.runtime.cpu.graph_shapes import check_assistant
+from coordgen_rs.runtime.cpu import check_assistant, load_graph, path_buffers
 from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
 from coordgen_rs.runtime.onnx_runtime import ort_value
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -74,11 +73,7 @@ class AssistantSession(DraftHead):
         return self._length
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
         """Follow tokens, of which those behind the target's are read; without logits."""
         self.check_open()

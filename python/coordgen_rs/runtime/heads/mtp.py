@@ -18,8 +18,7 @@ from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleError
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
-from coordgen_rs.runtime.cpu.device import load_graph, path_buffers
-from coordgen_rs.runtime.cpu.graph_shapes import check_mtp
+from coordgen_rs.runtime.cpu import check_mtp, load_graph, path_buffers
 from coordgen_rs.runtime.experts import ExpertFiles
 from coordgen_rs.runtime.heads.draft_head import DraftHead, Graphs, bound, run_bound
 from coordgen_rs.runtime.onnx_runtime import ort_value
@@ -73,11 +72,7 @@ class MtpSession(DraftHead):
         return self._cache.length
 
     def prefill(
-        self,
-        token_ids: NDArray[np.uint32],
-        *,
-        on_logits: OnLogits = None,
-        on_read: OnRead = None,
+        self, token_ids: NDArray[np.uint32], *, on_logits: OnLogits = None, on_read: OnRead = None
     ) -> SwitchReport | None:
         """Read tokens that the target has read; same as in `Session`, without logits.
 

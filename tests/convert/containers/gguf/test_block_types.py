@@ -9,7 +9,7 @@ from gguf import quants
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from coordgen_rs._core import weight_types
-from coordgen_rs.convert.containers.gguf.tensors import FLOATS, TERNARY, as_q4_0, float_rows
+from coordgen_rs.convert.containers.gguf.file import FLOATS, TERNARY, as_q4_0, float_rows
 from coordgen_rs.convert.quantize import quantize_rows
 from dequantized import dequantized, dequantized_as
 

@@ -13,7 +13,7 @@ from gguf.constants import GGML_QUANT_SIZES
 from checkpoints import write_checkpoint
 from coordgen_rs._core import weight_types
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError, CoordgenError
 from damages import damaged

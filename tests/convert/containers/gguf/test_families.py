@@ -12,10 +12,10 @@ from checkpoints import exported
 from coordgen_rs import OrtSession
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from coordgen_rs.convert.families.config.layers import DeltaNet
+from coordgen_rs.convert.families.model_config import DeltaNet
 from coordgen_rs.convert.families.qwen import grouped
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from families import prompt_logits
 from gemma4 import CONFIGS as GEMMAS
 from gemma4 import write_gemma4

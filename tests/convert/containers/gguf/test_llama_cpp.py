@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from coordgen_rs import OrtSession
-from coordgen_rs.runtime.cpu.device import CpuDevice
+from coordgen_rs.runtime.cpu import CpuDevice
 from families import CASES, exported_model, needs_transformers, prompt_logits, tokens
 
 pytestmark = needs_transformers

@@ -12,8 +12,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.convert.containers.gguf.metadata import CHANGE_NOTHING, GgufMetadata
-from coordgen_rs.convert.families.config.layers import Experts
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import Experts, ModelConfig
 from coordgen_rs.errors import CheckpointError
 from gguf_files import parsed_metadata
 from json_values import JSON_VALUES

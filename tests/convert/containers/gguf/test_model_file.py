@@ -12,11 +12,10 @@ from checkpoints import exported, sums, write_checkpoint
 from coordgen_rs import Bundle
 from coordgen_rs.cli.main import main as coordgen
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.gguf.header import GgufHeader, read_header
+from coordgen_rs.convert.containers.gguf.file import GgufHeader, read_header
 from coordgen_rs.convert.containers.gguf.metadata import GgufMetadata
-from coordgen_rs.convert.families.checkpoint import open_checkpoint, read_metadata
+from coordgen_rs.convert.families.checkpoint import gguf_tensors, open_checkpoint, read_metadata
 from coordgen_rs.convert.families.table import gguf_family_of
-from coordgen_rs.convert.families.tensors import gguf_tensors
 from coordgen_rs.errors import (
     BundleError,
     CheckpointError,

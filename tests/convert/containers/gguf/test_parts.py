@@ -11,7 +11,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 from checkpoints import write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.convert import export_checkpoint
-from coordgen_rs.convert.containers.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.errors.file_names import PartName

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 pytest.importorskip("gguf", reason="the gguf package is not installed")
 
 from checkpoints import write_checkpoint
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.file import GgufHeader
 from coordgen_rs.convert.containers.gguf.tokenizer import tokenizer_json
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import ChatTemplateError, CheckpointError

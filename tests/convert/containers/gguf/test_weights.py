@@ -12,7 +12,7 @@ from answers import tokens_of
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import generate, open_session, plain
 from coordgen_rs.bundle.panels import num_bytes
-from coordgen_rs.convert.containers.gguf.header import read_header
+from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from dequantized import blocks_of_panels, rounded_to_8_bits
 from gemma4 import write_gemma4

@@ -14,7 +14,7 @@ from coordgen_rs.bundle.qnn import CacheEncodings, Encoding
 from coordgen_rs.formats.genie import folder as folder_module
 from coordgen_rs.formats.genie.binary import TensorFacts
 from coordgen_rs.formats.genie.device import GenieDevice, InputEncodings
-from coordgen_rs.runtime.qnn.kv_cache import KEYS_BY_DIM, IntegerCache
+from coordgen_rs.runtime.qnn.device import KEYS_BY_DIM, IntegerCache
 
 TIED = Encoding("uint8", 0.5, 128)
 LAYERS, HEADS, SIZE = 2, 2, 4

@@ -9,8 +9,7 @@ Source: llama.cpp's `llama-arch.cpp` (names) and `llama-model.cpp` (what they do
 import math
 from typing import Any
 
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
-from coordgen_rs.convert.containers.gguf.tensors import open_tensor
+from coordgen_rs.convert.containers.gguf.file import GgufHeader, open_tensor
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _MOST_LAYERS = 1 << 12

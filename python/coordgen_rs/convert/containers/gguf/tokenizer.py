@@ -1,11 +1,15 @@
-"""The tokenizer of a GGUF file as a tokenizer.json.
+"""The tokenizer of a GGUF file as a tokenizer.json, and what it says of chats and answers.
 
-In: the header's `tokenizer.ggml.*`. Out: text for the tokenizers package. Three kinds are known, by
-the names that GGUF has for them: `gpt2`, byte-level BPE with merges; `llama`, SentencePiece with
-scores; and `gemma4`, SentencePiece with merges. Every other is refused by name.
-How byte-level tokenizers cut a text into words is told by a name: the names, and which of them mean
-the same, are those of llama.cpp's `llama-vocab.cpp`; the expressions are those of the models'
-tokenizer.json.
+In: the header's `tokenizer.*`. Out: text for the tokenizers package; what the chat templates and
+the generation_config.json of a Hugging Face directory would say: templates, ends, sampling. Nothing
+is rendered here.
+
+Three kinds of tokenizers are known, by the names that GGUF has for them: `gpt2`, byte-level BPE
+with merges; `llama`, SentencePiece with scores; and `gemma4`, SentencePiece with merges. Every
+other is refused by name. How byte-level tokenizers cut a text into words is told by a name: the
+names, and which of them mean the same, are those of llama.cpp's `llama-vocab.cpp`; the expressions
+are those of the models' tokenizer.json. Tokens may end an answer by their names, whatever the
+metadata says; the source is the same, which takes what looks like a control token as one.
 """
 
 import math
@@ -19,16 +23,13 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 from tokenizers.processors import TemplateProcessing
 
-from coordgen_rs.convert.containers.gguf.chat import (
-    CONTROL,
-    NORMAL,
-    UNKNOWN,
-    USER_DEFINED,
-    kinds_as_meant,
-)
-from coordgen_rs.convert.containers.gguf.header import GgufHeader
+from coordgen_rs.convert.containers.gguf.file import GgufHeader
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
+from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
 from coordgen_rs.text.tokenizer import package_errors_as
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+"""Values of `tokenizer.ggml.token_type`; 5 is unused, 6 a byte."""
 
 _SPACE = "▁"
 _MOST_PIECE = 1 << 12
@@ -325,3 +326,102 @@ def _add_ends(tokenizer: Tokenizer, vocabulary: _Vocabulary, begins: bool) -> No
 
 
 _BUILDERS = {"gpt2": _byte_level, "llama": _scored_pieces, "gemma4": _merged_pieces}
+
+
+_ALWAYS = frozenset(
+    (
+        *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>"),
+        *("<turn|>", "<|end_of_text|>", "<end_of_utterance>", "<EOT>", "_<EOT>"),
+        "<｜end▁of▁sentence｜>",  # noqa: RUF001 (DeepSeek's own bars)
+    )
+)
+"""Names that no text has otherwise."""
+_AS_CONTROL = frozenset(("</s>", "<eos>", "[EOS]", "[EOT]", "<|tool_response>"))
+"""Names that a vocabulary may have as text, too, as Gemma's has the `</s>` of HTML."""
+_OF_GEMMA, _NO_END_OF_GEMMA = "<|tool_response>", "</s>"
+_HARMONY_ENDS, _HARMONY_GOES_ON = ("<|return|>", "<|call|>"), "<|end|>"
+"""Those of gpt-oss, where both are there: then `<|end|>` ends a message, of which an answer has
+several."""
+
+_KEY = "tokenizer.chat_template"
+_NAMES = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep"}
+"""What Hugging Face calls the special tokens, by GGUF's names (the misspelt one is GGUF's own)."""
+
+_TEMPLATES = {
+    "chatml": "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+}
+"""Templates of which a file may hold the name alone."""
+_SAMPLING = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""Names of a generation_config.json, and those of `general.sampling.NAME`."""
+
+
+def chat_templates(header: GgufHeader) -> ChatTemplates:
+    """All that the file says about chat.
+
+    Raises:
+        CheckpointError: A template is no text.
+    """
+    sources = {}
+    for key, value in header.metadata.items():
+        name = DEFAULT if key == _KEY else key.removeprefix(f"{_KEY}.")
+        if name == key:
+            continue
+        if not isinstance(value, str):
+            raise CheckpointError(f"{header.path}: {key} is {value!r:.60}, expected a text")
+        sources[name] = _TEMPLATES.get(value, value)
+    tokens = {}
+    texts = header.metadata.get("tokenizer.ggml.tokens")
+    for name, known_as in _NAMES.items():
+        number = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if not isinstance(texts, list) or type(number) is not int or not 0 <= number < len(texts):
+            continue
+        if isinstance(texts[number], str):
+            tokens[f"{known_as}_token"] = texts[number]
+    return ChatTemplates(sources, tokens, place=str(header.path))
+
+
+def generation_config(header: GgufHeader) -> dict[str, Any]:
+    """What a generation_config.json would hold: begin, ends, suppressed tokens, sampling."""
+    values = header.metadata
+    names = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    found = [values[name] for name in names if name in values]
+    several = values.get("tokenizer.ggml.eos_token_ids", [])
+    found += several if isinstance(several, list) else [several]
+    tokens = values.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list):
+        kinds = values.get("tokenizer.ggml.token_type", [NORMAL] * len(tokens))
+        found += ends(tokens, kinds) if isinstance(kinds, list) else []
+    told = {name: values.get(f"general.sampling.{key}") for name, key in _SAMPLING.items()}
+    told["suppress_tokens"] = values.get("tokenizer.ggml.suppress_tokens")
+    told["bos_token_id"] = values.get("tokenizer.ggml.bos_token_id")
+    return {name: value for name, value in told.items() if value is not None} | {
+        "eos_token_id": [token for n, token in enumerate(found) if token not in found[:n]]
+    }
+
+
+def ends(tokens: list[str], kinds: list[int]) -> list[int]:
+    """The ids of tokens that end an answer by their names."""
+    typed = zip(tokens, kinds, strict=False)
+    controls = {text for text, kind in typed if kind == CONTROL}
+    names = _ALWAYS | (_AS_CONTROL & controls)
+    if controls.issuperset(_HARMONY_ENDS):
+        names = names.union(_HARMONY_ENDS) - {_HARMONY_GOES_ON}
+    if _OF_GEMMA in controls:
+        names -= {_NO_END_OF_GEMMA}
+    known = enumerate(zip(tokens, kinds, strict=False))
+    meant = NORMAL, USER_DEFINED, CONTROL
+    return [number for number, (text, kind) in known if text in names and kind in meant]
+
+
+def kinds_as_meant(tokens: list[str], kinds: list[int]) -> list[int]:
+    """The types of tokens, those that end an answer being controls."""
+    found = set(ends(tokens, kinds))
+    return [CONTROL if number in found else kind for number, kind in enumerate(kinds)]

@@ -172,7 +172,7 @@ def _stop_told(out: Path) -> Iterator[None]:
     Raises:
         KeyboardInterrupt: It was interrupted.
     """
-    from coordgen_rs.convert.qnn.work import num_prepared
+    from coordgen_rs.convert.qnn.resume import num_prepared
 
     try:
         yield

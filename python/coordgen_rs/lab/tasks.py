@@ -1,22 +1,26 @@
-"""Calls that do not depend on each other: one after the other here, side by side, or on Ray.
+"""Calls of functions in other processes: side by side here, on Ray, or one whose memory is freed.
 
-In: the option `--ray`; a function of a module, and what to call it with. Out: what each call
-returns, as it ends. The results are the same either way; what a call writes must be whole or
-absent, because Ray calls again where a worker was killed.
+In: the option `--ray`; a function of a module, and what to call it with, all of which can be
+pickled. Out: what each call returns, as it ends, or the error that it raises. The results are the
+same wherever calls run; what a call writes must be whole or absent, because Ray calls again where a
+worker was killed.
 """
 
 import argparse
 import logging
 import multiprocessing
 import os
+import pickle
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from coordgen_rs.cli.options import option
 from coordgen_rs.errors import CoordgenError, OptionError
@@ -24,6 +28,7 @@ from coordgen_rs.errors.extras import how_to_install
 
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_Ended: TypeAlias = Iterator[tuple[int, _Out]]
 
 RETRIES = 3
 """How often Ray calls again where a worker was lost."""
@@ -40,9 +45,7 @@ class TaskLostError(CoordgenError):
 class Tasks(Protocol):
     """Where calls run."""
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """What each call returns, with the index of its argument, in the order in which they end.
 
         An exception of a call ends all.
@@ -52,9 +55,7 @@ class Tasks(Protocol):
 class Sequential:
     """Calls run in this process, one after the other."""
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """Same as in `Tasks`, in order."""
         for index, argument in enumerate(arguments):
             yield index, call(argument)
@@ -70,9 +71,7 @@ class Processes:
     def __init__(self, num_at_once: int) -> None:
         self._num_at_once = num_at_once
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """Same as in `Tasks`.
 
         Raises:
@@ -169,9 +168,7 @@ class RayTasks:
                 f"more than {most}: use fewer threads, or larger machines"
             )
 
-    def run(
-        self, call: Callable[[_In], _Out], arguments: Sequence[_In]
-    ) -> Iterator[tuple[int, _Out]]:
+    def run(self, call: Callable[[_In], _Out], arguments: Sequence[_In]) -> _Ended[_Out]:
         """Same as in `Tasks`.
 
         Raises:
@@ -243,3 +240,41 @@ def chosen(options: argparse.Namespace, *, cores: int = 1) -> Iterator[Tasks]:
         yield tasks
     finally:
         tasks.close()
+
+
+class OwnProcessError(CoordgenError):
+    """A process that measured something ended without a result; the message holds its last line."""
+
+
+def in_own_process(function: Callable[..., _Out], *arguments: Any, **options: Any) -> _Out:
+    """Call a function in another process of this Python.
+
+    Raises:
+        OwnProcessError: The process was killed, or ended otherwise without a result.
+        Exception: Whatever the function raises.
+    """
+    main = f"from {__name__} import answer; answer()"
+    task = pickle.dumps((function, arguments, options))
+    command = [sys.executable, "-P", "-c", main]  # -P: no code of the working directory is run
+    done = subprocess.run(command, input=task, capture_output=True)
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise OwnProcessError(
+            f"the process of {function.__name__} ended with {done.returncode}: {said or 'no word'}"
+        )
+    result, error = pickle.loads(done.stdout)
+    if error is not None:
+        raise error
+    returned: _Out = result
+    return returned
+
+
+def answer() -> None:
+    """Read a call from stdin, and write its result or its error on stdout."""
+    outcome: tuple[Any, Exception | None]
+    function, arguments, options = pickle.load(sys.stdin.buffer)
+    try:
+        outcome = function(*arguments, **options), None
+    except Exception as error:
+        outcome = None, error
+    sys.stdout.buffer.write(pickle.dumps(outcome))

@@ -8,7 +8,6 @@ them; another for layers with a window, where they have one.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from coordgen_rs.bundle.rope import (
     unscaled,
     yarn_span,
 )
-from coordgen_rs.convert.families.config.fields import FULL, SLIDING, number, positive, refuse_field
+from coordgen_rs.convert.families.config_json import FULL, SLIDING, number, positive, refuse_field
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 
 _Frequencies = NDArray[np.float32]
@@ -48,17 +47,6 @@ class RopeFields:
     """The object that tells of it."""
     dim: int
     """Dimensions of a head that are rotated: the first ones."""
-
-
-@dataclass(frozen=True)
-class _Scaling:
-    """How the frequencies and their cosines are scaled."""
-
-    scaled: Callable[[_Frequencies], _Frequencies]
-    """Makes the frequencies of unscaled ones, `(pairs,)` each."""
-    factor: float | None = None
-    """Same as in `Rope`, and so is the next."""
-    most_positions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -187,53 +175,36 @@ def _read_rope(told: RopeFields) -> Rope:
         UnsupportedModelError: A `rope_type` that is not supported.
         CheckpointError: A scaling lacks a figure, or the heads are too large to be any.
     """
-    dim = told.dim
+    parameters, dim = told.parameters, told.dim
     if dim > _MOST_HEAD_DIM:
         raise CheckpointError(f"heads have {dim} dimensions, expected {_MOST_HEAD_DIM} at most")
-    theta = told.parameters["rope_theta"]
+    theta = parameters["rope_theta"]
     if not isinstance(theta, int | float) or not 1 <= theta < 1e12:
-        refuse_field(told.parameters, "rope_theta", "1 to 1e12")
-    scaling = _read_scaling(told.parameters, dim)
-    frequencies = scaling.scaled(unscaled(theta, dim))
-    return Rope(frequencies.tolist(), scaling.factor, scaling.most_positions)
-
-
-def _read_scaling(parameters: Mapping[str, Any], dim: int) -> _Scaling:
-    """The scaling by its type.
-
-    Raises:
-        UnsupportedModelError: The type is not supported.
-        CheckpointError: A figure is missing or out of range.
-    """
+        refuse_field(parameters, "rope_theta", "1 to 1e12")
     rope_type = parameters.get("rope_type", parameters.get("type", "default"))
-    if rope_type == "llama3":
-        return _llama3(parameters)
-    if rope_type in ("longrope", "su"):
-        return _longrope(parameters, dim // 2)
-    if rope_type == "yarn":
-        return _yarn(parameters, dim)
-    if rope_type == PROPORTIONAL:
-        return _proportional(parameters, dim)
-    if rope_type == "linear":
-        return _divided(number(parameters, "factor", 1, 1e6))
-    if rope_type != "default":
+    scaled = _SCALINGS.get(rope_type) if isinstance(rope_type, str) else None
+    if scaled is None:
         raise UnsupportedModelError(
             f"config.json: rope type {rope_type!r:.60} is not supported, "
             "only default, linear, llama3, longrope, proportional and yarn"
         )
-    return _divided(1.0)
+    return scaled(parameters, unscaled(theta, dim))
 
 
-def _divided(by: NDArray[np.float32] | float, **other: Any) -> _Scaling:
-    """Each pair's frequency divided by its number, or all by one."""
-
-    def scaled(frequencies: _Frequencies) -> _Frequencies:
-        return np.asarray(frequencies / by, np.float32)
-
-    return _Scaling(scaled, **other)
+def _default(parameters: Mapping[str, Any], frequencies: _Frequencies) -> Rope:
+    return Rope(frequencies.tolist())
 
 
-def _proportional(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+def _linear(parameters: Mapping[str, Any], frequencies: _Frequencies) -> Rope:
+    """All frequencies divided by one number.
+
+    Raises:
+        CheckpointError: It is missing or out of range.
+    """
+    return Rope((frequencies / np.float32(number(parameters, "factor", 1, 1e6))).tolist())
+
+
+def _proportional(parameters: Mapping[str, Any], frequencies: _Frequencies) -> Rope:
     """Some of the first pairs turn as all would, the others not at all.
 
     Raises:
@@ -241,20 +212,17 @@ def _proportional(parameters: Mapping[str, Any], dim: int) -> _Scaling:
     """
     share = number(parameters, "partial_rotary_factor", default=1.0)
     factor = number(parameters, "factor", 1e-3, 1e6, 1.0)
+    dim = 2 * len(frequencies)
     pairs = int(share * dim // 2)
     if not pairs:
         raise CheckpointError(
             f"config.json: partial_rotary_factor leaves 0 of {dim} dimensions to rotate"
         )
     turns = np.where(np.arange(dim // 2) < pairs, np.float32(1), np.float32(0))
-
-    def scaled(frequencies: _Frequencies) -> _Frequencies:
-        return np.asarray(frequencies * turns / np.float32(factor), np.float32)
-
-    return _Scaling(scaled)
+    return Rope((frequencies * turns / np.float32(factor)).tolist())
 
 
-def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
+def _llama3(parameters: Mapping[str, Any], frequencies: _Frequencies) -> Rope:
     """Llama 3's scaling.
 
     Raises:
@@ -267,10 +235,10 @@ def _llama3(parameters: Mapping[str, Any]) -> _Scaling:
         raise CheckpointError(f"config.json: rope_scaling llama3 lacks {error}") from error
     if not (1 <= factor < 1e6 and 0 < original < 1e12 and 1e-3 < low < high < 1e6):
         raise CheckpointError("config.json: rope_scaling llama3 has figures out of range")
-    return _Scaling(partial(scaled_as_llama3, factor=factor, low=low, high=high, original=original))
+    return Rope(scaled_as_llama3(frequencies, factor, low, high, original).tolist())
 
 
-def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
+def _yarn(parameters: Mapping[str, Any], frequencies: _Frequencies) -> Rope:
     """YaRN, whose factors hold for contexts of any length.
 
     Raises:
@@ -289,10 +257,10 @@ def _yarn(parameters: Mapping[str, Any], dim: int) -> _Scaling:
         number(given, "beta_slow", 1e-6, 1e6, 1.0),
     )
     is_whole = bool(parameters.get("truncate", True))
-    span = yarn_span(theta, dim, turns, original, is_whole=is_whole)
+    span = yarn_span(theta, 2 * len(frequencies), turns, original, is_whole=is_whole)
     attention = yarn_attention(parameters, factor)
-    scaled = partial(scaled_as_yarn, factor=factor, span=span)
-    return _Scaling(scaled, None if attention == 1 else attention)
+    scaled = scaled_as_yarn(frequencies, factor, span)
+    return Rope(scaled.tolist(), None if attention == 1 else attention)
 
 
 def yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
@@ -308,7 +276,7 @@ def yarn_attention(parameters: Mapping[str, Any], factor: float) -> float:
     return above / below if all(scales) else 0.1 * math.log(max(factor, 1.0)) + 1
 
 
-def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
+def _longrope(parameters: Mapping[str, Any], frequencies: _Frequencies) -> Rope:
     """LongRoPE up to the context that it begins with: a factor per pair, and one for all.
 
     A longer context has other factors for the same tokens, so that keys would have to be computed
@@ -317,7 +285,7 @@ def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     Raises:
         CheckpointError: A figure is missing or out of range.
     """
-    factors = parameters.get("short_factor")
+    factors, num_pairs = parameters.get("short_factor"), len(frequencies)
     if not isinstance(factors, list) or len(factors) != num_pairs:
         refuse_field(parameters, "short_factor", f"{num_pairs} numbers")
     short = [number({"short_factor": it}, "short_factor", 1e-3, 1e6) for it in factors]
@@ -330,4 +298,16 @@ def _longrope(parameters: Mapping[str, Any], num_pairs: int) -> _Scaling:
     elif factor > 1 and original > 1:
         attention = math.sqrt(1 + math.log(factor) / math.log(original))
     cut = original if original < most else None
-    return _divided(np.asarray(short, np.float32), factor=attention, most_positions=cut)
+    return Rope((frequencies / np.asarray(short, np.float32)).tolist(), attention, cut)
+
+
+_SCALINGS: dict[str, Callable[[Mapping[str, Any], _Frequencies], Rope]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+    "longrope": _longrope,
+    "su": _longrope,
+    PROPORTIONAL: _proportional,
+    "yarn": _yarn,
+}
+"""What makes the rotation of unscaled frequencies, `(pairs,)`, by the name of its type."""

@@ -32,6 +32,15 @@ def refuse_field(config: Mapping[str, Any], name: str, expected: str) -> NoRetur
     raise CheckpointError(f"config.json: {name} is {config.get(name)!r:.60}, expected {expected}")
 
 
+def refuse_value(config: Mapping[str, Any], name: str) -> NoReturn:
+    """Refuse a field whose value no graph can follow.
+
+    Raises:
+        UnsupportedModelError: Always.
+    """
+    raise UnsupportedModelError(f"config.json: {name} = {config[name]!r:.200} is not supported")
+
+
 def positive(config: Mapping[str, Any], name: str, default: int | None = None) -> int:
     """An integer from 1 to 2^24; `default` where the field is missing or null.
 
@@ -277,7 +286,7 @@ def sliding_window(
         window = positive(config, "sliding_window")
     by_rule = frozenset(rule(config, num_layers)) if window is not None else frozenset()
     if config.get("use_sliding_window") and rule is no_layer:
-        raise UnsupportedModelError(_not_supported(config, "use_sliding_window"))
+        refuse_value(config, "use_sliding_window")
     kinds = per_layer(config, "layer_types", num_layers)
     if kinds is None:
         return window, by_rule
@@ -285,12 +294,8 @@ def sliding_window(
     known = (FULL, SLIDING, RECURRENT) if has_recurrent else (FULL, SLIDING)
     is_known = all(kind in known for kind in kinds)
     if not is_known or (layers and window is None) or (layers != by_rule and not has_layer_types):
-        raise UnsupportedModelError(_not_supported(config, "layer_types"))
+        refuse_value(config, "layer_types")
     return (window if layers else None), layers
-
-
-def _not_supported(config: Mapping[str, Any], name: str) -> str:
-    return f"config.json: {name} = {config[name]!r:.200} is not supported"
 
 
 def recommended(generation: Mapping[str, Any]) -> Recommended | None:

@@ -8,8 +8,8 @@ from dataclasses import replace
 from coordgen_rs._core import PLAIN
 from coordgen_rs.lab.bench.workbench import PAPER_METHODS, Settings, Workbench
 from coordgen_rs.lab.energy import EnergyMeter
-from coordgen_rs.lab.own_process import in_own_process
-from coordgen_rs.lab.tables import Cell, Chart, Column, Section, in_turns, summarize
+from coordgen_rs.lab.tables import Cell, Chart, Column, Section, columns_of, in_turns, summarize
+from coordgen_rs.lab.tasks import in_own_process
 from coordgen_rs.runtime.machine import peak_resident_bytes, reset_peak
 
 STAGES = ("opening", "prefill", "answering")
@@ -40,7 +40,7 @@ def measure_memory(bench: Workbench) -> Section:
         "memory",
         "peak resident memory of a process",
         "measured",
-        (Column("method"), *(Column(stage, "MB", 1) for stage in shown)),
+        columns_of("method", *(Column(stage, "MB", 1) for stage in shown)),
         rows if is_told else [],
         Chart("bars", "method", ("answering",)),
         [
@@ -96,7 +96,7 @@ def measure_energy(bench: Workbench) -> Section:
         "energy",
         "energy of all answers",
         "measured",
-        (Column("method"), Column("joules", "J"), Column("per_token", "mJ"), Column("of_plain")),
+        columns_of("method", Column("joules", "J"), Column("per_token", "mJ"), "of_plain"),
         rows,
         Chart("bars", "method", ("per_token",)),
         notes,

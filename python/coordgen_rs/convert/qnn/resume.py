@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.convert.families.checkpoint import Checkpoint
+from coordgen_rs.convert.gptq import ColumnIntegers, bits_taken
 from coordgen_rs.convert.qnn.calibration import Ranges
-from coordgen_rs.convert.rounding import ColumnIntegers, bits_taken
 from coordgen_rs.errors import ExportError
 from coordgen_rs.errors.extras import package_version
 from coordgen_rs.store.files import locked
@@ -244,7 +244,7 @@ class WorkFolder:
 
 
 _PARTS = ("values", "steps")
-_CODE = Path(__file__).parents[3]
+_CODE = Path(__file__).parents[2]
 """This package: what exports, and what it uses."""
 
 

@@ -5,7 +5,7 @@ In: a checkpoint, and token ids of some texts. Out: layer after layer, its matri
 
 The float model reads the texts, by the graphs for CPU: one decoder layer is in memory at a time, as
 float32, with its inputs. Then each matrix is rounded so that what it gives changes least
-(`../rounding.py`). All inputs are those of the float model.
+(`../gptq.py`). All inputs are those of the float model.
 Columns keep their order, and the grid of each block of 32 is searched (`../quantize.py`) when its
 first column comes up, with each column counting by the mean square of its input. On SmolLM2-135M
 (Q4_1) the divergence of the outputs falls from 0.27, of a search alone, to 0.14, on texts of
@@ -27,11 +27,12 @@ from coordgen_rs.bundle.layers import experts_input
 from coordgen_rs.bundle.rope import tables_by_input
 from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor
 from coordgen_rs.convert.cpu.graph import block_graph
+from coordgen_rs.convert.cpu.layers import write_layer
 from coordgen_rs.convert.cpu.recurrent import state_sizes
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import ModelConfig, linear_layers
+from coordgen_rs.convert.gptq import RoundInput, compensated, spreading
 from coordgen_rs.convert.graph_builder import float_info
-from coordgen_rs.convert.layers import linear_layers, write_layer
 from coordgen_rs.convert.quantize import (
     BLOCK_SIZE,
     QUANTIZED_TYPES,
@@ -40,7 +41,6 @@ from coordgen_rs.convert.quantize import (
     num_blocks,
     search_grids,
 )
-from coordgen_rs.convert.rounding import RoundInput, compensated, spreading
 from coordgen_rs.convert.texts import by_text, check_finite, first_states
 from coordgen_rs.convert.weight_file import WeightWriter
 from coordgen_rs.convert.writer import HashedFile
@@ -79,11 +79,7 @@ def compensated_layers(
 
 def _held(blocks: NDArray[np.uint8]) -> StoredBlocks:
     """Blocks that are in memory."""
-
-    def read_rows(start: int, stop: int) -> NDArray[np.uint8]:
-        return blocks[start:stop]
-
-    return StoredBlocks(QUANTIZED_TYPES[4], read_rows)
+    return StoredBlocks(QUANTIZED_TYPES[4], lambda start, stop: blocks[start:stop])
 
 
 def compensated_rows(weight: _Array, entering: _Array) -> NDArray[np.uint8]:

@@ -1,51 +1,24 @@
 """The layers of a model as they stand in a bundle for CPU.
 
 In: a `Checkpoint`. Out: its tensors appended to weight files, under the names by which the graphs
-of `cpu/graph.py` know them: those of layer 3 begin with `layer_3.`.
+of `graph.py` know them: those of layer 3 begin with `layer_3.`.
 """
 
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.families.checkpoint import Checkpoint
-from coordgen_rs.convert.families.config.layers import BESIDE_GATE, CHOICE_BIAS, ROUTER, Experts
-from coordgen_rs.convert.families.config.model import ModelConfig
+from coordgen_rs.convert.families.model_config import (
+    BESIDE_GATE,
+    CHOICE_BIAS,
+    ROUTER,
+    Experts,
+    linear_layers,
+)
 from coordgen_rs.convert.weight_file import WeightWriter
 
 PER_LAYER_SHARE = 2**-0.5
 """What both parts of a layer's embedding are multiplied by, that of the table and the other."""
 _OUT_NORMS = {"attention_out_norm": "attention_out.norm", "ffn_out_norm": "down.norm"}
 """What norms behind a linear layer are called, by their field in `ModelConfig.norm_names`."""
-
-
-def linear_layers(config: ModelConfig, number: int) -> dict[str, dict[str, tuple[int, int]]]:
-    """The linear layers of layer `number` but its experts, in the order of their computation.
-
-    Returns:
-        For each its tensors, which read the same, one below the other: `(rows, columns)` by their
-        names in the layer, without `.weight`.
-    """
-    hidden, ffn = config.hidden_size, config.dense_size(number)
-    if config.recurrent is not None and number in config.recurrent_layers:
-        tensors = config.recurrent.tensors
-        into = {it.removesuffix(".weight"): (n, hidden) for it, n in tensors.into.items()}
-        back = {tensors.out.removesuffix(".weight"): (hidden, config.recurrent.width)}
-        found = {"projected": into, "attention_out": back}
-    else:
-        cache = config.cache_of(number)
-        query, key = (it * cache.head_dim for it in (config.num_heads, cache.num_kv_heads))
-        sizes = {"q_proj": query * (2 if config.gated_attention else 1)}
-        if not config.shares_keys(number):
-            sizes["k_proj"] = key
-            if number not in config.keys_are_values:
-                sizes["v_proj"] = key
-        if config.is_fused:
-            sizes = {"qkv_proj": query + 2 * key}
-        into = {f"self_attn.{part}": (n, hidden) for part, n in sizes.items()}
-        found = {"qkv": into, "attention_out": {"self_attn.o_proj": (hidden, query)}}
-    if ffn:
-        sizes = {"gate_up_proj": 2 * ffn} if config.is_fused else {"gate_proj": ffn, "up_proj": ffn}
-        found["gate_up"] = {f"mlp.{part}": (n, hidden) for part, n in sizes.items()}
-        found["down"] = {"mlp.down_proj": (hidden, ffn)}
-    return found
 
 
 def write_layer(source: Checkpoint, writer: WeightWriter, number: int) -> None:

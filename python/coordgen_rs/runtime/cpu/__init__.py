@@ -1,1 +1,0 @@
-"""ONNX Runtime's CPU provider: its device, and what only graphs for CPU have."""
