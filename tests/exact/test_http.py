@@ -1,9 +1,34 @@
-"""What the server answers, byte for byte: each request of `http_cases.py`, and how it ends.
+"""What the server answers, byte for byte: each request of `requests/*.jsonl`, and how it ends.
 
-`COORDGEN_RECORD=1` writes the recordings anew.
+`COORDGEN_RECORD=1` writes the recordings anew. Answers may tell of earlier requests (drafts, cached
+tokens): a new case stands at the end of the last group of its server, or changes others. What the
+models of the server `scripted` say, by the end of the prompt, is in `requests/models.json`.
+
+What is covered, by the sections of docs/server.md and docs/dialects.md:
+
+| section | groups |
+|---|---|
+| Several models | models, ollama-models |
+| Paths | routes, documents, models; each path that is refused, and other methods |
+| The page | routes: headers, and the hash of the body |
+| Fields of a request | completions, chat, grammars; each message of a refusal in `refused-*` |
+| Several answers | completions (whole and streamed), keys (more than a client has places for) |
+| Filling in | models |
+| Thinking | thinking: tags, a prompt that opens them, channels |
+| What comes with an answer | completions: spans, trees, token ids, usage, drafts |
+| Logprobs | completions, chat, responses, ollama |
+| Documents | documents, keys (without `--history`) |
+| Tools | calls: all of `server/tools/formats.py`; chat: text beside calls, calls that are none |
+| Many clients, Bad neighbours | bodies, keys; here: full queue, closed sockets |
+| Its end | here: signals |
+| Who may ask | keys: keys, hosts, origins |
+| Errors | all statuses but 408, which takes 60 seconds |
+| Anthropic | messages, refused-messages |
+| Ollama | ollama, ollama-models, refused-ollama |
 """
 
 import http.client
+import json
 import os
 import re
 import shutil
@@ -11,8 +36,7 @@ import signal
 import socket
 import time
 from contextlib import contextmanager
-from functools import cache, partial
-from pathlib import Path
+from functools import cache
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,30 +47,17 @@ pytest.importorskip("llguidance", reason="the extra grammar is not installed")
 
 from call_templates import TEMPLATES
 from chat_checkpoint import TEMPLATE
-from http_cases import (
-    CHANNELS,
-    COMPLETIONS,
-    FORMS,
-    GROUPS,
-    INFILL,
-    INFILL_MARKS,
-    MESSAGES,
-    OLLAMA,
-    SERVERS,
-    TALK,
-    TALK_TEMPLATE,
-    THOUGHT_TEMPLATE,
-    THOUGHTS,
-    asked,
-    got,
-    user,
-)
 from recorded_http import (
+    EXACT,
+    RECORDED,
+    Case,
     answer_of,
+    asked,
     difference,
     normalised,
     read_answer,
     read_recording,
+    requests_of,
     rest_of,
     write_recording,
 )
@@ -54,9 +65,22 @@ from scripted_bundles import scripted_bundle
 from served import served
 from steady_servers import steady_servers
 
-RECORDED = Path(__file__).parent / "recorded" / "http"
 IS_RECORDING = bool(os.environ.get("COORDGEN_RECORD"))
-ALL_CASES = [(group, case.name) for group, cases in GROUPS.items() for case in cases]
+COMPLETIONS, MESSAGES, OLLAMA = "/v1/completions", "/v1/messages", "/api/chat"
+SERVERS = {
+    "embedded": [
+        *("completions", "in-words", "routes", "documents", "bodies", "refused-completions"),
+        "metrics",
+    ],
+    "scripted": [
+        *("models", "chat", "grammars", "calls", "thinking", "responses", "messages", "ollama"),
+        *("refused-chats", "refused-tools", "refused-grammars", "refused-responses"),
+        *("refused-messages", "refused-ollama", "ollama-models"),
+    ],
+    "keys": ["keys"],
+}
+"""The groups of each server, in the order in which they are asked."""
+GROUPS = {group: requests_of(group) for groups in SERVERS.values() for group in groups}
 LIFE = "life"
 
 
@@ -78,18 +102,13 @@ def embedded(bundle_of, switches, tmp_path_factory):
 @pytest.fixture(scope="module")
 def scripted(switches, tmp_path_factory):
     """The models that say what they are told to, the first one first, and one that is none."""
-    folder = tmp_path_factory.mktemp("scripted")
-    of_forms = {name: "{%- set bos_token = '' -%}" + TEMPLATES[name] for name in FORMS}
-    made = partial(scripted_bundle, folder, switches)
-    bundles = [
-        made("chat", TALK, TALK_TEMPLATE),
-        made("thinker", THOUGHTS, THOUGHT_TEMPLATE, ("<think>", "</think>")),
-        made("channels", CHANNELS, of_forms["harmony"], *FORMS["harmony"][2:]),
-        made("infill", INFILL, TALK_TEMPLATE, INFILL_MARKS[:-1], INFILL_MARKS[-1:]),
-        made("bare", {}, ""),
-    ]
-    for name, (cue, said, marks, ends) in FORMS.items():
-        bundles.append(made(name, {cue: said}, of_forms[name], marks, ends))
+    folder, bundles = tmp_path_factory.mktemp("scripted"), []
+    for name, one in json.loads((EXACT / "requests" / "models.json").read_text()).items():
+        template = one.get("template")
+        if template is None:
+            template = "{%- set bos_token = '' -%}" + TEMPLATES[one["form"]]
+        marks, ends = (tuple(one.get(kind, ())) for kind in ("marks", "ends"))
+        bundles.append(scripted_bundle(folder, switches, name, one["said"], template, marks, ends))
     broken = folder / "broken.gguf"
     broken.write_bytes(b"GGUF")
     return [*bundles, broken]
@@ -111,14 +130,8 @@ def answers(request, embedded, tmp_path_factory):
                 options += ["--metrics", "--history", str(folder), "--parallel", "1"]
             else:
                 (folder / "keys").write_text("# name key\nalice 5f0c\nbob 91b2\n")
-                options += [
-                    "--api-key-file",
-                    str(folder / "keys"),
-                    "--max-queue",
-                    "0",
-                    "--parallel",
-                    "4",
-                ]
+                options += ["--api-key-file", str(folder / "keys"), "--max-queue", "0"]
+                options += ["--parallel", "4"]
                 options += ["--allow-host", "chat.local", "--allow-origin", "https://chat.example"]
         with served(first, *options) as (_, url):
             yield url
@@ -145,24 +158,20 @@ def checked(group, name, request, found):
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_each_case_has_a_name_of_its_own_and_no_other_is_recorded(group, answers):
+def test_answers_are_those_that_were_recorded(group, answers):
     names = [case.name for case in GROUPS[group]]
     assert sorted(names) == sorted({*names})
     if IS_RECORDING:
         write_recording(RECORDED / f"{group}.txt", answers(group))
     assert [*read_recording(RECORDED / f"{group}.txt")] == names
+    for case in GROUPS[group]:
+        line = case.written().split(b"\r\n")[0].decode()
+        checked(group, case.name, line, answers(group)[case.name])
 
 
-def test_each_recording_is_of_a_group():
+def test_each_recording_and_each_file_of_requests_is_of_a_group():
     assert {path.stem for path in RECORDED.iterdir()} <= {*GROUPS, LIFE}
-    assert sorted(group for groups in SERVERS.values() for group in groups) == sorted(GROUPS)
-
-
-@pytest.mark.parametrize(("group", "name"), ALL_CASES)
-def test_answers_are_those_that_were_recorded(group, name, answers):
-    (case,) = [case for case in GROUPS[group] if case.name == name]
-    line = case.written().split(b"\r\n")[0].decode()
-    checked(group, name, line, answers(group)[name])
+    assert {path.stem for path in (EXACT / "requests").glob("*.jsonl")} == {*GROUPS}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +223,8 @@ def test_a_byte_that_changes_is_seen_and_the_message_names_request_and_place():
 LONG = {"prompt": [5] * 396, "max_tokens": 12, "ignore_eos": True, "stream": True}
 """Stands still, or fails, after some tokens."""
 WHOLE = LONG | {"stream": False}
+HELLO = {"messages": [{"role": "user", "content": "x"}]}
+METRICS, HEALTH = Case("", "GET", "/metrics"), Case("", "GET", "/health")
 
 
 @contextmanager
@@ -242,7 +253,7 @@ MADE = re.compile(r"^(coordgen_(?:steps|tokens_predicted)_total) \d+$", re.MULTI
 
 def counts(url):
     """What the server has counted."""
-    return answer_of(url, got("", "/metrics"))
+    return answer_of(url, METRICS)
 
 
 def until(url, line):
@@ -254,7 +265,7 @@ def until(url, line):
 def seen_by(url):
     """Return when the server has seen what was done before, such as a socket that was closed."""
     for _ in range(2):
-        answer_of(url, got("", "/health"))
+        answer_of(url, HEALTH)
 
 
 def line_with(process, words):
@@ -296,8 +307,8 @@ def closed_sockets(live, switches):
         with sent(url, LONG):
             until(url, "requests_deferred 1")
             yield answer_of(url, asked("", COMPLETIONS, WHOLE))
-            yield answer_of(url, asked("", MESSAGES, {"messages": user("x"), "max_tokens": 1}))
-            yield answer_of(url, asked("", OLLAMA, {"messages": user("x")}))
+            yield answer_of(url, asked("", MESSAGES, HELLO | {"max_tokens": 1}))
+            yield answer_of(url, asked("", OLLAMA, HELLO))
             yield counts(url)
         until(url, "requests_deferred 0")
         yield counts(url)
@@ -327,10 +338,10 @@ def a_first_signal(live, switches):
     with live("--grace", "3600") as (process, url), begun(url, LONG) as (_, response, line):
         process.send_signal(signal.SIGTERM)
         yield line_with(process, "draining")
-        yield answer_of(url, got("", "/health"))
+        yield answer_of(url, HEALTH)
         yield answer_of(url, asked("", COMPLETIONS, WHOLE))
-        yield answer_of(url, asked("", MESSAGES, {"messages": user("x"), "max_tokens": 1}))
-        yield answer_of(url, asked("", OLLAMA, {"messages": user("x")}))
+        yield answer_of(url, asked("", MESSAGES, HELLO | {"max_tokens": 1}))
+        yield answer_of(url, asked("", OLLAMA, HELLO))
         switches.set()
         yield rest_of(response, read=line)
         yield end_of(process, url)

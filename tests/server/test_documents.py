@@ -11,7 +11,6 @@ pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import httpx
 
-from checkpoints import ROOT
 from coordgen_rs import Bundle, History, Model
 from coordgen_rs.errors import OptionError
 from coordgen_rs.server import documents
@@ -22,8 +21,7 @@ from coordgen_rs.store.history.corpus import Corpus
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving
-from http_cases import GROUPS
-from recorded_http import is_refused_alike, read_recording
+from recorded_http import RECORDED, is_refused_alike, read_recording, requests_of
 from served import served
 
 PATH = "/v1/documents"
@@ -113,8 +111,8 @@ def test_each_key_has_its_own_documents(model):
 
 
 def test_a_malformed_body_is_refused_as_it_is_recorded_and_stores_nothing(client):
-    recorded = read_recording(ROOT / "tests" / "exact" / "recorded" / "http" / "documents.txt")
-    wrong = [case for case in GROUPS["documents"] if "HTTP/1.1 400" in recorded[case.name]]
+    recorded = read_recording(RECORDED / "documents.txt")
+    wrong = [case for case in requests_of("documents") if "HTTP/1.1 400" in recorded[case.name]]
     assert all(is_refused_alike(client, case, recorded[case.name]) for case in wrong)
     assert (len(wrong), client.get(PATH).json()["data"]) == (12, [])
 

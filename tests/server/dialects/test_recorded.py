@@ -5,11 +5,8 @@ import pytest
 pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from checkpoints import ROOT
-from http_cases import GROUPS
-from recorded_http import Raw, is_refused_alike, read_recording
+from recorded_http import RECORDED, Raw, is_refused_alike, read_recording, requests_of
 
-RECORDED = ROOT / "tests" / "exact" / "recorded" / "http"
 OF_MODEL = {
     **{"completions": 1, "grammars": 20},
     **{"routes": 13, "bodies": 8, "in-words": 0, "chat": 9, "messages": 0, "ollama": 1},
@@ -24,7 +21,7 @@ def test_refusals_are_those_that_are_recorded(model, client, group):
     model.context, recorded = 1024, read_recording(RECORDED / f"{group}.txt")
     others = [
         case.name
-        for case in GROUPS[group]
+        for case in requests_of(group)
         if not isinstance(case, Raw)  # HTTP itself is not here
         and not {*case.headers} & {"Content-Length", "Transfer-Encoding"}
         and not is_refused_alike(client, case, recorded[case.name])
