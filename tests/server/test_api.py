@@ -8,15 +8,13 @@ from importlib.resources import files
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs import Lark
 from coordgen_rs.errors import BundleError, ChatTemplateError
 from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.metrics import Family, exposition
-from fake_model import FakeSpelling, FakeTokenizer
+from fake_model import FakeTokenizer
 from fake_served import listening, refused, serving
 
 CHAT = "/v1/chat/completions"
@@ -105,13 +103,6 @@ def test_a_long_head_and_a_long_body_are_refused_in_the_form_of_the_dialect(clie
     assert (response.status_code, response.headers["connection"]) == (413, "close")
 
 
-def test_a_token_that_is_no_text_alone_is_told_by_its_bytes(client, monkeypatch):
-    spelt = {97: b" rainbow", 98: b"\xc3"}
-    monkeypatch.setattr(FakeSpelling, "bytes_of", lambda _, token: spelt[token])
-    told = client.post("/tokenize", json={"content": "ab", "with_pieces": True}).json()["tokens"]
-    assert [it["piece"] for it in told] == [" rainbow", [0xC3]]
-
-
 @pytest.mark.parametrize(
     ("said", "told"),
     [
@@ -159,12 +150,6 @@ def test_what_nobody_expects_is_told_and_logged_by_its_type_alone(client, monkey
     assert told["message"] == "internal error: KeyError"
     assert "internal error: KeyError" in caplog.text
     assert "a secret" not in caplog.text
-
-
-def test_a_model_tells_its_costs_and_how_its_makers_draw_from_it(client):
-    [listed] = client.get("/v1/models").json()["data"]
-    assert listed["recommended"] == {"temperature": 0.6}
-    assert listed["step_us"]["4"] == {"base": 1500.0, "per_token": 0.5}
 
 
 def test_an_unknown_host_is_refused(client):

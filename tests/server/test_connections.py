@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import uvicorn
 from uvicorn.server import ServerState

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from starlette.responses import JSONResponse
 

@@ -2,8 +2,7 @@
 
 In: a case: method, path, headers, body. Out: a text with the status line, the headers and the body,
 in which `RULES` have replaced what differs from run to run, and nothing else. A recording is a file
-of such texts, in `tests/exact/recorded/http`; its requests stand in `tests/exact/requests`, a line
-each (`requests_of`).
+of such texts, in `RECORDED`; its requests stand in `REQUESTS`, a line each (`requests_of`).
 """
 
 import http.client
@@ -20,8 +19,7 @@ from urllib.parse import urlsplit
 from checkpoints import ROOT
 from coordgen_rs.errors.extras import package_version
 
-EXACT = ROOT / "tests" / "exact"
-RECORDED, _REQUESTS = EXACT / "recorded" / "http", EXACT / "requests"
+RECORDED, REQUESTS = (ROOT / "tests" / "exact" / "recorded" / name for name in ("http", "requests"))
 _AS_JSON = {"ensure_ascii": False, "separators": (",", ":")}
 _WIDTH = 100
 _LEAF = re.compile(r"^=== (.*)\n", re.MULTILINE)
@@ -92,8 +90,8 @@ def requests_of(group: str) -> list[Case | Raw]:
     """
     cases: list[Case | Raw] = []
     path, base, number = "", dict[str, Any](), 0
-    parts = json.loads((_REQUESTS / "parts.json").read_text())
-    for line in (_REQUESTS / f"{group}.jsonl").read_text().splitlines():
+    parts = json.loads((REQUESTS / "parts.json").read_text())
+    for line in (REQUESTS / f"{group}.jsonl").read_text().splitlines():
         given = _whole(json.loads(line), parts)
         name, body, headers = given.get("name"), given.get("body"), given.get("headers", {})
         if "base" in given:

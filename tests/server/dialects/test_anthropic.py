@@ -4,11 +4,9 @@ import pytest
 
 pytest.importorskip("anthropic", reason="anthropic is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import anthropic
 
-from coordgen_rs.server.guard import api_key
 from fake_model import FakeModel
 from fake_served import listening, serving
 
@@ -16,12 +14,6 @@ HELLO = {"max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
 TOOL = {"name": "f", "description": "do", "input_schema": {"type": "object", "properties": {}}}
 CALL = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
 PATH = "/v1/messages"
-
-
-def calling():
-    model = FakeModel(steps=[(text, ("target",) * len(text)) for text in ("So", "... ", CALL)])
-    model.ends = "stop"
-    return model
 
 
 @pytest.fixture
@@ -35,26 +27,6 @@ def plain(block):
     if told["type"] == "tool_use":
         assert told.pop("id").startswith("toolu_")
     return told
-
-
-def test_a_call_is_a_block_whole_and_streamed():
-    expected = [
-        {"type": "text", "text": "So... "},
-        {"type": "tool_use", "name": "f", "input": {"x": 1}},
-    ]
-    with listening(calling()) as url:
-        client = anthropic.Anthropic(base_url=url, api_key="any", max_retries=0)
-        whole = client.messages.create(model="fake", tools=[TOOL], **HELLO)
-        with client.messages.stream(model="fake", tools=[TOOL], **HELLO) as stream:
-            told = stream.get_final_message()
-    for message in (whole, told):
-        assert [plain(block) for block in message.content] == expected
-        assert message.stop_reason == "tool_use"
-
-
-def test_the_stop_sequence_that_ended_it_is_told(client):
-    told = client.messages.create(model="fake", stop_sequences=["x", "d"], **HELLO)
-    assert (told.stop_reason, told.stop_sequence) == ("stop_sequence", "d")
 
 
 def test_a_dialogue_with_tools_is_read_as_openais(client, model):
@@ -118,22 +90,6 @@ def test_a_choice_of_tools_is_heeded(client, model, choice, is_held):
     prompt, options = model.asked[0]
     assert (options["grammar"] is not None) is is_held
     assert ("'name': 'f'" in prompt) is (choice["type"] != "none")
-
-
-def test_errors_are_anthropics(model):
-    with listening(model, keys=(api_key("right"),)) as url:
-        client = anthropic.Anthropic(base_url=url, api_key="right", max_retries=0)
-        assert client.messages.create(model="fake", **HELLO).content
-        bearer = anthropic.Anthropic(base_url=url, api_key=None, auth_token="right", max_retries=0)
-        assert bearer.messages.create(model="fake", **HELLO).content
-        with pytest.raises(anthropic.AuthenticationError):
-            client.with_options(api_key="wrong").messages.create(model="fake", **HELLO)
-        with pytest.raises(anthropic.NotFoundError, match="not here"):
-            client.messages.create(model="gpt", **HELLO)
-        with pytest.raises(anthropic.BadRequestError) as error:
-            client.messages.create(model="fake", max_tokens=5, messages=[])
-        assert error.value.body["type"] == "error"
-        assert error.value.body["error"]["type"] == "invalid_request_error"
 
 
 class SayingInTurn(FakeModel):

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from coordgen_rs import Gbnf, JsonSchema, Lark, Model, Regex
+from coordgen_rs import Gbnf, JsonSchema, Lark, Regex
 from fake_model import MarkedTokenizer
 from fake_served import refused, serving
 
@@ -167,26 +166,3 @@ def test_roles_and_fields_of_messages_that_nobody_reads_are_named(client, model,
     assert refused(told())["param"] == param
     model.tools_template = "{{ m.contnet }}{% if m.role == 'usr' or m['prefix'] %}"
     assert told().status_code == 200
-
-
-def test_formats_of_a_model_are_the_same_with_and_without_drafts(bundle_of):
-    pytest.importorskip("llguidance", reason="grammars need llguidance")
-    told = []
-    with serving(Model.open(bundle_of("embedded", "fp32"), threads=1)) as client:
-        for fields in (
-            {"grammar": 'root ::= [a-z]+ " " [0-9]{2}'},
-            {"guided_choice": ["red", "green"]},
-            {"structured_outputs": {"json": SCHEMA}},
-        ):
-            for drafts in (True, False):
-                body = {"prompt": "The lamp is", "max_tokens": 40, "return_token_ids": True}
-                body |= fields | {"coordgen": {"drafts": drafts}}
-                [choice] = client.post(COMPLETIONS, json=body).json()["choices"]
-                told.append((choice["token_ids"], choice["text"]))
-        error = refused(client.post(COMPLETIONS, json={"prompt": "x", "grammar": "root ::= x"}))
-        assert "GBNF" in error["message"]
-        body = {"prompt": "x", "guided_regex": "a[^\\x00-\\x{10ffff}]"}  # no text follows
-        message = refused(client.post(COMPLETIONS, json=body))["message"]
-        assert message.startswith("guided_regex: it cannot be followed to an end")
-    assert told[::2] == told[1::2]
-    assert told[2][1] in ("red", "green")

@@ -6,9 +6,7 @@ from itertools import accumulate, count
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.text.thinking import marks_of

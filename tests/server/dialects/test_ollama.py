@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("ollama", reason="ollama is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import ollama
 

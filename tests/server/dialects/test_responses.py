@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.server.dialects.fields import Fields
@@ -142,15 +140,6 @@ def test_a_format_of_text_says_nothing_where_a_call_is_asked_for(path, body, cho
         if path == CHAT:
             more = {"tool_choice": "required", "guided_regex": "a+"}
             assert refused(client.post(path, json=body | more))["param"] == "tool_choice"
-
-
-def test_what_is_told_of_steps_comes_with_the_next_event():
-    body = ASKED | {"coordgen": {"spans": True}, "return_token_ids": True}
-    events = events_of(saying("So: " + CALLS), body)
-    ids = [token for event in events for token in event.get("token_ids", [])]
-    assert "".join(map(chr, ids)) == "So: " + CALLS
-    spans = [span for event in events for span in event.get("coordgen", {}).get("token_spans", [])]
-    assert spans[-1][1] == len(ids)
 
 
 def messages(*items, **fields):

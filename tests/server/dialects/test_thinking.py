@@ -1,11 +1,9 @@
 """Thinking: told apart from the answer, streamed or not, asked for, counted, and not held."""
 
-import json
 from itertools import pairwise
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from hypothesis import example, given
@@ -255,23 +253,6 @@ def test_a_grammar_holds_what_comes_behind_thinking():
         client.post(CHAT, json=body | {"reasoning_format": "none"})
         assert model.asked[-1][1]["grammar"] == JsonSchema(schema)
         assert model.asked[-1][1]["special_tokens"] == ()
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"coordgen": {"spans": True}},
-        {"return_token_ids": True},
-        {"include": ["message.output_text.logprobs"]},
-    ],
-)
-def test_a_streamed_response_begins_with_its_thinking_whatever_is_told_of_tokens(fields):
-    body = {"input": "hello", "stream": True} | fields
-    with serving(ThinkingModel()) as client:
-        streamed = client.post(RESPONSES, json=body).text
-    events = [json.loads(one.split("data: ")[1]) for one in streamed.split("\n\n") if one]
-    added = [e["item"]["type"] for e in events if e["type"] == "response.output_item.added"]
-    assert added == ["reasoning", "message"]
 
 
 def test_thinking_of_earlier_turns_is_the_templates_to_use():

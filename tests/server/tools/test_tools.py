@@ -5,8 +5,6 @@ import json
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from hypothesis import given
 from hypothesis import strategies as st
