@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from coordgen_rs import Lark
 from coordgen_rs.errors import BundleError, ChatTemplateError
 from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.metrics import Family, exposition
@@ -19,52 +18,6 @@ from fake_served import listening, refused, serving
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
-
-
-def test_every_option_reaches_the_model(client, model):
-    alike = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 4,
-        "min_p": 0.1,
-        "repetition_penalty": 1.5,
-        "presence_penalty": 0.5,
-        "frequency_penalty": -0.5,
-        "seed": 2**64 - 1,
-        "stop": ["x", "y"],
-        "ignore_eos": True,
-    }
-    body = (
-        HELLO
-        | alike
-        | {
-            "max_completion_tokens": 7,
-            "cache_prompt": False,
-            "prediction": {"type": "content", "content": [{"type": "text", "text": "so"}]},
-            "coordgen": {"drafts": False},
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-            "chat_template_kwargs": {"enable_thinking": False},
-            "user": "me",
-        }
-    )
-    answered = client.post(CHAT, json=body)
-    assert answered.status_code == 200, answered.text
-    prompt, options = model.asked[0]
-    assert "'name': 'f'" in prompt
-    assert isinstance(options.pop("grammar"), Lark)  # that of the tools
-    assert options.pop("special_tokens") == ("<tool_call>", "</tool_call>")
-    assert prompt.endswith("enable_thinking")
-    assert options == alike | {
-        "max_new_tokens": 7,
-        "reuse_prefix": False,
-        "prediction": "so",
-        "drafts": False,
-        "trees": False,
-        "namespace": None,
-        "logit_bias": None,
-        "logprobs": None,
-        "on_read": None,
-    }
 
 
 def test_a_seed_is_drawn_for_sampling_and_told(client, model):
