@@ -116,6 +116,10 @@ def fakes():
     kept = [SimpleNamespace(type=name, num_tensors=num) for name, num in (("F32", 3), ("Q4_K", 9))]
     facts = found["kept"].manifest.model
     found["kept"].manifest = SimpleNamespace(model=facts, weights="kept", kept=kept)
+    found["reads odd messages"] = Told()
+    found[
+        "reads odd messages"
+    ].tools_template = "{{ m.contnet }}{% if m.role == 'usr' or m['prefix'] %}"
     found["odd"].unfollowed = {"odd": GrammarError("no")}
     found["with a malformed template"] = Untemplated()
     found["without a template"].has_chat_template = False
