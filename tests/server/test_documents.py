@@ -9,8 +9,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 import httpx
 
-from coordgen_rs import Bundle, History, Model
-from coordgen_rs.errors import OptionError
+from coordgen_rs import Bundle, History
 from coordgen_rs.server import documents
 from coordgen_rs.server.api_error import UnavailableError
 from coordgen_rs.server.guard import api_key
@@ -68,14 +67,6 @@ def test_documents_are_stored_when_the_answer_comes(client, model, bundle):
     assert listed[0]["num_bytes"] == len(source(1))
 
 
-def test_removed_documents_are_gone_and_others_are_not_found(client):
-    client.post(PATH, json=body(1, 2, 3))
-    assert client.delete(PATH + "/src/2.txt").json() == {"removed": ["src/2.txt"], "lost": []}
-    refused(client.delete(PATH + "/src/2.txt"), 404)
-    assert client.delete(PATH + "/src").json()["removed"] == ["src/1.txt", "src/3.txt"]
-    assert client.get(PATH).json()["data"] == []
-
-
 @pytest.mark.parametrize("name", ["/", "//", "/%2F"])
 def test_an_empty_name_removes_nothing(client, name):
     client.post(PATH, json={"documents": [{"name": "/a", "text": source(1)}]})
@@ -126,16 +117,6 @@ def test_a_full_namespace_takes_no_more(client, monkeypatch):
     assert client.delete(PATH + "/src").status_code == 200
 
 
-def test_without_a_history_there_is_nothing_to_add_to(model):
-    def corpus(namespace=None):
-        raise OptionError("documents are kept in a history, but the model has none")
-
-    model.corpus = corpus
-    with serving(model) as client:
-        assert refused(client.post(PATH, json=body(1)))["code"] == "no_history"
-        assert refused(client.get(PATH))["code"] == "no_history"
-
-
 def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):
     client.post(PATH, json=body(1))
     monkeypatch.setattr(documents, "_WAIT_S", 0.05)
@@ -177,14 +158,6 @@ def test_listing_and_removing_take_a_place(client, monkeypatch):
     let_go.set()
     first.join()
     assert answers == [200]
-
-
-def test_a_model_without_a_history_has_no_corpus(bundle_of):
-    with (
-        Model.open(bundle_of("embedded-draft", "fp32")) as model,
-        pytest.raises(OptionError, match="kept in a history"),
-    ):
-        model.corpus()
 
 
 def test_answers_of_a_server_are_the_same_with_documents_and_draft_from_them(bundle_of, tmp_path):
