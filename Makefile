@@ -57,9 +57,9 @@ test-rust: ## tests of the crate, documentation examples included, and one round
 test-python: build/.core $(EMBEDDED) ## tests of the Python layer and through the binding
 	$(BIN)/python -m pytest -q -n auto --dist loadfile --max-worker-restart 0 tests benches --benchmark-disable
 
-recordings: build/.core $(EMBEDDED) ## record anew what tests/exact compares (each difference needs a reason)
+recordings: build/.core $(EMBEDDED) ## record anew what tests compare with recordings (each difference needs a reason)
 	$(BIN)/python models/smollm2.py build
-	COORDGEN_RECORD=1 $(BIN)/python -m pytest -q tests/exact
+	COORDGEN_RECORD=1 $(BIN)/python -m pytest -q tests/exact tests/server/dialects/test_recorded.py
 
 explore: build/.core $(EMBEDDED) ## properties on new random examples (ROUNDS=5; SEED=n for the one that failed; CASES=2560 in Rust)
 	@for round in $$(seq $(if $(SEED),1,$(ROUNDS))); do \

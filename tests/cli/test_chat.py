@@ -1,5 +1,6 @@
 """`coordgen chat` and `generate --chat`: dialogues from a pipe, and the models to talk with."""
 
+import io
 import json
 import math
 import os
@@ -9,7 +10,6 @@ import shutil
 import pytest
 
 from checkpoints import CHECKPOINTS, ROOT
-from command_line import coordgen, refused
 from coordgen_rs import Bundle, Model
 from coordgen_rs.cli.commands.chat.local_models import local_models
 from coordgen_rs.convert import export_checkpoint
@@ -20,7 +20,7 @@ TEMPLATE = (
 )
 FACT = "The lamp of the Tormel mill is green, says Adam."
 QUESTION = f"{FACT} What is green?"
-SHORT = ("--max-new-tokens", "12", "--threads", "1")
+SHORT = ("--max-new-tokens", "12")
 
 
 @pytest.fixture(scope="module")
@@ -33,25 +33,29 @@ def bundle(tmp_path_factory):
     return folder / "bundle"
 
 
-def talk(bundle, *lines, options=()):
-    done = coordgen("chat", bundle, *SHORT, *options, input="".join(f"{line}\n" for line in lines))
-    assert done.returncode == 0, done
-    return done
+@pytest.fixture
+def talk(bundle, coordgen, monkeypatch):
+    """What `chat` prints to lines from a pipe."""
+
+    def said(*lines, options=()):
+        typed = io.BytesIO("".join(f"{line}\n" for line in lines).encode())
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(typed))
+        return coordgen("chat", bundle, *SHORT, *options)
+
+    return said
 
 
-def test_answers_of_a_dialogue_follow_a_grammar(bundle):
+def test_answers_of_a_dialogue_follow_a_grammar(talk):
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-    done = talk(bundle, QUESTION, "And now?", options=("--regex", "(yes|no), it is"))
-    assert set(done.stdout.splitlines()) <= {"yes, it is", "no, it is"}
-    assert len(done.stdout.splitlines()) == 2
-    refusal = refused("chat", bundle, "--regex", "yes", "--lark", "file")
-    assert "not allowed with argument" in refusal
+    done = talk(QUESTION, "And now?", options=("--regex", "(yes|no), it is"))
+    assert set(done.out.splitlines()) <= {"yes, it is", "no, it is"}
+    assert len(done.out.splitlines()) == 2
 
 
-def test_a_dialogue_that_remembers_no_other_gives_the_same_answers(bundle):
+def test_a_dialogue_that_remembers_no_other_gives_the_same_answers(talk):
     questions = (QUESTION, "/reset", QUESTION)
-    apart = talk(bundle, *questions, options=("--no-remember",))
-    assert apart.stdout == talk(bundle, *questions).stdout
+    apart = talk(*questions, options=("--no-remember",))
+    assert apart.out == talk(*questions).out
 
 
 def test_the_exporter_stores_the_template_and_its_tokens(bundle):
@@ -62,8 +66,8 @@ def test_the_exporter_stores_the_template_and_its_tokens(bundle):
     assert "chat_template.jinja" in Bundle.open(bundle).manifest.files
 
 
-def test_a_dialogue_from_a_pipe_gives_the_answers_of_the_model(bundle):
-    done = talk(bundle, QUESTION, "", "And what is a mill?", options=("--system", FACT))
+def test_a_dialogue_from_a_pipe_gives_the_answers_of_the_model(talk, bundle):
+    done = talk(QUESTION, "", "And what is a mill?", options=("--system", FACT))
     messages, answers = [{"role": "system", "content": FACT}], []
     with Model.open(bundle) as model:
         for question in (QUESTION, "And what is a mill?"):
@@ -77,13 +81,12 @@ def test_a_dialogue_from_a_pipe_gives_the_answers_of_the_model(bundle):
             )
             answers.append(answer.text)
             messages.append({"role": "assistant", "content": answer.text})
-    assert done.stdout.split() == " ".join(answers).split()
-    assert ">" not in done.stdout
+    assert done.out.split() == " ".join(answers).split()
+    assert ">" not in done.out
 
 
-def test_commands_are_obeyed_and_the_next_turn_reuses_the_last(bundle):
+def test_commands_are_obeyed_and_the_next_turn_reuses_the_last(talk):
     done = talk(
-        bundle,
         "/stats",
         QUESTION,
         "/stats",
@@ -96,19 +99,19 @@ def test_commands_are_obeyed_and_the_next_turn_reuses_the_last(bundle):
         "/quit",
         QUESTION,
     )
-    told = [line for line in done.stdout.splitlines() if line.startswith("prompt:")]
+    told = [line for line in done.out.splitlines() if line.startswith("prompt:")]
     assert " 0 reused" in told[0]
     assert " 0 reused" not in told[1]
-    assert done.stderr.count("there is no answer yet") == 2
-    assert "there is no command /what" in done.stderr
-    assert re.search("^/reset +start a new dialogue", done.stdout, re.MULTILINE)
-    again = talk(bundle, QUESTION, "And?", "/stats", options=("--no-reuse",))
-    assert " 0 reused" in again.stdout
+    assert done.err.count("there is no answer yet") == 2
+    assert "there is no command /what" in done.err
+    assert re.search("^/reset +start a new dialogue", done.out, re.MULTILINE)
+    again = talk(QUESTION, "And?", "/stats", options=("--no-reuse",))
+    assert " 0 reused" in again.out
 
 
-def test_generate_sends_a_message_by_the_template(bundle):
+def test_generate_sends_a_message_by_the_template(bundle, coordgen):
     options = ("--model", bundle, "--chat", "--system", FACT, *SHORT, "--json")
-    told = json.loads(coordgen("generate", *options, "--user", QUESTION, "--compare").stdout)
+    told = json.loads(coordgen("generate", *options, "--user", QUESTION, "--compare").out)
     with Model.open(bundle) as model:
         messages = [{"role": "system", "content": FACT}, {"role": "user", "content": QUESTION}]
         assert model.chat_prompt(messages) == f"{FACT}\n{QUESTION}\nAnswer:\n"
@@ -117,19 +120,19 @@ def test_generate_sends_a_message_by_the_template(bundle):
     assert told["identical"]
 
 
-def test_options_of_the_choice_reach_the_model(bundle):
+def test_options_of_the_choice_reach_the_model(bundle, coordgen):
     drawn = {"temperature": 1.5, "min_p": 0.1, "repetition_penalty": 1.2, "seed": 3}
     drawn |= {"presence_penalty": 0.5, "frequency_penalty": 0.25}
     biases = {300: 1.5, 9: -math.inf}
     typed = [part for k, v in drawn.items() for part in (f"--{k.replace('_', '-')}", v)]
     typed += [f"--logit-bias={token}={bias}" for token, bias in biases.items()]
     prompt = ROOT / "models" / "prompts" / "rag.txt"
-    options = ("--max-new-tokens", "60", "--threads", "1", "--ignore-eos", "--compare", "--json")
+    options = ("--max-new-tokens", "60", "--ignore-eos", "--compare", "--json")
     drawn |= {"logit_bias": biases, "logprobs": 2}
     done = coordgen(
         "generate", "--model", bundle, "--prompt-file", prompt, *typed, *options, "--logprobs", "2"
     )
-    told = json.loads(done.stdout)
+    told = json.loads(done.out)
     with Model.open(bundle) as model:
         expected = model.generate(prompt.read_text(), max_new_tokens=60, ignore_eos=True, **drawn)
     assert told["token_ids"] == list(expected.token_ids)
@@ -140,34 +143,12 @@ def test_options_of_the_choice_reach_the_model(bundle):
     assert [(it["token_id"], it["logprob"]) for it in first] == [*other]
 
 
-def test_a_bundle_without_a_template_is_refused_with_what_to_do(bundle, bundle_of, tmp_path):
-    old = bundle_of("embedded", "fp32")
-    assert "--chat-template FILE" in refused("chat", old)
-    template = tmp_path / "own.jinja"
-    template.write_text("{{ messages[-1].content }}\nAnswer:\n")
-    assert talk(old, QUESTION, options=("--chat-template", template)).stdout.strip()
-    template.write_text("{% if %}")
-    assert "own.jinja is malformed in line 1" in refused("chat", old, "--chat-template", template)
-    assert "own.jinja" in refused("chat", old, "--chat-template", tmp_path / "none" / "own.jinja")
-
-
-@pytest.mark.parametrize("option", ["--user", "--system", "--chat-template"])
-def test_options_of_a_chat_need_it(bundle, option):
-    prompt = () if option == "--user" else ("--prompt", "x")
-    assert f"{option} needs --chat" in refused("generate", "--model", bundle, *prompt, option, "x")
-
-
-def test_a_given_template_is_exported(tmp_path):
+def test_a_given_template_is_exported(tmp_path, coordgen):
     template = tmp_path / "own.jinja"
     template.write_text("{{ messages }}")
     options = ("--prefill-rows", "8", "--decode-rows", "4", "--chat-template", template)
-    done = coordgen("export", CHECKPOINTS["embedded"], tmp_path / "bundle", *options)
-    assert done.returncode == 0, done
+    coordgen("export", CHECKPOINTS["embedded-draft"], tmp_path / "bundle", *options)
     assert (tmp_path / "bundle" / "chat_template.jinja").read_text() == "{{ messages }}"
-    template.write_text("{{ messages")
-    said = refused("export", CHECKPOINTS["embedded"], tmp_path / "other", *options)
-    assert "own.jinja is malformed in line 1" in said
-    assert not (tmp_path / "other").exists()
 
 
 @pytest.fixture
@@ -189,14 +170,13 @@ def gguf(path, content=b"GGUF and more"):
     return path
 
 
-def test_without_any_it_says_what_to_type(home):
-    done = coordgen("chat", input="")
-    assert done.returncode == 0
-    assert "There is no model here." in done.stdout
-    assert "coordgen chat MODEL" in done.stdout
+def test_without_any_it_says_what_to_type(home, coordgen):
+    done = coordgen("chat")
+    assert "There is no model here." in done.out
+    assert "coordgen chat MODEL" in done.out
 
 
-def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of):
+def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of, coordgen):
     cache = home / ".cache"
     gguf(cache / "huggingface/hub/models--a--b/snapshots/1/b.gguf")
     gguf(cache / "llama.cpp/c.gguf")
@@ -223,10 +203,9 @@ def test_models_of_the_directory_and_of_other_programs_are_found(home, bundle_of
         ".cache/llama.cpp/c.gguf",
         ".lmstudio/models/d/e-00001-of-00002.gguf",
     ]
-    done = coordgen("chat", input="")
-    assert done.returncode == 0
-    assert "'my model.gguf'" in done.stdout
-    assert done.stdout.endswith("  coordgen chat llama\n")
+    done = coordgen("chat")
+    assert "'my model.gguf'" in done.out
+    assert done.out.endswith("  coordgen chat llama\n")
 
 
 def test_a_bundle_with_a_template_is_listed_and_a_broken_manifest_is_not(home, bundle_of):
@@ -240,7 +219,7 @@ def test_a_bundle_with_a_template_is_listed_and_a_broken_manifest_is_not(home, b
     assert [(it.name, it.kind) for it in local_models()] == [("good", "bundle")]
 
 
-def test_names_steer_no_terminal(home):
+def test_names_steer_no_terminal(home, coordgen):
     gguf(home.parent / "here" / "a\x1b[2Jb.gguf")
-    done = coordgen("chat", input="")
-    assert "\x1b" not in done.stdout
+    done = coordgen("chat")
+    assert "\x1b" not in done.out

@@ -19,23 +19,39 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
 FUNCTION = "\n".join(["def many():", *(f"    x{n} = {n}" for n in range(38)), "    return x0"])
 SLOWLY = """
 import time
+from pathlib import Path
+
 from coordgen_rs.model.stream import Stream
 
-next_piece = Stream.__next__
-Stream.__next__ = lambda self: time.sleep(0.05) or next_piece(self)
+next_piece, may_go_on, num = Stream.__next__, Path(__file__).with_name("go-on"), 0
+
+
+def after_a_while(stream):
+    global num
+    num += 1
+    while num > 3 and not may_go_on.exists():
+        time.sleep(0.01)
+    time.sleep(0.02)  # Ctrl-C has come when it is asked for next
+    return next_piece(stream)
+
+
+Stream.__next__ = after_a_while
 """
 READ_SLOWLY = """
 import time
+from pathlib import Path
+
 from coordgen_rs.model.events import Events, Progress
 
-put = Events.put
+put, may_go_on = Events.put, Path(__file__).with_name("go-on")
 
 
 def slowly(self, event):
     put(self, event)
     if isinstance(event, Progress):
         print(f"{event.num_read} read", flush=True)
-        time.sleep(2)
+        while self.is_wanted if event.num_read > 256 else not may_go_on.exists():
+            time.sleep(0.01)
 
 
 Events.put = slowly
@@ -81,33 +97,23 @@ def said(screen, command):
 
 
 @contextmanager
-def answering(chat, folder, *options, **environment):
-    """A chat whose answer comes slowly, and has begun."""
+def answering(chat, folder, **environment):
+    """A chat whose answer has begun, and stands still until `folder` holds a file `go-on`."""
     slow = patched(folder, SLOWLY) | environment
-    with chat("--max-new-tokens", "60", "--ignore-eos", *options, environment=slow) as screen:
+    options = ("--max-new-tokens", "60", "--ignore-eos")
+    with chat(*options, environment=slow) as screen:
         screen.type("Tell.\r")
         screen.until(lambda: len(screen.shown.partition("Tell.")[2].strip()) > 3)
         yield screen
 
 
-def test_a_pasted_function_of_40_lines_is_one_message(chat, tmp_path):
+def test_what_is_pasted_or_typed_in_several_rows_is_one_message(chat, tmp_path):
     path = tmp_path / "dialogue.json"
+    assert len(FUNCTION.splitlines()) == 40
     with chat() as screen:
         screen.paste(FUNCTION)
         screen.until("return x0")
         said(screen, "")
-        said(screen, f"/save {path}")
-        screen.type("/exit\r")
-        assert screen.ended() == 0
-    assert len(FUNCTION.splitlines()) == 40
-    assert asked(path) == [FUNCTION]
-
-
-def test_alt_enter_begins_a_new_row_and_a_paste_that_begins_with_a_slash_is_a_message(
-    chat, tmp_path
-):
-    path = tmp_path / "dialogue.json"
-    with chat() as screen:
         screen.type("one\x1b\rtwo")
         screen.until("two")
         said(screen, "")
@@ -115,7 +121,9 @@ def test_alt_enter_begins_a_new_row_and_a_paste_that_begins_with_a_slash_is_a_me
         screen.until("*/")
         said(screen, "")
         said(screen, f"/save {path}")
-    assert asked(path) == ["one\ntwo", "/* a comment\n */"]
+        screen.type("/exit\r")
+        assert screen.ended() == 0
+    assert asked(path) == [FUNCTION, "one\ntwo", "/* a comment\n */"]
 
 
 def test_ctrl_c_clears_what_was_typed_and_leaves_only_where_nothing_was(chat):
@@ -152,9 +160,10 @@ def test_what_the_makers_recommend_is_told_and_set_at_once(chat, bundle_of, tmp_
 
 def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(chat, tmp_path):
     path = tmp_path / "dialogue.json"
-    with answering(chat, tmp_path, "--max-new-tokens", "400") as screen:
+    with answering(chat, tmp_path) as screen:
         before = screen.num_asked
         screen.type("\x03")
+        (tmp_path / "go-on").touch()
         screen.until_asked(before)
         said(screen, f"/save {path}")
         first = dialogue_file.load(path)[-1]["content"]
@@ -170,9 +179,10 @@ def test_ctrl_c_stops_an_answer_and_not_the_chat_and_continue_goes_on_with_it(ch
 
 @pytest.mark.parametrize("terminal", [{}, {"TERM": "dumb"}], ids=["full", "plain"])
 def test_ctrl_c_that_stops_an_answer_is_none_of_the_two_that_leave(chat, tmp_path, terminal):
-    with answering(chat, tmp_path, "--max-new-tokens", "400", **terminal) as screen:
+    with answering(chat, tmp_path, **terminal) as screen:
         before = screen.num_asked
         screen.type("\x03")
+        (tmp_path / "go-on").touch()
         screen.until_asked(before)
         screen.press_until("\x03", lambda: "Ctrl-C again" in screen.shown)
         assert screen.process.poll() is None
@@ -188,6 +198,7 @@ def test_ctrl_c_stops_a_long_prompt_behind_the_chunk_that_is_read(chat, tmp_path
         screen.type("What is it?\r")
         screen.until("256 read")
         screen.type("\x03")
+        (tmp_path / "go-on").touch()
         screen.until("stopped before the answer began")
         screen.until_asked(before)
         assert "768 read" not in screen.shown
@@ -201,6 +212,7 @@ def test_what_is_typed_and_pasted_while_an_answer_runs_is_read_behind_it(chat, t
         screen.type("/set max_new_tokens 5\rsecond\r")
         screen.paste("third\rand its row")
         screen.type(f"\r/save {path}\r")
+        (tmp_path / "go-on").touch()
         screen.until("messages saved in")
         answer = screen.shown.partition("Tell.")[2].partition("\n>")[0]
     assert "second" not in answer
@@ -213,6 +225,7 @@ def test_ctrl_c_that_stops_an_answer_loses_nothing_that_was_typed_meanwhile(chat
         screen.type("/set max_new_tokens 5\rsecond\rthi")
         screen.type("\x03")
         screen.type(f"rd\r/save {path}\r")
+        (tmp_path / "go-on").touch()
         screen.until("messages saved in")
     assert asked(path) == ["Tell.", "second", "third"]
 
@@ -220,6 +233,7 @@ def test_ctrl_c_that_stops_an_answer_loses_nothing_that_was_typed_meanwhile(chat
 def test_what_is_typed_while_an_answer_runs_is_not_shown_in_it_on_a_plain_terminal(chat, tmp_path):
     with answering(chat, tmp_path, TERM="dumb") as screen:
         screen.type("/set top_k 7\r/exit\r")
+        (tmp_path / "go-on").touch()
         assert screen.ended() == 0
         answer = screen.shown.partition("Tell.")[2].partition("(cut by")[0]
     assert "top_k" not in answer
@@ -252,10 +266,14 @@ def test_tab_completes_commands_settings_and_files(chat, tmp_path):
         assert "(notes-of-today.txt goes with the next message)" in screen.shown
 
 
-def test_a_file_goes_with_the_next_message_alone(chat, tmp_path):
-    path, notes = tmp_path / "dialogue.json", tmp_path / "notes.md"
+def test_a_file_goes_with_the_next_message_alone_and_not_if_it_is_too_long(chat, tmp_path):
+    path, notes, lamp = tmp_path / "dialogue.json", tmp_path / "notes.md", tmp_path / "lamp.txt"
     notes.write_text("```\ncode\n```\n")
+    lamp.write_text("The lamp is green. " * 200)
     with chat() as screen:
+        said(screen, f"/file {lamp}")
+        said(screen, "Too long?")
+        assert "lamp.txt does not go with the next message" in " ".join(screen.rows)
         said(screen, f"/file {notes}")
         said(screen, "What is this?")
         said(screen, "And this?")
@@ -288,6 +306,12 @@ def test_the_last_message_is_edited_and_asked_again(chat, tmp_path):
         screen.until(lambda: screen.line == "> third")
         screen.type("\x03")
         screen.until("nothing was changed")
+        before = screen.num_asked
+        screen.type("/edit\r")
+        screen.until(lambda: screen.line == "> third")
+        screen.write(b" \xe9x\r")
+        screen.until("is not")
+        screen.until_asked(before + 1)
         said(screen, f"/save {path}")
     assert asked(path) == ["first", "third"]
 
@@ -390,37 +414,21 @@ def test_a_damaged_dialogue_is_refused_with_what_is_wrong(tmp_path):
             dialogue_file.load(path)
 
 
-@pytest.mark.parametrize("command", ["/load", "/save", "/file"])
-def test_a_path_that_cannot_be_leaves_the_chat_as_it_is(chat, tmp_path, command):
+def test_a_path_that_cannot_be_leaves_the_chat_as_it_is(chat, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with chat() as screen:
-        said(screen, f"{command} ~nosuchuser/x")
-        assert "~nosuchuser/x" in screen.shown
-        before = screen.num_asked
-        screen.paste(f"{command} a\0b")
-        screen.type("\r")
-        screen.until_asked(before)
-        assert "holds no NUL" in screen.shown
-        if command == "/file":
-            said(screen, f"/file {tmp_path / 'pipe'}")
-            assert "isnoregularfile" in "".join(screen.shown.split())  # lines end within words
+        for number, command in enumerate(("/load", "/save", "/file"), 1):
+            said(screen, f"{command} ~nosuchuser/{number}")
+            assert screen.shown.count(f"~nosuchuser/{number}") > 1
+            before = screen.num_asked
+            screen.paste(f"{command} a\0b")
+            screen.type("\r")
+            screen.until_asked(before)
+            assert screen.shown.count("holds no NUL") == number
+        said(screen, f"/file {tmp_path / 'pipe'}")
+        assert "isnoregularfile" in "".join(screen.shown.split())  # lines end within words
         said(screen, "Hello")
         assert "Traceback" not in screen.shown
-
-
-def test_an_edit_that_is_refused_changes_nothing(chat, tmp_path):
-    path = tmp_path / "dialogue.json"
-    with chat() as screen:
-        said(screen, "First")
-        said(screen, "Second")
-        before = screen.num_asked
-        screen.type("/edit\r")
-        screen.until(lambda: screen.line == "> Second")
-        os.write(screen._own, b" \xe9x\r")
-        screen.until(lambda: "is not" in screen.shown)
-        screen.until_asked(before + 1)
-        said(screen, f"/save {path}")
-    assert asked(path) == ["First", "Second"]
 
 
 def test_an_answer_steers_no_terminal(chat):
@@ -428,20 +436,6 @@ def test_an_answer_steers_no_terminal(chat):
         said(screen, "Hello")
         assert "> Hello" in screen.shown
         assert "\u241b[2J\u2407" in screen.shown
-
-
-def test_a_file_that_is_too_long_does_not_stay_for_the_next_message(chat, tmp_path):
-    (tmp_path / "lamp.txt").write_text("The lamp is green. " * 200)
-    path = tmp_path / "dialogue.json"
-    with chat() as screen:
-        said(screen, f"/file {tmp_path / 'lamp.txt'}")
-        said(screen, "Too long?")
-        assert "lamp.txt does not go with the next message" in " ".join(screen.rows)
-        (tmp_path / "short.txt").write_text("short")
-        said(screen, f"/file {tmp_path / 'short.txt'}")
-        said(screen, "What is it?")
-        said(screen, f"/save {path}")
-    assert asked(path)[0].startswith("What is it?\n\nshort.txt:")
 
 
 def test_what_was_typed_earlier_is_cut_at_once_or_stays_as_it_was(tmp_path, monkeypatch):

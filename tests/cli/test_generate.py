@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import threading
 from pathlib import Path
 
 import pytest
@@ -108,15 +108,13 @@ def test_text_is_the_same_from_every_draft_and_every_way_in(coordgen, bundle, te
     assert "tokens_per_step" in done.err
 
 
-def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(report, refused):
+def test_sampled_text_hangs_on_the_seed_and_not_on_drafts(report):
     drawn = ("--temperature", 2)
     first = report(*drawn, "--seed", 1, "--compare")
     assert first["identical"]
     again = report(*drawn, "--seed", 1, "--draft", "prompt-lookup")
     assert first["token_ids"] == again["token_ids"]
     assert first["token_ids"] != report(*drawn, "--seed", 2)["token_ids"]
-    assert "temperature" in refused("--temperature", -1)
-    assert "seed" in refused(*drawn, "--seed", -1)
 
 
 def test_a_comparison_tells_both_speeds_in_a_row_and_then_the_seed(coordgen, bundle):
@@ -126,28 +124,35 @@ def test_a_comparison_tells_both_speeds_in_a_row_and_then_the_seed(coordgen, bun
     assert re.search(f"{speeds}$", told), told
 
 
+END = b"\0end of what was shown\n"
+
+
 def on_terminal(*arguments, stdout=None, **environment):
     """What is shown where the errors of `generate` go to a terminal, and by default its output."""
     ours, theirs = pty.openpty()
     given = {name: value for name, value in os.environ.items() if not name.endswith("_COLOR")}
-    subprocess.run(
+    process = subprocess.Popen(
         [*MODULE, "generate", *map(str, arguments)],
         stdout=stdout or theirs,
         stderr=theirs,
         env=given | {"TERM": "xterm"} | environment,
-        check=True,
     )
-    os.close(theirs)
+    # Read while it runs, for a terminal holds little; and up to a mark, for one that is closed
+    # may lose the rest.
+    ended = threading.Thread(target=lambda: (process.wait(), os.write(theirs, END)))
+    ended.start()
     shown = b""
-    with suppress(OSError):  # at the end of what was shown
-        while part := os.read(ours, 1 << 16):
-            shown += part
+    while END[:-1] not in shown:
+        shown += os.read(ours, 1 << 16)
+    ended.join()
+    assert process.returncode == 0, shown
+    os.close(theirs)
     os.close(ours)
-    return shown.decode(errors="replace").replace("\r\n", "\n")
+    return shown.partition(END[:-1])[0].decode(errors="replace").replace("\r\n", "\n")
 
 
 def test_text_is_coloured_by_source_on_a_terminal_with_a_legend(bundle, text):
-    shown = on_terminal("--model", bundle, "--prompt-file", PROMPT)
+    shown = on_terminal("--model", bundle, "--prompt-file", PROMPT, NO_COLOR="")
     coloured, legend, closing = shown.splitlines()[-3:]  # behind the progress bar
     assert "\x1b[32m" in coloured
     assert re.sub(r"\x1b\[[?\d]*[a-zA-Z]", "", coloured) == text().removesuffix("\n")
@@ -160,14 +165,13 @@ def test_text_is_coloured_by_source_on_a_terminal_with_a_legend(bundle, text):
 def test_colours_can_be_forbidden_and_forced(bundle, text, monkeypatch):
     command = ("--model", bundle, "--prompt-file", PROMPT)
     assert "\x1b[32m" not in on_terminal(*command, NO_COLOR="1", FORCE_COLOR="1")
-    assert "\x1b[32m" in on_terminal(*command, NO_COLOR="")
     assert "\x1b[32m" not in on_terminal(*command, TERM="dumb")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[32m" in text()
 
 
-def test_the_answer_ends_before_a_stop_string(text, report, refused):
+def test_the_answer_ends_before_a_stop_string(text, report):
     whole = text()
     first, second = whole[30:36], whole[60:66]
     assert text("--stop", second, "--stop", first) == whole.partition(first)[0] + "\n"
@@ -175,7 +179,6 @@ def test_the_answer_ends_before_a_stop_string(text, report, refused):
     assert told["text"] == whole.partition(second)[0]
     assert told["finish_reason"] == "stop"
     assert told["identical"]
-    assert "stop" in refused("--stop", "")
 
 
 def test_piping_into_a_closed_reader_is_no_error(bundle):
@@ -216,24 +219,13 @@ def test_interrupting_an_export_leaves_nothing_behind(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_wrong_paths_and_files_are_named(refused, bundle, tmp_path):
-    assert "manifest.json" in refused("info", tmp_path)
-    assert str(bundle) in refused("export", CHECKPOINTS["embedded"], bundle)
-    assert "Is a directory" in refused("--prompt-file", tmp_path)
-    binary = tmp_path / "binary.txt"
-    binary.write_bytes(b"\xff\xfe\x00")
-    told = refused("--prompt-file", binary)
-    assert f"{binary} is not UTF-8: byte 0xff at offset 0" in told
-
-
-def test_a_prompt_or_a_context_too_long_is_told_with_what_is_held(coordgen, refused, bundle):
+def test_a_prompt_or_a_context_too_long_is_told_with_what_is_held(refused, bundle):
     common = ("generate", "--model", bundle)
     line = refused(*common, "--prompt", "word " * 5000)
     assert "the cache holds" in line
     assert "--context" in line
     line = refused(*common, "--context", "16", "--prompt", "word " * 50)
     assert "the cache holds 16: " in line
-    assert "made for" in refused("--context", 10**6)
 
 
 def test_altered_bundle_names_the_file(refused, bundle, tmp_path):
@@ -248,7 +240,7 @@ def test_altered_bundle_names_the_file(refused, bundle, tmp_path):
     assert weights.name in refused("info", copy)
 
 
-def test_a_memory_budget_streams_the_target_and_changes_no_token(report, refused, bundle):
+def test_a_memory_budget_streams_the_target_and_changes_no_token(report, bundle):
     at_rest = report()
     assert at_rest["switching"] is None
     size = (bundle / "block_00.weights").stat().st_size
@@ -256,8 +248,6 @@ def test_a_memory_budget_streams_the_target_and_changes_no_token(report, refused
     assert streamed["switching"]["strategy"] == "streaming"
     assert streamed["switching"]["peak_bytes"] <= size
     assert streamed["token_ids"] == at_rest["token_ids"]
-    assert f"{size} bytes are the least" in refused("--memory-budget", "1k")
-    assert "6 blocks" in refused("--profile", "redmi-k60-pro-qwen2.5-1.5b")
 
 
 @pytest.mark.parametrize("form", ["f16", "q8"])
@@ -286,13 +276,12 @@ def test_info_tells_sizes_and_the_manifest(coordgen, bundle):
     assert json.loads(coordgen("info", bundle, "--json").out)["schema_version"] == 7
 
 
-def test_sources_and_budget_are_chosen_per_request(report, refused):
+def test_sources_and_budget_are_chosen_per_request(report):
     few = ("--max-new-tokens", 24)
     usual, chosen = report(*few), report(*few, "--sources", "automaton,calibration", "--budget", 7)
     assert set(chosen["per_source"]) == {"automaton", "calibration"}
     assert len(chosen["accept_histogram"]) <= 8
     assert usual["token_ids"] == chosen["token_ids"]
-    assert "guess" in refused("--sources", "automaton,guess")
 
 
 @pytest.fixture
@@ -332,14 +321,12 @@ def test_a_pattern_and_a_lark_grammar_are_followed(text, schema):
 
 
 def test_what_cannot_be_followed_is_one_line(refused, schema):
-    assert "No such file" in refused("--json-schema", schema)
     for content, said in (
         ('{"type": "object", "unevaluatedProperties": {"not": {}}}', "unevaluatedProperties"),
         ('{"a": ', f"{schema}: the JSON schema is not valid JSON"),
     ):
         schema.write_text(content)
         assert said in refused("--json-schema", schema)
-    assert "not allowed with" in refused("--json-schema", schema, "--regex", "a")
 
 
 @pytest.fixture(scope="module")

@@ -220,16 +220,6 @@ def test_generate_keeps_requests_and_drafts_from_them(coordgen, bundle_of, tmp_p
     assert names == ["rag", "rag", "another"]
 
 
-def test_generate_names_options_that_do_not_go_together(coordgen, bundle_of, answers):
-    command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt", "x"]
-    alone = coordgen(*command, "--namespace", "rag", code=2).err
-    assert "--namespace needs --history" in alone
-    off = coordgen(*command, "--history", answers, "--draft", "plain", code=2).err
-    assert "--history is for drafts" in off
-    other = coordgen(*command, "--history", answers, code=2).err
-    assert "was written with another tokenizer" in other
-
-
 def test_generate_goes_on_without_a_place_for_the_history(coordgen, bundle_of, tmp_path):
     (tmp_path / "file").write_text("")
     command = ["generate", "--model", bundle_of("embedded", "fp32"), "--prompt-file", PROMPT]

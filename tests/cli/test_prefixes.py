@@ -55,27 +55,6 @@ def test_a_size_bounds_the_store(generated, tmp_path):
     assert 0 < sum(it.stat().st_size for it in files) <= 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("prefixes", "list"), "--prefix-store"),
-        (("prefixes", "list", "--prefix-store", "no-such"), "no-such: No such file"),
-        (("prefixes", "clear", "--prefix-store", "no-such"), "no-such: No such file"),
-        (("prefixes", "list", "--prefix-store", __file__), "Not a directory"),
-        (("prefixes", "list", "--prefix-store", ROOT), "is not a prefix store"),
-        (("prefixes", "clear", "--prefix-store", ROOT), "is not a prefix store"),
-        (("chat", "b", "--prefix-store-size", "1M"), "needs --prefix-store"),
-        (("chat", "b", "--prefix-store", "p", "--no-remember"), "remember is False"),
-        (("chat", "b", "--prefix-store", "p", "--prefix-store-size", "0"), "prefix_store_size"),
-    ],
-)
-def test_mistakes_are_told_in_one_line(capsys, options, told):
-    assert main([*map(str, options)]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-
-
 def test_help_says_that_prompts_are_on_disk_then(capsys):
     assert main(["serve", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.split())

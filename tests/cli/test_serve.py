@@ -25,46 +25,6 @@ def model(tmp_path):
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (("--host", "0.0.0.0"), "--insecure"),
-        (("--host", "0.0.0.0", "--insecure", "--history", "h"), "--history would let"),
-        (("--host", "::", "--insecure", "--sources", "earlier-requests"), "--sources"),
-        (("--host", "::", "--insecure", "--prefix-memory", "1M"), "--prefix-memory would let"),
-        (("--host", "::", "--insecure", "--prefix-store", "p"), "--prefix-store would let"),
-        (("--prefix-store-size", "1G"), "--prefix-store-size needs --prefix-store"),
-        (
-            ("--host", "::", "--api-key", "a", "--api-key", "b", "--namespace-by", "none"),
-            "--namespace-by none",
-        ),
-        (("--api-key", "a", "--api-key", "a"), "given twice"),
-        (("--api-key-file", "no-file"), "--api-key-file no-file cannot be read"),
-        (("--api-key", "a b"), "without spaces"),
-        (("--api-key", "ä"), "ASCII"),
-        (("--namespace", "n"), "--namespace needs --history"),
-        (("--port", "65536"), "--port is 65536"),
-        (("--context", "1"), "--context is 1, but must be at least 2"),
-        *(
-            (("--allow-origin", origin), "https://chat.example")
-            for origin in ("foo", "*", "https://", "https://a.example/", "https://*.example", "a:1")
-        ),
-        *(
-            (("--allow-host", host), "such as chat.example")
-            for host in ("*", "*.example", "http://a.example", "a.example:8080", "a b", "größe")
-        ),
-        (("--host", "192.0.2.1", "--insecure"), "cannot listen on 192.0.2.1 port 8080"),
-        (("--host", "no such host", "--insecure"), "cannot listen on no such host"),
-    ],
-)
-def test_what_is_unsafe_or_impossible_is_refused(model, capsys, monkeypatch, options, told):
-    monkeypatch.delenv("COORDGEN_API_KEY", raising=False)
-    assert main(["serve", model, *options]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-
-
 def test_names_and_origins_are_as_requests_have_them():
     parser = Parser()
     serve.add_arguments(parser)
@@ -76,12 +36,6 @@ def test_names_and_origins_are_as_requests_have_them():
     )
     assert access.hosts == ("chat.example",)
     assert access.origins == tuple(origin.lower() for origin in origins)
-
-
-def test_a_model_that_is_not_there_is_told_before_anything_waits_for_it(capsys):
-    assert main(["serve", "nope.gguf", "--port", "0"]) == 2
-    said = capsys.readouterr().err
-    assert said == "coordgen: error: nope.gguf does not exist\n"
 
 
 def test_a_port_that_another_program_has_is_told_with_what_to_do(model, capsys):
@@ -171,9 +125,3 @@ def test_a_file_that_holds_no_keys_is_refused(tmp_path, text, told):
     path.write_text(text, "latin-1" if text == "\xff" else "utf-8")
     with pytest.raises(OptionError, match=told):
         read_keys(path)
-
-
-def test_a_bundle_that_is_none_ends_the_server(capsys, tmp_path):
-    assert main(["serve", str(tmp_path), "--port", "0"]) == 2
-    *_, last = capsys.readouterr().err.splitlines()
-    assert "is not a bundle" in last

@@ -8,65 +8,16 @@ from importlib.resources import files
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
-from coordgen_rs import Lark
 from coordgen_rs.errors import BundleError, ChatTemplateError
 from coordgen_rs.server.guard import api_key
 from coordgen_rs.server.metrics import Family, exposition
-from fake_model import FakeSpelling, FakeTokenizer
+from fake_model import FakeTokenizer
 from fake_served import listening, refused, serving
 
 CHAT = "/v1/chat/completions"
 HELLO = {"messages": [{"role": "user", "content": "hello"}]}
-
-
-def test_every_option_reaches_the_model(client, model):
-    alike = {
-        "temperature": 0.5,
-        "top_p": 0.9,
-        "top_k": 4,
-        "min_p": 0.1,
-        "repetition_penalty": 1.5,
-        "presence_penalty": 0.5,
-        "frequency_penalty": -0.5,
-        "seed": 2**64 - 1,
-        "stop": ["x", "y"],
-        "ignore_eos": True,
-    }
-    body = (
-        HELLO
-        | alike
-        | {
-            "max_completion_tokens": 7,
-            "cache_prompt": False,
-            "prediction": {"type": "content", "content": [{"type": "text", "text": "so"}]},
-            "coordgen": {"drafts": False},
-            "tools": [{"type": "function", "function": {"name": "f"}}],
-            "chat_template_kwargs": {"enable_thinking": False},
-            "user": "me",
-        }
-    )
-    answered = client.post(CHAT, json=body)
-    assert answered.status_code == 200, answered.text
-    prompt, options = model.asked[0]
-    assert "'name': 'f'" in prompt
-    assert isinstance(options.pop("grammar"), Lark)  # that of the tools
-    assert options.pop("special_tokens") == ("<tool_call>", "</tool_call>")
-    assert prompt.endswith("enable_thinking")
-    assert options == alike | {
-        "max_new_tokens": 7,
-        "reuse_prefix": False,
-        "prediction": "so",
-        "drafts": False,
-        "trees": False,
-        "namespace": None,
-        "logit_bias": None,
-        "logprobs": None,
-        "on_read": None,
-    }
 
 
 def test_a_seed_is_drawn_for_sampling_and_told(client, model):
@@ -77,24 +28,6 @@ def test_a_seed_is_drawn_for_sampling_and_told(client, model):
     assert client.post(CHAT, json=HELLO).json()["coordgen"]["seed"] is None
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "param"),
-    [
-        *(("n", 0, "n"), ("n", True, "n"), ("temperature", -1, "temperature")),
-        *(("temperature", "hot", "temperature"), ("top_p", 0, "top_p"), ("top_p", 1e-60, "top_p")),
-        *(("top_k", -2, "top_k"), ("stop", [""], "stop"), ("stop", ["x"] * 17, "stop")),
-        *(("stream", "yes", "stream"), ("tempreature", 1, "tempreature")),
-        ("tool_choice", {"type": "allowed_tools"}, "tool_choice.allowed_tools.mode"),
-        *(("coordgen", {"trees": 1}, "coordgen.trees"), ("messages", [], "messages")),
-    ],
-)
-def test_an_impossible_field_is_named(client, model, field, value, param):
-    error = refused(client.post(CHAT, json=HELLO | {field: value}))
-    assert (error["param"], error["type"]) == (param, "invalid_request_error")
-    assert param.split(".")[-1] in error["message"]
-    assert model.asked == []
-
-
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/api/chat"])
 def test_a_long_head_and_a_long_body_are_refused_in_the_form_of_the_dialect(client, path):
     for headers in ({"X": "x" * 17000}, {f"X-{i}": "x" * 1000 for i in range(17)}):
@@ -103,13 +36,6 @@ def test_a_long_head_and_a_long_body_are_refused_in_the_form_of_the_dialect(clie
         assert "16,384" in str(response.json()["error"])
     response = client.post(path, content=b" " * 9_000_000)
     assert (response.status_code, response.headers["connection"]) == (413, "close")
-
-
-def test_a_token_that_is_no_text_alone_is_told_by_its_bytes(client, monkeypatch):
-    spelt = {97: b" rainbow", 98: b"\xc3"}
-    monkeypatch.setattr(FakeSpelling, "bytes_of", lambda _, token: spelt[token])
-    told = client.post("/tokenize", json={"content": "ab", "with_pieces": True}).json()["tokens"]
-    assert [it["piece"] for it in told] == [" rainbow", [0xC3]]
 
 
 @pytest.mark.parametrize(
@@ -159,12 +85,6 @@ def test_what_nobody_expects_is_told_and_logged_by_its_type_alone(client, monkey
     assert told["message"] == "internal error: KeyError"
     assert "internal error: KeyError" in caplog.text
     assert "a secret" not in caplog.text
-
-
-def test_a_model_tells_its_costs_and_how_its_makers_draw_from_it(client):
-    [listed] = client.get("/v1/models").json()["data"]
-    assert listed["recommended"] == {"temperature": 0.6}
-    assert listed["step_us"]["4"] == {"base": 1500.0, "per_token": 0.5}
 
 
 def test_an_unknown_host_is_refused(client):

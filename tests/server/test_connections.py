@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import uvicorn
 from uvicorn.server import ServerState
@@ -141,6 +140,15 @@ def with_connection(test, app):
         asyncio.run(run())
 
 
+def over(app):
+    """Make an async test one that runs with a connection to an application."""
+
+    def made(test):
+        return lambda: with_connection(test, app)
+
+    return made
+
+
 async def answer(scope, receive, send):
     """Read a body that is announced, and answer."""
     if scope["path"] == "/v1/completions":
@@ -169,82 +177,78 @@ async def answered(transport, num=1):
     await asyncio.sleep(0)
 
 
-def test_the_head_of_a_request_has_to_end_however_its_bytes_come():
-    async def test(one, transport, clock, all_of_them):
-        clock.now = connections.LONGEST_SILENCE_S
+@over(answer)
+async def test_the_head_of_a_request_has_to_end_however_its_bytes_come(
+    one, transport, clock, all_of_them
+):
+    clock.now = connections.LONGEST_SILENCE_S
+    all_of_them.drop_slow()
+    assert not transport.is_closed
+    for number in range(4):  # as long as bytes come, but not longer than that
+        sent(one, b"X: y\r\n" if number else HEAD)
         all_of_them.drop_slow()
         assert not transport.is_closed
-        for number in range(4):  # as long as bytes come, but not longer than that
-            sent(one, b"X: y\r\n" if number else HEAD)
-            all_of_them.drop_slow()
-            assert not transport.is_closed
-            clock.now += connections.SLOWEST_HEAD_S / 3.5
-        all_of_them.drop_slow()
-        assert transport.is_closed
-
-    with_connection(test, answer)
+        clock.now += connections.SLOWEST_HEAD_S / 3.5
+    all_of_them.drop_slow()
+    assert transport.is_closed
 
 
-def test_a_connection_that_stays_silent_is_dropped():
-    async def test(one, transport, clock, all_of_them):
-        clock.now = connections.LONGEST_SILENCE_S + 1
-        all_of_them.drop_slow()
-        assert transport.is_closed
-
-    with_connection(test, answer)
+@over(answer)
+async def test_a_connection_that_stays_silent_is_dropped(one, transport, clock, all_of_them):
+    clock.now = connections.LONGEST_SILENCE_S + 1
+    all_of_them.drop_slow()
+    assert transport.is_closed
 
 
-def test_between_requests_a_connection_may_be_silent():
-    async def test(one, transport, clock, all_of_them):
-        for number in range(3):
-            sent(one, HEAD)
-            clock.now += connections.SLOWEST_HEAD_S - 1
-            sent(one, b"Content-Length: 2\r\n\r\n")
-            await asyncio.sleep(0)
-            assert not one.may_go
-            clock.now += 3600  # as long as it is asking
-            all_of_them.drop_slow()
-            sent(one, b"{}")
-            await answered(transport, number + 1)
-            assert one.may_go
-            clock.now += connections.LONGEST_SILENCE_S - 1
-            all_of_them.drop_slow()
-            assert not transport.is_closed
-        clock.now += 2
-        all_of_them.drop_slow()
-        assert transport.is_closed
-
-    with_connection(test, answer)
-
-
-def test_a_request_whose_head_came_with_the_one_before_is_asking_until_it_is_answered():
-    async def test(one, transport, clock, all_of_them):
-        sent(one, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"Content-Length: 100000\r\n\r\n")
-        await answered(transport)
+@over(answer)
+async def test_between_requests_a_connection_may_be_silent(one, transport, clock, all_of_them):
+    for number in range(3):
+        sent(one, HEAD)
+        clock.now += connections.SLOWEST_HEAD_S - 1
+        sent(one, b"Content-Length: 2\r\n\r\n")
+        await asyncio.sleep(0)
         assert not one.may_go
-        for _ in range(10):  # slower than a head may come, and longer than one may be
-            assert not one.may_go
-            sent(one, b"x" * 10_000)
-            await asyncio.sleep(0)
-            clock.now += connections.SLOWEST_HEAD_S
-            all_of_them.drop_slow()
-            assert not transport.is_closed
-        await answered(transport, 2)
+        clock.now += 3600  # as long as it is asking
+        all_of_them.drop_slow()
+        sent(one, b"{}")
+        await answered(transport, number + 1)
         assert one.may_go
-        assert b"431" not in transport.written
+        clock.now += connections.LONGEST_SILENCE_S - 1
+        all_of_them.drop_slow()
+        assert not transport.is_closed
+    clock.now += 2
+    all_of_them.drop_slow()
+    assert transport.is_closed
 
-    with_connection(test, answer)
+
+@over(answer)
+async def test_a_request_whose_head_came_with_the_one_before_is_asking_until_it_is_answered(
+    one, transport, clock, all_of_them
+):
+    sent(one, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + HEAD + b"Content-Length: 100000\r\n\r\n")
+    await answered(transport)
+    assert not one.may_go
+    for _ in range(10):  # slower than a head may come, and longer than one may be
+        assert not one.may_go
+        sent(one, b"x" * 10_000)
+        await asyncio.sleep(0)
+        clock.now += connections.SLOWEST_HEAD_S
+        all_of_them.drop_slow()
+        assert not transport.is_closed
+    await answered(transport, 2)
+    assert one.may_go
+    assert b"431" not in transport.written
 
 
-def test_a_body_that_is_read_with_its_head_is_not_taken_for_one():
+@over(answer)
+async def test_a_body_that_is_read_with_its_head_is_not_taken_for_one(
+    one, transport, clock, all_of_them
+):
     """Some systems read much more at once than is asked for, and no task runs meanwhile."""
 
-    async def test(one, transport, clock, all_of_them):
-        sent(one, HEAD + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
-        await answered(transport)
-        assert b"431" not in transport.written
-
-    with_connection(test, answer)
+    sent(one, HEAD + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000)
+    await answered(transport)
+    assert b"431" not in transport.written
 
 
 @pytest.mark.parametrize("path", [b"/", b"/close"])
@@ -266,19 +270,19 @@ def test_who_sends_on_what_was_refused_is_heard_out_but_not_for_ever(path):
         with_connection(test, refuse)
 
 
-def test_who_does_not_send_the_rest_of_what_was_refused_is_dropped_in_time():
-    async def test(one, transport, clock, all_of_them):
-        sent(one, HEAD + b"Content-Length: 9\r\n\r\n")
-        await answered(transport)
-        sent(one, b"x")
-        clock.now += connections.LONGEST_SILENCE_S
-        all_of_them.drop_slow()
-        assert not transport.is_closed
-        clock.now += 1
-        all_of_them.drop_slow()
-        assert transport.is_closed
-
-    with_connection(test, refuse)
+@over(refuse)
+async def test_who_does_not_send_the_rest_of_what_was_refused_is_dropped_in_time(
+    one, transport, clock, all_of_them
+):
+    sent(one, HEAD + b"Content-Length: 9\r\n\r\n")
+    await answered(transport)
+    sent(one, b"x")
+    clock.now += connections.LONGEST_SILENCE_S
+    all_of_them.drop_slow()
+    assert not transport.is_closed
+    clock.now += 1
+    all_of_them.drop_slow()
+    assert transport.is_closed
 
 
 @pytest.mark.parametrize("is_asking", [True, False])
@@ -297,24 +301,24 @@ def test_at_the_end_who_is_answered_is_closed_though_its_body_has_not_ended(is_a
     with_connection(test, answer)
 
 
-def test_what_was_refused_is_read_with_pauses_and_the_next_request_is_answered():
-    async def test(one, transport, clock, all_of_them):
-        sent(one, HEAD + b"Content-Length: 1000000\r\n\r\n")
-        await answered(transport)
-        num_pauses, left = 0, 1_000_000
-        while left:
-            if transport.is_paused:
-                num_pauses += 1
-                await until(lambda: not transport.is_paused)
-            piece = b"x" * min(left, 60_000)
-            sent(one, piece)
-            left -= len(piece)
-        assert num_pauses > 5
-        sent(one, HEAD + b"Content-Length: 0\r\n\r\n")
-        await answered(transport, 2)
-        assert not transport.is_closed
-
-    with_connection(test, refuse)
+@over(refuse)
+async def test_what_was_refused_is_read_with_pauses_and_the_next_request_is_answered(
+    one, transport, clock, all_of_them
+):
+    sent(one, HEAD + b"Content-Length: 1000000\r\n\r\n")
+    await answered(transport)
+    num_pauses, left = 0, 1_000_000
+    while left:
+        if transport.is_paused:
+            num_pauses += 1
+            await until(lambda: not transport.is_paused)
+        piece = b"x" * min(left, 60_000)
+        sent(one, piece)
+        left -= len(piece)
+    assert num_pauses > 5
+    sent(one, HEAD + b"Content-Length: 0\r\n\r\n")
+    await answered(transport, 2)
+    assert not transport.is_closed
 
 
 @pytest.mark.parametrize("body", [b"Content-Length: 2\r\n\r\n{}", b"Content-Length: 0\r\n\r\n"])
@@ -332,55 +336,53 @@ def test_a_body_that_has_come_is_no_reason_to_wait(body):
         with_connection(test, refuse)
 
 
-def test_little_is_read_at_once_and_of_chunks_less():
-    async def test(one, transport, clock, all_of_them):
-        assert sent(one, HEAD + b"X: " + b"x" * 4096 + b"\r\n") == 3
-        sent(one, b"Transfer-Encoding: chunked\r\n\r\n")
-        await asyncio.sleep(0)
-        chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
-        assert sent(one, chunk * 4) == 9
-        sent(one, b"0\r\n\r\n")
-        await answered(transport)
-        sent(one, HEAD + b"Content-Length: 65536\r\n\r\n")
-        await asyncio.sleep(0)
-        assert sent(one, b"x" * 65536) == 1
-        await answered(transport, 2)
-
-    with_connection(test, answer)
+@over(answer)
+async def test_little_is_read_at_once_and_of_chunks_less(one, transport, clock, all_of_them):
+    assert sent(one, HEAD + b"X: " + b"x" * 4096 + b"\r\n") == 3
+    sent(one, b"Transfer-Encoding: chunked\r\n\r\n")
+    await asyncio.sleep(0)
+    chunk = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+    assert sent(one, chunk * 4) == 9
+    sent(one, b"0\r\n\r\n")
+    await answered(transport)
+    sent(one, HEAD + b"Content-Length: 65536\r\n\r\n")
+    await asyncio.sleep(0)
+    assert sent(one, b"x" * 65536) == 1
+    await answered(transport, 2)
 
 
-def test_chunks_that_were_refused_are_read_like_other_bytes():
+@over(refuse)
+async def test_chunks_that_were_refused_are_read_like_other_bytes(
+    one, transport, clock, all_of_them
+):
     """Else a client that sends all before it reads waits for minutes to see why."""
 
-    async def test(one, transport, clock, all_of_them):
-        sent(one, b"POST /close HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
-        await answered(transport)
-        assert not transport.is_closed
-        num_chunks = 0
-        while not transport.is_paused:  # until it is read further, 20 ms later
-            sent(one, b"1000\r\n" + b"x" * 4096 + b"\r\n")
-            num_chunks += 1
-        assert num_chunks >= 16
-        await until(lambda: not transport.is_paused)
-        sent(one, b"0\r\n\r\n")
-        await until(lambda: transport.is_closed)
-
-    with_connection(test, refuse)
+    sent(one, b"POST /close HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await answered(transport)
+    assert not transport.is_closed
+    num_chunks = 0
+    while not transport.is_paused:  # until it is read further, 20 ms later
+        sent(one, b"1000\r\n" + b"x" * 4096 + b"\r\n")
+        num_chunks += 1
+    assert num_chunks >= 16
+    await until(lambda: not transport.is_paused)
+    sent(one, b"0\r\n\r\n")
+    await until(lambda: transport.is_closed)
 
 
-def test_what_comes_behind_a_last_request_does_not_cut_off_its_answer():
-    async def test(one, transport, clock, all_of_them):
-        sent(one, HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
-        one.pause_writing()
-        await asyncio.sleep(0.01)  # it is answered, but for what waits for the client
-        sent(one, b"\r\n")
-        is_closed = transport.is_closed
-        one.resume_writing()
-        assert not is_closed
-        await answered(transport)
-        assert transport.is_closed
-
-    with_connection(test, answer)
+@over(answer)
+async def test_what_comes_behind_a_last_request_does_not_cut_off_its_answer(
+    one, transport, clock, all_of_them
+):
+    sent(one, HEAD + b"Connection: close\r\nContent-Length: 2\r\n\r\n{}")
+    one.pause_writing()
+    await asyncio.sleep(0.01)  # it is answered, but for what waits for the client
+    sent(one, b"\r\n")
+    is_closed = transport.is_closed
+    one.resume_writing()
+    assert not is_closed
+    await answered(transport)
+    assert transport.is_closed
 
 
 def test_what_is_no_body_behind_a_refusal_ends_the_connection_and_raises_nothing(caplog):
@@ -396,24 +398,22 @@ def test_what_is_no_body_behind_a_refusal_ends_the_connection_and_raises_nothing
     assert not caplog.records
 
 
-def test_who_does_not_read_is_cut_off():
-    async def test(one, transport, clock, all_of_them):
-        sent(one, HEAD + b"Content-Length: 2\r\n\r\n")
-        await asyncio.sleep(0)
-        assert not one.may_go
-        one.pause_writing()
-        assert one.may_go
-        clock.now = connections.SLOWEST_READER_S
-        all_of_them.drop_slow()
-        assert not transport.is_closed
-        clock.now += 1
-        all_of_them.drop_slow()
-        assert transport.is_closed
-        one.resume_writing()
-        sent(one, b"{}")
-        await answered(transport)
-
-    with_connection(test, answer)
+@over(answer)
+async def test_who_does_not_read_is_cut_off(one, transport, clock, all_of_them):
+    sent(one, HEAD + b"Content-Length: 2\r\n\r\n")
+    await asyncio.sleep(0)
+    assert not one.may_go
+    one.pause_writing()
+    assert one.may_go
+    clock.now = connections.SLOWEST_READER_S
+    all_of_them.drop_slow()
+    assert not transport.is_closed
+    clock.now += 1
+    all_of_them.drop_slow()
+    assert transport.is_closed
+    one.resume_writing()
+    sent(one, b"{}")
+    await answered(transport)
 
 
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -5,15 +5,11 @@ import threading
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import httpx
 
-from checkpoints import ROOT
-from coordgen_rs import Bundle, History, Model
-from coordgen_rs.errors import OptionError
+from coordgen_rs import Bundle, History
 from coordgen_rs.server import documents
 from coordgen_rs.server.api_error import UnavailableError
 from coordgen_rs.server.guard import api_key
@@ -22,8 +18,7 @@ from coordgen_rs.store.history.corpus import Corpus
 from corpora import knows, source
 from fake_model import FakeModel
 from fake_served import refused, serving
-from http_cases import GROUPS
-from recorded_http import is_refused_alike, read_recording
+from recorded_http import RECORDED, is_refused_alike, read_recording, requests_of
 from served import served
 
 PATH = "/v1/documents"
@@ -72,14 +67,6 @@ def test_documents_are_stored_when_the_answer_comes(client, model, bundle):
     assert listed[0]["num_bytes"] == len(source(1))
 
 
-def test_removed_documents_are_gone_and_others_are_not_found(client):
-    client.post(PATH, json=body(1, 2, 3))
-    assert client.delete(PATH + "/src/2.txt").json() == {"removed": ["src/2.txt"], "lost": []}
-    refused(client.delete(PATH + "/src/2.txt"), 404)
-    assert client.delete(PATH + "/src").json()["removed"] == ["src/1.txt", "src/3.txt"]
-    assert client.get(PATH).json()["data"] == []
-
-
 @pytest.mark.parametrize("name", ["/", "//", "/%2F"])
 def test_an_empty_name_removes_nothing(client, name):
     client.post(PATH, json={"documents": [{"name": "/a", "text": source(1)}]})
@@ -113,8 +100,8 @@ def test_each_key_has_its_own_documents(model):
 
 
 def test_a_malformed_body_is_refused_as_it_is_recorded_and_stores_nothing(client):
-    recorded = read_recording(ROOT / "tests" / "exact" / "recorded" / "http" / "documents.txt")
-    wrong = [case for case in GROUPS["documents"] if "HTTP/1.1 400" in recorded[case.name]]
+    recorded = read_recording(RECORDED / "documents.txt")
+    wrong = [case for case in requests_of("documents") if "HTTP/1.1 400" in recorded[case.name]]
     assert all(is_refused_alike(client, case, recorded[case.name]) for case in wrong)
     assert (len(wrong), client.get(PATH).json()["data"]) == (12, [])
 
@@ -128,16 +115,6 @@ def test_a_full_namespace_takes_no_more(client, monkeypatch):
     assert refused(client.post(PATH, json=body(2)), 413)["code"] == "documents_full"
     assert client.post(PATH, json=body(1)).status_code == 200
     assert client.delete(PATH + "/src").status_code == 200
-
-
-def test_without_a_history_there_is_nothing_to_add_to(model):
-    def corpus(namespace=None):
-        raise OptionError("documents are kept in a history, but the model has none")
-
-    model.corpus = corpus
-    with serving(model) as client:
-        assert refused(client.post(PATH, json=body(1)))["code"] == "no_history"
-        assert refused(client.get(PATH))["code"] == "no_history"
 
 
 def test_while_another_process_adds_the_client_is_to_come_again(client, model, monkeypatch):
@@ -181,14 +158,6 @@ def test_listing_and_removing_take_a_place(client, monkeypatch):
     let_go.set()
     first.join()
     assert answers == [200]
-
-
-def test_a_model_without_a_history_has_no_corpus(bundle_of):
-    with (
-        Model.open(bundle_of("embedded-draft", "fp32")) as model,
-        pytest.raises(OptionError, match="kept in a history"),
-    ):
-        model.corpus()
 
 
 def test_answers_of_a_server_are_the_same_with_documents_and_draft_from_them(bundle_of, tmp_path):

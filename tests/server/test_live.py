@@ -8,7 +8,6 @@ from urllib.parse import urlsplit
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from served import served
 
@@ -74,67 +73,37 @@ def test_answers_of_many_clients_are_those_that_each_gets_alone(bundle, keys):
     assert metrics["coordgen_shared_decode_rows_total"] >= runs / 2
 
 
-def test_the_server_ends_when_all_that_run_are_answered(bundle):
-    with served(bundle, "--parallel", "2") as (process, url), ThreadPoolExecutor(3) as pool:
-        place = urlsplit(url)
-        streams = []
-        for prompt in PROMPTS[:3]:
-            connection = http.client.HTTPConnection(place.hostname, place.port, timeout=600)
-            asked = {"prompt": prompt, "max_tokens": 40, "ignore_eos": True, "stream": True}
-            headers = {"Content-Type": "application/json"}
-            connection.request("POST", "/v1/completions", json.dumps(asked), headers)
-            streams.append(connection)
-        first = streams[0].getresponse()  # it has begun
-        process.terminate()
-        texts = pool.map(lambda it: it.read().decode(), [first])
-        assert all(text.endswith("data: [DONE]\n\n") for text in texts)
-        for connection in streams[1:]:
-            try:
-                response = connection.getresponse()
-            except http.client.RemoteDisconnected:
-                continue  # its request was not read before the server was told to end
-            text = response.read().decode()
-            assert response.status == 503 or text.endswith("data: [DONE]\n\n")
-        assert process.wait(600) == 0
-
-
 def wait_until_written(url, num_tokens):
     while metrics_of(url)["coordgen_prefix_store_stored_tokens_total"] < num_tokens:
         pass
 
 
-def test_after_a_kill_a_dialogue_goes_on_and_keys_stay_apart(bundle, tmp_path, coordgen):
-    keys, store = tmp_path / "keys", tmp_path / "store"
-    keys.write_text("alice 5f0c\nbob 91b2\n")
-    options = ("--metrics", "--api-key-file", str(keys), "--prefix-store", str(store))
-    with served(bundle, *options) as (process, url):
+def test_servers_share_a_store_and_after_a_kill_a_dialogue_goes_on(
+    bundle, keys, tmp_path, coordgen
+):
+    options = ("--metrics", "--api-key-file", str(keys), "--prefix-store", str(tmp_path / "store"))
+    with served(bundle, *options) as (process, url), served(bundle, *options) as (_, other):
         first = complete(url, LONG)
         assert complete(url, LONG[:-5], "91b2")["timings"]["cache_n"] == 0
         wait_until_written(url, 2 * 224)
+        same = complete(other, LONG)
+        assert same["choices"] == first["choices"]
+        assert same["timings"]["cache_n"] >= same["usage"]["prompt_tokens"] - 32
+        assert metrics_of(other)["coordgen_prefix_store_failures_total"] == 0
         process.kill()
     prompt = LONG + first["choices"][0]["text"] + " And"
     with served(bundle, *options) as (_, url):
         again = complete(url, prompt)
         assert complete(url, prompt + " a", "91b2")["timings"]["cache_n"] < 300
         told = metrics_of(url)
-    with served(bundle) as (_, url):
-        expected = complete(url, prompt, None)
+        expected = complete(url, prompt, cache_prompt=False, coordgen={"drafts": False})
     assert again["choices"][0]["text"] == expected["choices"][0]["text"]
     cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached == again["timings"]["cache_n"]
     assert again["usage"]["prompt_tokens"] - cached < 64
     assert told["coordgen_prefix_store_hits_total"] == 2
     assert told["coordgen_prefix_store_read_tokens_total"] >= cached
-    listed = json.loads(coordgen("prefixes", "list", "--prefix-store", store, "--json").out)
+    listed = json.loads(
+        coordgen("prefixes", "list", "--prefix-store", tmp_path / "store", "--json").out
+    )
     assert {it["namespace"] for it in listed} == {"default/alice", "default/bob"}
-
-
-def test_two_servers_share_a_store(bundle, tmp_path):
-    options = ("--prefix-store", str(tmp_path), "--metrics")
-    with served(bundle, *options) as (_, one), served(bundle, *options) as (_, other):
-        first = complete(one, LONG, None)
-        wait_until_written(one, 224)
-        again = complete(other, LONG, None)
-        assert again["choices"] == first["choices"]
-        assert again["timings"]["cache_n"] >= again["usage"]["prompt_tokens"] - 32
-        assert metrics_of(other)["coordgen_prefix_store_failures_total"] == 0

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from starlette.responses import JSONResponse
 
@@ -40,8 +39,9 @@ def server(bundle_of):
         yield url
 
 
-@pytest.mark.parametrize(("key", "status"), [("k", 413), ("x", 401)])
-@pytest.mark.parametrize("num_bytes", [7_200_000, 8_500_000])
+@pytest.mark.parametrize(
+    ("key", "status", "num_bytes"), [("k", 413, 7_200_000), ("x", 401, 8_500_000)]
+)
 def test_who_sends_a_body_to_its_end_reads_why_it_is_refused(server, key, status, num_bytes):
     body, headers = b'{"prompt": "x"}', {"Authorization": f"Bearer {key}"}
     request = urllib.request.Request(  # which urllib has closed behind it
@@ -68,11 +68,7 @@ HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
         (b"POST /v1/completions" + HOST + LONG, 431, ["error"]),
         (b"POST /api/chat" + HOST + LONG, 431, ["error"]),
         (b"POST /v1/messages" + HOST + LONG, 431, ["type", "error"]),
-        (b"GET /health" + HOST + b"x" * 100_000, 431, None),
         (b"GET /health" + HOST + b"x" * 5_000_000, 431, None),
-        (b"no HTTP\r\n\r\n", 400, None),
-        (b"POST /v1/completions" + HOST + b"Content-Length: x\r\n\r\n", 400, None),
-        (b"POST /v1/completions" + HOST + b"Transfer-Encoding: gzip\r\n\r\n", 400, None),
         (b"POST /x" + HOST + b"Transfer-Encoding: chunked\r\n\r\nx\r\n", 400, None),
     ],
 )
@@ -299,22 +295,9 @@ def test_who_is_refused_waits_a_moment_and_others_do_not(monkeypatch):
             assert (await ask(app, COMPLETIONS, {"prompt": "?"}))[0] == 429
             assert (await ask(app, COMPLETIONS, {"prompt": "?"}, "no key"))[0] == 401
             assert waited == [guard.REFUSED_AFTER_S] * 2
-            assert (await ask(app, "/tokenize", {"content": "ab"}))[0] == 200
+            told = await ask(app, "/tokenize", {"content": "ab"})
+            assert told == (200, {"tokens": [97, 98]})
         assert len(waited) == 2
-        model.may_step.release(1000)
-        for one in alice:
-            await one
-
-    with_app(test, model)
-
-
-def test_texts_are_tokenized_while_all_places_for_answers_are_taken():
-    model = FakeModel(is_gated=True)
-
-    async def test(app):
-        alice = [asyncio.create_task(ask(app, COMPLETIONS, {"prompt": "?"})) for _ in range(3)]
-        await asyncio.to_thread(model.at_step.acquire)
-        assert await ask(app, "/tokenize", {"content": "ab"}) == (200, {"tokens": [97, 98]})
         model.may_step.release(1000)
         for one in alice:
             await one

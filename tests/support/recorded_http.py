@@ -2,7 +2,7 @@
 
 In: a case: method, path, headers, body. Out: a text with the status line, the headers and the body,
 in which `RULES` have replaced what differs from run to run, and nothing else. A recording is a file
-of such texts.
+of such texts, in `RECORDED`; its requests stand in `REQUESTS`, a line each (`requests_of`).
 """
 
 import http.client
@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from checkpoints import ROOT
 from coordgen_rs.errors.extras import package_version
 
+RECORDED, REQUESTS = (ROOT / "tests" / "exact" / "recorded" / name for name in ("http", "requests"))
 _AS_JSON = {"ensure_ascii": False, "separators": (",", ":")}
 _WIDTH = 100
 _LEAF = re.compile(r"^=== (.*)\n", re.MULTILINE)
@@ -68,6 +70,68 @@ class Raw(NamedTuple):
     def written(self) -> bytes:
         """The request as it is sent."""
         return self.sent
+
+
+def asked(name: str, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Case:
+    """A request with a body."""
+    return Case(name, "POST", path, body, {"Content-Type": "application/json"} | (headers or {}))
+
+
+def requests_of(group: str) -> list[Case | Raw]:
+    """The requests of a group, in the order in which they are asked.
+
+    A line of its file is a JSON object: a name, and what `Case` has, or `sent` in bytes of Latin-1;
+    `text` is a body that is no JSON, or not as we write it. `streamed` adds the same request once
+    more, as a stream, with these fields. Behind a line with a `base`, each line is a `change` of
+    that body, after which it is named; null leaves a field out.
+
+    A text that begins with `$` is a part of `parts.json`; `{"repeat": .., "times": ..}` is a long
+    text or list.
+    """
+    cases: list[Case | Raw] = []
+    path, base, number = "", dict[str, Any](), 0
+    parts = json.loads((REQUESTS / "parts.json").read_text())
+    for line in (REQUESTS / f"{group}.jsonl").read_text().splitlines():
+        given = _whole(json.loads(line), parts)
+        name, body, headers = given.get("name"), given.get("body"), given.get("headers", {})
+        if "base" in given:
+            path, base, number = given["path"], given["base"], 0
+        elif "change" in given:
+            number += 1
+            shown = f"{path} {json.dumps(given['change'])}"
+            name = shown if len(shown) <= 200 else f"{shown[:180]}.. ({number})"
+            changed = base | given["change"]
+            cases.append(asked(name, path, {n: v for n, v in changed.items() if v is not None}))
+        elif "sent" in given:
+            cases.append(Raw(name, _text(given["sent"])))
+        elif "method" in given:
+            cases.append(Case(name, given["method"], given["path"], None, headers))
+        elif "streamed" not in given:
+            body = _text(given["text"]) if "text" in given else body
+            cases.append(asked(name, given["path"], body, headers))
+        else:
+            is_ollama = given["path"].startswith("/api")
+            whole = body | ({"stream": False} if is_ollama else {})
+            cases.append(asked(name, given["path"], whole))
+            streamed = body | {"stream": True} | given["streamed"]
+            cases.append(asked(f"{name}, streamed", given["path"], streamed))
+    return cases
+
+
+def _whole(value: Any, parts: Mapping[str, Any]) -> Any:
+    """JSON with its parts, and with what is repeated."""
+    if isinstance(value, str) and value.startswith("$"):
+        return parts[value[1:]]
+    if isinstance(value, list):
+        return [_whole(one, parts) for one in value]
+    if isinstance(value, dict):
+        whole = {name: _whole(one, parts) for name, one in value.items()}
+        return whole["repeat"] * whole["times"] if whole.keys() == {"repeat", "times"} else whole
+    return value
+
+
+def _text(written: str | list[str]) -> bytes:
+    return "".join(written).encode("latin-1")
 
 
 def _times(*names: str) -> str:

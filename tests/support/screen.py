@@ -65,9 +65,14 @@ class Screen:
         self._resize(size)
         self.process.send_signal(signal.SIGWINCH)
 
+    def write(self, keys):
+        """Send bytes, as of keys."""
+        while keys:
+            keys = keys[os.write(self._own, keys) :]
+
     def type(self, text):
         """Press keys."""
-        os.write(self._own, text.encode())
+        self.write(text.encode())
 
     def paste(self, text):
         """Paste, as terminals mark it."""
@@ -100,15 +105,21 @@ class Screen:
         """The row of the cursor."""
         return self._screen.display[self._screen.cursor.y].rstrip()
 
+    def _read(self):
+        """Show what has come; whether anybody still holds the other end."""
+        try:
+            self._stream.feed(os.read(self._own, 1 << 16))
+        except OSError:
+            return False
+        return True
+
     def until(self, condition, seconds=300):
         """Read until a condition holds, or a text is shown."""
         holds = condition if callable(condition) else lambda: condition in self.shown
         while not holds():
             ready, _, _ = select.select([self._own], [], [], seconds)
             assert ready, self.shown
-            try:
-                self._stream.feed(os.read(self._own, 1 << 16))
-            except OSError:  # nobody holds the other end any more
+            if not self._read():
                 assert holds(), self.shown
                 return
 
@@ -116,10 +127,8 @@ class Screen:
         """Press a key again and again: what comes just before readline waits has no effect."""
         for _ in range(50):
             self.type(key)
-            while not holds() and select.select([self._own], [], [], 20)[0]:
-                try:
-                    self._stream.feed(os.read(self._own, 1 << 16))
-                except OSError:  # nobody holds the other end any more
+            while not holds() and select.select([self._own], [], [], 60)[0]:
+                if not self._read():
                     self.process.wait(300)
             if holds():
                 return
@@ -136,9 +145,6 @@ class Screen:
 
     def ended(self, seconds=300):
         """Read to the end; the exit code."""
-        while select.select([self._own], [], [], seconds)[0]:
-            try:
-                self._stream.feed(os.read(self._own, 1 << 16))
-            except OSError:  # nobody holds the other end any more
-                break
+        while select.select([self._own], [], [], seconds)[0] and self._read():
+            pass
         return self.process.wait(seconds)

@@ -4,24 +4,16 @@ import pytest
 
 pytest.importorskip("anthropic", reason="anthropic is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 import anthropic
 
-from coordgen_rs.server.guard import api_key
 from fake_model import FakeModel
-from fake_served import listening, serving
+from fake_served import listening
 
 HELLO = {"max_tokens": 9, "messages": [{"role": "user", "content": "hello"}]}
 TOOL = {"name": "f", "description": "do", "input_schema": {"type": "object", "properties": {}}}
 CALL = '<tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>'
 PATH = "/v1/messages"
-
-
-def calling():
-    model = FakeModel(steps=[(text, ("target",) * len(text)) for text in ("So", "... ", CALL)])
-    model.ends = "stop"
-    return model
 
 
 @pytest.fixture
@@ -35,105 +27,6 @@ def plain(block):
     if told["type"] == "tool_use":
         assert told.pop("id").startswith("toolu_")
     return told
-
-
-def test_a_call_is_a_block_whole_and_streamed():
-    expected = [
-        {"type": "text", "text": "So... "},
-        {"type": "tool_use", "name": "f", "input": {"x": 1}},
-    ]
-    with listening(calling()) as url:
-        client = anthropic.Anthropic(base_url=url, api_key="any", max_retries=0)
-        whole = client.messages.create(model="fake", tools=[TOOL], **HELLO)
-        with client.messages.stream(model="fake", tools=[TOOL], **HELLO) as stream:
-            told = stream.get_final_message()
-    for message in (whole, told):
-        assert [plain(block) for block in message.content] == expected
-        assert message.stop_reason == "tool_use"
-
-
-def test_the_stop_sequence_that_ended_it_is_told(client):
-    told = client.messages.create(model="fake", stop_sequences=["x", "d"], **HELLO)
-    assert (told.stop_reason, told.stop_sequence) == ("stop_sequence", "d")
-
-
-def test_a_dialogue_with_tools_is_read_as_openais(client, model):
-    messages = [
-        {"role": "user", "content": [{"type": "text", "text": "go"}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "hm", "signature": "s"},
-                {"type": "text", "text": "on it"},
-                {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "t1",
-                    "content": [{"type": "text", "text": "five"}],
-                    "is_error": True,
-                },
-                {"type": "text", "text": "next", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
-    ]
-    system = [{"type": "text", "text": "Be short.", "cache_control": {"type": "ephemeral"}}]
-    client.messages.create(
-        model="fake",
-        max_tokens=5,
-        system=system,
-        messages=messages,
-        tools=[TOOL],
-        metadata={"user_id": "me"},
-        thinking={"type": "enabled", "budget_tokens": 1024},
-        extra_headers={"anthropic-beta": "some-beta-2030-01-01"},
-        extra_body={
-            "context_management": {"edits": []},
-            "output_config": {"effort": "high"},
-            "temperature": 0.5,
-            "top_k": 3,
-            "top_p": 0.9,
-        },
-    )
-    prompt, options = model.asked[0]
-    assert prompt.startswith("Be short.|go|on it|Error: five|next|")
-    assert (options["temperature"], options["top_k"], options["top_p"]) == (0.5, 3, 0.9)
-
-
-@pytest.mark.parametrize(
-    ("choice", "is_held"),
-    [
-        ({"type": "auto"}, True),
-        ({"type": "none"}, False),
-        ({"type": "any", "disable_parallel_tool_use": True}, True),
-        ({"type": "tool", "name": "f"}, True),
-    ],
-)
-def test_a_choice_of_tools_is_heeded(client, model, choice, is_held):
-    client.messages.create(model="fake", tools=[TOOL], tool_choice=choice, **HELLO)
-    prompt, options = model.asked[0]
-    assert (options["grammar"] is not None) is is_held
-    assert ("'name': 'f'" in prompt) is (choice["type"] != "none")
-
-
-def test_errors_are_anthropics(model):
-    with listening(model, keys=(api_key("right"),)) as url:
-        client = anthropic.Anthropic(base_url=url, api_key="right", max_retries=0)
-        assert client.messages.create(model="fake", **HELLO).content
-        bearer = anthropic.Anthropic(base_url=url, api_key=None, auth_token="right", max_retries=0)
-        assert bearer.messages.create(model="fake", **HELLO).content
-        with pytest.raises(anthropic.AuthenticationError):
-            client.with_options(api_key="wrong").messages.create(model="fake", **HELLO)
-        with pytest.raises(anthropic.NotFoundError, match="not here"):
-            client.messages.create(model="gpt", **HELLO)
-        with pytest.raises(anthropic.BadRequestError) as error:
-            client.messages.create(model="fake", max_tokens=5, messages=[])
-        assert error.value.body["type"] == "error"
-        assert error.value.body["error"]["type"] == "invalid_request_error"
 
 
 class SayingInTurn(FakeModel):
@@ -172,20 +65,3 @@ def test_the_clients_own_loop_runs_tools_until_the_model_answers(is_streamed):
     whole = ("hello", "did 1", "did 2")
     for number, (prompt, _) in enumerate(model.asked):
         assert [text in prompt for text in whole] == [at <= number for at in range(3)]
-
-
-@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
-def test_a_thread_may_be_created_and_is_not_found_later(model, path):
-    with serving(model) as client:
-
-        def told(thread):
-            return client.post(path, json={"model": "fake"} | HELLO | {"thread": thread})
-
-        assert told({"type": "create"}).status_code == 200
-        lost = told({"type": "continue", "previous_message_id": "msg_1"})
-        assert lost.status_code == 404
-        error = lost.json()["error"]
-        assert error["type"] == "not_found_error"
-        assert error["details"] == {"error_code": "thread_not_found"}
-        for wrong in ("create", {"type": "fork"}, {"type": "create", "x": 1}):
-            assert told(wrong).status_code == 400

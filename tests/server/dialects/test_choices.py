@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from starlette.testclient import TestClient
@@ -43,19 +42,6 @@ def joined(chunks, num, part="delta"):
             said = choice["text"] if part == "text" else choice["delta"].get("content", "")
             texts[choice["index"]] += said
     return texts
-
-
-@pytest.mark.parametrize("is_streamed", [False, True])
-def test_without_sampling_one_answer_is_made_and_given_to_each(is_streamed):
-    model = FakeModel()
-    with serving(model) as client:
-        response = client.post(CHAT, json=HELLO | {"n": 4, "stream": is_streamed})
-        if is_streamed:
-            texts = joined(chunks_of(response), 4)
-        else:
-            texts = [choice["message"]["content"] for choice in response.json()["choices"]]
-    assert texts == [TEXT] * 4
-    assert len(model.asked) == 1
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -109,14 +95,6 @@ def test_a_stream_gets_comments_while_its_model_is_opened(monkeypatch, fails):
         *chunks, done, _ = told.split("\n\n")
         chunks = [json.loads(chunk.removeprefix("data: ")) for chunk in chunks]
         assert (joined(chunks, 2), done) == ([TEXT] * 2, "data: [DONE]")
-
-
-def test_more_answers_than_a_client_may_have_are_refused_for_good():
-    with serving(FakeModel()) as client:  # nine places: eight that wait, and one
-        error = refused(client.post(CHAT, json=HELLO | SAMPLED | {"n": 10}))
-        assert (error["param"], "9 answers" in error["message"]) == ("n", True)
-        assert client.post(CHAT, json=HELLO | SAMPLED | {"n": 9}).status_code == 200
-        assert client.post(CHAT, json=HELLO | {"n": 16}).status_code == 200
 
 
 @pytest.mark.parametrize("drafts", [True, False])

@@ -6,9 +6,7 @@ from itertools import accumulate, count
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from coordgen_rs.errors import GrammarError
 from coordgen_rs.text.thinking import marks_of
@@ -120,23 +118,3 @@ def test_tokens_of_a_completion_that_are_no_characters_are_told_apart(client, mo
     likely, part, impossible = r"bytes: \xf0", r"bytes:\xf0\x9f", r"bytes:\x98"
     assert told["top_logprobs"][1] == {likely: -0.5, impossible: -9999.0, part: -1.0}
     assert told["top_logprobs"][3]["same"] == told["token_logprobs"][3] == -1.0
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ({"104": -100, "5": 1.5}, {104: -100, 5: 1.5}),
-        ([[104, -100], [5, False]], {104: -100, 5: float("-inf")}),
-        ([["hé", 2]], {104: 2, 233: 2}),
-        ({"hé": 2, "104": False}, {104: float("-inf"), 233: 2}),
-        ({}, None),
-        ([], None),
-    ],
-)
-@pytest.mark.parametrize("path", BODIES)
-def test_biases_in_all_forms_reach_the_model_by_id(client, model, path, given, expected):
-    body = BODIES[path] | {"logit_bias": given, "presence_penalty": 0.5, "frequency_penalty": -2}
-    assert client.post(path, json=body).status_code == 200
-    options = model.asked[0][1]
-    assert options["logit_bias"] == expected
-    assert (options["presence_penalty"], options["frequency_penalty"]) == (0.5, -2)

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from starlette.testclient import TestClient

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("httpx", reason="httpx is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from hypothesis import given, settings
@@ -38,6 +37,8 @@ from coordgen_rs.server.models.worker import Admission, Worker
 from coordgen_rs.server.serving import how_many_together
 from fake_model import STEPS, FakeModel
 from fake_served import fake_models, is_loading
+
+MANY = [("x", ("target",))] * 50
 
 
 def asked(prompt, model, **fields):
@@ -205,30 +206,30 @@ def test_turns_hold_who_was_added_and_neither_taken_nor_removed(events):
     asyncio.run(test())
 
 
-async def given_up_while_running(model, worker):
-    """Give a running request up within a step; the request behind it, which runs by then."""
-    running, follower = Job("running"), Job("next")
-    await begun(model, worker, running)
-    await running.withdraw()
-    model.may_step.release()
-    await begun(model, worker, follower)
-    assert model.ended == ["running"]
-    assert worker.metrics.outcomes["given_up"] == 1
-    return follower
+@pytest.mark.parametrize("options", [{"is_gated": True, "steps": MANY}, {"chunks": 50}])
+def test_a_request_that_is_given_up_ends_within_a_step_or_a_chunk_of_its_prompt(options):
+    model = FakeModel(**options)
+
+    async def test(worker):
+        running, follower = Job("running"), Job("next")
+        await begun(model, worker, running)
+        await running.withdraw()
+        model.may_step.release()
+        await begun(model, worker, follower)
+        assert model.ended == ["running"]
+        outcomes = worker.metrics.outcomes
+        assert (outcomes["given_up"], outcomes["failed"]) == (1, 0)
+        model.may_step.release(1000)
+        assert isinstance(await follower.end(), Answer)
+        assert len(follower.news) == len(model.steps) + 1
+
+    with_worker(test, model)
 
 
-@over(is_gated=True, steps=[("x", ("target",))] * 50)
-async def test_a_request_that_is_given_up_stops_within_one_step(worker, model):
-    follower = await given_up_while_running(model, worker)
-    model.may_step.release(1000)
-    await follower.end()
-    assert len(follower.news) == 51
-
-
-@pytest.mark.parametrize("is_streamed", [False, True])
 @pytest.mark.parametrize("is_running", [False, True])
-def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
-    model = FakeModel(is_gated=True, steps=[("x", ("target",))] * 50)
+@pytest.mark.parametrize(("is_streamed", "num"), [(False, 1), (True, 1), (True, 3)])
+def test_a_client_that_goes_away_ends_its_answers(is_streamed, num, is_running):
+    model = FakeModel(is_gated=True, steps=MANY)
 
     async def test(worker):
         if not is_running:
@@ -242,26 +243,23 @@ def test_a_client_that_goes_away_ends_its_request(is_streamed, is_running):
         async def send(message):
             sent.append(message)
 
-        answered = response_to(worker, "mine", stream=is_streamed)
+        drawn = {"temperature": 1, "seed": 7} if num > 1 else {}
+        answered = response_to(worker, "mine", num=num, stream=is_streamed, **drawn)
         response = asyncio.create_task(answered({}, receive, send))
         if is_running:
             await in_thread(model.at_step.acquire)
         gone.set()
         await asyncio.wait_for(response, 600)
-        assert worker.num_waiting == 0
-        assert worker.num_running == (not is_running)
+        assert (worker.num_running, worker.num_waiting) == (not is_running, 0)
+        model.may_step.release(1000)
+        behind = Job("behind")
+        await behind.submit(worker)
+        await behind.end()
         assert sent == []
+        assert not is_running or worker.metrics.outcomes["given_up"] == num
 
     with_worker(test, model)
-    assert "before" not in model.ended or "mine" not in model.ended
-
-
-@over(chunks=50)
-async def test_a_request_that_is_given_up_reads_no_further_chunk_of_its_prompt(worker, model):
-    follower = await given_up_while_running(model, worker)
-    assert worker.metrics.outcomes["failed"] == 0
-    model.may_step.release(1000)
-    assert isinstance(await follower.end(), Answer)
+    assert model.ended == ["mine" if is_running else "before", "behind"]
 
 
 def test_a_stream_on_which_nothing_comes_gets_comments(monkeypatch):
@@ -456,7 +454,8 @@ def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open():
     assert told[0].json()["error"]["message"] == "unknown field: bogus"
 
 
-def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_requests_that_wait_for_the_model_are_answered_or_told_that_the_server_ends(is_stopped):
     model, may_open = FakeModel(), threading.Event()
 
     def opened(_):
@@ -468,34 +467,18 @@ def test_requests_that_wait_for_the_model_are_answered_though_it_is_closed():
         worker.start()
         await job.submit(worker)
         assert (worker.num_running, worker.num_waiting) == (0, 1)
+        if is_stopped:
+            worker.stop_all(UnavailableError("the server is going down"))
+            with pytest.raises(UnavailableError, match="going down"):
+                raise await job.end()
         worker.close()
         may_open.set()
-        assert isinstance(await job.end(), Answer)
+        if not is_stopped:
+            assert isinstance(await job.end(), Answer)
         await ended(worker)
 
     asyncio.run(test())
     assert model.is_closed
-
-
-def test_requests_that_wait_for_the_model_are_told_that_the_server_ends():
-    may_open = threading.Event()
-
-    def opened(_):
-        may_open.wait()
-        return FakeModel()
-
-    async def test():
-        worker, job = Worker(opened), Job("early")
-        worker.start()
-        await job.submit(worker)
-        worker.stop_all(UnavailableError("the server is going down"))
-        with pytest.raises(UnavailableError, match="going down"):
-            raise await job.end()
-        may_open.set()
-        worker.close()
-        await ended(worker)
-
-    asyncio.run(test())
 
 
 def test_a_model_that_cannot_be_opened_is_the_failure_of_the_worker():
@@ -589,7 +572,7 @@ async def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered(
         raise await later.end()
 
 
-@over(is_gated=True, parallel=2, steps=[("x", ("target",))] * 50)
+@over(is_gated=True, parallel=2, steps=MANY)
 async def test_at_the_deadline_all_that_run_end_by_an_error_and_are_counted(worker, model):
     jobs = [Job(name) for name in "abc"]
     await begun(model, worker, *jobs[:2])
@@ -687,25 +670,3 @@ async def test_other_clients_come_between_the_answers_of_one(worker, model):
     await answering
     await ended(worker)
     assert model.ended == ["first", "three", "other", "three", "three"]
-
-
-@over(is_gated=True)
-async def test_a_client_that_goes_away_ends_all_its_answers(worker, model):
-    has_left = asyncio.Event()
-
-    async def receive():
-        await has_left.wait()
-        return {"type": "http.disconnect"}
-
-    response = response_to(worker, "gone", num=3, stream=True, temperature=1, seed=7)
-    answering = asyncio.create_task(response({}, receive, nothing))
-    await in_thread(model.at_step.acquire)
-    has_left.set()
-    await answering
-    assert (worker.num_running, worker.num_waiting) == (0, 0)
-    model.may_step.release(1000)
-    behind = Job("next")
-    await behind.submit(worker)
-    await behind.end()
-    assert worker.metrics.outcomes["given_up"] == 3
-    assert model.ended == ["gone", "next"]

@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("selenium", reason="selenium is not installed")
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 import browser as chromium
 from browser import found, until
 from fake_model import FakeModel

@@ -5,8 +5,6 @@ import json
 import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
-pytest.importorskip("httpx", reason="httpx is not installed")
-pytest.importorskip("uvicorn", reason="the extra server is not installed")
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +15,9 @@ from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
-from coordgen_rs.server.dialects.prompts import messages_of
 from coordgen_rs.server.tools.formats import HERMES, constrained
 from coordgen_rs.server.tools.functions import tools_of
 from coordgen_rs.server.tools.prompts import described, with_short_ids
-from coordgen_rs.server.tools.syntax import is_object
 from coordgen_rs.text.chat_template import ChatTemplate
 from fake_model import FakeModel
 from fake_served import serving
@@ -309,22 +305,6 @@ def test_calls_of_a_template_with_ids_of_its_own_length_get_such():
     assert with_short_ids([told], 9) == [told]
 
 
-def test_messages_of_clients_that_made_no_call_or_tell_results_in_parts_are_taken():
-    parts = [{"type": "text", "text": "no"}, {"type": "text", "text": "on"}]
-    said, result = messages_of(
-        Fields(
-            {
-                "messages": [
-                    {"role": "assistant", "content": "Hi", "tool_calls": []},
-                    {"role": "tool", "tool_call_id": "1", "name": "time", "content": parts},
-                ]
-            }
-        )
-    )
-    assert said == {"role": "assistant", "content": "Hi"}
-    assert result == {"role": "tool", "tool_call_id": "1", "name": "time", "content": "no\non"}
-
-
 def test_a_template_without_tools_gets_them_in_words():
     function = {"name": "time", "arguments": {"z": 1}}
     messages = [
@@ -349,48 +329,6 @@ def test_a_template_without_tools_gets_them_in_words():
 MESSAGES = [{"role": "user", "content": "hello"}]
 SCHEMA = {"type": "object"}
 TOOL = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
-WHOLE = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>\n'
-BEGUN = '<tool_call>\n{"name": "f", "arguments": {"y'
-
-
-@pytest.fixture
-def told():
-    """A function that asks for an answer of so much text, by a path and its own fields."""
-
-    def ask(text, path, **fields):
-        steps = [(part, ("target",) * len(part)) for part in (text[:9], text[9:])]
-        with serving(FakeModel(steps=steps)) as client:
-            body = {"model": "fake", "messages": MESSAGES, "tools": [TOOL], "max_tokens": 99}
-            if path == "/v1/messages":
-                body["tools"] = [{"name": "f", "input_schema": SCHEMA}]
-            if path == "/api/chat":
-                del body["max_tokens"]
-            told = client.post(path, json=body | fields)
-        assert told.status_code == 200, told.text
-        return told
-
-    return ask
-
-
-@pytest.mark.parametrize("cut", ["<tool_", BEGUN])
-def test_the_whole_calls_of_an_answer_that_a_limit_cut_are_told_and_no_mark_is(told, cut):
-    [choice] = told(WHOLE + cut, "/v1/chat/completions").json()["choices"]
-    assert (choice["finish_reason"], choice["message"]["content"]) == ("length", None)
-    first, *begun = [call["function"]["arguments"] for call in choice["message"]["tool_calls"]]
-    assert json.loads(first) == {"x": 1}
-    assert [is_object(arguments) for arguments in begun] == [False] * (cut == BEGUN)
-
-    message = told(WHOLE + cut, "/v1/messages").json()
-    assert [block.get("input") for block in message["content"]] == [{"x": 1}]
-    assert message["stop_reason"] == "max_tokens"
-
-    for is_streamed in (False, True):
-        lines = told(WHOLE + cut, "/api/chat", stream=is_streamed).text.splitlines()
-        said = [json.loads(line)["message"] for line in lines]
-        assert "".join(one["content"] for one in said) == ""
-        calls = [call["function"] for one in said for call in one.get("tool_calls", ())]
-        assert [call["arguments"] for call in calls] == [{"x": 1}]
-        assert json.loads(lines[-1])["done_reason"] == "length"
 
 
 class TemplatedModel(FakeModel):
