@@ -227,6 +227,10 @@ def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, ans
         ({"draft": "guess"}, "guess"),
         ({"draft": ["automaton", "guess"]}, "guess"),
         ({"threads": 0}, "threads"),
+        ({"prefix_store_size": 5}, "needs a prefix_store"),
+        ({"prefix_store": "p", "prefix_store_size": 0}, "prefix_store_size"),
+        ({"prefix_store": "p", "remember": False}, "remember is False"),
+        ({"prefix_store": ""}, "prefix_store"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_opening(bundle, options, named, tmp_path):
