@@ -121,16 +121,13 @@ def test_a_piece_is_text_that_knows_its_source():
         assert (type(again), again, again.source) == (TextDelta, "ab", "automaton")
 
 
-def test_an_answer_is_shown_by_how_it_begins():
+def test_an_answer_is_shown_by_how_it_begins_and_a_stream_not_copied():
     stream = stream_of([(1, "target")] * 100)
+    with pytest.raises(OptionError, match="a Stream can be neither copied nor pickled"):
+        copy.copy(stream)
     text = "b" * 57
     assert repr(collect(stream)) == f"<Answer '{text}...', 100 tokens, finish_reason='length'>"
     assert repr(collect(stream_of([(1, "target")]))).startswith("<Answer 'b', 1 tokens, ")
-
-
-def test_a_stream_is_not_copied():
-    with pytest.raises(OptionError, match="a Stream can be neither copied nor pickled"):
-        copy.copy(stream_of([(1, "target")]))
 
 
 def test_a_character_belongs_to_the_token_that_completes_it():
@@ -186,6 +183,8 @@ def test_a_stop_string_ends_the_steps_before_the_last_piece_is_given_out():
 @pytest.mark.parametrize("how", ["closed", "left", "dropped", "failed"])
 def test_a_stream_that_is_given_up_closes_its_steps_at_once(how):
     closed = []
+    stream_of([(1, "target")], closed=closed).close()
+    assert closed == []  # none was asked for
     stream = stream_of([(1, "target")] * 9, closed=closed)
     gc.disable()  # at once, not when cycles are looked for
     try:
@@ -203,12 +202,6 @@ def test_a_stream_that_is_given_up_closes_its_steps_at_once(how):
     finally:
         gc.enable()
     assert closed == [None]
-
-
-def test_steps_are_not_begun_before_the_first_piece_is_asked_for():
-    closed = []
-    stream_of([(1, "target")], closed=closed).close()
-    assert closed == []
 
 
 def test_a_stream_that_failed_fails_again_instead_of_ending():

@@ -179,17 +179,6 @@ def test_a_loaded_dialogue_goes_on_as_if_it_had_been_said_here(model):
             dialogue.load(wrong)
 
 
-def test_end_tokens_can_be_ignored(model):
-    ended = model.generate(TEXT, max_new_tokens=80)
-    assert ended.finish_reason == "stop"
-    going_on = model.generate(TEXT, max_new_tokens=80, ignore_eos=True)
-    assert len(going_on.token_ids) == 80
-    assert going_on.finish_reason == "length"
-    assert going_on.token_ids[: len(ended.token_ids)] == ended.token_ids
-    plain = model.generate(TEXT, max_new_tokens=80, ignore_eos=True, drafts=False)
-    assert plain.token_ids == going_on.token_ids
-
-
 def test_a_bundle_without_a_template_says_what_to_do(bundle_of):
     with Model.open(bundle_of("embedded", "fp32"), draft="plain") as model:
         with pytest.raises(ChatTemplateError, match="chat_template of Model"):

@@ -185,23 +185,6 @@ def test_starlette_streams_answers_side_by_side(model, texts, num_threads):
     assert asyncio.run(ask_all()) == texts
 
 
-def test_many_threads_and_streams_give_every_stream_its_own_text(scripted):
-    words = [f"{number}: {'abc' * number}" for number in range(30)]
-    streams = [scripted.stream(word) for word in words]
-    read = dict.fromkeys(words, "")
-    with ThreadPoolExecutor(3) as pool:
-        unread = dict(zip(words, streams, strict=True))
-        while unread:
-            pieces = {word: pool.submit(next, stream, None) for word, stream in unread.items()}
-            for word, piece in pieces.items():
-                if piece.result(600) is None:
-                    del unread[word]
-                else:
-                    read[word] += piece.result()
-    assert read == {word: word for word in words}
-    assert sorted(scripted.ended) == sorted(words)
-
-
 def test_a_stream_that_is_not_read_keeps_nobody_waiting(scripted):
     stream = scripted.stream("first" * MOST_AHEAD)
     assert next(stream) == "f"

@@ -23,7 +23,7 @@ ASKED = (
     (f"{LONG}The bridge", {"max_new_tokens": 24, "temperature": 0.9, "seed": 5}),
     ("The report", {"max_new_tokens": 40, "stop": "on"}),
     ("One", {"max_new_tokens": 20, "grammar": Regex("([a-f]{3} [0-9]{2};){2,6}")}),
-    ("Hello, the", {"max_new_tokens": 300, "repetition_penalty": 1.3, "ignore_eos": True}),
+    ("Hello, the", {"max_new_tokens": 120, "repetition_penalty": 1.3, "ignore_eos": True}),
     ("Once", {"max_new_tokens": 16, "namespace": "other", "drafts": False}),
 )
 MOST_OPEN = 8
@@ -36,7 +36,7 @@ class NthPoint(Tracer):
     """Raises KeyboardInterrupt at the n-th point where Python looks for signals."""
 
     def __init__(self, number):
-        super().__init__(("begins",))
+        super().__init__()
         self._left = number
 
     def _meets(self, *point):
@@ -243,5 +243,5 @@ def requests(bundle_of):
 
 def test_requests_say_what_each_would_say_alone(requests):
     state_machine = requests.TestCase
-    state_machine.settings = settings(max_examples=12, stateful_step_count=40, deadline=None)
+    state_machine.settings = settings(max_examples=8, stateful_step_count=40, deadline=None)
     state_machine().runTest()

@@ -1,7 +1,6 @@
 """Ctrl-C wherever Python looks for it, and real signals: the next answers are as ever."""
 
 import faulthandler
-import os
 import random
 import signal
 import sqlite3
@@ -15,29 +14,14 @@ import pytest
 
 from coordgen_rs import Model
 from coordgen_rs.store.history.store import DATABASE_NAME
-from interrupts import ASKED, OPTIONS, Tracer, asked, num_idle, open_model, threads_end, together
+from interrupts import ASKED, Tracer, asked, num_idle, open_model, threads_end, together
 
 _LONGEST_S = 100
 """A request that takes longer hangs: the process ends with the stacks of all threads."""
 
 
 class AlarmError(RuntimeError):
-    """What the handler of SIGALRM raises."""
-
-
-_COME = []
-"""The signals that have come."""
-
-
-def _raises(kind, _):
-    _COME.append(kind)
-    raise KeyboardInterrupt if kind == signal.SIGINT else AlarmError
-
-
-def expected_of(bundle):
-    """What plain decoding says to each request: its tokens."""
-    with Model.open(bundle, draft="plain") as model:
-        return [model.generate(text, **OPTIONS, **options).token_ids for text, options in ASKED]
+    """What a handler may raise beside Ctrl-C's."""
 
 
 def _is_of_signal(error):
@@ -58,8 +42,6 @@ def under_signals(bundle, expected, parallel, num_signals, seed):
     Returns:
         What went wrong, in words; empty where nothing did.
     """
-    for kind in (signal.SIGINT, signal.SIGALRM):
-        signal.signal(kind, _raises)
     draw, wrong = random.Random(seed), []
     while num_signals > 0:
         with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +52,13 @@ def under_signals(bundle, expected, parallel, num_signals, seed):
 
 
 def _of_one_model(path, bundle, expected, parallel, num_signals, draw):
-    wrong, num_finished = [], 0
+    wrong, num_finished, come = [], 0, []
+
+    def handler(kind, _):
+        come.append(kind)
+        raise draw.choice([KeyboardInterrupt, AlarmError])
+
+    signal.signal(signal.SIGALRM, handler)
     faulthandler.dump_traceback_later(_LONGEST_S, exit=True)  # by a thread, which counts
     model = open_model(bundle, path, parallel)
     # How long one of each takes: moments are drawn from that.
@@ -80,14 +68,14 @@ def _of_one_model(path, bundle, expected, parallel, num_signals, draw):
     whole_s, num_before = time.perf_counter() - begun, num_idle()
     for _ in range(num_signals):
         faulthandler.dump_traceback_later(_LONGEST_S, exit=True)
-        number, kind = draw.randrange(len(ASKED)), draw.choice([signal.SIGINT, signal.SIGALRM])
+        number = draw.randrange(len(ASKED))
         in_streams = draw.random() < 0.4
         at_s = draw.uniform(1e-5, whole_s / (1 if in_streams else len(ASKED)))
-        _COME.clear()
+        come.clear()
         try:
-            _send(kind, at_s)
+            signal.setitimer(signal.ITIMER_REAL, at_s)
             num_finished += _ask(model, number, expected, wrong, in_streams=in_streams)
-            while not _COME:  # it comes behind the request
+            while not come:  # it comes behind the request
                 time.sleep(0.001)
         except BaseException as error:
             if not _is_of_signal(error):
@@ -105,19 +93,6 @@ def _of_one_model(path, bundle, expected, parallel, num_signals, draw):
     if (num_stored := _stored(path)) < num_finished:
         wrong.append(f"{num_stored} of {num_finished} finished requests are stored")
     return wrong
-
-
-def _send(kind, at_s):
-    """Have a signal come at a time."""
-    if kind == signal.SIGALRM:
-        signal.setitimer(signal.ITIMER_REAL, at_s)
-    else:
-        threading.Thread(target=_interrupt, args=[at_s], name="sends").start()
-
-
-def _interrupt(at_s):
-    time.sleep(at_s)
-    os.kill(os.getpid(), signal.SIGINT)
 
 
 def _ask(model, number, expected, wrong, *, in_streams=False):
@@ -147,17 +122,17 @@ def bundle(bundle_of):
 
 @pytest.fixture(scope="module")
 def expected(bundle):
-    return expected_of(bundle)
+    """What plain decoding says to each request: its tokens."""
+    with Model.open(bundle, draft="plain") as model:
+        return [asked(model, number) for number in range(len(ASKED))]
 
 
 @pytest.fixture
 def handled():
-    """Handlers of signals are put back."""
-    kinds = signal.SIGINT, signal.SIGALRM
-    before = [signal.getsignal(kind) for kind in kinds]
+    """The handler of signals is put back."""
+    before = signal.getsignal(signal.SIGALRM)
     yield
-    for kind, handler in zip(kinds, before, strict=True):
-        signal.signal(kind, handler)
+    signal.signal(signal.SIGALRM, before)
 
 
 def _work(model):

@@ -20,7 +20,6 @@ from coordgen_rs import (
     generate,
     open_session,
 )
-from coordgen_rs.cli.main import main
 from coordgen_rs.errors import (
     BundleError,
     LookupTableError,
@@ -55,7 +54,7 @@ def answer(model):
     return model.generate(TEXT)
 
 
-def test_the_tokens_are_those_of_generate(session_of, answer):
+def test_the_tokens_are_those_of_generate(session_of, model, answer):
     session = session_of("embedded", "fp32")
     tokenizer = Tokenizer.of(session.bundle)
     steps = generate(session, tokenizer.encode(TEXT))
@@ -63,40 +62,45 @@ def test_the_tokens_are_those_of_generate(session_of, answer):
     assert answer.text == tokenizer.decode(answer.token_ids)
     assert answer.finish_reason == "stop"
     assert answer.stats.new_tokens == len(answer.token_ids) == len(answer.sources)
+    cut = model.generate(TEXT, max_new_tokens=5)
+    assert (cut.finish_reason, cut.token_ids) == ("length", answer.token_ids[:5])
+    most = len(answer.token_ids) + 20
+    going_on = model.generate(TEXT, max_new_tokens=most, ignore_eos=True)
+    assert (going_on.finish_reason, len(going_on.token_ids)) == ("length", most)
+    assert going_on.token_ids[: len(answer.token_ids)] == answer.token_ids
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_model_and_what_it_is_made_of_are_not_copied(bundle, tmp_path, copied):
     session = open_session(bundle)
     with Model(session, prefix_memory=1000) as model:
-        parts = [
-            model,
-            session,
-            History(tmp_path, vocab_size=9),
-            DraftModel(session),
-            PrefixPool(9),
-        ]
-        for one in parts:
+        history = History(tmp_path, vocab_size=9)
+        for one in (model, session, history, DraftModel(session), PrefixPool(9)):
             with pytest.raises(OptionError, match=f"a {type(one).__name__} can be neither copied"):
                 copied(one)
         assert model.generate("Hello", max_new_tokens=2).token_ids
 
 
+def commit_of_a_command(coordgen, bundle, *given):
+    request = ("generate", "--model", bundle, "--prompt", "Hello", "--max-new-tokens", 2, "--json")
+    return json.loads(coordgen(*request, *given).out)["commit"]
+
+
 @pytest.mark.parametrize("is_allowed", [True, False])
-def test_the_way_to_commit_is_told_as_the_session_chose_it(bundle, monkeypatch, capsys, is_allowed):
+def test_the_way_to_commit_is_told_as_the_session_chose_it(
+    bundle, monkeypatch, coordgen, is_allowed
+):
     if not is_allowed:
         monkeypatch.setattr(CpuDevice, "allowed_commits", ("canonical",))
     expected = "compact" if is_allowed else "canonical"
     with Model.open(bundle, commit="compact") as model:
         assert model.commit == expected
-    request = ["generate", "--model", str(bundle), "--prompt", "Hello", "--max-new-tokens", "2"]
-    assert main([*request, "--commit", "compact", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["commit"] == expected
+    assert commit_of_a_command(coordgen, bundle, "--commit", "compact") == expected
 
 
 @pytest.mark.parametrize("is_exact", [True, False])
 def test_auto_commits_as_the_bundle_was_found_to_be_exact(
-    bundle, monkeypatch, tmp_path, capsys, is_exact
+    bundle, monkeypatch, tmp_path, coordgen, is_exact
 ):
     def found(*arguments):
         return replace(run_self_test(*arguments), exact_branches=is_exact)
@@ -107,16 +111,8 @@ def test_auto_commits_as_the_bundle_was_found_to_be_exact(
     for given in ({}, {"commit": "auto"}):
         with Model.open(bundle, **given) as model:  # the second time from the record
             assert model.commit == expected
-    request = ["generate", "--model", str(bundle), "--prompt", "Hello", "--max-new-tokens", "2"]
-    for given in ([], ["--commit", "auto"]):
-        assert main([*request, *given, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["commit"] == expected
-
-
-def test_the_same_seed_draws_the_same_answer_and_another_seed_another(model):
-    options = {"temperature": 2, "max_new_tokens": 40}
-    one, again, other = (model.generate(TEXT, seed=seed, **options) for seed in (1, 1, 2))
-    assert one.token_ids == again.token_ids != other.token_ids
+    for words in ((), ("--commit", "auto")):
+        assert commit_of_a_command(coordgen, bundle, *words) == expected
 
 
 def test_a_prompt_of_token_ids_is_read_as_it_is(model, answer):
@@ -144,11 +140,6 @@ def test_an_answer_ends_before_a_stop_string(model, bundle, answer):
     assert model.generate(TEXT, stop="no such text").text == answer.text
 
 
-def test_a_limit_is_told_as_the_reason(model, answer):
-    cut = model.generate(TEXT, max_new_tokens=5)
-    assert (cut.finish_reason, cut.token_ids) == ("length", answer.token_ids[:5])
-
-
 def test_a_right_prediction_saves_steps_and_is_named_in_spans(bundle, answer):
     with Model.open(bundle, draft=["earlier-requests"], remember=False) as model:
         alone = model.generate(TEXT)
@@ -156,14 +147,6 @@ def test_a_right_prediction_saves_steps_and_is_named_in_spans(bundle, answer):
     assert predicted.token_ids == alone.token_ids == answer.token_ids
     assert predicted.stats.steps < alone.stats.steps
     assert {span.source for span in predicted.spans} == {"target", "prediction"}
-
-
-def test_no_source_to_draft_from_is_refused_rather_than_taken_for_plain(bundle):
-    for none in ([], ()):
-        with pytest.raises(
-            OptionError, match="draft names no source; without drafts it is 'plain'"
-        ):
-            Model.open(bundle, draft=none)
 
 
 def test_earlier_requests_are_drafted_from_unless_told_otherwise(bundle):
@@ -239,9 +222,15 @@ def test_a_draft_model_and_plain_decoding_change_no_token(bundle, bundle_of, ans
         ({"history": "answers", "draft": "plain"}, "history needs drafts"),
         ({"draft_model": "smaller", "draft": "plain"}, "draft model needs drafts"),
         ({"lookup_table": "table", "draft": "plain"}, "look-up table needs drafts"),
+        ({"draft": []}, "draft names no source; without drafts it is 'plain'"),
+        ({"draft": ()}, "draft names no source"),
         ({"draft": "guess"}, "guess"),
         ({"draft": ["automaton", "guess"]}, "guess"),
         ({"threads": 0}, "threads"),
+        ({"prefix_store_size": 5}, "needs a prefix_store"),
+        ({"prefix_store": "p", "prefix_store_size": 0}, "prefix_store_size"),
+        ({"prefix_store": "p", "remember": False}, "remember is False"),
+        ({"prefix_store": ""}, "prefix_store"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_opening(bundle, options, named, tmp_path):
@@ -253,14 +242,15 @@ def test_options_that_cannot_be_are_refused_at_opening(bundle, options, named, t
 
 
 def test_files_that_are_not_there_are_named(bundle):
+    for name, error in (
+        ("draft_model", BundleError),
+        ("lookup_table", LookupTableError),
+        ("profile", ProfileError),
+    ):
+        with pytest.raises(error, match="nowhere"):
+            Model.open(bundle, **{name: "nowhere"})
     with pytest.raises(BundleError, match="nowhere"):
         Model.open("nowhere")
-    with pytest.raises(BundleError, match="nowhere"):
-        Model.open(bundle, draft_model="nowhere")
-    with pytest.raises(LookupTableError, match="nowhere"):
-        Model.open(bundle, lookup_table="nowhere")
-    with pytest.raises(ProfileError, match="nowhere"):
-        Model.open(bundle, profile="nowhere")
 
 
 @pytest.mark.parametrize(

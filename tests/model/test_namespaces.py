@@ -46,18 +46,10 @@ def test_without_reuse_nothing_is_left_for_another_namespace(bundle):
     assert other.stats.reused_tokens == 0
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
-def test_a_request_that_reuses_nothing_takes_nothing_from_others(bundle, parallel):
-    with Model.open(bundle, prefix_memory=1 << 28, parallel=parallel) as model:
-        model.generate(TEXT, max_new_tokens=4)
-        for text in (TEXT[::-1], TEXT[9:]):
-            model.generate(text, max_new_tokens=4, reuse_prefix=False)
-        again = model.generate(TEXT, max_new_tokens=4)
-    assert again.stats.reused_tokens == again.stats.prompt_tokens - 1
-
-
-def test_of_several_places_one_that_nobody_goes_on_with_is_taken_first(bundle):
-    with Model.open(bundle, parallel=2) as model:
+@pytest.mark.parametrize(("parallel", "prefix_memory"), [(1, 1 << 28), (2, 1 << 28), (2, 0)])
+def test_a_request_that_reuses_nothing_takes_nothing_from_others(bundle, parallel, prefix_memory):
+    """Of several places, one that nobody goes on with is taken first."""
+    with Model.open(bundle, prefix_memory=prefix_memory, parallel=parallel) as model:
         model.generate(TEXT, max_new_tokens=4)
         for text in (TEXT[::-1], TEXT[9:], TEXT[18:]):
             model.generate(text, max_new_tokens=4, reuse_prefix=False)

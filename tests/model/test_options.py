@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints import ROOT
-from coordgen_rs import Model, open_session
+from coordgen_rs import Model, generate, make_drafter, open_session, plain
 from coordgen_rs.cli.main import main
 from coordgen_rs.errors import OptionError
 from coordgen_rs.loading.options import OPEN_OPTIONS, open_options
@@ -22,6 +22,8 @@ PAGES = {
 def test_a_record_has_every_option_with_its_default():
     assert request_options("generate", RequestOptions, {}).keys() == REQUEST.keys()
     assert open_options("open", {}).keys() == OPEN_OPTIONS.keys()
+    options = open_options("open", {"threads": 3, "context": 8})
+    assert (options["threads"], options["width"], options["context"]) == (3, None, 8)
     for name, value in (
         request_options("generate", RequestOptions, {}) | open_options("open", {})
     ).items():
@@ -58,6 +60,28 @@ def test_an_option_of_opening_that_is_not_there_names_what_was_meant(function):
         function("no such bundle", thread=3)
     with pytest.raises(OptionError, match="open_session has no option history"):
         open_session("no such bundle", history="x")
+
+
+@pytest.mark.parametrize("name", ["threads", "width", "context"])
+@pytest.mark.parametrize("value", ["4", 2.5, True, 0, -1])
+def test_numbers_of_opening_are_checked_where_the_record_is_made(name, value):
+    with pytest.raises(OptionError, match=name):
+        open_options("open", {name: value})
+
+
+def test_an_unknown_method_is_named_by_its_argument(session_of, bundle_of):
+    with pytest.raises(OptionError, match=r"^draft is 'foo', but must be one of auto, .*plain"):
+        Model.open(bundle_of("embedded", "fp32"), draft="foo")
+    with pytest.raises(OptionError, match=r"^draft is 'foo', but must be one of auto, "):
+        make_drafter(session_of("embedded", "fp32"), draft="foo")
+
+
+@pytest.mark.parametrize("wrong", [5, None, "session"])
+def test_what_is_no_session_is_named(wrong):
+    calls = (lambda: next(generate(wrong, [1])), lambda: next(plain(wrong, [1])))
+    for call in (*calls, lambda: make_drafter(wrong)):
+        with pytest.raises(OptionError, match="session must be a session, but is"):
+            call()
 
 
 def test_the_command_line_checks_as_the_api_does(capsys):

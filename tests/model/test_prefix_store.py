@@ -137,20 +137,6 @@ def test_a_folder_of_genai_is_stored_as_others_are(bundle, tmp_path):
     assert counts.hits == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"prefix_store_size": 5}, "needs a prefix_store"),
-        ({"prefix_store": "p", "prefix_store_size": 0}, "prefix_store_size"),
-        ({"prefix_store": "p", "remember": False}, "remember is False"),
-        ({"prefix_store": ""}, "prefix_store"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(bundle, options, why):
-    with pytest.raises(OptionError, match=why):
-        Model.open(bundle, **options)
-
-
 def test_a_target_that_reuses_nothing_is_refused_by_name(bundle, tmp_path, monkeypatch):
     opened = loading.store_opened
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from answers import tokens_of
-from coordgen_rs import Sampling, Stats, Tokenizer, generate, make_drafter, plain
+from coordgen_rs import Stats, Tokenizer, generate, make_drafter, plain
 from coordgen_rs.drafting.proposer import WrappedDrafter
 from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, TASKS, example
@@ -24,34 +24,8 @@ def turns(session, index):
 
 
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
-@pytest.mark.parametrize("sampling", [None, Sampling(0.8, repetition_penalty=1.2, seed=3)])
-def test_every_turn_gives_the_tokens_of_a_computation_from_nothing(session_of, weights, sampling):
+def test_what_is_reused_is_the_longest_common_prefix(session_of, weights):
     session = session_of("embedded", weights)
-    options = {"max_new_tokens": 24, "sampling": sampling}
-    drafters = {draft: make_drafter(session, draft) for draft in ("auto", LOGIT_READERS)}
-    reused = 0
-    for index in (0, 1):
-        first, more = turns(session, index)
-        prompt = first
-        for turn in range(3):
-            expected = tokens_of(plain(session, prompt, **options))
-            for drafter in [None, *drafters.values()]:
-                stats, used = Stats(), options | {"reuse_prefix": True}
-                if drafter is None:
-                    got = tokens_of(plain(session, prompt, stats=stats, **used))
-                else:
-                    used["drafter"] = drafter
-                    got = tokens_of(generate(session, prompt, stats=stats, **used))
-                assert got == expected
-                assert stats.prompt_tokens == len(prompt)
-                reused += stats.reused_tokens
-            if turn < 2:
-                prompt = np.concatenate([prompt, expected, more[turn]]).astype(np.uint32)
-    assert reused > 0
-
-
-def test_what_is_reused_is_the_longest_common_prefix(session_of):
-    session = session_of("embedded", "fp32")
     first, (second, other) = turns(session, 0)
     answer = tokens_of(plain(session, first, max_new_tokens=9))
     follow_up = np.concatenate([first, answer, second])

@@ -85,6 +85,10 @@ def _said(answer):
     return answer.text, answer.token_ids, answer.finish_reason
 
 
+def _num_taken(model):
+    return sum(not slot.is_free for slot in model._engine._slots._all)
+
+
 def test_threads_run_together(model, answers, shared):
     with ThreadPoolExecutor(6) as pool:
         got = list(pool.map(lambda it: model.generate(it, **OPTIONS), PROMPTS))
@@ -96,46 +100,19 @@ def test_threads_run_together(model, answers, shared):
     assert runs.prompt_tokens_beside > 0
 
 
-def test_dropped_and_closed_streams_leave_their_places(model, answers):
-    for _ in range(5):
-        dropped = model.stream(PROMPTS[1], **OPTIONS)
-        next(dropped)
-        del dropped
-        gc.collect()
-        with model.stream(PROMPTS[2], **OPTIONS) as closed:
-            next(closed)
-    assert _said(model.generate(PROMPTS[4], **OPTIONS)) == answers[PROMPTS[4]]
-    assert all(slot.is_free for slot in model._engine._slots._all)
-
-
-def _check_beside(model, bundle, prompts, asked):
-    """That requests say beside each other what each says alone; gives their texts."""
-    with Model.open(bundle) as alone:
-        each = [*zip(prompts, asked, strict=False)]
-        expected = [_said(alone.generate(prompt, **options)) for prompt, options in each]
-    for _ in range(2):  # the second time with what the first has left
-        with ThreadPoolExecutor(len(each)) as pool:
-            waiting = [pool.submit(model.generate, prompt, **options) for prompt, options in each]
-            assert [_said(it.result()) for it in waiting] == expected
-    return {text for text, *_ in expected}
-
-
-def test_sampled_and_plain_requests_beside_each_other(model, bundle):
-    kinds = [
-        {"temperature": 0.9, "top_p": 0.9, "seed": 4},
-        {"drafts": False},
-        {"repetition_penalty": 1.2, "stop": "."},
-        {"temperature": 1.2, "seed": 9, "min_p": 0.05},
-    ]
-    asked = [{"max_new_tokens": 40, "ignore_eos": True} | kind for kind in kinds * 2]
-    _check_beside(model, bundle, PROMPTS[:5] + PROMPTS[:3], asked)
-
-
 def test_requests_of_one_grammar_follow_it_each_for_itself(model, bundle):
     pytest.importorskip("llguidance", reason="grammars need llguidance")
     options = {"grammar": Regex("([a-f]{3} [0-9]{2};){2,6}"), "max_new_tokens": 40}
-    asked = [options | {"temperature": 1.0, "seed": number} for number in range(6)]
-    assert len(_check_beside(model, bundle, PROMPTS[:1] * 6, asked)) > 1
+
+    def ask(model, seed):
+        return _said(model.generate(PROMPTS[0], temperature=1.0, seed=seed, **options))
+
+    with Model.open(bundle) as alone:
+        expected = [ask(alone, seed) for seed in range(6)]
+    assert len({text for text, *_ in expected}) > 1
+    for _ in range(2):  # the second time with what the first has left
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(lambda seed: ask(model, seed), range(6))) == expected
 
 
 def test_equal_prompts_are_read_once(model, shared):
@@ -167,15 +144,6 @@ def test_a_dialogue_goes_on_where_it_was(model):
             assert answer.stats.reused_tokens >= len(model.tokenizer.encode(text)) - LIMIT - 8
         text += answer.text + " And then"
         model.generate(f"another {number} " * 20, max_new_tokens=4, ignore_eos=True)
-
-
-def test_what_was_overwritten_is_put_back(bundle):
-    with Model.open(bundle, parallel=2, prefix_memory=1 << 26) as model:
-        asked = [f"{name} {LONG}" for name in ("one", "two", "three", "four")]
-        for prompt in asked:
-            model.generate(prompt, max_new_tokens=4, ignore_eos=True)
-        again = model.generate(asked[0], max_new_tokens=4, ignore_eos=True)
-        assert again.stats.reused_tokens >= len(model.tokenizer.encode(asked[0])) - 2
 
 
 def test_a_request_that_fails_ends_alone(model, answers, monkeypatch):
@@ -242,14 +210,20 @@ def test_many_prompts_in_order(model, answers, shared):
 
 def test_errors_of_many_are_raised_or_kept(model, answers):
     prompts = [PROMPTS[0], "word " * 3000, PROMPTS[2], ""]
-    with pytest.raises(PromptTooLongError) as raised:
-        model.generate_many(prompts, **OPTIONS)
+    with pytest.raises(PromptTooLongError) as raised:  # it is kept, and what it was raised in
+        model.generate_many(prompts, max_new_tokens=900, ignore_eos=True)
     assert raised.value.__notes__ == ["by prompt 2 of 4"]
+    model.generate(PROMPTS[3], max_new_tokens=1)
+    assert _num_taken(model) == 0  # it has ended the others
     got = model.generate_many(prompts, **OPTIONS, keep_errors=True)
     assert _said(got[0]) == answers[PROMPTS[0]]
     assert isinstance(got[1], PromptTooLongError)
     assert _said(got[2]) == answers[PROMPTS[2]]
     assert isinstance(got[3], EmptyPromptError) or got[3].text
+    for _ in range(2):
+        with pytest.raises(EmptyPromptError):
+            list(model.stream_tokens([]))
+        assert model.generate(PROMPTS[0], **OPTIONS).text
     for wrong in ("one text", b"bytes", {"a": 1}, 5, None):
         with pytest.raises(OptionError, match="texts must be a list"):
             model.generate_many(wrong)
@@ -257,15 +231,10 @@ def test_errors_of_many_are_raised_or_kept(model, answers):
         model.generate_many(["a", None], keep_errors=True)
     with pytest.raises(OptionError, match="max_new_tokens"):
         model.generate_many(["a"], max_new_tokens=-1, keep_errors=True)
-
-
-def test_an_error_of_many_ends_the_others(model):
-    prompts = [PROMPTS[0], "word " * 3000]
-    with pytest.raises(PromptTooLongError) as raised:  # it is kept, and what it was raised in
-        model.generate_many(prompts, max_new_tokens=900, ignore_eos=True)
-    model.generate(PROMPTS[3], max_new_tokens=1)
-    assert raised.value.__traceback__ is not None
-    assert _num_taken(model) == 0
+    with pytest.raises(PromptTooLongError):
+        asyncio.run(model.agenerate("word " * 3000))
+    with pytest.raises(OptionError, match="no option"):
+        asyncio.run(model.agenerate("Hello", wrong=1))
 
 
 @pytest.mark.parametrize("parallel", [1, 3])
@@ -298,17 +267,7 @@ def test_pieces_are_awaited(model, answers):
     assert asyncio.run(read_all()) == [answers[prompt][0] for prompt in PROMPTS[:5]]
 
 
-def test_errors_are_awaited(model):
-    async def ask():
-        return await model.agenerate("word " * 3000)
-
-    with pytest.raises(PromptTooLongError):
-        asyncio.run(ask())
-    with pytest.raises(OptionError, match="no option"):
-        asyncio.run(model.agenerate("Hello", wrong=1))
-
-
-def test_a_model_that_cannot_says_why(bundle, bundle_of):
+def test_a_model_that_cannot_says_why(bundle, monkeypatch):
     with Model.open(bundle, parallel=4, switch="just_in_time") as model:
         assert (model.parallel, model.runs) == (1, None)
         assert "one by one" in model.why_alone
@@ -318,6 +277,9 @@ def test_a_model_that_cannot_says_why(bundle, bundle_of):
     for wrong in (0, -1, "4", True, 65, 10**30):
         with pytest.raises(OptionError, match="parallel"):
             Model.open(bundle, parallel=wrong)
+    monkeypatch.setattr(batch_module, "memory_bytes", lambda: 1000)
+    with pytest.raises(OptionError, match=r"parallel is 3, but the caches .* take fewer"):
+        Model.open(bundle, parallel=3)
 
 
 def test_what_cannot_begin_leaves_its_place(model, answers, monkeypatch):
@@ -413,10 +375,6 @@ def test_a_model_that_is_always_asked_can_be_closed(bundle):
         for it in asking:
             with pytest.raises(SessionClosedError):
                 it.result(600)
-
-
-def _num_taken(model):
-    return sum(not slot.is_free for slot in model._engine._slots._all)
 
 
 @pytest.mark.parametrize("by", ["the collector", "another thread"])
@@ -530,34 +488,15 @@ def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch
         assert kept._store.count_tokens("long") >= LIMIT
 
 
-def test_an_empty_prompt_behind_another_one(model):
-    for _ in range(2):
-        with pytest.raises(EmptyPromptError):
-            list(model.stream_tokens([]))
-        assert model.generate(PROMPTS[0], **OPTIONS).text
-
-
-def test_more_caches_than_memory_are_refused(bundle, monkeypatch):
-    monkeypatch.setattr(batch_module, "memory_bytes", lambda: 1000)
-    with pytest.raises(OptionError, match=r"parallel is 3, but the caches .* take fewer"):
-        Model.open(bundle, parallel=3)
-
-
-def test_one_task_at_a_time_reads_a_stream(model):
+def test_one_task_at_a_time_reads_a_stream_and_none_that_was_given_up(model):
     async def read(stream):
         return [piece async for piece in stream]
 
     async def ask():
         stream = model.astream(PROMPTS[0], **OPTIONS)
-        return await asyncio.gather(read(stream), read(stream), return_exceptions=True)
-
-    pieces, refused = asyncio.run(ask())
-    assert "".join(pieces)
-    assert isinstance(refused, CallOrderError)
-
-
-def test_a_reader_that_was_cancelled_gets_no_empty_answer(model):
-    async def ask():
+        pieces, refused = await asyncio.gather(read(stream), read(stream), return_exceptions=True)
+        assert "".join(pieces)
+        assert isinstance(refused, CallOrderError)
         stream = model.astream(LONG * 3, **OPTIONS)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(stream.__anext__(), 1e-6)

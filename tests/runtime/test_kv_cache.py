@@ -76,7 +76,7 @@ def test_fewer_bits_take_less_memory_and_are_refused_where_they_would_not():
 def test_what_stands_in_other_slots_changes_no_bit(session_of, weights, form):
     session = session_of("embedded", weights, kv_cache=form)
     tokens = np.random.default_rng(1).integers(session.vocab_size, size=400).astype(np.uint32)
-    for length in (20, 63, 64, 127, 390):
+    for length in (20, 64, 390):
         for inputs in session.step_inputs:
             chain = tokens[length : length + min(inputs.rows, 8)]
             found = []

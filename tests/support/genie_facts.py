@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 CONFIG_NAME, METADATA_NAME = "genie_config.json", "metadata.json"
+BACKEND_NAME = "htp_backend_ext_config.json"
 WIDTHS, CONTEXT, PARTS = (1, 8), 32, 2
 HEADS, SIZE, HIDDEN, VOCAB = 2, 4, 16, 24
 HIDDEN_NAMES = ("_model_layers_0_add_output_0", "_model_layers_0_add_output_0")
@@ -43,69 +44,29 @@ def write_texts(
     qairt: str,
 ) -> None:
     """Write all texts of a bundle; no metadata.json where there is None of `graphs`."""
-    documents: dict[str, Any] = {
-        CONFIG_NAME: {"dialog": dialog},
-        "htp_backend_ext_config.json": {
-            "devices": [
-                {"soc_model": soc_model, "dsp_arch": f"v{htp_arch}", "cores": [{"core_id": 0}]}
-            ],
-            "memory": {"mem_type": "shared_buffer"},
-            "context": {"weight_sharing_enabled": True},
-        },
-    }
-    if graphs is not None:
-        documents[METADATA_NAME] = {
-            "model_id": "small",
-            "runtime": "genie",
-            "precision": "w8a16",
-            "tool_versions": {"qairt": qairt, "ai_hub_models": "0.65.0"},
-            "model_files": graphs,
-            "genie": {"chat_template": {}, "context_lengths": [dialog["context"]["size"]]},
-            "chipset_attributes": {
-                "name": "qualcomm-snapdragon",
-                "htp_version": htp_arch,
-                "soc_model": soc_model,
-                "supports_weight_sharing": True,
-            },
-        }
-    for name, document in documents.items():
-        (out / name).write_text(json.dumps(document))
+    texts = _texts()
+    config, backend, metadata = (texts[name] for name in (CONFIG_NAME, BACKEND_NAME, METADATA_NAME))
+    config["dialog"] = dialog
+    backend["devices"][0].update(soc_model=soc_model, dsp_arch=f"v{htp_arch}")
+    metadata["model_files"] = graphs
+    metadata["tool_versions"]["qairt"] = qairt
+    metadata["genie"]["context_lengths"] = [dialog["context"]["size"]]
+    metadata["chipset_attributes"].update(soc_model=soc_model, htp_version=htp_arch)
+    for name, document in texts.items():
+        if name != METADATA_NAME or graphs is not None:
+            (out / name).write_text(json.dumps(document))
 
 
 def dialog(binaries: list[str]) -> dict[str, Any]:
-    return {
-        "version": 1,
-        "type": "basic",
-        "context": {"size": CONTEXT, "n-vocab": VOCAB, "bos-token": -1, "eos-token": [2, 3]},
-        "tokenizer": {"version": 1, "path": "tokenizer.json"},
-        "engine": {
-            "version": 1,
-            "n-threads": 3,
-            "backend": {
-                "version": 1,
-                "type": "QnnHtp",
-                "QnnHtp": {"version": 1, "use-mmap": True, "kv-dim": SIZE},
-                "extensions": "htp_backend_ext_config.json",
-            },
-            "model": {
-                "version": 1,
-                "type": "binary",
-                "binary": {"version": 1, "ctx-bins": binaries},
-                "positional-encoding": {
-                    "type": "rope",
-                    "rope-dim": SIZE // 2,
-                    "rope-theta": 500000,
-                    "rope-scaling": {
-                        "rope-type": "llama3",
-                        "factor": 8.0,
-                        "low-freq-factor": 1.0,
-                        "high-freq-factor": 4.0,
-                        "original-max-position-embeddings": 8192,
-                    },
-                },
-            },
-        },
-    }
+    """What the config tells of a bundle of such binaries."""
+    said = _texts()[CONFIG_NAME]["dialog"]
+    said["engine"]["model"]["binary"]["ctx-bins"] = binaries
+    return said
+
+
+def _texts() -> dict[str, Any]:
+    """The texts of a bundle by name, which a test may change."""
+    return json.loads(Path(__file__).with_name("genie_bundle.json").read_text())
 
 
 def tensor(dtype: str, *shape: int, scale: float = 0.5, zero_point: int = 0) -> dict[str, Any]:

@@ -57,51 +57,37 @@ def write_pipeline(bundle: Bundle, out: Path, form: Form) -> Path:
 
 
 def _config(bundle: Bundle, form: Form, stages: dict[str, Any]) -> dict[str, Any]:
-    manifest, model = bundle.manifest, bundle.manifest.model
-    return {
-        "model": {
-            "bos_token_id": manifest.bos_token_id,
-            "context_length": form.context,
-            "decoder": {
-                "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
-                "head_size": model.head_dim,
-                "hidden_size": model.hidden_size,
-                "inputs": {
-                    "input_ids": "input_ids",
-                    "attention_mask": "attention_mask_before_processor",
-                    "position_ids": "position_ids",
-                    "past_key_names": "past_key_%d_in",
-                    "past_value_names": "past_value_%d_in",
-                },
-                "outputs": {
-                    "logits": "logits_dequantized",
-                    "present_key_names": "past_key_%d_out",
-                    "present_value_names": "past_value_%d_out",
-                },
-                "num_attention_heads": model.num_heads,
-                "num_hidden_layers": model.num_layers,
-                "num_key_value_heads": model.num_kv_heads,
-                "sliding_window": {"window_size": max(form.widths), "pad_value": 128},
-                "pipeline": [stages],
-            },
-            "eos_token_id": manifest.end_token_ids,
-            "pad_token_id": manifest.end_token_ids[0],
-            "type": "decoder-pipeline",
-            "vocab_size": model.vocab_size,
-        },
-        "search": {"max_length": 2048, "past_present_share_buffer": True, "top_k": 1},
+    manifest, sizes = bundle.manifest, bundle.manifest.model
+    config = json.loads(Path(__file__).with_name("genie_pipeline.json").read_text())
+    config["model"] |= {
+        "bos_token_id": manifest.bos_token_id,
+        "context_length": form.context,
+        "eos_token_id": manifest.end_token_ids,
+        "pad_token_id": manifest.end_token_ids[0],
+        "vocab_size": sizes.vocab_size,
     }
+    decoder = config["model"]["decoder"]
+    decoder |= {
+        "head_size": sizes.head_dim,
+        "hidden_size": sizes.hidden_size,
+        "num_attention_heads": sizes.num_heads,
+        "num_hidden_layers": sizes.num_layers,
+        "num_key_value_heads": sizes.num_kv_heads,
+        "pipeline": [stages],
+    }
+    decoder["sliding_window"]["window_size"] = max(form.widths)
+    return config
 
 
 def wrapper(name: str, facts: GraphFacts, binary: str) -> onnx.ModelProto:
     """An ONNX file for a graph, as `generate_wrapper_onnx_file` writes it."""
 
     def infos(tensors: Any) -> list[Any]:
-        types = {
-            each: helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)) for each, t in tensors.items()
-        }
         return [
-            helper.make_tensor_value_info(each, types[each], t.shape) for each, t in tensors.items()
+            helper.make_tensor_value_info(
+                each, helper.np_dtype_to_tensor_dtype(np.dtype(it.dtype)), it.shape
+            )
+            for each, it in tensors.items()
         ]
 
     node = helper.make_node(

@@ -1,11 +1,10 @@
-"""Requests that are interrupted at a given line, or by real signals, and what must hold afterwards.
+"""Requests that are interrupted at a given point, or by real signals, and what must hold then.
 
-In: a model's options. Out: the lines that requests run in the main thread, requests that are
+In: a model's options. Out: the points that requests meet in the main thread, requests that are
 interrupted at one of them, and whether the next are answered as ever.
 """
 
 import contextlib
-import dis
 import sys
 import threading
 import time
@@ -55,23 +54,12 @@ def _is_followed(name):
     return name.startswith(PACKAGE) or name in (threading.__file__, contextlib.__file__)
 
 
-@cache
-def _handlers(code):
-    """For each instruction: whether Python looks for signals with it, and what handles errors."""
-    found, entries = {}, dis._parse_exception_table(code)
-    for step in dis.get_instructions(code):
-        handler = [it.target for it in entries if it.start <= step.offset < it.end][-1:]
-        looks = step.opname.startswith(("RESUME", "CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD"))
-        found[step.offset] = looks, handler
-    return found
-
-
 class Tracer:
     """Raises KeyboardInterrupt once in the main thread, where a signal could: at a point.
 
-    That is the beginning of a function of Python's, the end of one of C's, or a line that begins
-    behind one of these or a jump back. Nowhere else does Python look for signals: not between the
-    end of a `try` and the first call of its `finally`.
+    That is the beginning of a function of Python's, or the end of one of C's. Nowhere else, but at
+    a jump back, does Python look for signals: not between the end of a `try` and the first call of
+    its `finally`.
 
     Args:
         point: Where to raise it; None for never.
@@ -82,8 +70,7 @@ class Tracer:
     """
 
     def __init__(self, point=None):
-        self.points, self.is_done = {}, False
-        self._point, self._before = point, {}
+        self.points, self.is_done, self._point = {}, False, point
 
     def _meets(self, *point):
         self.points[point] = None
@@ -99,31 +86,11 @@ class Tracer:
             elif event == "c_return":
                 self._meets("ends", code.co_filename, frame.f_lineno, arg.__qualname__)
 
-    def _trace(self, frame, event, arg):
-        code = frame.f_code
-        if not _is_followed(code.co_filename) or self.is_done:
-            return None
-        if self._point is None or self._point[0] == "line":
-            frame.f_trace_opcodes = self._point is None or code.co_filename == self._point[1]
-        if event == "line" and frame in self._before:
-            (looks, handler), now = _handlers(code)[self._before[frame]], _handlers(code)
-            if looks and handler == now[frame.f_lasti][1]:
-                self._meets("line", code.co_filename, frame.f_lineno)
-        elif event == "opcode":
-            self._before[frame] = frame.f_lasti
-        elif event == "return":
-            self._before.pop(frame, None)
-        return self._trace
-
     def __enter__(self):
-        if self._point is None or self._point[0] == "line":
-            sys.settrace(self._trace)
-        if self._point is None or self._point[0] != "line":
-            sys.setprofile(self._profile)
+        sys.setprofile(self._profile)
         return self
 
     def __exit__(self, *_):
-        sys.settrace(None)
         sys.setprofile(None)
 
 

@@ -7,6 +7,7 @@ that of plain decoding. `tests/exact/test_lossless.py` has the models without pe
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from coordgen_rs import (
 )
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.lab.check import SideBranchDrafter
-from scripted import ScriptedDrafter
+from scripted import SCRIPTS, ScriptedDrafter
 
 ALL_SOURCES = ("automaton", "resumed-copy", "prompt-lookup", "calibration", "reuse", "lookup-table")
 DRAFTS: tuple[str | Sequence[str], ...] = ("auto", "sam", "token-recycling", "diaa", ALL_SOURCES)
@@ -93,7 +94,7 @@ def fresh_logits(session: OrtSession, tokens: NDArray[np.uint32]) -> NDArray[np.
     return logits_behind(session, tokens)
 
 
-def check_drafts(session: OrtSession, commit: str, num_prompts: int = 3) -> None:
+def check_drafts(session: OrtSession, num_prompts: int = 2) -> None:
     """Drafts of every method, and such as are right beside the first path alone."""
     assert session.exact_commits == COMMITS
     assert session.is_exact_after_prefill
@@ -102,47 +103,43 @@ def check_drafts(session: OrtSession, commit: str, num_prompts: int = 3) -> None
     for seed in range(num_prompts):
         prompt = prompt_of(seed)
         answer = tokens_of(plain(session, prompt, **options))
-        for draft in DRAFTS:
-            drafter = make_drafter(session, draft, commit)
-            assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
         text = np.array([prompt[-1], *answer], np.uint32)
-        beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
-        assert tokens_of(generate(session, prompt, drafter=beside, **options)) == answer
+        for commit in COMMITS:
+            beside = SideBranchDrafter(make_drafter(session, (), commit), text, session.vocab_size)
+            for drafter in (*(make_drafter(session, it, commit) for it in DRAFTS), beside):
+                assert tokens_of(generate(session, prompt, drafter=drafter, **options)) == answer
 
 
-def check_adversarial_drafts(session: OrtSession, script: Any, commit: str) -> None:
+def scripted(session: OrtSession, script: Any, answer: list[int], commit: str = "auto") -> Any:
+    """A drafter of what a script makes of the right answer."""
+    drafter = make_drafter(session, "auto", commit)
+    return ScriptedDrafter(drafter, lambda given: script(answer, given))
+
+
+def check_adversarial_drafts(session: OrtSession, commits: Sequence[str] = COMMITS) -> None:
     """Wrong, empty and too long drafts, of answers with different limits."""
     for seed in range(3):
         prompt = prompt_of(seed, 40)
         answer = tokens_of(plain(session, prompt, max_new_tokens=50))
-        for limit in (1, 2, len(answer) // 2 or 1, 50):
-            drafter = ScriptedDrafter(
-                make_drafter(session, "auto", commit),
-                lambda given, answer=answer: script(answer, given),
-            )
-            got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
-            assert got == answer[:limit]
+        for script, commit in product(SCRIPTS, commits):
+            for limit in (1, 2, len(answer) // 2 or 1, 50):
+                drafter = scripted(session, script, answer, commit)
+                got = tokens_of(generate(session, prompt, max_new_tokens=limit, drafter=drafter))
+                assert got == answer[:limit], (script, commit)
 
 
 def check_ends(
-    session: OrtSession,
-    scripts: Sequence[Any],
-    monkeypatch: pytest.MonkeyPatch,
-    places: Sequence[int] = (17,),
+    session: OrtSession, monkeypatch: pytest.MonkeyPatch, drafters: Callable[..., Sequence[Any]]
 ) -> None:
     """Answers end with the first of some tokens, also where drafts go on behind it."""
-    for seed in range(3):
+    for seed, places in enumerate(((17,), (17, 23, 30))):
         prompt = prompt_of(seed)
         answer = tokens_of(plain(session, prompt, max_new_tokens=40, ignore_eos=True))
         ends = tuple(answer[place] for place in places)
         monkeypatch.setattr(session, "end_token_ids", ends)
         expected = answer[: min(answer.index(end) for end in ends) + 1]
         assert tokens_of(plain(session, prompt, max_new_tokens=40)) == expected
-        for script in scripts:
-            drafter = ScriptedDrafter(
-                make_drafter(session),
-                lambda given, answer=answer, script=script: script(answer, given),
-            )
+        for drafter in drafters(answer):
             stats = Stats()
             steps = generate(session, prompt, max_new_tokens=40, drafter=drafter, stats=stats)
             assert tokens_of(steps) == expected

@@ -3,16 +3,21 @@
 Their scores lie far apart, so that no near tie falls by rounding.
 """
 
+from collections.abc import Callable
 from inspect import signature
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordgen_rs.adapters.transformers import Drafted
+from coordgen_rs.errors import OptionError
+
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")
 
 VOCAB_SIZE = 64
+GREEDY = {"do_sample": False, "max_new_tokens": 24}
 CACHE = (
     "cache"
     if "cache" in signature(transformers.LlamaForCausalLM.forward).parameters
@@ -59,12 +64,24 @@ def prompt_of(num_tokens: int, period: int = 7) -> Any:
     return torch.from_numpy(np.resize(tokens, num_tokens).astype(np.int64))[None]
 
 
-def answers(model: Any, drafted: Any, prompt: Any, **asked: Any) -> tuple[list, list]:
-    """What plain `generate` says, and what it says with drafts."""
-    given = {"do_sample": False, "max_new_tokens": 24, **asked}
-    plain = model.generate(prompt, **given)
-    ours = model.generate(prompt, custom_generate=drafted, **given)
-    return plain.tolist(), ours.tolist()
+def both(drafted: Any, ask: Callable[..., Any]) -> Any:
+    """What a request with arguments of `generate` gives, which must be the same with drafts."""
+    plain = ask()
+    assert ask(custom_generate=drafted) == plain
+    return plain
+
+
+def alike(model: Any, drafted: Any, prompt: Any, **asked: Any) -> list[list[int]]:
+    """What plain `generate` says, which must be what it says with drafts."""
+    given = {**GREEDY, **asked}
+    return both(drafted, lambda **how: model.generate(prompt, **given, **how).tolist())
+
+
+def refuse(model: Any, match: str, *prompt: Any, **asked: Any) -> None:
+    """A request with drafts is refused in these words."""
+    given = {"custom_generate": Drafted(costs=None), "max_new_tokens": 4, **asked}
+    with pytest.raises(OptionError, match=match):
+        model.generate(*prompt, **given)
 
 
 def tokenizer() -> Any:

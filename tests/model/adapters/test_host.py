@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.adapters.host import Follower, StepCosts, generate, make_drafter, measured_costs
 from coordgen_rs.errors import (
@@ -81,7 +82,7 @@ def test_the_tokens_are_those_of_the_host_alone(takes_trees, commit, costs):
     host = FakeHost(takes_trees, commit)
     drafter = make_drafter(host, costs=costs)
     steps = list(generate(host, PROMPT, drafter=drafter, max_new_tokens=60))
-    said = [token for step in steps for token in step.token_ids]
+    said = tokens_of(steps)
     assert said == plain(PROMPT, 60)
     assert len(steps) < 40
     assert host.text == (PROMPT + said)[:-1]
@@ -96,13 +97,12 @@ def test_an_end_token_ends_the_answer_also_within_a_draft(takes_trees, commit):
     expected = expected[: expected.index(end) + 1]
     drafter = make_drafter(host, end_token_ids=[end])
     steps = generate(host, PROMPT, drafter=drafter, max_new_tokens=60, end_token_ids=[end])
-    assert [token for step in steps for token in step.token_ids] == expected
+    assert tokens_of(steps) == expected
 
 
 def test_a_full_cache_ends_the_answer():
     host = FakeHost(True, "compact", capacity=20)
-    steps = generate(host, PROMPT, drafter=make_drafter(host), max_new_tokens=60)
-    said = [token for step in steps for token in step.token_ids]
+    said = tokens_of(generate(host, PROMPT, drafter=make_drafter(host), max_new_tokens=60))
     assert said == plain(PROMPT, 20 - len(PROMPT) + 1)
 
 
@@ -115,7 +115,7 @@ def test_who_stops_early_leaves_the_committed_tokens_and_the_next_request_is_cle
     assert host.text == (PROMPT + first)[:-1]
     assert len(drafter.token_ids) == 0
     again = generate(host, [1, 2, 1], drafter=drafter, max_new_tokens=9)
-    assert [token for step in again for token in step.token_ids] == plain([1, 2, 1], 9)
+    assert tokens_of(again) == plain([1, 2, 1], 9)
 
 
 @pytest.mark.parametrize("name", ["clear", "read", "run", "choose", "keep"])
@@ -136,8 +136,7 @@ def test_an_engine_that_fails_once_leaves_the_next_request_right(name):
     assert history.num_recent_tokens == len(drafter.token_ids) == 0
     setattr(host, name, works)
     asked = {"drafter": drafter, "max_new_tokens": 60, "history": history}
-    steps = list(generate(host, PROMPT, **asked))
-    assert [token for step in steps for token in step.token_ids] == plain(PROMPT, 60)
+    assert tokens_of(generate(host, PROMPT, **asked)) == plain(PROMPT, 60)
     assert history.num_recent_tokens == len(PROMPT) + 60
 
 
@@ -145,18 +144,13 @@ def test_no_draft_reaches_further_than_it_may():
     host = FakeHost(True, "compact")
     asked = {"max_new_tokens": 60, "draft_until": len(PROMPT) + 30}
     steps = list(generate(host, PROMPT, drafter=make_drafter(host), **asked))
-    assert [token for step in steps for token in step.token_ids] == plain(PROMPT, 60)
+    assert tokens_of(steps) == plain(PROMPT, 60)
     length = len(PROMPT)
     for step, rows in zip(steps, host.run_lens, strict=False):
         assert rows == 1 or length + rows <= len(PROMPT) + 30
         length += len(step.token_ids)
     assert max(host.run_lens) > 1
     assert host.run_lens[-20:] == [1] * 20
-
-
-def test_costs_are_not_measured_where_nothing_fits():
-    with pytest.raises(OptionError, match="too few to measure steps of 16 rows"):
-        measured_costs(FakeHost(True, "compact", capacity=16))
 
 
 def test_a_finished_request_is_drafted_from_by_the_next():
@@ -178,6 +172,8 @@ def test_costs_are_measured_for_each_width_and_leave_nothing_behind():
     assert costs[0] > 0
     assert {1, 2, 4} == {*host.run_lens}
     assert host.text == []
+    with pytest.raises(OptionError, match="too few to measure steps of 16 rows"):
+        measured_costs(FakeHost(True, "compact", capacity=16))
 
 
 def test_a_moment_in_which_the_machine_was_busy_counts_until_the_next_round(monkeypatch):

@@ -1,20 +1,26 @@
 """Adapters of engines that are not installed here, by calls as their engines make them."""
 
-from types import SimpleNamespace
+import sys
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from coordgen_rs._core import HostDrafter, SharedHistory
-from coordgen_rs.adapters.host import make_drafter
+from coordgen_rs.adapters.host import generate, make_drafter
 from coordgen_rs.adapters.llama_cpp import LlamaHost, branches
 from coordgen_rs.adapters.llama_cpp_python import CoordgenDraftModel, measured_costs
+from coordgen_rs.adapters.mlx_lm import MlxHost
 from coordgen_rs.adapters.sglang import Corpus, padded
+from coordgen_rs.adapters.transformers import Drafted
+from coordgen_rs.adapters.transformers import drafted as drafted_module
 from coordgen_rs.adapters.vllm import Proposer
 from coordgen_rs.errors import EmptyPromptError, EngineError, OptionError, TokenOutOfRangeError
+from interrupts import Tracer
 
 VOCAB_SIZE = 100
 PERIOD = [11, 12, 13, 14, 15]
+WINDOW = ("gemma3.attention.sliding_window",)
 
 
 def says(text: list[int]) -> int:
@@ -156,6 +162,7 @@ class TestVllm:
         proposer = self.proposer()
         secret = [40, 41, 42, 43, 44, 45, 46]
         self.call(proposer, [(secret, [47])])
+        assert self.call(proposer, []) == []
         self.call(proposer, [([1, 2], [3])])
         assert self.call(proposer, [([5, 40, 41], [42])])[0][:4] == [43, 44, 45, 46]
 
@@ -213,9 +220,6 @@ class TestVllm:
             ([1, 2, 45], [46]),
         ]  # and now it is gone for good
         assert self.call(proposer, begins)[1][:2] == [47, 48]
-
-    def test_an_empty_batch_has_no_drafts(self):
-        assert self.call(self.proposer(), []) == []
 
     def test_an_unknown_token_is_named_and_the_next_step_is_right(self):
         proposer, text = self.proposer(), plain([1], 12)
@@ -287,10 +291,8 @@ class TestSglang:
         assert tokens.dtype == masks.dtype == np.int64
         corpus.batch_put([])
         corpus.erase_match_state([])
-
-    def test_a_tree_of_the_root_alone_has_its_size(self):
         tokens, masks = Corpus(VOCAB_SIZE, 1).batch_get(["one"], [[4, 5]], [2])
-        assert (tokens.tolist(), masks.tolist()) == ([5], [1])
+        assert (tokens.tolist(), masks.tolist()) == ([5], [1])  # of the root alone
 
     def test_a_request_that_is_refused_leaves_the_others_as_they_were(self):
         corpus, text = Corpus(VOCAB_SIZE, 4), plain([1], 20)
@@ -324,12 +326,8 @@ class TestSglang:
 
 
 class TestBranches:
-    def test_a_chain_belongs_to_all_sequences(self):
-        through, depths = branches([0, 0, 1, 2], 3)
-        assert through == [[0, 1, 2]] * 4
-        assert depths == [0, 1, 2, 3]
-
     def test_siblings_share_no_sequence_and_ancestors_have_those_of_their_branches(self):
+        assert branches([0, 0, 1, 2], 3) == ([[0, 1, 2]] * 4, [0, 1, 2, 3])  # a chain has all
         parents = [0, 0, 1, 0, 1]
         through, depths = branches(parents, 5)
         assert depths == [0, 1, 2, 1, 2]
@@ -338,8 +336,6 @@ class TestBranches:
         assert all(leaves)
         assert sum(map(len, leaves)) == len(set.union(*leaves)) == 5
         assert set(through[1]) == leaves[0] | leaves[2]
-
-    def test_more_branches_than_sequences_are_refused(self):
         with pytest.raises(OptionError, match="n_seq_max"):
             branches([0, 0, 0, 0], 2)
 
@@ -378,18 +374,21 @@ class TestLlamaHost:
         sampler = SimpleNamespace(reset=lambda: None)
         return LlamaHost(library, context, sampler, n_seq_max=n_seq_max)
 
-    def test_a_context_whose_sequences_are_no_branches_is_refused(self):
-        window = ("gemma3.attention.sliding_window",)
+    @pytest.mark.parametrize(
+        ("given", "match"),
+        [
+            ({"n_seq_max": 5}, "has 4 sequences"),
+            ({"n_seq_max": 0}, "n_seq_max is 0"),
+            ({"n_seq_max": 4, "kv_unified": False}, "kv_unified = True"),
+            ({"n_seq_max": 4, "metadata": WINDOW, "swa_full": False}, "swa_full = True"),
+            ({"is_recurrent": True}, "recurrent layers"),
+        ],
+    )
+    def test_a_context_whose_sequences_are_no_branches_is_refused(self, given, match):
         assert self.host(n_seq_max=4).takes_trees
-        assert not self.host(n_seq_max=1, metadata=window, swa_full=False).takes_trees
-        with pytest.raises(OptionError, match="has 4 sequences"):
-            self.host(n_seq_max=5)
-        with pytest.raises(OptionError, match="n_seq_max is 0"):
-            self.host(n_seq_max=0)
-        with pytest.raises(OptionError, match="kv_unified = True"):
-            self.host(n_seq_max=4, kv_unified=False)
-        with pytest.raises(OptionError, match="swa_full = True"):
-            self.host(n_seq_max=4, metadata=window, swa_full=False)
+        assert not self.host(n_seq_max=1, metadata=WINDOW, swa_full=False).takes_trees
+        with pytest.raises(OptionError, match=match):
+            self.host(**given)
 
     def test_more_rows_than_branches_are_refused_before_any_token(self):
         host = self.host(n_seq_max=4)
@@ -411,10 +410,6 @@ class TestLlamaHost:
         with pytest.raises(EngineError, match="left the model's window"):
             host.cut(2)
 
-    def test_a_model_whose_state_cannot_be_taken_back_is_refused(self):
-        with pytest.raises(OptionError, match="recurrent layers"):
-            self.host(is_recurrent=True)
-
     def test_a_rejected_draft_that_stays_in_the_cache_is_an_error(self):
         chain = np.array([3, 4], np.uint32), np.array([0, 0], np.uint32)
         host = self.host()
@@ -424,3 +419,60 @@ class TestLlamaHost:
         host.run(*chain)
         with pytest.raises(EngineError, match="cannot drop rejected drafts"):
             host.keep([0])
+
+
+@pytest.fixture
+def mlx_model(monkeypatch):
+    """A model of MLX-LM of 100 tokens that counts."""
+    core = ModuleType("mlx.core")
+    core.array, core.eval, core.inf, core.argmax = np.array, lambda _: None, np.inf, np.argmax
+    models = ModuleType("mlx_lm.models")
+    models.cache = SimpleNamespace(
+        make_prompt_cache=lambda model: [SimpleNamespace()],
+        can_trim_prompt_cache=lambda cache: True,
+        trim_prompt_cache=lambda cache, num_tokens: num_tokens,
+    )
+    mlx = ModuleType("mlx")
+    mlx.core = core
+    for module in (mlx, core, ModuleType("mlx_lm"), models):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return lambda token_ids, cache: np.eye(VOCAB_SIZE)[(token_ids + 1) % VOCAB_SIZE]
+
+
+def test_a_vocabulary_of_another_size_than_the_models_is_refused(mlx_model):
+    def answer(host):
+        steps = generate(host, [1, 2, 3], drafter=make_drafter(host), max_new_tokens=5)
+        return [token for step in steps for token in step.token_ids]
+
+    assert answer(MlxHost(mlx_model, VOCAB_SIZE, 64)) == [4, 5, 6, 7, 8]
+    for wrong in (VOCAB_SIZE - 1, 999):
+        with pytest.raises(OptionError, match=f"vocab_size is {wrong}, .* logits are 100 wide"):
+            answer(MlxHost(mlx_model, wrong, 64))
+
+
+@pytest.fixture
+def made(monkeypatch):
+    """A `Drafted`, also where there is no transformers."""
+    monkeypatch.setattr(drafted_module, "hand_on_what_was_given", lambda _: None)
+    return Drafted(costs=None)
+
+
+def _request(drafted):
+    drafted._alone(lambda: None)
+
+
+def test_a_request_within_a_request_is_refused(made):
+    with pytest.raises(OptionError, match="another request"):
+        made._alone(lambda: _request(made))
+    _request(made)
+
+
+def test_an_interrupt_as_a_request_begins_or_ends_keeps_none_from_the_next(made):
+    with Tracer() as tracer:
+        _request(made)
+    assert len(tracer.points) > 2
+    for point in tracer.points:
+        with pytest.raises(KeyboardInterrupt) as kept, Tracer(point):
+            _request(made)
+        _request(made)
+        assert kept.tb is not None  # what keeps the frames alive

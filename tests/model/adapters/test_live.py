@@ -68,23 +68,8 @@ def take_turns(one, other) -> None:
 @pytest.fixture(scope="module")
 def model():
     """A random Llama of transformers."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    torch.set_num_threads(1)
-    torch.manual_seed(3)
-    config = transformers.LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=96,
-        eos_token_id=None,
-        pad_token_id=0,
-        initializer_range=0.5,
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+    tiny = pytest.importorskip("tiny_transformers")
+    return tiny.model_of("Llama", max_position_embeddings=96)
 
 
 class TestTransformers:
@@ -193,14 +178,14 @@ class TestGenai:
         take_turns(genai_host(), genai_host())
 
     def test_what_is_not_the_models_is_refused(self, genai_host):
-        with pytest.raises(OptionError, match="capacity of 100000"):
-            genai_host(100_000)
-        with pytest.raises(OptionError, match="the logits have"):
-            genai_host(more_columns=1)
-        with pytest.raises(OptionError, match="capacity is 0"):
-            genai_host(0)
-        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
-            genai_host(forbidden_ids=[10**6])
+        for given, error, match in (
+            ({"capacity": 100_000}, OptionError, "capacity of 100000"),
+            ({"more_columns": 1}, OptionError, "the logits have"),
+            ({"capacity": 0}, OptionError, "capacity is 0"),
+            ({"forbidden_ids": [10**6]}, TokenOutOfRangeError, "forbidden_ids"),
+        ):
+            with pytest.raises(error, match=match):
+                genai_host(**given)
 
     def test_a_model_that_cannot_take_tokens_back_is_refused(self, folder, tmp_path: Path):
         import onnxruntime_genai as genai
@@ -265,14 +250,14 @@ class TestLlamaCpp:
         for wrong in ("bad.gguf", "none.gguf"):
             with pytest.raises(EngineError, match=f"cannot open .*{wrong}"):
                 open_host(tmp_path / wrong)
-        with pytest.raises(EngineError, match="cannot open"):
-            open_host(path, n_seq_max=300)  # llama.cpp has 256
-        with pytest.raises(OptionError, match="n_seq_max is 0"):
-            open_host(path, n_seq_max=0)
-        with pytest.raises(OptionError, match="context is -1"):
-            open_host(path, context=-1)
-        with pytest.raises(TokenOutOfRangeError, match="forbidden_ids"):
-            open_host(path, context=256, forbidden_ids=[10**6])
+        for given, error, match in (
+            ({"n_seq_max": 300}, EngineError, "cannot open"),  # llama.cpp has 256
+            ({"n_seq_max": 0}, OptionError, "n_seq_max is 0"),
+            ({"context": -1}, OptionError, "context is -1"),
+            ({"forbidden_ids": [10**6]}, TokenOutOfRangeError, "forbidden_ids"),
+        ):
+            with pytest.raises(error, match=match):
+                open_host(path, **{"context": 256} | given)
         with pytest.raises(OptionError, match="15 branches, the host 2"):
             make_drafter(open_host(path, context=256, n_seq_max=2))
 

@@ -11,12 +11,15 @@ from coordgen_rs.adapters.transformers import Drafted, TransformersHost
 from coordgen_rs.errors import OptionError
 from tiny_transformers import (
     CACHE,
+    GREEDY,
     VOCAB_SIZE,
     Recorded,
-    answers,
+    alike,
+    both,
     gpt2,
     model_of,
     prompt_of,
+    refuse,
     tokenizer,
     torch,
     transformers,
@@ -37,26 +40,26 @@ def drafted():
 
 class TestStreamers:
     def test_a_streamer_is_told_the_same_tokens_and_the_end(self, llama, drafted):
-        told = []
-        for asked in ({}, {"custom_generate": drafted}):
+        def told(**asked):
             streamer = Recorded()
-            llama.generate(PROMPT, streamer=streamer, do_sample=False, max_new_tokens=24, **asked)
+            llama.generate(PROMPT, streamer=streamer, **GREEDY, **asked)
             assert streamer.num_ends == 1
-            told.append(streamer.told)
-        assert told[0] == told[1]
+            return streamer.told
+
+        both(drafted, told)
         assert drafted.num_steps < 24
 
     def test_a_reader_in_another_thread_gets_the_text_and_ends(self, llama, drafted):
-        texts = []
-        for asked in ({}, {"custom_generate": drafted}):
+        def read(**asked):
             streamer = transformers.TextIteratorStreamer(tokenizer(), timeout=600)
-            given = {"streamer": streamer, "do_sample": False, "max_new_tokens": 24, **asked}
+            given = {"streamer": streamer, **GREEDY, **asked}
             worker = threading.Thread(target=llama.generate, args=(PROMPT,), kwargs=given)
             worker.start()
-            texts.append("".join(streamer))
+            text = "".join(streamer)
             worker.join()
-        assert texts[0] == texts[1]
-        assert len(texts[0]) >= 24
+            return text
+
+        assert len(both(drafted, read)) >= 24
 
     def test_a_streamer_that_fails_ends_the_answer_and_the_next_is_right(self, llama, drafted):
         class Failing(Recorded):
@@ -66,18 +69,11 @@ class TestStreamers:
                     raise BrokenPipeError
 
         cache = transformers.DynamicCache()
+        given = {"custom_generate": drafted, "streamer": Failing(), CACHE: cache}
         with pytest.raises(BrokenPipeError):
-            llama.generate(
-                PROMPT,
-                custom_generate=drafted,
-                streamer=Failing(),
-                **{CACHE: cache},
-                do_sample=False,
-                max_new_tokens=24,
-            )
+            llama.generate(PROMPT, **given, **GREEDY)
         assert cache.get_seq_length() == PROMPT.shape[1] + 4
-        plain, ours = answers(llama, drafted, PROMPT)
-        assert plain == ours
+        alike(llama, drafted, PROMPT)
 
     def test_other_loops_are_handed_what_they_ever_were(self, llama, drafted):
         handed = {}
@@ -94,22 +90,18 @@ class TestStreamers:
 class TestEnds:
     def test_a_stop_string_ends_the_answer_where_it_does_alone(self, llama, drafted):
         words = tokenizer()
-        plain, _ = answers(llama, drafted, PROMPT)
+        plain = alike(llama, drafted, PROMPT)
         stop = words.decode(plain[0][PROMPT.shape[1] + 6 :][:3])
         asked = {"stop_strings": [stop], "tokenizer": words}
-        plain, ours = answers(llama, drafted, PROMPT, **asked)
-        assert plain == ours
-        assert PROMPT.shape[1] < len(ours[0]) < PROMPT.shape[1] + 24
+        said = alike(llama, drafted, PROMPT, **asked)
+        assert PROMPT.shape[1] < len(said[0]) < PROMPT.shape[1] + 24
 
     def test_end_tokens_are_those_of_the_request(self, llama, drafted):
-        plain, _ = answers(llama, drafted, PROMPT)
-        said = plain[0][PROMPT.shape[1] :]
+        said = alike(llama, drafted, PROMPT)[0][PROMPT.shape[1] :]
         for end in dict.fromkeys(said):
-            plain, ours = answers(llama, drafted, PROMPT, eos_token_id=end)
-            assert plain == ours
+            ours = alike(llama, drafted, PROMPT, eos_token_id=end)
             assert len(ours[0]) == PROMPT.shape[1] + said.index(end) + 1
-        plain, ours = answers(llama, drafted, PROMPT)
-        assert plain == ours
+        alike(llama, drafted, PROMPT)
 
 
 class TestChoosing:
@@ -131,65 +123,58 @@ class TestChoosing:
         ids=lambda asked: next(iter(asked)),
     )
     def test_processors_are_obeyed(self, llama, drafted, asked):
-        plain, ours = answers(llama, drafted, PROMPT, **asked)
-        assert plain == ours
+        alike(llama, drafted, PROMPT, **asked)
 
     def test_a_processor_of_the_users_own_sees_each_token_once_and_in_order(self, llama, drafted):
-        seen = []
+        def ask(**asked):
+            seen = []
 
-        def record(said, scores):
-            seen[-1].append(said.shape[1])
-            return scores.roll(3, dims=-1) if said.shape[1] % 5 == 0 else scores
+            def record(said, scores):
+                seen.append(said.shape[1])
+                return scores.roll(3, dims=-1) if said.shape[1] % 5 == 0 else scores
 
-        texts = []
-        for asked in ({}, {"custom_generate": drafted}):
-            seen.append([])
-            given = {"logits_processor": [record], "do_sample": False, "max_new_tokens": 24}
-            texts.append(llama.generate(PROMPT, **given, **asked).tolist())
-        assert texts[0] == texts[1]
-        assert seen[0] == seen[1]
+            said = llama.generate(PROMPT, logits_processor=[record], **GREEDY, **asked)
+            return said.tolist(), seen
+
+        both(drafted, ask)
 
     def test_a_seed_draws_the_same_tokens(self, llama):
         drafted = Drafted(rows=(1, 2, 4))  # costs are measured first, which draws nothing
         for seed in range(4):
-            said = []
-            for asked in ({}, {"custom_generate": drafted}):
+
+            def ask(seed=seed, **asked):
                 torch.manual_seed(seed)
                 given = {"do_sample": True, "temperature": 0.7, "top_k": 8, "max_new_tokens": 24}
-                said.append(llama.generate(PROMPT, **given, **asked).tolist())
-            assert said[0] == said[1]
+                return llama.generate(PROMPT, **given, **asked).tolist()
+
+            both(drafted, ask)
 
 
 class TestGivenCaches:
     @pytest.mark.parametrize("trees", [True, False])
     @pytest.mark.parametrize("num_cached", [0, 8])
     def test_a_cache_is_gone_on_with_and_ends_up_as_it_does_alone(self, llama, trees, num_cached):
-        found = []
-        for asked in ({}, {"custom_generate": Drafted(costs=None, trees=trees)}):
+        def ask(**asked):
             cache = transformers.DynamicCache(config=llama.config)
             if num_cached:
                 llama(PROMPT[:, :num_cached], **{CACHE: cache}, use_cache=True)
-            given = {CACHE: cache, "do_sample": False, **asked}
-            first = llama.generate(PROMPT, max_new_tokens=24, **given)
-            lens = [cache.get_seq_length()]
-            again = torch.cat([first, PROMPT], dim=1)
-            second = llama.generate(again, max_new_tokens=24, **given)
-            found.append((second.tolist(), [*lens, cache.get_seq_length()]))
-        assert found[0] == found[1]
+            given = {CACHE: cache, **GREEDY, **asked}
+            first = llama.generate(PROMPT, **given)
+            length = cache.get_seq_length()
+            second = llama.generate(torch.cat([first, PROMPT], dim=1), **given)
+            return second.tolist(), length, cache.get_seq_length()
 
-    def test_a_cache_of_the_whole_prompt_is_refused(self, llama, drafted):
+        both(Drafted(costs=None, trees=trees), ask)
+
+    def test_a_cache_of_the_whole_prompt_or_one_that_cannot_be_cut_is_refused(self, llama):
         cache = transformers.DynamicCache()
         llama(PROMPT, **{CACHE: cache}, use_cache=True)
-        with pytest.raises(OptionError, match="the given cache holds 21 tokens"):
-            llama.generate(PROMPT, custom_generate=drafted, **{CACHE: cache}, max_new_tokens=4)
-
-    def test_a_cache_that_cannot_be_cut_is_refused(self, llama, drafted):
+        refuse(llama, "the given cache holds 21 tokens", PROMPT, **{CACHE: cache})
         model = model_of("Mistral", sliding_window=16)
         cache = transformers.DynamicCache(config=model.config)
+        refuse(model, "cannot be cut", PROMPT, **{CACHE: cache})
         fixed = transformers.StaticCache(config=llama.config, max_cache_len=64)
-        for each, given in ((model, cache), (llama, fixed)):
-            with pytest.raises(OptionError, match="cannot be cut"):
-                each.generate(PROMPT, custom_generate=drafted, **{CACHE: given}, max_new_tokens=4)
+        refuse(llama, "cannot be cut", PROMPT, **{CACHE: fixed})
 
 
 class TestManyModels:
@@ -197,15 +182,13 @@ class TestManyModels:
         drafted = Drafted(rows=(1, 2, 4))
         other = model_of("Llama", vocab_size=2 * VOCAB_SIZE, num_hidden_layers=1)
         for model, prompt in ((llama, PROMPT), (other, PROMPT + VOCAB_SIZE), (llama, PROMPT)):
-            plain, ours = answers(model, drafted, prompt)
-            assert plain == ours
+            alike(model, drafted, prompt)
 
     def test_a_history_of_another_vocabulary_is_refused(self, llama):
         drafted = Drafted(costs=None, history=SharedHistory(VOCAB_SIZE))
         other = model_of("Llama", vocab_size=2 * VOCAB_SIZE)
-        answers(llama, drafted, PROMPT)
-        with pytest.raises(OptionError, match="vocabulary"):
-            other.generate(PROMPT, custom_generate=drafted, max_new_tokens=4)
+        alike(llama, drafted, PROMPT)
+        refuse(other, "vocabulary", PROMPT, custom_generate=drafted)
 
     def test_an_answer_that_failed_is_not_remembered(self, llama):
         history = SharedHistory(VOCAB_SIZE)
@@ -215,9 +198,7 @@ class TestManyModels:
             raise BrokenPipeError
 
         with pytest.raises(BrokenPipeError):
-            llama.generate(
-                PROMPT, custom_generate=drafted, max_new_tokens=4, stopping_criteria=[fails]
-            )
+            llama.generate(PROMPT, custom_generate=drafted, stopping_criteria=[fails], **GREEDY)
         drafter = HostDrafter(VOCAB_SIZE, history=history)
         drafter.begin(PROMPT[0, 2:5].numpy().astype("uint32"))
         assert drafter.propose_chain(2).tolist() != PROMPT[0, 5:7].tolist()
@@ -245,14 +226,12 @@ class TestCosts:
         drafted = Drafted()
         assert drafted.costs is None
         clock.us_of_row = 100.0  # so that no draft pays
-        plain, ours = answers(llama, drafted, PROMPT, max_new_tokens=4)
-        assert plain == ours
+        alike(llama, drafted, PROMPT, max_new_tokens=4)
         assert drafted.costs == pytest.approx({1: 100, 2: 200, 4: 400, 8: 800, 16: 1600})
         clock.us_of_row = 1.0
         num_steps = []
         for _ in range(2):
-            plain, ours = answers(llama, drafted, PROMPT, max_new_tokens=60)
-            assert plain == ours
+            alike(llama, drafted, PROMPT, max_new_tokens=60)
             num_steps.append(drafted.num_steps)
         assert drafted.costs == pytest.approx({1: 100, 2: 101, 4: 103, 8: 107, 16: 115})
         assert num_steps[0] == 59
@@ -261,20 +240,18 @@ class TestCosts:
     def test_costs_that_are_given_are_shown_and_never_measured(self, llama, clock):
         given = [1.0, 1.5, 2.0]
         drafted = Drafted(rows=(1, 2, 4), costs=given)
-        answers(llama, drafted, PROMPT, max_new_tokens=60)
+        alike(llama, drafted, PROMPT, max_new_tokens=60)
         assert drafted.costs == {1: 1.0, 2: 1.5, 4: 2.0}
         assert Drafted(costs=None).costs is None
 
     def test_what_is_measured_between_steps_draws_nothing_and_stays_in_no_cache(self, llama):
-        drafted = Drafted(rows=(1, 2, 4))
-        found = []
-        for asked in ({}, {"custom_generate": drafted}):
+        def ask(**asked):
             torch.manual_seed(5)
             cache = transformers.DynamicCache()
             given = {"do_sample": True, "max_new_tokens": 80, CACHE: cache, **asked}
-            said = llama.generate(PROMPT, **given)
-            found.append((said.tolist(), cache.get_seq_length()))
-        assert found[0] == found[1]
+            return llama.generate(PROMPT, **given).tolist(), cache.get_seq_length()
+
+        both(Drafted(rows=(1, 2, 4)), ask)
 
 
 class TestLongTexts:
@@ -282,19 +259,19 @@ class TestLongTexts:
     def test_answers_go_past_the_longest_trained_text_as_they_do_alone(self, trees):
         model = model_of("Llama", max_position_embeddings=46)
         drafted = Drafted(costs=None, trees=trees)
-        plain, ours = answers(model, drafted, PROMPT, max_new_tokens=54)
-        assert plain == ours
-        assert len(ours[0]) == PROMPT.shape[1] + 54
+        said = alike(model, drafted, PROMPT, max_new_tokens=54)
+        assert len(said[0]) == PROMPT.shape[1] + 54
 
     def test_frequencies_that_grow_with_the_text_grow_as_they_do_alone(self):
         rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
-        for num_tokens in (21, 60):
-            said = []
-            for asked in ({}, {"custom_generate": Drafted(costs=None)}):  # they stay grown
+        for prompt in (PROMPT, prompt_of(60)):
+
+            def ask(prompt=prompt, **asked):
                 model = model_of("Llama", max_position_embeddings=46, rope_parameters=rope)
-                given = {"do_sample": False, "max_new_tokens": 54, **asked}
-                said.append(model.generate(prompt_of(num_tokens), **given).tolist())
-            assert said[0] == said[1]
+                given = {**GREEDY, "max_new_tokens": 54, **asked}
+                return model.generate(prompt, **given).tolist()  # frequencies stay grown
+
+            both(Drafted(costs=None), ask)
 
     def test_positions_that_change_all_at_once_are_refused(self):
         factors = [1.0] * 4
@@ -302,27 +279,22 @@ class TestLongTexts:
         rope |= {"long_factor": [2.0] * 4, "original_max_position_embeddings": 46}
         sizes = {"max_position_embeddings": 256, "original_max_position_embeddings": 46}
         model = model_of("Phi3", rope_parameters=rope, **sizes)
-        plain, ours = answers(model, Drafted(costs=None), PROMPT, max_new_tokens=20)
-        assert plain == ours
-        with pytest.raises(OptionError, match="longrope"):
-            model.generate(PROMPT, custom_generate=Drafted(costs=None), max_new_tokens=54)
+        alike(model, Drafted(costs=None), PROMPT, max_new_tokens=20)
+        refuse(model, "longrope", PROMPT, max_new_tokens=54)
 
     def test_no_draft_reaches_past_learned_positions(self, drafted):
         model = gpt2()
-        plain, ours = answers(model, drafted, PROMPT, max_new_tokens=64 - PROMPT.shape[1] + 1)
-        assert plain == ours
-        end = next(token for token in plain[0][55:] if token not in plain[0][21:55])
+        said = alike(model, drafted, PROMPT, max_new_tokens=64 - PROMPT.shape[1] + 1)
+        end = next(token for token in said[0][55:] if token not in said[0][21:55])
         asked = {"max_new_tokens": 200, "eos_token_id": end}
-        plain, ours = answers(model, drafted, PROMPT, **asked)
-        assert plain == ours
+        alike(model, drafted, PROMPT, **asked)
         for custom in ({}, {"custom_generate": drafted}):
             with pytest.raises(IndexError):
                 model.generate(PROMPT, max_new_tokens=200, **custom)
 
     def test_costs_are_measured_where_the_context_is_short(self):
         model = model_of("Llama", max_position_embeddings=46)
-        plain, ours = answers(model, Drafted(), prompt_of(5), max_new_tokens=4)
-        assert plain == ours
+        alike(model, Drafted(), prompt_of(5), max_new_tokens=4)
         host = TransformersHost(model_of("Llama", max_position_embeddings=12))
         with pytest.raises(OptionError, match="too few"):
             measured_costs(host)

@@ -13,10 +13,11 @@ from coordgen_rs.adapters.transformers.arguments import ARGUMENTS, DONE, IDLE
 from coordgen_rs.errors import OptionError
 from tiny_transformers import (
     CACHE,
-    answers,
+    alike,
     gpt2,
     model_of,
     prompt_of,
+    refuse,
     tokenizer,
     torch,
     transformers,
@@ -81,8 +82,7 @@ class TestFields:
     @pytest.mark.parametrize("name", sorted(IDLE_VALUES))
     def test_a_field_without_meaning_changes_nothing(self, llama, name):
         asked = {name: IDLE_VALUES[name]}
-        plain, ours = answers(llama, Drafted(costs=None), PROMPT, max_new_tokens=8, **asked)
-        assert plain == ours
+        alike(llama, Drafted(costs=None), PROMPT, max_new_tokens=8, **asked)
 
     def test_a_field_of_a_later_version_is_refused_and_one_that_is_none_is_not(self, llama):
         class Later(transformers.GenerationConfig):
@@ -139,20 +139,12 @@ class TestArguments:
         ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
     )
     def test_what_would_change_the_answer_is_refused_through_generate(self, llama, asked, named):
-        given = {"max_new_tokens": 4, **asked}
-        with pytest.raises(OptionError, match=named):
-            llama.generate(PROMPT, custom_generate=Drafted(costs=None), **given)
+        refuse(llama, named, PROMPT, **asked)
 
     def test_embeddings_instead_of_tokens_are_refused_by_name(self, llama):
         embedded = llama.get_input_embeddings()(PROMPT)
         for prompt in ({}, {"input_ids": PROMPT}):
-            with pytest.raises(OptionError, match="`inputs_embeds`"):
-                llama.generate(
-                    inputs_embeds=embedded,
-                    custom_generate=Drafted(costs=None),
-                    max_new_tokens=4,
-                    **prompt,
-                )
+            refuse(llama, "`inputs_embeds`", inputs_embeds=embedded, **prompt)
 
     def test_the_usual_is_taken_through_generate(self, llama):
         asked = {
@@ -162,8 +154,7 @@ class TestArguments:
             "use_cache": True,
             "tokenizer": tokenizer(),
         }
-        plain, ours = answers(llama, Drafted(costs=None), PROMPT, **asked)
-        assert plain == ours
+        alike(llama, Drafted(costs=None), PROMPT, **asked)
 
 
 class TestPreparedInputs:
@@ -191,11 +182,7 @@ class TestPreparedInputs:
     )
     def test_a_model_that_is_told_more_than_its_tokens_is_refused(self, llama, others):
         name = next(iter(others))
-        with pytest.raises(OptionError, match=f"prepares its own {name}"):
-            self.prepared(llama, **others).generate(
-                PROMPT, custom_generate=Drafted(costs=None), max_new_tokens=4
-            )
+        refuse(self.prepared(llama, **others), f"prepares its own {name}", PROMPT)
 
     def test_a_method_that_changes_nothing_is_taken(self, llama):
-        plain, ours = answers(self.prepared(llama), Drafted(costs=None), PROMPT)
-        assert plain == ours
+        alike(self.prepared(llama), Drafted(costs=None), PROMPT)

@@ -4,9 +4,20 @@ import pytest
 
 from coordgen_rs.adapters.transformers import Drafted, TransformersHost
 from coordgen_rs.adapters.transformers.host import cache_name
-from coordgen_rs.errors import OptionError
-from tiny_transformers import CACHE, answers, gpt2, model_of, prompt_of, torch, transformers
+from tiny_transformers import (
+    CACHE,
+    GREEDY,
+    alike,
+    both,
+    gpt2,
+    model_of,
+    prompt_of,
+    refuse,
+    torch,
+    transformers,
+)
 
+PROMPT = prompt_of(14)
 HALF = {"layer_types": ["sliding_attention", "full_attention"]}
 GEMMA = {"head_dim": 8, "query_pre_attn_scalar": 8, **HALF}
 
@@ -28,26 +39,25 @@ class TestWindows:
         model = model_of(family, sliding_window=64, **sizes)
         drafted = Drafted(costs=None, trees=trees)
         for num_tokens in (40, 100):
-            plain, ours = answers(model, drafted, prompt_of(num_tokens), max_new_tokens=60)
-            assert plain == ours
+            alike(model, drafted, prompt_of(num_tokens), max_new_tokens=60)
             assert drafted.num_steps < 60
 
     def test_a_prompt_of_a_window_and_its_neighbours(self):
         model = model_of("Mistral", sliding_window=16)
         for num_tokens in (15, 16, 17):
-            plain, ours = answers(model, Drafted(costs=None), prompt_of(num_tokens))
-            assert plain == ours
+            alike(model, Drafted(costs=None), prompt_of(num_tokens))
 
     def test_a_given_cache_that_keeps_everything_is_gone_on_with_past_the_window(self):
         model = model_of("Mistral", sliding_window=16)
-        found = []
-        for asked in ({}, {"custom_generate": Drafted(costs=None)}):
+
+        def ask(**asked):
             cache = transformers.DynamicCache()
-            given = {CACHE: cache, "do_sample": False, "max_new_tokens": 24, **asked}
+            given = {CACHE: cache, **GREEDY, **asked}
             first = model.generate(prompt_of(21), **given)
             second = model.generate(torch.cat([first, prompt_of(21)], dim=1), **given)
-            found.append((second.tolist(), cache.get_seq_length()))
-        assert found[0] == found[1]
+            return second.tolist(), cache.get_seq_length()
+
+        both(Drafted(costs=None), ask)
 
 
 class TestNames:
@@ -78,22 +88,19 @@ class TestRefusals:
     )
     def test_layers_whose_state_cannot_be_cut_are_refused_by_kind(self, family, sizes, kind):
         model = model_of(family, **sizes)
-        with pytest.raises(OptionError, match=f"'{kind}', whose cache cannot be cut"):
-            model.generate(prompt_of(14), custom_generate=Drafted(costs=None), max_new_tokens=4)
+        refuse(model, f"'{kind}', whose cache cannot be cut", PROMPT)
 
     def test_windows_of_several_lengths_are_refused(self):
         model = model_of("Mistral", sliding_window=16)
         model.config.layer_types = ["sliding_attention", "chunked_attention"]
         model.config.attention_chunk_size = 8
-        with pytest.raises(OptionError, match="'chunked_attention'"):
-            model.generate(prompt_of(14), custom_generate=Drafted(costs=None), max_new_tokens=4)
+        refuse(model, "'chunked_attention'", PROMPT)
 
     def test_a_model_with_an_encoder_is_refused(self):
         sizes = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 1, "num_heads": 4}
         config = transformers.T5Config(vocab_size=64, decoder_start_token_id=0, **sizes)
         model = transformers.T5ForConditionalGeneration(config).eval()
-        with pytest.raises(OptionError, match=r"encoder"):
-            model.generate(prompt_of(14), custom_generate=Drafted(costs=None), max_new_tokens=4)
+        refuse(model, r"encoder", PROMPT)
 
     def test_attention_without_positions_verifies_chains_and_refuses_trees(self):
         torch.manual_seed(3)
@@ -102,10 +109,8 @@ class TestRefusals:
         )
         config.eos_token_id = None
         model = transformers.BloomForCausalLM(config).eval()
-        plain, ours = answers(model, Drafted(costs=None, trees=False), prompt_of(21))
-        assert plain == ours
-        with pytest.raises(OptionError, match=r"takes no positions.*trees=False"):
-            model.generate(prompt_of(14), custom_generate=Drafted(costs=None), max_new_tokens=4)
+        alike(model, Drafted(costs=None, trees=False), prompt_of(21))
+        refuse(model, r"takes no positions.*trees=False", PROMPT)
 
     @pytest.mark.parametrize("attention", ["eager", "sdpa"])
     @pytest.mark.parametrize("weights", ["bfloat16", "float16"])
@@ -124,7 +129,5 @@ class TestRefusals:
             return inner(*given, **named)
 
         model.transformer.forward = ignores
-        plain, ours = answers(model, Drafted(costs=None, trees=False), prompt_of(21))
-        assert plain == ours
-        with pytest.raises(OptionError, match=r"does not follow a 4-D mask.*trees=False"):
-            model.generate(prompt_of(14), custom_generate=Drafted(costs=None), max_new_tokens=4)
+        alike(model, Drafted(costs=None, trees=False), prompt_of(21))
+        refuse(model, r"does not follow a 4-D mask.*trees=False", PROMPT)

@@ -23,14 +23,8 @@ from coordgen_rs.errors import DraftModelError, OptionError
 from coordgen_rs.runtime.session import StepCost
 from corpus import HELD_OUT_SEEDS, TASKS, example
 
-EVERYTHING = (
-    "automaton",
-    "earlier-requests",
-    "calibration",
-    "reuse",
-    "lookup-table",
-    "draft-model",
-)
+LOOKUPS = ("automaton", "earlier-requests", "calibration", "reuse", "lookup-table")
+EVERYTHING = (*LOOKUPS, "draft-model")
 
 
 @pytest.fixture(scope="module")
@@ -153,12 +147,6 @@ def test_a_prompt_beyond_the_models_cache_is_answered_without_it(session_of, mod
     assert len(got) <= 5
 
 
-def test_a_model_with_another_vocabulary_is_refused_by_name(session_of, bundle_of, tmp_path):
-    target = session_of("embedded", "fp32")
-    with pytest.raises(DraftModelError, match="vocabulary of 512"):
-        DraftModel.open(bundle_of("stories260K", "fp32"), target)
-
-
 def test_the_first_differing_token_is_named(session_of, bundle_of, tmp_path):
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "bundle"
     shutil.copytree("models/embedded-draft", checkpoint)
@@ -188,11 +176,6 @@ def test_a_model_that_costs_what_it_saves_is_not_asked(session_of, bundle_of, mo
     assert tokens_of(generate(target, prompt, max_new_tokens=20, drafter=drafter)) == expected
 
 
-def test_edgellm_without_a_model_is_an_error(session_of):
-    with pytest.raises(OptionError, match="draft model"):
-        make_drafter(session_of("embedded", "fp32"), "edgellm")
-
-
 def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step():
     class Core:
         num_unread = 1_000_000
@@ -215,8 +198,13 @@ def test_a_request_too_long_for_the_draft_models_cache_is_not_copied_in_any_step
     assert not model.step(8)
 
 
-def test_unknown_shapes_are_refused_by_name(model):
+def test_what_does_not_fit_is_refused_by_name(session_of, bundle_of, model):
+    target = session_of("embedded", "fp32")
     with pytest.raises(OptionError, match='growth is "bush"'):
         DraftModel(model.session, growth="bush")
     with pytest.raises(OptionError, match='stop is "never"'):
         DraftModel(model.session, stop="never")
+    with pytest.raises(OptionError, match="draft model"):
+        make_drafter(target, "edgellm")
+    with pytest.raises(DraftModelError, match="vocabulary of 512"):
+        DraftModel.open(bundle_of("stories260K", "fp32"), target)

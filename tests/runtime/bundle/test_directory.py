@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,22 +29,13 @@ def bundle(original: Path, tmp_path: Path) -> Path:
     return shutil.copytree(original, tmp_path / "bundle")
 
 
-def change_manifest(bundle: Path, **fields: Any) -> None:
-    file = bundle / "manifest.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | fields))
-
-
-def test_opening_gives_the_manifest_and_the_embedding(bundle):
+def test_opening_gives_the_manifest_the_embedding_and_rotations_of_every_slot(bundle):
     opened = Bundle.open(bundle)
     assert opened.manifest.model.hidden_size == 64
     assert opened.manifest.decode_widths == [*range(1, 9), 12, 16, 24, 32]
     embedding = opened.embedding()
     assert (embedding.shape, embedding.dtype) == ((128, 64), np.float16)
     assert opened.file(opened.manifest.tokenizer).is_file()
-
-
-def test_rope_tables_cover_every_slot(bundle):
-    opened = Bundle.open(bundle)
     cos, sin = opened.rope_tables().values()
     assert cos.shape == sin.shape == (opened.manifest.slots, 8)
     assert cos.dtype == sin.dtype == np.float32
@@ -84,53 +74,52 @@ def test_a_manifest_that_is_no_object_is_refused(bundle, text):
         Bundle.open(bundle)
 
 
-def test_a_pipe_as_manifest_is_refused_not_waited_for(bundle):
-    (bundle / "manifest.json").unlink()
-    os.mkfifo(bundle / "manifest.json")
-    with pytest.raises(BundleError, match=r"manifest\.json is a pipe"):
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def empty_pipe_among_the_files(manifest: Path) -> None:
+    document = json.loads(manifest.read_text())
+    document["files"]["more"] = {"num_bytes": 0, "sha256": ""}
+    manifest.write_text(json.dumps(document))
+    os.mkfifo(manifest.with_name("more"))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "error", "match"),
+    [
+        ("manifest.json", pipe, BundleError, r"manifest\.json is a pipe"),
+        ("manifest.json", empty_pipe_among_the_files, BundleDamagedError, "more is damaged: not"),
+        ("head.weights", Path.unlink, BundleDamagedError, r"head\.weights is missing"),
+        (
+            "block_00.weights",
+            lambda path: path.write_bytes(path.read_bytes()[:-1]),
+            BundleDamagedError,
+            r"block_00\.weights is damaged",
+        ),
+    ],
+)
+def test_a_file_that_is_none_or_damaged_is_named_at_once(bundle, name, damage, error, match):
+    damage(bundle / name)
+    with pytest.raises(error, match=match):
         Bundle.open(bundle)
 
 
-def test_a_missing_file_is_named(bundle):
-    (bundle / "head.weights").unlink()
-    with pytest.raises(BundleDamagedError, match=r"head\.weights is missing"):
-        Bundle.open(bundle)
-
-
-def test_a_pipe_as_a_file_is_refused_not_waited_for(bundle):
-    files = json.loads((bundle / "manifest.json").read_text())["files"]
-    change_manifest(bundle, files=files | {"more": {"num_bytes": 0, "sha256": ""}})
-    os.mkfifo(bundle / "more")
-    with pytest.raises(BundleDamagedError, match="more is damaged: not a regular file"):
-        Bundle.open(bundle)
-
-
-def test_a_truncated_file_is_named(bundle):
-    file = bundle / "block_00.weights"
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(BundleDamagedError, match=r"block_00\.weights is damaged"):
-        Bundle.open(bundle)
-
-
-def test_an_altered_byte_is_found_and_its_file_named(bundle):
+def test_every_byte_is_verified_and_the_file_of_an_altered_one_named(bundle):
+    seen: list[tuple[str, int, int]] = []
     opened = Bundle.open(bundle)
-    opened.verify()
+    opened.verify(lambda name, done, total: seen.append((name, done, total)))
+    assert {name for name, _, _ in seen} == set(opened.manifest.files)
+    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
+    total = sum(record.num_bytes for record in opened.manifest.files.values())
+    assert seen[-1][1:] == (total, total)
     file = bundle / "block_00.weights"
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 1
     file.write_bytes(raw)
     with pytest.raises(BundleDamagedError, match=r"block_00\.weights is damaged"):
         Bundle.open(bundle).verify()
-
-
-def test_verifying_reports_every_byte(bundle):
-    opened = Bundle.open(bundle)
-    seen: list[tuple[str, int, int]] = []
-    opened.verify(lambda name, done, total: seen.append((name, done, total)))
-    assert {name for name, _, _ in seen} == set(opened.manifest.files)
-    assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
-    total = sum(record.num_bytes for record in opened.manifest.files.values())
-    assert seen[-1][1:] == (total, total)
 
 
 def test_opening_needs_no_onnx():

@@ -1,4 +1,4 @@
-"""The one reader of JSON: what it takes, and what it refuses by name."""
+"""The one reader of JSON, and of dataclasses from it: what is taken, and refused by name."""
 
 import contextlib
 import io
@@ -6,6 +6,7 @@ import json
 import math
 import os
 import tracemalloc
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from coordgen_rs.errors.json_text import (
     read_json,
     read_json_lines,
 )
+from coordgen_rs.errors.typed_json import FieldError, parse
 
 BOM = b"\xef\xbb\xbf"
 MOST_DEPTH = 100
@@ -71,12 +73,22 @@ def test_any_bytes_are_json_or_refused(raw):
         ('["\ud800"]', "half of a surrogate pair"),
         (b'["\xed\xa0\x80"]', "not UTF-8: byte 0xed at offset 2"),
         (b"\xff\xfe[\x00]\x00", "not UTF-8: byte 0xff at offset 0"),
+        (b'["a\xfe"]', "byte 0xfe at offset 3$"),
+        (BOM + b'["a\xfe"]', "byte 0xfe at offset 6$"),
+        (b"[\x00", "not valid JSON: Expecting value: line 1"),
+        (b"\x00[", "not valid JSON: Expecting value: line 1"),
     ],
-    ids=range(19),
+    ids=range(23),
 )
 def test_what_readers_disagree_on_is_refused_with_the_reason(text, message):
     with pytest.raises(JsonTextError, match=f"^it .*{message}"):
         parse_json(text, "it")
+
+
+def test_a_key_that_stands_twice_is_found_among_many():
+    names = [f'"{number}": 0' for number in [*range(100_000), 99_999]]
+    with pytest.raises(JsonTextError, match=r"^it has the key '99999' twice in an object$"):
+        parse_json("{" + ", ".join(names) + "}", "it")
 
 
 def test_brackets_and_escapes_inside_strings_do_not_count():
@@ -85,6 +97,8 @@ def test_brackets_and_escapes_inside_strings_do_not_count():
     assert parse_json(r'["\ud83d\ude00"]', "it") == ["\U0001f600"]
     wide = [[number] for number in range(1_000)]
     assert parse_json(json.dumps(wide), "it") == wide
+    many = parse_json('[{"name": 1}, {"name": 2}]', "it")
+    assert next(iter(many[0])) is next(iter(many[1]))  # keys are kept once
 
 
 def test_the_limits_of_numbers_are_inside():
@@ -117,20 +131,15 @@ def test_lines_are_numbered_and_only_the_first_may_have_a_byte_order_mark():
             list(parse_json_lines(io.BytesIO(b"1\n" + second), "it", most_line_bytes=20))
 
 
-def test_a_short_file_takes_little_memory_whatever_may_be_read(tmp_path):
-    path = tmp_path / "short.json"
-    path.write_text("[1, 2]")
-    tracemalloc.start()
-    try:
-        assert read_json(path, most_bytes=512 << 20) == [1, 2]
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
 def test_a_file_is_read_up_to_its_limit(tmp_path):
     path = tmp_path / "file.json"
     path.write_bytes(b"[1, 2]")
+    tracemalloc.start()
+    try:
+        assert read_json(path, most_bytes=512 << 20) == [1, 2]
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20  # a short file takes little memory
+    finally:
+        tracemalloc.stop()
     assert read_json(path, most_bytes=6) == [1, 2]
     assert list(read_json_lines(path, most_line_bytes=6)) == [(1, [1, 2])]
     with pytest.raises(JsonTextError, match=r"file\.json is longer than 5 bytes"):
@@ -154,30 +163,6 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
         next(read_json_lines(path, most_line_bytes=100))
 
 
-def test_a_key_that_stands_twice_is_found_among_many():
-    names = [f'"{number}": 0' for number in [*range(100_000), 99_999]]
-    with pytest.raises(JsonTextError, match=r"^it has the key '99999' twice in an object$"):
-        parse_json("{" + ", ".join(names) + "}", "it")
-
-
-def test_keys_of_many_objects_are_kept_once():
-    many = parse_json('[{"name": 1}, {"name": 2}]', "it")
-    assert next(iter(many[0])) is next(iter(many[1]))
-
-
-def test_text_that_another_encoding_would_also_take_is_read_as_utf8():
-    for text in (b"[\x00", b"\x00["):
-        with pytest.raises(JsonTextError, match=r"^it is not valid JSON: Expecting value: line 1"):
-            parse_json(text, "it")
-
-
-def test_bytes_that_are_not_utf8_are_named_as_they_stand_in_the_file():
-    for start in (b"", BOM):
-        offset = len(start) + 3
-        with pytest.raises(JsonTextError, match=f"byte 0xfe at offset {offset}$"):
-            parse_json(start + b'["a\xfe"]', "it")
-
-
 def test_a_file_of_which_the_system_does_not_know_the_length_is_read_whole(tmp_path, monkeypatch):
     path = tmp_path / "grows.json"
     path.write_bytes(b"12345")
@@ -192,3 +177,26 @@ def test_a_file_of_which_the_system_does_not_know_the_length_is_read_whole(tmp_p
     assert read_json(path, most_bytes=5) == 12345
     with pytest.raises(JsonTextError, match="longer than 4 bytes"):
         read_json(path, most_bytes=4)
+
+
+@dataclass(frozen=True)
+class _Figures:
+    theta: float | None = None
+    size: int | None = None
+    ends: object = None
+
+
+@pytest.mark.parametrize("field", ["theta", "size"])
+@pytest.mark.parametrize(
+    "number", ["1" + "0" * 400, "-9223372036854775809", "18446744073709551616"]
+)
+def test_integers_beyond_64_bits_are_refused_where_a_number_is_expected(field, number):
+    document = parse_json(f'{{"{field}": {number}}}', "a file", long_integers=True)
+    with pytest.raises(FieldError, match=f"figures.{field} is .*, beyond 64 bits"):
+        parse(_Figures, document, "figures")
+
+
+def test_numbers_of_64_bits_and_what_takes_anything_are_read():
+    text = '{"theta": 18446744073709551615, "size": -9223372036854775808, "ends": 1%s}'
+    document = parse_json(text % ("0" * 400), "a file", long_integers=True)
+    assert parse(_Figures, document, "figures") == _Figures(2.0**64, -(2**63), 10**400)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordgen_rs._core import weight_panels, weight_types
@@ -11,6 +11,7 @@ from dequantized import dequantized_as, random_blocks
 
 
 @pytest.mark.parametrize("weight_type", weight_types())
+@settings(max_examples=40)
 @given(
     rows=st.integers(1, 50),
     columns=st.integers(1, 600),

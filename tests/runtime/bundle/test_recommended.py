@@ -35,7 +35,9 @@ def test_what_cannot_be_followed_is_left_out(said, found):
     assert (advice and advice.told()) == found
 
 
-def test_a_bundle_holds_it_and_a_model_tells_it(tmp_path, capsys):
+def test_a_bundle_holds_it_and_a_model_tells_it(tmp_path, capsys, bundle_of):
+    with Model.open(bundle_of("embedded", "fp32")) as model:
+        assert model.recommended == {}
     checkpoint = write_checkpoint(tmp_path / "checkpoint")
     (checkpoint / "generation_config.json").write_text(json.dumps(QWEN3))
     export_checkpoint(checkpoint, tmp_path / "bundle")
@@ -52,8 +54,3 @@ def test_a_gguf_file_says_it_by_names_of_its_own():
     header = GgufHeader(Path("x.gguf"), {"general.architecture": "llama", **values}, {})
     advice = recommended(generation_config(header))
     assert advice.told() == {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.5}
-
-
-def test_a_bundle_of_an_earlier_version_recommends_nothing(bundle_of):
-    with Model.open(bundle_of("embedded", "fp32")) as model:
-        assert model.recommended == {}

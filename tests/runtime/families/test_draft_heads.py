@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from answers import tokens_of
-from assistants import write_pair
 from coordgen_rs import (
     DraftModel,
     Model,
@@ -23,8 +22,14 @@ from coordgen_rs.errors import BundleDamagedError, BundleError, OptionError, Ses
 from coordgen_rs.runtime.heads.assistant import AssistantSession
 from coordgen_rs.runtime.heads.mtp import MtpSession
 from coordgen_rs.runtime.session import StepCost
-from hybrids import write_hybrid
-from lossless import COMMITS, check_drafts, check_sampled, check_streamed, prompt_of
+from lossless import (
+    COMMITS,
+    check_drafts,
+    check_ends,
+    check_sampled,
+    check_streamed,
+    prompt_of,
+)
 from mixtures import write_mixture
 
 KINDS = ("mtp", "gemma4", "gemma4_unified")
@@ -33,40 +38,19 @@ DRAFTS = ("auto", "blend", "mtp")
 CHOICE = Sampling(1.0, seed=4)
 
 
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("heads")
-
-    def bundle(kind, head="random", weights="fp32", blocks=1):
-        """A bundle whose head is fitted, random or None."""
-        source, out = folder / f"{kind}-{head}", folder / f"{kind}-{head}-{weights}-{blocks}"
-        if out.exists():
-            return out
-        if not source.exists() and kind == "mtp":
-            write_hybrid(source / "target", "qwen3_5", mtp=head)
-        elif not source.exists():
-            write_pair(source, kind, head or "random")
-        beside = source / "assistant" if kind != "mtp" and head else None
-        how = {"weights": weights, "blocks": blocks, "context": 1024}
-        export_checkpoint(source / "target", out, assistant=beside, **how)
-        return out
-
-    return bundle
-
-
 @pytest.fixture(scope="module", params=KINDS)
 def kind(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def session(bundles, kind):
-    return priced(bundles(kind))
+def session(with_head, kind):
+    return priced(with_head(kind))
 
 
 @pytest.fixture(scope="module")
-def fitted(bundles, kind):
-    return priced(bundles(kind, "fitted"))
+def fitted(with_head, kind):
+    return priced(with_head(kind, "fitted"))
 
 
 def priced(bundle, **options):
@@ -91,40 +75,22 @@ def figures(session, draft, max_new_tokens=120):
     return said, len(said) / steps, rows, drafter
 
 
-@pytest.mark.parametrize("commit", COMMITS)
-def test_drafts_change_nothing(session, commit):
-    check_drafts(session, commit, num_prompts=2)
+def test_drafts_change_nothing(with_head, kind, session):
+    check_drafts(session)
+    check_sampled(session)
+    check_streamed(with_head(kind, blocks=2))
 
 
 def test_an_answer_ends_where_plain_decoding_ends_it(fitted, monkeypatch):
-    prompt = prompt_of(0)
-    answer = tokens_of(plain(fitted, prompt, max_new_tokens=40, ignore_eos=True))
-    ends = (answer[17],)
-    monkeypatch.setattr(fitted, "end_token_ids", ends)
-    expected = answer[: answer.index(ends[0]) + 1]
-    for draft in DRAFTS:
-        stats, drafter = Stats(), make_drafter(fitted, draft)
-        steps = generate(fitted, prompt, max_new_tokens=40, drafter=drafter, stats=stats)
-        assert tokens_of(steps) == expected
-        assert stats.finish_reason == "stop"
-
-
-def test_sampled_answers_and_those_under_a_grammar_are_the_same(session):
-    check_sampled(session)
-
-
-def test_blocks_that_are_streamed_say_the_same(bundles, kind):
-    check_streamed(bundles(kind, blocks=2))
+    check_ends(fitted, monkeypatch, lambda _: [make_drafter(fitted, draft) for draft in DRAFTS])
 
 
 @pytest.mark.parametrize("head", ["fitted", "random"])
-@pytest.mark.parametrize(
-    ("weights", "form"), [("fp32", "f32"), ("fp32", "q8"), ("int8", "f32"), ("int4", "q8")]
-)
-def test_no_token_depends_on_the_head(bundles, kind, head, weights, form):
+@pytest.mark.parametrize(("weights", "form"), [("fp32", "q8"), ("int8", "f32"), ("int4", "q8")])
+def test_no_token_depends_on_the_head(with_head, kind, head, weights, form):
     if (kind, weights) == ("mtp", "int4"):
         weights = "int8"
-    session, prompt = priced(bundles(kind, head, weights), kv_cache=form), prompt_of(1)
+    session, prompt = priced(with_head(kind, head, weights), kv_cache=form), prompt_of(1)
     samplings = [
         {"max_new_tokens": 40, "sampling": it, "ignore_eos": True} for it in (None, CHOICE)
     ]
@@ -151,12 +117,14 @@ def test_a_fitted_head_is_accepted_and_auto_takes_it_beside_lookups(fitted):
 
 @pytest.mark.parametrize("kind", KINDS[1:], scope="module")
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_a_fitted_head_keeps_being_accepted_in_fewer_bits(bundles, kind, weights):
-    assert figures(priced(bundles(kind, "fitted", weights)), "mtp")[1] > 1.5
+def test_a_fitted_head_keeps_being_accepted_in_fewer_bits(with_head, kind, weights):
+    assert figures(priced(with_head(kind, "fitted", weights)), "mtp")[1] > 1.5
 
 
-def test_a_useless_head_costs_next_to_nothing(bundles, kind, session):
-    lacking, draft = (session, LOOKUPS) if kind == "mtp" else (priced(bundles(kind, None)), "auto")
+def test_a_useless_head_costs_next_to_nothing(with_head, kind, session):
+    lacking, draft = (
+        (session, LOOKUPS) if kind == "mtp" else (priced(with_head(kind, None)), "auto")
+    )
     said, without, rows, _ = figures(lacking, draft, max_new_tokens=400)
     again, beside, rows_beside, drafter = figures(session, "auto", max_new_tokens=400)
     assert again == said
@@ -165,8 +133,8 @@ def test_a_useless_head_costs_next_to_nothing(bundles, kind, session):
     assert drafter.model.session.num_scored == session.vocab_size
 
 
-def test_it_drafts_on_in_dialogues_and_behind_prefixes_that_were_put_back(bundles, kind):
-    with Model.open(bundles(kind, "fitted"), prefix_memory=64 << 20) as model:
+def test_it_drafts_on_in_dialogues_and_behind_prefixes_that_were_put_back(with_head, kind):
+    with Model.open(with_head(kind, "fitted"), prefix_memory=64 << 20) as model:
         expected = [model.generate(text, max_new_tokens=20).text for text in ("Anna ran", "Who is")]
         for namespace in (None, "other", None):
             options = {} if namespace is None else {"namespace": namespace}
@@ -174,8 +142,8 @@ def test_it_drafts_on_in_dialogues_and_behind_prefixes_that_were_put_back(bundle
                 assert model.generate(text, max_new_tokens=20, **options).text == said
 
 
-def test_a_models_requests_draft_with_it(bundles, kind):
-    with Model.open(bundles(kind, "fitted"), draft="mtp") as model:
+def test_a_models_requests_draft_with_it(with_head, kind):
+    with Model.open(with_head(kind, "fitted"), draft="mtp") as model:
         for namespace in ("one", "two"):
             stats = model.generate("Anna ran", max_new_tokens=30, namespace=namespace).stats
             assert 0 < stats.per_source["draft-model"]["proposed"] <= 3 * stats.steps
@@ -202,8 +170,8 @@ def test_another_draft_model_is_not_called_the_head(fitted, bundle_of):
     assert drafter.model.is_own_head
 
 
-def test_bundles_without_a_head_say_so(bundles, kind):
-    session = open_session(bundles(kind, None))
+def test_bundles_without_a_head_say_so(with_head, kind):
+    session = open_session(with_head(kind, None))
     with pytest.raises(OptionError, match=r"'mtp' needs a head for further tokens \(MTP\)"):
         make_drafter(session, "mtp")
     with pytest.raises(BundleError, match="has no head for further tokens"):

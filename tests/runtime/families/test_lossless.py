@@ -19,7 +19,6 @@ from lossless import (
     GEMMA4,
     HYBRIDS,
     MIXTURES,
-    Bundles,
     check_adversarial_drafts,
     check_drafts,
     check_ends,
@@ -28,16 +27,12 @@ from lossless import (
     fresh_logits,
     logits_behind,
     prompt_of,
+    scripted,
 )
 from scripted import SCRIPTS
 
 WEIGHTS = {"gpt_oss": ("fp32", "int8", "int4", "keep")}  # kept are experts in MXFP4, beside floats
 WEIGHTS |= dict.fromkeys(HYBRIDS, ("fp32", "int8"))
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
-    return Bundles(tmp_path_factory.mktemp("families"))
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -55,21 +50,17 @@ def session(bundle):
     return open_session(bundle)
 
 
-@pytest.mark.parametrize("commit", COMMITS)
-def test_drafts_change_nothing(bundles, family, commit):
+def test_drafts_change_nothing(bundles, family):
     for weights in WEIGHTS.get(family, ("fp32", "int8", "int4")):
-        check_drafts(open_session(bundles(family, weights)), commit)
+        check_drafts(open_session(bundles(family, weights)))
 
 
-@pytest.mark.parametrize("commit", COMMITS)
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_adversarial_drafts_change_nothing(session, script, commit):
-    check_adversarial_drafts(session, script, commit)
+def test_adversarial_drafts_change_nothing(session):
+    check_adversarial_drafts(session)
 
 
-@pytest.mark.parametrize("places", [(17,), (17, 23, 30)])
-def test_an_answer_ends_where_plain_decoding_ends_it(session, monkeypatch, places):
-    check_ends(session, SCRIPTS, monkeypatch, places)
+def test_an_answer_ends_where_plain_decoding_ends_it(session, monkeypatch):
+    check_ends(session, monkeypatch, lambda said: [scripted(session, it, said) for it in SCRIPTS])
 
 
 @pytest.mark.parametrize("family", [*HYBRIDS, *MIXTURES, *GEMMA4], scope="module")
@@ -159,7 +150,7 @@ def test_random_rewinds_cancels_and_failures_leave_what_a_fresh_session_has(
     drafters = [make_drafter(session, draft) for draft in ("auto", "sam", ALL_SOURCES)]
     prompts = [prompt_of(seed, 120) for seed in range(4)]
     saved, failures = None, 0
-    for _ in range(150):
+    for _ in range(100):
         what = random.integers(6)
         held = session.reusable_ids
         try:
@@ -196,7 +187,7 @@ def test_random_rewinds_cancels_and_failures_leave_what_a_fresh_session_has(
         if len(tokens) <= session.length:
             session.rewind(len(tokens) - 1)
         np.testing.assert_array_equal(logits_behind(session, tokens), fresh_logits(other, tokens))
-    assert failures > 10
+    assert failures > 6
 
 
 def test_models_open_and_answer_in_turns(bundle):

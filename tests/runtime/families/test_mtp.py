@@ -4,28 +4,13 @@ import numpy as np
 import pytest
 
 from coordgen_rs import open_session
-from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError
 from coordgen_rs.runtime.heads.mtp import MtpSession
-from hybrids import write_hybrid
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mtp")
-
-    def bundle(mtp):
-        if not (folder / mtp).exists():
-            write_hybrid(folder / f"{mtp}-source", "qwen3_5", mtp=mtp)
-            export_checkpoint(folder / f"{mtp}-source", folder / mtp, context=1024)
-        return folder / mtp
-
-    return bundle
-
-
-@pytest.fixture(scope="module")
-def fitted(bundles):
-    return open_session(bundles("fitted"))
+def fitted(with_head):
+    return open_session(with_head("mtp", "fitted"))
 
 
 def prompts(number, length=60):
@@ -78,9 +63,9 @@ def test_a_tree_is_drafted_as_its_paths(fitted):
 
 
 @pytest.mark.parametrize("parts", [(40,), (7, 33), (13, 14, 13)])
-def test_it_reads_the_targets_state_before_each_token_and_further_on_its_own(bundles, parts):
+def test_it_reads_the_targets_state_before_each_token_and_further_on_its_own(with_head, parts):
     """A head that says again what the state says: of a token what the target said before it."""
-    target = open_session(bundles("echo"))
+    target = open_session(with_head("mtp", "echo"))
     target.forward.keep_states()
     prompt, said, start = prompts(1, 40)[0], [], 0
     target.rewind(0)
@@ -103,9 +88,9 @@ def test_it_reads_the_targets_state_before_each_token_and_further_on_its_own(bun
     assert len(set(said)) > 10
 
 
-def test_states_of_a_tree_follow_what_is_committed(bundles):
+def test_states_of_a_tree_follow_what_is_committed(with_head):
     """Of a branch that is moved, and of a commit in two parts."""
-    target, prompt = open_session(bundles("echo")), prompts(1, 20)[0]
+    target, prompt = open_session(with_head("mtp", "echo")), prompts(1, 20)[0]
     states = target.forward.keep_states()
     target.rewind(0)
     target.prefill(prompt)
@@ -126,8 +111,8 @@ def test_states_of_a_tree_follow_what_is_committed(bundles):
     ("changed", "why"),
     [({"num_scored": 100}, "logits is"), ({"graph": "mtp_head.onnx"}, "one of them lacks")],
 )
-def test_graphs_that_do_not_fit_the_manifest_are_refused(bundles, changed, why):
-    session = open_session(bundles("fitted"))
+def test_graphs_that_do_not_fit_the_manifest_are_refused(with_head, changed, why):
+    session = open_session(with_head("mtp", "fitted"))
     for name, value in changed.items():
         object.__setattr__(session.bundle.manifest.mtp, name, value)
     with pytest.raises(BundleError, match=f"does not fit its manifest: {why}"):

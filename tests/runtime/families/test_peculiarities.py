@@ -10,12 +10,7 @@ from coordgen_rs.errors import BundleDamagedError, OptionError
 from coordgen_rs.runtime.cpu import CpuDevice
 from gemma4 import CONFIGS, write_gemma4
 from gpt_oss import write_gpt_oss
-from lossless import Bundles, fresh_logits, prompt_of
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
-    return Bundles(tmp_path_factory.mktemp("peculiarities"))
+from lossless import fresh_logits, prompt_of
 
 
 def test_layers_that_share_keys_and_values_have_none(bundles):

@@ -9,14 +9,14 @@ from coordgen_rs.errors import ShapeError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
 from coordgen_rs.runtime.caches.states import SNAPSHOT_TOKENS
 from coordgen_rs.runtime.cpu import CpuDevice
-from lossless import HYBRIDS, Bundles, fresh_logits, logits_behind, prompt_of
+from lossless import HYBRIDS, fresh_logits, logits_behind, prompt_of
 
 MOST_READ_AGAIN = 64
 
 
 @pytest.fixture(scope="module", params=HYBRIDS)
-def bundle(request, tmp_path_factory):
-    return Bundles(tmp_path_factory.mktemp("hybrids"))(request.param)
+def bundle(request, bundles):
+    return bundles(request.param)
 
 
 @pytest.fixture(scope="module")

@@ -47,6 +47,11 @@ def numbers(rows, form):
     return rows.view({"f32": np.float32, "f16": np.float16}[form]).astype(np.float64)
 
 
+def bare(maybe=MAYBE):
+    """The inputs but for those that may be absent."""
+    return {name: array for name, array in inputs().items() if name not in maybe}
+
+
 def inputs(padding=0, form="f32"):
     """All inputs; slots that nothing was written to are not numbers."""
     random = np.random.default_rng(0)
@@ -129,22 +134,6 @@ def test_a_tree_read_in_parts_into_one_cache_has_the_same_bits(form):
         np.testing.assert_array_equal(fed[name], cache)
 
 
-@pytest.mark.parametrize("form", ["f16", "q8"])
-def test_rows_are_rounded_to_the_nearest_number_of_their_form(form):
-    fed = inputs(form=form)
-    heads = fed["rows"].reshape(len(PARENTS), -1, DIM)[:, HEADS + KV_HEADS :]
-    heads[0, 0, :3] = 7e4, -1e30, 1e-9
-    value = session_of(NORMS).run(None, fed)[2]
-    of = [node for node, sequence in enumerate(SEQUENCES) if sequence == 0]
-    found = numbers(value, form)[0, :, 70 : 70 + len(of)].swapaxes(0, 1)
-    if form == "f16":
-        expected = heads[of].clip(-65504, 65504).astype(np.float16)
-    else:
-        expected = numbers(stored(heads[of], form), form)
-    np.testing.assert_array_equal(found, expected)
-    assert np.isfinite(found).all()
-
-
 def test_a_layer_that_shares_keys_reads_those_of_another():
     fed = inputs()
     _, key, value = session_of(NORMS).run(None, fed)
@@ -158,6 +147,8 @@ def integers(*values):
     return np.array(values, np.int32)
 
 
+NO_HEADS = {"heads": 5, "kv_heads": 0, "head_dim": 513}
+NO_CAPS = (-1.0, 1e-39, float("inf"), float("nan"))
 NO_FORM = dict.fromkeys(("key", "value"), np.zeros((2, KV_HEADS, SLOTS, DIM + 3), np.uint8))
 
 
@@ -178,7 +169,7 @@ NO_FORM = dict.fromkeys(("key", "value"), np.zeros((2, KV_HEADS, SLOTS, DIM + 3)
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(changed, why):
-    fed = {name: array for name, array in inputs().items() if name not in MAYBE}
+    fed = bare()
     fed |= {"rows": fed["rows"][:2], "parents": integers(-1, 0), "sequences": integers(0, 0)}
     fed["span"] = integers(0, 2)
     assert np.isfinite(session_of().run(["attended"], fed)[0]).all()
@@ -187,35 +178,20 @@ def test_what_does_not_fit_is_refused_by_name(changed, why):
         session.run(None, fed | changed)
 
 
-@pytest.mark.parametrize("wrong", [{"heads": 5}, {"kv_heads": 0}, {"head_dim": 513}])
-def test_heads_that_cannot_be_are_refused(wrong):
-    with pytest.raises(Exception, match="out of range"):
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        *(({name: number}, "out of range") for name, number in NO_HEADS.items()),
+        *(({"softcap": cap}, "no positive number") for cap in NO_CAPS),
+    ],
+)
+def test_attributes_that_cannot_be_are_refused(wrong, why):
+    with pytest.raises(Exception, match=why):
         session_of(**wrong)
 
 
-@pytest.mark.parametrize("cap", [-1.0, 1e-39, float("inf"), float("nan")])
-def test_a_cap_that_is_none_is_refused(cap):
-    with pytest.raises(Exception, match="no positive number"):
-        session_of(softcap=cap)
-
-
-def test_values_are_normed_where_there_is_a_norm_of_them():
-    fed = {name: array for name, array in inputs().items() if name not in MAYBE}
-    weight = np.random.default_rng(5).uniform(0.5, 2, DIM).astype(np.float32)
-    plain, normed = session_of(), session_of(set(MAYBE) - {"value_norm"})
-    got = normed.run(None, fed | {"value_norm": weight})
-    heads = fed["rows"].reshape(len(PARENTS), -1, DIM).copy()
-    values = heads[:, HEADS + KV_HEADS :]
-    root = np.sqrt(np.square(values.astype(np.float64)).mean(-1, keepdims=True) + 1e-5)
-    heads[:, HEADS + KV_HEADS :] = values / root * weight
-    expected = plain.run(None, fed | {"rows": heads.reshape(len(PARENTS), -1)})
-    np.testing.assert_allclose(got[0], expected[0], rtol=1e-5, atol=1e-5)
-    assert np.array_equal(got[1], expected[1])
-    assert not np.array_equal(got[2], plain.run(None, fed)[2])
-
-
 def test_rows_without_values_have_those_of_their_keys():
-    fed = {name: array for name, array in inputs().items() if name not in MAYBE[2:]}
+    fed = bare(NORMS)
     norm = {"key_norm": np.linspace(1, 2, DIM, dtype=np.float32)}
     session = session_of(("query_norm", "sinks", "value_norm"))
     heads = fed["rows"].reshape(len(PARENTS), -1, DIM)
