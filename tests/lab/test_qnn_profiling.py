@@ -35,7 +35,8 @@ def written(bundle, tmp_path_factory):
     """The profile that the command writes."""
     out = tmp_path_factory.mktemp("profile") / "profile.json"
     with redirect_stdout(io.StringIO()) as told:
-        assert main(["profile", str(bundle.path), *CHOSEN, "--repeats", "1", "--out", str(out)]) == 0
+        command = ["profile", bundle.path, *CHOSEN, "--repeats", 1, "--out", out]
+        assert main([str(part) for part in command]) == 0
     assert "on 8-gen-2, emulated by " in told.getvalue()
     return out
 
