@@ -109,7 +109,7 @@ def test_end_tokens_are_those_for_generation(tmp_path):
 
 @pytest.mark.parametrize(
     ("model", "weights"),
-    [(QWEN_05B, "int8"), (QWEN_15B, "int4"), (LLAMA_1B, "fp32"), (LLAMA_3B, "int4")],
+    [(QWEN_05B, "int8"), (QWEN_15B, "int4"), (LLAMA_1B, "int4"), (LLAMA_3B, "fp32")],
     ids=["Qwen2.5-0.5B", "Qwen2.5-1.5B", "Llama-3.2-1B", "Llama-3.2-3B"],
 )
 def test_known_models_pass_by_shape(tmp_path, model, weights):

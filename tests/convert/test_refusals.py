@@ -243,15 +243,8 @@ except ExportError as error:
 
 @pytest.mark.parametrize("weights", ["fp32", "int4"])
 def test_peak_memory_is_below_one_and_a_half_checkpoints(tmp_path, weights):
-    checkpoint = write_checkpoint(
-        tmp_path / "checkpoint",
-        hidden=1024,
-        ffn=4096,
-        heads=16,
-        layers=4,
-        vocab=32_000,
-        dtype="BF16",
-    )
+    sizes = {"hidden": 1024, "ffn": 4096, "heads": 16, "layers": 2, "vocab": 32_000}
+    checkpoint = write_checkpoint(tmp_path / "checkpoint", dtype="BF16", **sizes)
     code = """
 import sys
 from coordgen_rs.convert import export_checkpoint

@@ -6,12 +6,14 @@ import pytest
 
 from answers import tokens_of
 from checkpoints import exported, sums, write_checkpoint
-from coordgen_rs import generate, make_drafter, open_session, plain
+from coordgen_rs import OrtSession, generate, make_drafter, plain
 from coordgen_rs.errors import CheckpointError
+from coordgen_rs.runtime.cpu import CpuDevice
 from gemma4 import CONFIGS, write_gemma4
 from gguf_files import write_gguf
 
 PROMPT = [1, 3, 4, 1, 5]
+SMALL = {"prefill_rows": 32, "context": 128}
 
 
 def written(path, family):
@@ -25,7 +27,7 @@ def say(checkpoint, value):
 
 def answer(bundle):
     """What is said, which is the same with drafts."""
-    session = open_session(bundle.path)
+    session = OrtSession(CpuDevice(bundle))
     asked = {"max_new_tokens": 24, "ignore_eos": True}
     told = tokens_of(plain(session, PROMPT, **asked))
     assert tokens_of(generate(session, PROMPT, drafter=make_drafter(session), **asked)) == told
@@ -36,14 +38,14 @@ def answer(bundle):
 @pytest.mark.parametrize("is_file", [False, True], ids=["safetensors", "GGUF"])
 def test_no_answer_holds_them(tmp_path, family, is_file):
     checkpoint = written(tmp_path / "model", family)
-    usual = answer(exported(checkpoint, tmp_path / "usual"))
+    usual = answer(exported(checkpoint, tmp_path / "usual", **SMALL))
     never = [*set(usual)][:2]
     beyond = [*never, 10**9, -1]
     say(checkpoint, beyond)
     if is_file:
         metadata = {"tokenizer.ggml.suppress_tokens": beyond}
         checkpoint = write_gguf(tmp_path / "model.gguf", checkpoint, metadata=metadata)
-    found = answer(exported(checkpoint, tmp_path / "held"))
+    found = answer(exported(checkpoint, tmp_path / "held", **SMALL))
     assert not set(found) & set(never)
 
 

@@ -61,33 +61,28 @@ def run_of(root, seconds, change=lambda: None):
     return meter.stop()
 
 
-def test_no_source_is_no_meter(tmp_path):
-    assert EnergyMeter.find(tmp_path) is None
-
-
 @pytest.mark.parametrize(
-    ("current", "voltage"),
+    ("seconds", "files", "joules"),
     [
-        (1_000_000, 4_000_000),  # as documented: uA, uV
-        (-1_000_000, 4_000_000),  # negative while discharging, as documented, or not
-        (1000, 4_000_000),  # mA
-        (-1000, 4000),  # mA, mV
+        (10, {"current_now": 1_000_000, "voltage_now": 4_000_000}, 40),  # as documented: uA, uV
+        (10, {"current_now": -1_000_000, "voltage_now": 4_000_000}, 40),  # while discharging
+        (10, {"current_now": 1000, "voltage_now": 4_000_000}, 40),  # mA
+        (10, {"current_now": -1000, "voltage_now": 4000}, 40),  # mA, mV
+        (2, FOUR_WATTS | {"power_now": 7_000_000, "energy_now": 50_000_000}, 14),  # power first
+        (1, FOUR_WATTS, 4),
+        (0.5, FOUR_WATTS, None),  # too short for the source
+        (5, {"current_now": 1_000_000, "voltage_now": 4}, None),  # of no battery
     ],
 )
-def test_battery_tells_watts_in_any_unit_and_sign(tmp_path, current, voltage):
-    battery(tmp_path, current_now=current, voltage_now=voltage)
-    assert run_of(tmp_path, 10.0) == pytest.approx(40.0)
+def test_battery_tells_watts_in_any_unit_and_sign(tmp_path, seconds, files, joules):
+    battery(tmp_path, **files)
+    assert run_of(tmp_path, seconds) == pytest.approx(joules)
 
 
 def test_unit_of_a_current_is_that_of_the_whole_run(tmp_path):
     source = Battery(battery(tmp_path, **FOUR_WATTS))
     idle_then_busy = [(15_000, 4_000_000), (1_000_000, 4_000_000)]
     assert source.joules([0.0, 2.0], idle_then_busy) == pytest.approx(4.06)
-
-
-def test_power_is_taken_before_current_times_voltage(tmp_path):
-    battery(tmp_path, power_now=7_000_000, energy_now=50_000_000, **FOUR_WATTS)
-    assert run_of(tmp_path, 2.0) == pytest.approx(14.0)
 
 
 def test_battery_that_only_counts_needs_some_of_its_steps(tmp_path):
@@ -110,20 +105,14 @@ def test_current_that_turns_round_is_no_measurement(tmp_path):
     assert run_of(tmp_path, 5.0, lambda: write(path, current_now=-1_000_000)) is None
 
 
-def test_voltage_of_no_battery_is_no_measurement(tmp_path):
-    battery(tmp_path, current_now=1_000_000, voltage_now=4)
-    assert run_of(tmp_path, 5.0) is None
-
-
-def test_run_too_short_for_the_source_has_no_energy(tmp_path):
-    battery(tmp_path, **FOUR_WATTS)
-    assert run_of(tmp_path, 0.5) is None
-    assert run_of(tmp_path, 1.0) == pytest.approx(4.0)
-
-
-def test_batteries_of_other_devices_and_chargers_are_not_read(tmp_path):
+def test_batteries_of_other_devices_chargers_and_several_rails_without_a_total_are_no_source(
+    tmp_path,
+):
+    assert EnergyMeter.find(tmp_path) is None
     battery(tmp_path, "mouse", scope="Device", **FOUR_WATTS)
     battery(tmp_path, "usb", type="USB", **FOUR_WATTS)
+    for number, chip in enumerate(("ina226", "ina226", "coretemp")):
+        write(tmp_path / f"class/hwmon/hwmon{number}", name=chip, power1_input=1_000_000)
     assert EnergyMeter.find(tmp_path) is None
 
 
@@ -153,13 +142,9 @@ def test_packages_are_summed_without_what_holds_them_or_what_they_hold(tmp_path)
     assert run_of(tmp_path, 60.0, advance) == pytest.approx(8.0)
 
 
-def test_counter_that_wraps_goes_on(tmp_path):
+def test_counter_that_wraps_goes_on_and_one_that_does_not_move_tells_nothing(tmp_path):
     zone = package(tmp_path, 0, 999_000_000)
     assert run_of(tmp_path, 1.0, lambda: write(zone, energy_uj=2_000_000)) == pytest.approx(3.0)
-
-
-def test_counter_that_does_not_move_tells_nothing(tmp_path):
-    package(tmp_path, 0, 5)
     assert run_of(tmp_path, 1.0) is None
 
 
@@ -202,13 +187,6 @@ def test_jetson_total_is_taken_of_several_rails(tmp_path):
         rail = {f"in{channel}_input": 5000, f"curr{channel}_input": 1000 * channel}
         write(chip, name="ina3221", **rail, **{f"in{channel}_label": label})
     assert run_of(tmp_path, 1.0) == pytest.approx(10.0)
-
-
-def test_several_rails_without_a_total_are_no_source(tmp_path):
-    for number in (0, 1):
-        write(tmp_path / f"class/hwmon/hwmon{number}", name="ina226", power1_input=1_000_000)
-    write(tmp_path / "class/hwmon/hwmon2", name="coretemp", power1_input=1_000_000)
-    assert EnergyMeter.find(tmp_path) is None
 
 
 def test_integral_of_a_ramp_is_its_triangle():

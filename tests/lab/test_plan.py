@@ -32,16 +32,11 @@ def without(monkeypatch):
     return hide
 
 
-def test_the_table_has_a_row_a_strategy(coordgen):
-    out = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
-    for name in strategies():
-        assert name in out
-    assert re.search(r"auto +. just_in_time", out)
-    assert "figures from a paper" in out
-
-
-def test_without_rich_the_table_is_plain(coordgen, without):
+def test_the_table_has_a_row_a_strategy_and_is_plain_without_rich(coordgen, without):
     rich = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
+    assert all(name in rich for name in strategies())
+    assert re.search(r"auto +. just_in_time", rich)
+    assert "figures from a paper" in rich
     without("rich")
     plain = coordgen("--profile", PROFILE, "--prompt-len", 1_024).out
     assert "│" not in plain
@@ -92,51 +87,30 @@ def test_the_grid_has_every_point(coordgen):
     assert "makespan / lower bound" in coordgen("--grid").out
 
 
+SHORT, DECODE = f"--profile {PROFILE} --prompt-len 9", f"--profile {PROFILE} --simulate-decode"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "--profile is missing"),
-        (("--profile", PROFILE), "--prompt-len is missing"),
-        (("--profile", "nowhere.json", "--prompt-len", 9), "there is no profile at nowhere.json"),
-        (("--profile", PROFILE, "--prompt-len", 0), "--prompt-len is 0"),
-        (("--profile", PROFILE, "--prompt-len", -4), "--prompt-len is -4"),
-        (
-            ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "much"),
-            "--memory-budget: 'much' is not a number of bytes",
-        ),
-        (
-            ("--profile", PROFILE, "--prompt-len", 9, "--memory-budget", "2G"),
-            "the memory budget is 2000000000 bytes, but",
-        ),
-        (
-            ("--profile", PROFILE, "--prompt-len", 9, "--plot", "plan.doc"),
-            "plan.doc cannot be drawn",
-        ),
-        (("--profile", PROFILE, "--simulate-decode"), "give either an acceptance rate or"),
-        (
-            ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "x"),
-            "--tokens-per-step 'x' is not like 8=3.3,16=3.6",
-        ),
-        (
-            ("--profile", PROFILE, "--simulate-decode", "--tokens-per-step", "8="),
-            "--tokens-per-step '8=' is not like 8=3.3,16=3.6",
-        ),
-        (
-            ("--profile", PROFILE, "--simulate-decode", "--widths", "0"),
-            "--widths is 0",
-        ),
-        (
-            ("--profile", PROFILE, "--simulate-decode", "--acceptance-rate", "1.5"),
-            "--acceptance-rate is 1.5",
-        ),
-        (
-            ("--profile", PROFILE, "--simulate-decode", "--drafting-us", "nan"),
-            "--drafting-us is nan",
-        ),
+        ("", "--profile is missing"),
+        (f"--profile {PROFILE}", "--prompt-len is missing"),
+        ("--profile nowhere.json --prompt-len 9", "there is no profile at nowhere.json"),
+        (f"--profile {PROFILE} --prompt-len 0", "--prompt-len is 0"),
+        (f"--profile {PROFILE} --prompt-len -4", "--prompt-len is -4"),
+        (f"{SHORT} --memory-budget much", "--memory-budget: 'much' is not a number of bytes"),
+        (f"{SHORT} --memory-budget 2G", "the memory budget is 2000000000 bytes, but"),
+        (f"{SHORT} --plot plan.doc", "plan.doc cannot be drawn"),
+        (DECODE, "give either an acceptance rate or"),
+        (f"{DECODE} --tokens-per-step x", "--tokens-per-step 'x' is not like 8=3.3,16=3.6"),
+        (f"{DECODE} --tokens-per-step 8=", "--tokens-per-step '8=' is not like 8=3.3,16=3.6"),
+        (f"{DECODE} --widths 0", "--widths is 0"),
+        (f"{DECODE} --acceptance-rate 1.5", "--acceptance-rate is 1.5"),
+        (f"{DECODE} --drafting-us nan", "--drafting-us is nan"),
     ],
 )
 def test_a_mistake_is_told_in_one_line(coordgen, arguments, message):
-    err = coordgen(*arguments, code=2).err
+    err = coordgen(*arguments.split(), code=2).err
     assert err.startswith(f"coordgen: error: {message}")
     assert err.count("\n") == 1
 

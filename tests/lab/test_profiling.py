@@ -1,12 +1,15 @@
 """The profile of a bundle: complete, true to the bundle, and known to be stale when it is."""
 
 import dataclasses
+import io
 import warnings
+from contextlib import redirect_stdout
 
 import pytest
 
 from checkpoints import write_checkpoint
 from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import BundleError, ProfileError, StaleProfileWarning
 from coordgen_rs.lab.profile import block_bytes, measure
@@ -25,8 +28,17 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def measured(bundle):
-    return measure(bundle.path, repeats=1)
+def measured(bundle, tmp_path_factory):
+    """What the command writes; it prints a line a block and graph."""
+    out = tmp_path_factory.mktemp("profile") / "profile.json"
+    threads = set_threads(None)  # those of this process
+    options = ["--repeats", 1, "--out", out, "--threads", threads]
+    with redirect_stdout(io.StringIO()) as told:
+        assert main([str(part) for part in ("profile", bundle.path, *options)]) == 0
+    assert [told.getvalue().count(f" block {block} ") for block in (0, 1)] == [2, 2]
+    profile = Profile.read(out)
+    assert profile.device["threads"] == threads
+    return profile
 
 
 def test_every_block_graph_and_width_has_its_figures(bundle, measured):
@@ -94,20 +106,9 @@ def test_a_profile_is_replaced_as_a_whole_or_not_at_all(measured, tmp_path):
     assert [entry.name for entry in tmp_path.iterdir()] == ["profile.json"]
 
 
-def test_wrong_options_are_named(bundle, tmp_path):
+def test_wrong_options_are_named(bundle, tmp_path, refused):
     with pytest.raises(BundleError, match="was made for cpu, not for qnn"):
         measure(bundle.path, provider=ProviderChoice("qnn"))
     with pytest.raises(BundleError, match="not a bundle"):
         measure(tmp_path)
-
-
-def test_the_command_prints_a_line_a_block_and_graph(bundle, tmp_path, coordgen, refused):
-    out = tmp_path / "profile.json"
-    threads = set_threads(None)  # those of this process
-    told = coordgen(
-        "profile", bundle.path, "--repeats", "1", "--out", out, "--threads", threads
-    ).out
-    for block in (0, 1):
-        assert told.count(f" block {block} ") == 2
-    assert Profile.read(out).device["threads"] == threads
     assert "not a bundle" in refused("profile", tmp_path)

@@ -1,22 +1,26 @@
 """A bundle on the HTP emulator is measured, and its switching compared, as one on CPU is."""
 
 import dataclasses
+import io
 import json
+from contextlib import redirect_stdout
 
 import pytest
 
+from coordgen_rs.cli.main import main
 from coordgen_rs.convert.qnn.compile import compile_bundle
 from coordgen_rs.errors import BundleError
-from coordgen_rs.lab.bench.switching import COLUMNS, bench_switching
+from coordgen_rs.lab.bench.switching import bench_switching
 from coordgen_rs.lab.bench.workbench import STRATEGIES, Settings
 from coordgen_rs.lab.profile import block_bytes, measure
-from coordgen_rs.lab.tables import Column
 from coordgen_rs.loading.directory import ProviderChoice
 from coordgen_rs.loading.profile import Profile, fitting_costs, stale_facts
 from coordgen_rs.runtime.onnx_runtime import set_threads
 from qnn_bundles import needs_emulator, qnn_bundle
 
 pytestmark = needs_emulator
+
+CHOSEN = ("--provider", "qnn", "--soc", "8-gen-2")
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +31,24 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def measured(bundle):
-    return measure(bundle.path, repeats=1)
+def written(bundle, tmp_path_factory):
+    """The profile that the command writes."""
+    out = tmp_path_factory.mktemp("profile") / "profile.json"
+    with redirect_stdout(io.StringIO()) as told:
+        command = ["profile", bundle.path, *CHOSEN, "--repeats", 1, "--out", out]
+        assert main([str(part) for part in command]) == 0
+    assert "on 8-gen-2, emulated by " in told.getvalue()
+    return out
+
+
+@pytest.fixture(scope="module")
+def measured(written):
+    return Profile.read(written)
 
 
 def test_every_block_graph_and_width_has_its_figures(bundle, measured):
     widths = set(bundle.manifest.decode_widths)
+    assert measured.device["provider"] == "qnn"
     assert len(measured.blocks) == 2
     for block in measured.blocks:
         assert set(block.decode.compute_us_by_width) == widths
@@ -59,36 +75,22 @@ def test_on_a_device_a_block_takes_what_its_binaries_do(bundle, monkeypatch):
     assert "files" in how
 
 
-def test_every_strategy_of_switching_says_the_same(bundle, measured):
-    costs = fitting_costs(measured, bundle, set_threads(None))
-    bench = bench_switching(
-        Settings(bundle.path, prompt_len=70, repeats=1), costs, max_new_tokens=2
-    )
-    assert list(bench.answers) == list(STRATEGIES)
-    assert len({tuple(one.answered.tokens) for [one] in bench.answers.values()}) == 1
-    assert bench.row("sync")[COLUMNS.index(Column("loads", "ms", 1))] > 0
+def test_every_strategy_of_switching_says_the_same(bundle, written, coordgen, refused):
+    """The bench refuses to go on where one says something else."""
+    switch = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 40, "--repeats", 1)
+    switch += ("--profile", written)
+    section = json.loads(coordgen(*switch, *CHOSEN, "--json", "-").out)["sections"]["switching"]
+    assert section["how"] == "simulated"
+    rows = {row["strategy"]: row for row in section["rows"]}
+    assert list(rows) == list(STRATEGIES)
+    assert rows["sync"]["loads"] > 0
+    assert "was made for qnn, not for cpu" in refused(*switch, "--provider", "cpu")
 
 
-def test_a_bundle_for_another_provider_or_chip_is_refused(bundle, measured):
+def test_a_bundle_for_another_provider_or_chip_is_refused(bundle, measured, refused):
     with pytest.raises(BundleError, match="was made for qnn, not for cpu"):
         measure(bundle.path, provider=ProviderChoice("cpu"))
     costs = fitting_costs(measured, bundle, set_threads(None))
     with pytest.raises(BundleError, match="is for 8-gen-2, not for 8-elite"):
         bench_switching(Settings(bundle.path, provider=ProviderChoice(soc="8-elite")), costs)
-
-
-def test_the_commands_take_the_provider(bundle, measured, tmp_path, coordgen, refused):
-    out, kept = tmp_path / "profile.json", tmp_path / "kept.json"
-    measured.write(kept)
-    chosen = ("--provider", "qnn", "--soc", "8-gen-2")
-    told = coordgen("profile", bundle.path, *chosen, "--repeats", 1, "--out", out).out
-    assert "on 8-gen-2, emulated by " in told
-    assert Profile.read(out).device["provider"] == "qnn"
-    switch = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
-    switch += ("--profile", kept)
-    told = coordgen(*switch, *chosen, "--strategies", "sync,async", "--json", "-").out
-    section = json.loads(told)["sections"]["switching"]
-    assert [row["strategy"] for row in section["rows"]] == ["sync", "async"]
-    assert section["how"] == "simulated"
     assert "was made for qnn, not for cpu" in refused("profile", bundle.path, "--provider", "cpu")
-    assert "was made for qnn, not for cpu" in refused(*switch, "--provider", "cpu")

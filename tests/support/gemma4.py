@@ -14,56 +14,8 @@ from checkpoints import CHECKPOINTS, random_weights, save_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 1536,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "global_head_dim": 32,
-    "sliding_window": 24,
-    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
-    "max_position_embeddings": 2048,
-    "rms_norm_eps": 1e-6,
-    "hidden_activation": "gelu_pytorch_tanh",
-    "final_logit_softcapping": 20.0,
-    "tie_word_embeddings": True,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "rope_parameters": {
-        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-        "full_attention": {
-            "rope_type": "proportional",
-            "rope_theta": 1e6,
-            "partial_rotary_factor": 0.25,
-        },
-    },
-}
-
-CONFIGS: dict[str, dict[str, Any]] = {
-    "gemma4": {
-        **_SIZES,
-        "architectures": ["Gemma4ForCausalLM"],
-        "model_type": "gemma4_text",
-        "num_kv_shared_layers": 3,
-        "hidden_size_per_layer_input": 32,
-        "vocab_size_per_layer_input": 1536,
-        "use_double_wide_mlp": True,
-        "attention_k_eq_v": False,
-        "enable_moe_block": False,
-    },
-    "gemma4_unified": {
-        **_SIZES,
-        "architectures": ["Gemma4UnifiedForCausalLM"],
-        "model_type": "gemma4_unified_text",
-        "num_kv_shared_layers": 0,
-        "num_global_key_value_heads": 1,
-        "attention_k_eq_v": True,
-        "use_bidirectional_attention": "vision",
-    },
-}
+_FILE = Path(__file__).with_name("configs.json")
+CONFIGS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))["gemma4"]
 """As E2B, and as the larger ones, by the family's name."""
 
 

@@ -18,37 +18,8 @@ from checkpoints import character_tokenizer, random_weights, save_weights
 
 _Floats = NDArray[np.float32]
 
-CONFIG: dict[str, Any] = {
-    "architectures": ["GptOssForCausalLM"],
-    "model_type": "gpt_oss",
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "num_local_experts": 6,
-    "num_experts_per_tok": 2,
-    "max_position_embeddings": 2048,
-    "sliding_window": 24,
-    "attention_bias": True,
-    "tie_word_embeddings": False,
-    "rms_norm_eps": 1e-5,
-    "hidden_act": "silu",
-    "swiglu_limit": 7.0,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 8.0,
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "truncate": False,
-        "original_max_position_embeddings": 256,
-    },
-    "rope_theta": 150_000.0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+_FILE = Path(__file__).with_name("configs.json")
+CONFIG: dict[str, Any] = json.loads(_FILE.read_text("utf-8"))["gpt_oss"]
 _PACKED = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
 _GATE_UP, _DOWN = "mlp.experts.gate_up_proj", "mlp.experts.down_proj"
 

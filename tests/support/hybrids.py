@@ -17,79 +17,8 @@ from checkpoints import CHECKPOINTS, random_weights, save_weights
 
 Shapes = dict[str, tuple[int, ...]]
 
-_SIZES: dict[str, Any] = {
-    "vocab_size": 1536,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "tie_word_embeddings": True,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-}
-
-CONFIGS: dict[str, dict[str, Any]] = {
-    "lfm2": {
-        **_SIZES,
-        "architectures": ["Lfm2ForCausalLM"],
-        "model_type": "lfm2",
-        "layer_types": ["conv", "conv", "full_attention", "conv"],
-        "conv_L_cache": 3,
-        "conv_bias": False,
-        "block_auto_adjust_ff_dim": False,
-        "norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e6},
-    },
-    "qwen3_5": {
-        **_SIZES,
-        "architectures": ["Qwen3_5ForCausalLM"],
-        "model_type": "qwen3_5_text",
-        "head_dim": 24,
-        "layer_types": ["linear_attention"] * 3 + ["full_attention"],
-        "linear_conv_kernel_dim": 4,
-        "linear_key_head_dim": 16,
-        "linear_value_head_dim": 24,
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "attn_output_gate": True,
-        "rms_norm_eps": 1e-6,
-        "hidden_act": "silu",
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e6,
-            "partial_rotary_factor": 0.25,
-            "mrope_interleaved": True,
-            "mrope_section": [1, 1, 1],
-        },
-    },
-    "granitemoehybrid": {
-        **_SIZES,
-        "architectures": ["GraniteMoeHybridForCausalLM"],
-        "model_type": "granitemoehybrid",
-        "layer_types": ["mamba", "attention", "mamba", "mamba"],
-        "num_local_experts": 0,
-        "num_experts_per_tok": 0,
-        "shared_intermediate_size": 80,
-        "position_embedding_type": "nope",
-        "mamba_n_heads": 8,
-        "mamba_d_head": 16,
-        "mamba_d_state": 16,
-        "mamba_n_groups": 1,
-        "mamba_d_conv": 4,
-        "mamba_expand": 2,
-        "mamba_chunk_size": 256,
-        "mamba_conv_bias": True,
-        "mamba_proj_bias": False,
-        "embedding_multiplier": 12.0,
-        "attention_multiplier": 0.0625,
-        "residual_multiplier": 0.22,
-        "logits_scaling": 3.0,
-        "rms_norm_eps": 1e-5,
-        "hidden_act": "silu",
-    },
-}
+_FILE = Path(__file__).with_name("configs.json")
+CONFIGS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))["hybrids"]
 """By the family's name."""
 
 

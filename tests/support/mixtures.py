@@ -4,59 +4,14 @@ They need neither PyTorch nor transformers. Experts are one by one or all togeth
 checkpoints of each family; what is beside them is that of `hybrids.py`.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
-from hybrids import CONFIGS as HYBRIDS
 from hybrids import LAYERS, Shapes, model_shapes, write_random
 
-_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
-
-CONFIGS: dict[str, dict[str, Any]] = {
-    "qwen3_moe": {
-        "architectures": ["Qwen3MoeForCausalLM"],
-        "model_type": "qwen3_moe",
-        "vocab_size": 1536,
-        "hidden_size": 64,
-        "intermediate_size": 96,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 24,
-        "max_position_embeddings": 2048,
-        "tie_word_embeddings": True,
-        "bos_token_id": 0,
-        "eos_token_id": 1,
-        "rms_norm_eps": 1e-6,
-        "norm_topk_prob": True,
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": [1],
-        **_EXPERTS,
-    },
-    "granitemoehybrid": {
-        **HYBRIDS["granitemoehybrid"],
-        "intermediate_size": 40,
-        "num_local_experts": 6,
-        "num_experts_per_tok": 2,
-    },
-    "lfm2_moe": {
-        **HYBRIDS["lfm2"],
-        "architectures": ["Lfm2MoeForCausalLM"],
-        "model_type": "lfm2_moe",
-        "num_dense_layers": 1,
-        "norm_topk_prob": True,
-        "use_expert_bias": True,
-        "routed_scaling_factor": 1.0,
-        **_EXPERTS,
-    },
-    "qwen3_5_moe": {
-        **HYBRIDS["qwen3_5"],
-        "architectures": ["Qwen3_5MoeForCausalLM"],
-        "model_type": "qwen3_5_moe_text",
-        "shared_expert_intermediate_size": 56,
-        **_EXPERTS,
-    },
-}
+_FILE = Path(__file__).with_name("configs.json")
+CONFIGS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))["mixtures"]
 """By the family's name."""
 _DENSE = ("mlp.", "feed_forward.")
 _BESIDE = {"qwen3_5_moe_text": "qwen3_5_text", "lfm2_moe": "lfm2"}

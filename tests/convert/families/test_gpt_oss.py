@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,40 +28,11 @@ from gguf_files import write_gguf
 from gpt_oss import CONFIG, in_gguf, pack, rounded, write_gpt_oss
 
 MXFP4 = {"quant_method": "mxfp4"}
+FILE = Path(__file__).with_name("published.json")
 PUBLISHED: dict[str, Any] = {
     "architectures": ["GptOssForCausalLM"],
-    "attention_bias": True,
-    "eos_token_id": 200_002,
-    "experts_per_token": 4,
-    "head_dim": 64,
-    "hidden_act": "silu",
-    "hidden_size": 2880,
-    "initial_context_length": 4096,
-    "intermediate_size": 2880,
-    "layer_types": ["sliding_attention", "full_attention"] * 12,
-    "max_position_embeddings": 131_072,
-    "num_attention_heads": 64,
-    "num_experts_per_tok": 4,
-    "num_hidden_layers": 24,
-    "num_key_value_heads": 8,
-    "num_local_experts": 32,
-    "quantization_config": MXFP4,
-    "rms_norm_eps": 1e-5,
-    "rope_scaling": {
-        "beta_fast": 32.0,
-        "beta_slow": 1.0,
-        "factor": 32.0,
-        "original_max_position_embeddings": 4096,
-        "rope_type": "yarn",
-        "truncate": False,
-    },
-    "rope_theta": 150_000,
-    "sliding_window": 128,
-    "swiglu_limit": 7.0,
-    "tie_word_embeddings": False,
-    "vocab_size": 201_088,
+    **json.loads(FILE.read_text("utf-8"))["gpt-oss-20b"]["config"],
 }
-"""What the 20B model's config.json says."""
 IN_BLOCKS = "gpt-oss, context in window"
 """A miniature whose rows are whole blocks."""
 ENDS = {"eos_token_id": [200_002, 199_999, 200_012]}

@@ -1,8 +1,10 @@
 """`coordgen bench`: all sections in one run, a document that its schema takes, clear errors."""
 
 import copy
+import io
 import json
 import subprocess
+from contextlib import redirect_stdout
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
@@ -10,6 +12,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from checkpoints import CHECKPOINTS
 from command_line import MODULE
 from coordgen_rs._core import draft_method, draft_sources
+from coordgen_rs.cli.main import main
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import ChatTemplateError
 from coordgen_rs.lab.bench.command import QUICK
@@ -44,7 +47,7 @@ from coordgen_rs.loading.session import open_session
 from coordgen_rs.text.tokenizer import Tokenizer
 from prompts import PROMPTS
 
-TINY = ("--repeats", 1, "--max-new-tokens", 16, "--prompt-len", 40)
+TINY = ("--repeats", 1, "--max-new-tokens", 8, "--prompt-len", 40)
 
 
 @pytest.fixture(scope="module")
@@ -54,11 +57,16 @@ def whole_run(bundle_of, tmp_path_factory):
     data = folder / "prompts.jsonl"
     data.write_text("\n".join(json.dumps(prompt._asdict()) for prompt in PROMPTS))
     report, plots = folder / "bench.json", folder / "plots"
-    command = [*MODULE, "bench", bundle_of("embedded", "fp32"), data, *TINY]
+    command = ["bench", bundle_of("embedded", "fp32"), data, *TINY]
     command += ["--json", report, "--plots", plots]
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, json.loads(report.read_text()), plots
+    with redirect_stdout(io.StringIO()) as told:
+        assert main([str(part) for part in command]) == 0
+    return told.getvalue(), json.loads(report.read_text()), plots
+
+
+@pytest.fixture
+def document(whole_run):
+    return whole_run[1]
 
 
 def rows(document, section, **where):
@@ -69,16 +77,11 @@ def rows(document, section, **where):
     ]
 
 
-def test_the_document_of_a_whole_run_fits_its_schema(whole_run):
-    _, document, _ = whole_run
+def test_the_document_of_a_whole_run_fits_its_schema(document):
     Draft202012Validator.check_schema(schema())
     Draft202012Validator(schema()).validate(document)
     assert list(document["sections"]) == list(SECTIONS)
     assert document["is_complete"]
-
-
-def test_the_schema_names_every_section_and_column(whole_run):
-    _, document, _ = whole_run
     described = schema()["properties"]["sections"]["properties"]
     assert list(described) == list(SECTIONS)
     for name, section in document["sections"].items():
@@ -120,40 +123,31 @@ def damage(document, *path, value=None):
         (("sections", "guesses"), {}),
     ],
 )
-def test_a_damaged_document_is_refused(whole_run, path, value):
-    _, document, _ = whole_run
+def test_a_damaged_document_is_refused(document, path, value):
     with pytest.raises(ValidationError):
         Draft202012Validator(schema()).validate(damage(document, *path, value=value))
 
 
-def test_every_table_is_printed_with_its_condition(whole_run):
-    shown, document, _ = whole_run
+def test_every_table_is_printed_and_drawn_with_its_condition(whole_run):
+    shown, document, plots = whole_run
     for name, section in document["sections"].items():
         assert f"{name}: {section['title'][:20]}" in shown
     assert shown.count(document["condition"]["bundle"]["manifest_sha256"][:12]) == len(SECTIONS)
     assert shown.count(document["condition"]["device"]["cpu"]) >= len(SECTIONS)
-
-
-def test_every_table_with_rows_is_drawn_with_its_condition(whole_run):
-    _, document, plots = whole_run
     drawn = [name for name, section in document["sections"].items() if section["rows"]]
     assert sorted(path.name for path in plots.iterdir()) == sorted(
         f"{name}.{ending}" for name in drawn for ending in ("png", "svg")
     )
     assert len(drawn) >= len(SECTIONS) - 1  # energy alone may have no source
 
-
-def test_the_condition_names_data_and_options(whole_run):
-    _, document, _ = whole_run
     condition = document["condition"]
     assert condition["data"]["num_prompts"] == {"rag": 1, "ui": 1}
     assert condition["options"]["repeats"] == 1
-    assert condition["options"]["max_new_tokens"] == 16
+    assert condition["options"]["max_new_tokens"] == 8
     assert condition["device"]["provider"] == "cpu"
 
 
-def test_methods_stand_beside_plain(whole_run):
-    _, document, _ = whole_run
+def test_methods_stand_beside_plain(document):
     names = [name for name in METHODS if name != MTP and not needs_draft_model(name)]
     for task in ("rag", "ui", "all"):
         assert [row["method"] for row in rows(document, "methods", task=task)] == names
@@ -168,8 +162,7 @@ def test_methods_stand_beside_plain(whole_run):
         assert row["accepted_share"] is None or 0 <= row["accepted_share"] <= 1
 
 
-def test_the_ablation_has_a_row_for_every_combination(whole_run):
-    _, document, _ = whole_run
+def test_the_ablation_has_a_row_for_every_combination(document):
     for task in ("rag", "ui", "all"):
         assert len(rows(document, "ablation", task=task)) == len(ROWS) == 4 * len(BASES)
     assert {row["gain"] for row in rows(document, "ablation", adds="nothing")} == {1}
@@ -188,8 +181,7 @@ def test_the_papers_bases_draft_from_what_its_methods_do():
     assert BASES["sam-earlier-requests (SAM)"] == tuple(sam)
 
 
-def test_auto_stands_beside_auto_with_one_source_more_and_one_less(whole_run):
-    _, document, _ = whole_run
+def test_auto_stands_beside_auto_with_one_source_more_and_one_less(document):
     wanted = list(drafters_of(free_rows=False, earlier_requests=True))
     for task in ("rag", "ui", "all"):
         shown = rows(document, "sources", task=task)
@@ -227,8 +219,7 @@ def test_sources_are_measured_at_the_price_that_is_asked_for(session_of):
     assert "as if rows cost nothing" in free.notes[-1]
 
 
-def test_the_parts_of_an_answers_time_add_up(whole_run):
-    _, document, _ = whole_run
+def test_the_parts_of_an_answers_time_add_up(document):
     for row in rows(document, "breakdown"):  # one repeat: medians add up, too
         total = sum(row[part]["median"] for part in PARTS)
         assert total == pytest.approx(row["total"]["median"], rel=1e-3)
@@ -240,24 +231,18 @@ def test_the_parts_of_an_answers_time_add_up(whole_run):
         assert row["switch"]["median"] == 0
 
 
-def test_widths_of_the_bundle_are_measured(whole_run):
-    _, document, _ = whole_run
+def test_widths_strategies_and_variants_are_all_there(document):
     assert [row["rows"] for row in rows(document, "draft-length")] == [1, 4, 8, 16, 32]
     assert [row["rows"] for row in rows(document, "chunk-size")] == [1, 4, 8, 16, 32, 256]
     for name in ("drafts_prompt_lookup", "drafts_coordgen"):
         shares = [row[name] for row in rows(document, "draft-length")]
         assert sum(shares) == pytest.approx(100, rel=1e-4)
-
-
-def test_strategies_and_variants_are_all_there(whole_run):
-    _, document, _ = whole_run
     assert [row["strategy"] for row in rows(document, "switching")] == list(STRATEGIES)
     assert len(rows(document, "graphs")) == 5
     assert rows(document, "graphs")[0]["exposed_loads"]["median"] == 0
 
 
-def test_memory_is_that_of_processes_that_did_nothing_else(whole_run):
-    _, document, _ = whole_run
+def test_memory_is_that_of_processes_that_did_nothing_else(document):
     assert [row["method"] for row in rows(document, "memory")] == list(PAPER_METHODS)
     for row in rows(document, "memory"):
         assert row["opening"]["median"] > 10
@@ -344,7 +329,7 @@ def test_methods_take_turns_within_each_repeat(session_of):
     ]
 
 
-def test_medians_are_of_all_repeats(session_of):
+def test_medians_are_of_all_repeats_and_lie_between_them(session_of):
     section = measure_methods(made_workbench(session_of, methods=("sam",)))
     row = dict(zip([column.name for column in section.columns], section.rows[-1], strict=True))
     assert (row["task"], row["method"]) == ("all", "sam")
@@ -450,15 +435,12 @@ def test_messages_are_rendered_before_they_are_encoded(tmp_path, session_of):
     assert encoded["rag"][0].tolist() == wanted.tolist()
 
 
-def test_prompts_may_begin_with_a_byte_order_mark(data):
+def test_prompts_may_begin_with_a_byte_order_mark_and_the_limit_holds_for_each_task(data):
+    assert [prompt.task for prompt in read_prompts(data, limit=1)] == ["rag", "ui"]
     expected = read_prompts(data)
+    assert all(prompt in PROMPTS for prompt in expected)
     data.write_bytes(b"\xef\xbb\xbf" + data.read_bytes())
     assert read_prompts(data) == expected
-
-
-def test_the_limit_holds_for_each_task(data):
-    assert [prompt.task for prompt in read_prompts(data, limit=1)] == ["rag", "ui"]
-    assert all(prompt in PROMPTS for prompt in read_prompts(data))
 
 
 def test_a_reader_that_has_enough_is_no_error(bundle_of, data):

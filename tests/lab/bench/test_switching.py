@@ -1,12 +1,12 @@
 """The bench of switching, and what it rests on: equal outputs, and memory that stays flat."""
 
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
 from checkpoints import CHECKPOINTS, exported
-from command_line import coordgen
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.convert import export_checkpoint
@@ -114,15 +114,13 @@ def test_a_guess_counts_the_experts_that_a_row_computes_with(tmp_path):
         assert (cost.decode_load_us, cost.prefill_load_us) == (dense.decode_load_us,) * 2
 
 
-def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path):
+def test_the_command_takes_strategies_and_a_profile(bundle, tmp_path, coordgen):
     command = ("bench", bundle.path, "--sections", "switching", "--prompt-len", 70, "--repeats", 1)
     profile = tmp_path / "profile.json"
-    assert coordgen("profile", bundle.path, "--repeats", "1", "--out", profile).returncode == 0
+    coordgen("profile", bundle.path, "--repeats", 1, "--out", profile)
     slowed = ("--load-delay", 0.02)  # so slow that somebody waits, however busy the machine is
     chosen = ("--profile", profile, "--strategies", "sync,just_in_time", *slowed, "--json", "-")
-    done = coordgen(*command, *chosen)
-    assert done.returncode == 0, done
-    rows = json.loads(done.stdout)["sections"]["switching"]["rows"]
+    rows = json.loads(coordgen(*command, *chosen).out)["sections"]["switching"]["rows"]
     assert [row["strategy"] for row in rows] == ["sync", "just_in_time"]
     assert rows[0]["of_sync"] == 1
 
@@ -132,29 +130,45 @@ def test_memory_stays_flat_over_requests_in_both_directions(bundle):
     assert late <= 1.1 * early
 
 
-def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(bundle, tmp_path):
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
-    options = ("--sections", "methods", "--methods", "sam", "--repeats", 1, "--max-new-tokens", 4)
-    command = ("bench", bundle.path, prompts, *options, "--json", "-")
-    slowed = ("--load-delay", 0.001)
-    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
-    pinned = coordgen(*command, *slowed, "--memory-budget", budget, "--pin-loads")
-    if pinned.returncode == 2 and "core" in pinned.stderr:
+@pytest.fixture
+def prompts(tmp_path):
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
+    return path
+
+
+@pytest.fixture
+def budget(bundle):
+    """Bytes of two of the three blocks."""
+    return 2 * (bundle.path / "block_00.weights").stat().st_size
+
+
+@pytest.fixture
+def cores():
+    """Those that this thread may use, which it may again afterwards."""
+    if not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("threads cannot be pinned here")
-    assert pinned.returncode == 0, pinned
-    options = json.loads(pinned.stdout)["condition"]["options"]
+    cores = os.sched_getaffinity(0)
+    yield cores
+    os.sched_setaffinity(0, cores)
+
+
+def test_loads_of_a_streamed_target_can_be_slowed_and_pinned(
+    bundle, prompts, budget, cores, coordgen
+):
+    options = ("--sections", "methods", "--methods", "sam", "--repeats", 1, "--max-new-tokens", 4)
+    slowed = ("--load-delay", 0.001, "--memory-budget", budget, "--pin-loads")
+    told = coordgen("bench", bundle.path, prompts, *options, *slowed, "--json", "-")
+    assert os.sched_getaffinity(0) == cores - {max(cores)}
+    options = json.loads(told.out)["condition"]["options"]
     assert options["load_delay_s"] == 0.001
     assert options["pin_loads"]
 
 
-def test_loads_are_slowed_at_every_opening(bundle, tmp_path):
-    prompts = tmp_path / "prompts.jsonl"
-    prompts.write_text(json.dumps({"task": "one", "prompt": "the meeting is at"}) + "\n")
-    budget = 2 * (bundle.path / "block_00.weights").stat().st_size
-    settings = Settings(bundle.path, prompts, max_new_tokens=4, load_delay_s=0.05)
+def test_loads_are_slowed_at_every_opening(bundle, prompts, budget):
+    settings = Settings(bundle.path, prompts, max_new_tokens=4, load_delay_s=0.005)
     for opening in range(2):  # the steps are timed at the first one alone
         streamed = Workbench.open(replace(settings, memory_budget=budget)).session
         assert streamed.switcher.is_streaming, opening
-        assert all(cost.decode_load_us >= 50_000 for cost in streamed.switcher.costs), opening
+        assert all(cost.decode_load_us >= 5_000 for cost in streamed.switcher.costs), opening
         streamed.close()

@@ -178,9 +178,10 @@ def arguments(bundle_of, programs, tmp_path, monkeypatch):
     ]
 
 
-def test_all_is_measured_told_and_written(arguments, tmp_path, capsys):
-    assert clients.main([*arguments, "--json", str(tmp_path / "figures.json")]) == 0
-    document = json.loads((tmp_path / "figures.json").read_text())
+def test_all_is_measured_told_written_and_shown_again(arguments, tmp_path, capsys):
+    kept = tmp_path / "figures.json"
+    assert clients.main([*arguments, "--json", str(kept)]) == 0
+    document = json.loads(kept.read_text())
     names = ["coordgen auto", "coordgen plain", "llama.cpp plain"]
     assert [row["name"] for row in document["loads"]] == names
     assert [row["name"] for row in document["latencies"]] == names
@@ -191,22 +192,16 @@ def test_all_is_measured_told_and_written(arguments, tmp_path, capsys):
     assert "answers alone, tokens/s of all clients, 1 thread, 3 answered at a time" in told
     assert "| 1 client | 2 clients |" in told.replace("  ", " ")
     assert f"Peer: llama.cpp {fake_llama_server.VERSION.split(': ')[1].splitlines()[0]}" in told
-
-
-def test_what_was_measured_before_is_shown_again(arguments, tmp_path, capsys):
-    kept = str(tmp_path / "figures.json")
-    assert clients.main([*arguments, "--json", kept, "--no-drafts", "--long", "0"]) == 0
-    first = capsys.readouterr().out
-    assert clients.main(["--show", kept]) == 0
-    assert capsys.readouterr().out == first
+    assert clients.main(["--show", str(kept)]) == 0
+    assert capsys.readouterr().out == told
     assert clients.main([]) == 2
     assert clients.main(["--show", str(tmp_path / "m.gguf")]) == 2  # it lacks what is shown
     assert capsys.readouterr().err.count("clients.py: ") == 2
 
 
 def test_what_is_absent_is_named_and_the_others_are_reported(arguments, tmp_path, capsys):
-    asked = [*arguments, "--llama-cpp", str(tmp_path), "--no-drafts", "--clients", "2"]
-    assert clients.main(asked) == 1
+    asked = [*arguments, "--llama-cpp", str(tmp_path), "--no-drafts", "--long", "0"]
+    assert clients.main([*asked, "--clients", "2"]) == 1
     told = capsys.readouterr().out
     assert "| coordgen plain |" in told
     assert "failed: llama.cpp plain: there is no" in told
@@ -236,7 +231,7 @@ def test_a_long_prompt_that_fails_leaves_the_other_figures(arguments, monkeypatc
         return Latency(*[1.0] * 7)
 
     monkeypatch.setattr(clients, "latency_of", fails)
-    assert clients.main([*arguments, "--no-drafts"]) == 1
+    assert clients.main([*arguments, "--no-drafts", "--clients", "1"]) == 1
     told = capsys.readouterr().out
     loads, _, latencies = told.partition("a long prompt beside others")
     assert "llama.cpp plain" in loads

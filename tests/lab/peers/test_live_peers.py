@@ -64,31 +64,22 @@ def conversations(tmp_path):
     return tmp_path
 
 
-class TestLoops:
-    @pytest.mark.parametrize(
-        "tokens",
-        [
-            [*range(20), *[7] * 20],
-            [*range(10), *[1, 2, 3] * 10],
-            [*range(16), *[1, 2, 3, 4, 5, 6, 7, 8] * 2],
-            [*[1, 2, 3, 4] * 9, 9, *[1, 2, 3, 4] * 9],  # one slip
-        ],
-    )
-    def test_an_n_gram_said_again_and_again_is_a_loop(self, tokens):
-        assert loops(tokens)
-
-    @pytest.mark.parametrize(
-        "tokens",
-        [
-            [],
-            [7, 7, 7, 7],  # too short to tell
-            list(range(64)),
-            [*[1, 2] * 16, *range(32)],  # it came out of the loop
-            [*range(24), *range(24)],  # a copy of its own beginning, once
-        ],
-    )
-    def test_other_answers_are_none(self, tokens):
-        assert not loops(tokens)
+@pytest.mark.parametrize(
+    ("tokens", "is_loop"),
+    [
+        ([*range(20), *[7] * 20], True),
+        ([*range(10), *[1, 2, 3] * 10], True),
+        ([*range(16), *[1, 2, 3, 4, 5, 6, 7, 8] * 2], True),
+        ([*[1, 2, 3, 4] * 9, 9, *[1, 2, 3, 4] * 9], True),  # one slip
+        ([], False),
+        ([7, 7, 7, 7], False),  # too short to tell
+        (list(range(64)), False),
+        ([*[1, 2] * 16, *range(32)], False),  # it came out of the loop
+        ([*range(24), *range(24)], False),  # a copy of its own beginning, once
+    ],
+)
+def test_an_n_gram_said_again_and_again_is_a_loop(tokens, is_loop):
+    assert loops(tokens) is is_loop
 
 
 class TestFigures:
@@ -197,25 +188,18 @@ class TestPrompts:
         lines = "\n".join(map(json.dumps, (record, other)))
         (tmp_path / "reply_taubench_gpt4o.jsonl").write_text(lines)
         (conversation,) = read_recorded(tmp_path)
-        assert [message["role"] for message in conversation.messages] == [
-            "user",
-            "assistant",
-            "user",
-        ]
+        roles = [message["role"] for message in conversation.messages]
+        assert roles == ["user", "assistant", "user"]
         assert "So." not in str(conversation)
 
-    def test_a_folder_without_prompts_is_refused(self, tmp_path):
-        with pytest.raises(PromptsError, match=r"holds none of summary\.jsonl"):
-            read_conversations(tmp_path)
-
-    def test_a_line_without_messages_is_refused(self, conversations):
+    def test_a_folder_without_prompts_and_a_line_without_messages_are_refused(self, conversations):
         (conversations / "ui.jsonl").write_text('{"id": "u", "task": "ui"}')
         with pytest.raises(PromptsError, match=r"ui\.jsonl, line 1 has no field messages"):
             read_conversations(conversations)
-
-    def test_a_prompt_that_is_too_long_is_named(self):
-        with pytest.raises(PromptsError, match="ui-21 has 21 tokens, room is for 20: export"):
-            check_room(prompts_of(ui=[3, 21]), 20, "export again")
+        for path in conversations.glob("*.jsonl"):
+            path.unlink()
+        with pytest.raises(PromptsError, match=r"holds none of summary\.jsonl"):
+            read_conversations(conversations)
 
     def test_longer_prompts_are_left_out_and_counted(self, capsys) -> None:
         prompts = shorter(prompts_of(rag=[9], ui=[3, 21]), 8)
@@ -225,6 +209,8 @@ class TestPrompts:
         ]
         with pytest.raises(PromptsError, match="no prompt is left"):
             check_room({}, 8, "")
+        with pytest.raises(PromptsError, match="ui-21 has 21 tokens, room is for 20: export"):
+            check_room(prompts_of(ui=[3, 21]), 20, "export again")
 
     def test_prompts_are_the_rendered_text_and_nothing_more(self):
         tokenizer = Tokenizer(CHECKPOINTS["embedded"] / "tokenizer.json")
@@ -473,11 +459,11 @@ def test_the_best_of_an_engine_may_be_without_drafts():
     ]
 
 
-def test_rows_can_be_chosen(arguments, tmp_path):
-    assert real.main([*arguments, "--rows", "^GenAI .* plain"]) == 0
+def test_rows_can_be_chosen_and_prompts_are_only_read_where_that_is_asked_for(arguments, tmp_path):
+    assert real.main([*arguments, "--rows", "^GenAI .* plain", "--read"]) == 0
     (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
     assert [row["name"] for row in run["rows"]] == ["GenAI int4 plain"]
-    assert run["comparisons"] == []
+    assert run["comparisons"] == run["reading"] == []
 
 
 @pytest.mark.parametrize(
@@ -493,12 +479,6 @@ def test_rows_can_be_chosen(arguments, tmp_path):
 def test_wrong_options_are_one_line(wrong, said, arguments, capsys):
     assert real.main([*arguments, *wrong]) == 2
     assert said in capsys.readouterr().err
-
-
-def test_prompts_are_only_read_where_that_is_asked_for(arguments, tmp_path):
-    assert real.main([*arguments, "--rows", "^coordgen", "--read"]) == 0
-    (run,) = json.loads((tmp_path / "figures.json").read_text())["runs"]
-    assert run["reading"] == []
 
 
 def test_a_gguf_file_is_run_as_it_is_where_no_bundle_is_given(arguments, tmp_path, monkeypatch):
@@ -539,9 +519,5 @@ def test_the_real_engines_have_rows_of_their_own():
     names = [row.name for engine in every for row in engine.rows]
     assert len(names) == len({*names}) == 4 + 20 + 8
     assert {"coordgen kept plain", "coordgen Q4_0 auto"} < {*names}
-    assert {
-        row.weights for engine in every for row in engine.rows if row.engine == "llama.cpp"
-    } == {
-        "Q4_1",
-        "Q4_0",
-    }
+    theirs = [row for engine in every for row in engine.rows if row.engine == "llama.cpp"]
+    assert {row.weights for row in theirs} == {"Q4_1", "Q4_0"}

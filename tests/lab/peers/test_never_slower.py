@@ -1,8 +1,6 @@
 """The choice of widths against oracles, and what the command prints."""
 
 import json
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -158,19 +156,17 @@ def test_what_cannot_be_measured_is_refused(session_of, monkeypatch):
         measure(session, {}, ["automaton"])
 
 
-def test_the_command_prints_every_weight_and_thread(bundle_of, data):
-    command = [sys.executable, "benches/never_slower.py", bundle_of("embedded", "fp32"), "--json"]
-    command += ["--data", data, "--limit", 1, "--repeats", 1, "--max-new-tokens", 4]
-    command += ["--threads", 1, 2]
-    done = subprocess.run([*map(str, command)], check=True, capture_output=True)
-    rows = json.loads(done.stdout)
+def test_the_command_prints_every_weight_and_thread(bundle_of, data, capsys):
+    command = [bundle_of("embedded", "fp32"), "--json", "--data", data, "--limit", 1]
+    command += ["--repeats", 1, "--max-new-tokens", 4, "--threads", 1, 2]
+    never_slower.main([*map(str, command)])
+    rows = json.loads(capsys.readouterr().out)
     assert {(row["weights"], row["threads"]) for row in rows} == {("fp32", 1), ("fp32", 2)}
     assert {"random"} < {row["task"] for row in rows}
 
 
-def test_what_is_no_bundle_is_one_line(data, tmp_path):
-    command = [sys.executable, never_slower.__file__, tmp_path / "absent", "--data", data]
-    done = subprocess.run([*map(str, command)], check=False, capture_output=True, text=True)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
+def test_what_is_no_bundle_is_one_line(data, tmp_path, capsys):
+    asked = [str(tmp_path / "absent"), "--threads", "1", "--data", str(data)]
+    assert never_slower.main(asked) == 2
+    (line,) = capsys.readouterr().err.splitlines()
     assert "absent does not exist" in line

@@ -63,7 +63,7 @@ def test_the_command_prints_every_list(bundle_of, data):
 
 def test_each_width_and_a_prompt_of_each_bundle_have_a_line(bundle_of):
     bundles = [bundle_of("embedded", weights) for weights in ("fp32", "int8")]
-    options = ["--threads", "1", "--prompt", "64", "--seconds", "1", "--json"]
+    options = ["--threads", "1", "--prompt", "64", "--seconds", "0.1", "--json"]
     command = [sys.executable, ROOT / "benches" / "widths.py", *bundles, *options]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     rows = json.loads(done.stdout)

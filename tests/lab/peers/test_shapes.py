@@ -94,23 +94,14 @@ def alone(monkeypatch):
     theirs = {"prompt_tokens_s": 100.0, "answer_tokens_s": 10.0, "about": "llama.cpp, made up"}
     monkeypatch.setattr(shapes, "program", lambda programs, name: programs / name)
     monkeypatch.setattr(shapes, "llama_bench", lambda gguf, threads, programs: theirs)
-    monkeypatch.setitem(shapes.SHAPES, "qwen2.5-0.5b", SMALL)
+    monkeypatch.setitem(shapes.SHAPES, "qwen2.5-0.5b", SMALL | {"layers": 2})
 
 
 def test_a_file_is_measured_and_removed(alone, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nowhere"))  # is set, and set back
     work, figures = tmp_path / "work", tmp_path / "figures.json"
-    asked = [
-        "qwen2.5-0.5b",
-        "--types",
-        "Q4_K_M",
-        "--threads",
-        "1",
-        "--seconds",
-        "0.1",
-        "--rounds",
-        "2",
-    ]
+    asked = ["qwen2.5-0.5b", "--types", "Q4_K_M", "--threads", "1"]
+    asked += ["--seconds", "0.1", "--rounds", "2"]
     assert shapes.main([*asked, "--work", str(work), "--json", str(figures)]) == 0
     assert list(work.iterdir()) == []
     assert not (tmp_path / "nowhere").exists()

@@ -10,7 +10,7 @@ from chat_checkpoint import chat_checkpoint
 from coordgen_rs.convert import export_checkpoint
 from served import served
 
-SMALL = ("--limit", "2", "--max-tokens", "24", "--json")
+SMALL = ("--limit", "1", "--max-tokens", "24", "--json")
 
 
 @pytest.fixture(scope="module")

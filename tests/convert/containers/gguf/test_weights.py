@@ -1,7 +1,5 @@
 """Weights of GGUF files that products read: each tensor keeps its own bytes and values."""
 
-import json
-
 import numpy as np
 import onnx
 import pytest
@@ -12,11 +10,10 @@ from answers import tokens_of
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import generate, open_session, plain
 from coordgen_rs.bundle.panels import num_bytes
-from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
-from dequantized import blocks_of_panels, rounded_to_8_bits
+from dequantized import rounded_to_8_bits
 from gemma4 import write_gemma4
-from gguf_files import neighbours, write_gguf
+from gguf_files import write_gguf
 from graph_runner import GraphRunner, tokens
 from hybrids import write_hybrid
 from mixtures import write_mixture
@@ -51,8 +48,8 @@ FILES = {
 class Case:
     """A model as a GGUF file, what its tensors stand for, and its bundle."""
 
-    def __init__(self, folder, types):
-        self.checkpoint = write_checkpoint(folder / "model", **SIZES)
+    def __init__(self, folder, types, sizes=SIZES):
+        self.checkpoint = write_checkpoint(folder / "model", **sizes)
         self.file = write_gguf(folder / "model.gguf", self.checkpoint, types)
         self.folder, self.source = folder / "bundle", open_checkpoint(self.file)
         self.bundle = exported(self.file, self.folder, weights="keep")
@@ -82,7 +79,8 @@ def test_rows_of_the_embedding_are_the_files(case):
     np.testing.assert_array_equal(case.bundle.embedding()[numbers], expected[numbers])
 
 
-def test_logits_are_near_those_of_a_forward_pass_with_the_files_weights(case):
+def assert_logits_are_near(case):
+    """Those of a text are near those of a forward pass with the file's weights; both."""
     config, matrices = load_checkpoint(case.checkpoint)
     tensors = case.source.tensors
     matrices |= {name: tensor.load() for name, tensor in tensors.items()}
@@ -93,7 +91,7 @@ def test_logits_are_near_those_of_a_forward_pass_with_the_files_weights(case):
         is_float = tensors[f"{known}.weight"].stored_type in FLOATS
         return x if is_float else rounded_to_8_bits(x, name)
 
-    ids = tokens(40, SIZES["vocab"])
+    ids = tokens(40, config["vocab_size"])
     expected = forward(config, matrices, ids, as_read)
     logits = GraphRunner(case.bundle).feed_all(ids, 8)
     off = np.sqrt(np.mean((logits - expected) ** 2, -1) / np.mean(expected**2, -1))
@@ -101,6 +99,11 @@ def test_logits_are_near_those_of_a_forward_pass_with_the_files_weights(case):
     # then its row and those behind it are off by a rounding; before it there is nothing.
     assert off.max() < 5e-2
     assert np.quantile(off, 0.1) < 1e-5
+    return ids, logits
+
+
+def test_logits_are_near_those_of_a_forward_pass_with_the_files_weights(case):
+    ids, logits = assert_logits_are_near(case)
     for width in case.bundle.manifest.widths:
         assert np.array_equal(GraphRunner(case.bundle).feed_all(ids, width), logits), width
 
@@ -193,114 +196,41 @@ def test_parts_of_rows_that_end_within_a_block_become_the_nearest_integers(tmp_p
 
 PANELS = {"hidden": 96, "ffn": 160, "heads": 4, "kv_heads": 1, "head_dim": 8, "vocab": 100}
 """Rows of whole blocks, and numbers of rows that are no whole panels: 8, 32, 100."""
-GATE_UP = ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up")
-PARTS = {
-    "qkv": tuple((f"self_attn.{it}_proj", f"attn_{it}") for it in "qkv"),
-    "attention_out": (("self_attn.o_proj", "attn_output"),),
-    "gate_up": GATE_UP,
-    "down": (("mlp.down_proj", "ffn_down"),),
-}
 MIXED = {"attn_q": "Q4_0", "attn_k": "Q8_0", "attn_v": "Q4_1", "ffn_gate": "Q8_0", "ffn": "Q4_1"}
 MIXED |= {"attn_output": "Q8_0"}
 TWO_ALIKE = {"attn_q": "Q4_0", "attn_k": "Q4_0", "attn_v": "Q8_0", "attn_output": "Q4_0"}
 TWO_ALIKE |= {"ffn": "Q4_0"}
-KINDS = ["Q4_0", "Q4_1", "Q8_0", MIXED, TWO_ALIKE]
+KINDS = {
+    "Q4_0": ("Q4_0", "Q4_0"),
+    "Q4_1": ("Q4_1", "Q4_1"),
+    "Q8_0": ("Q8_0", "Q8_0"),
+    "mixed": (MIXED, "Q4_0,Q8_0,Q4_1"),
+    "two-alike": (TWO_ALIKE, "Q4_0,Q8_0"),
+}
+"""Types, and those of the segments of queries, keys and values: neighbours of one type are one."""
 
 
-class Panels:
-    """A model as a GGUF file, and its bundle."""
-
-    def __init__(self, folder, types, family):
-        self.checkpoint = write_checkpoint(folder / "model", family=family, **PANELS)
-        file = write_gguf(folder / "model.gguf", self.checkpoint, types)
-        self.bundle = exported(file, folder / "bundle", weights="keep")
-        self.config = json.loads((self.checkpoint / "config.json").read_text())
-        self._header, self._content = read_header(file), np.fromfile(file, np.uint8)
-
-    def stored(self, name, heads=None):
-        """The type of a tensor, and its rows in blocks in the order of Hugging Face.
-
-        `heads` is given for rows that the file has in another order.
-        """
-        tensor = self._header.tensors[name]
-        outputs, columns = tensor.shape
-        raw = self._content[tensor.offset : tensor.offset + tensor.num_bytes]
-        blocks = raw.reshape(outputs, columns // 32, -1)
-        if heads is not None:
-            order = neighbours(np.arange(outputs)[:, None], heads)[:, 0]
-            blocks = blocks[np.argsort(order)]
-        return tensor.type.name, blocks
-
-    def stored_parts(self):
-        """Each product's name in the graph, and its tensors: their name, type and blocks."""
-        rotates = self.config["model_type"] == "llama"
-        heads = {"attn_q": PANELS["heads"], "attn_k": PANELS["kv_heads"]} if rotates else {}
-        for layer in range(2):
-            for product, parts in PARTS.items():
-                yield (
-                    f"layer_{layer}.{product}",
-                    [
-                        (
-                            f"model.layers.{layer}.{part}.weight",
-                            *self.stored(f"blk.{layer}.{name}.weight", heads.get(name)),
-                        )
-                        for part, name in parts
-                    ],
-                )
-
-
-@pytest.fixture(scope="module", params=KINDS, ids=["Q4_0", "Q4_1", "Q8_0", "mixed", "two-alike"])
-def types(request):
-    return request.param
-
-
-@pytest.fixture(scope="module", params=["llama", "qwen2"])
-def panels(request, types, tmp_path_factory):
-    return Panels(tmp_path_factory.mktemp("panels"), types, request.param)
-
-
-def segments_of(bundle):
-    """Each product's name, and its segments: their type and blocks."""
+def types_of_products(bundle):
+    """By each product's name, the types of its segments."""
     file = bundle.file(bundle.manifest.blocks[0].graphs[1])
     graph = onnx.load(file, load_external_data=False).graph
-    places = {
-        it.name: {each.key: each.value for each in it.external_data} for it in graph.initializer
+    return {
+        node.name.rpartition("/")[2]: onnx.helper.get_attribute_value(it).decode()
+        for node in graph.node
+        for it in node.attribute
+        if node.op_type == "Product" and it.name == "types"
     }
-    for node in graph.node:
-        if node.op_type == "Product":
-            given = {it.name: onnx.helper.get_attribute_value(it) for it in node.attribute}
-            segments = []
-            kinds = given["types"].decode().split(",")
-            weights = node.input[-len(kinds) :]
-            for name, kind, outputs in zip(weights, kinds, given["sizes"], strict=True):
-                place = places[name]
-                panels = np.fromfile(
-                    bundle.file(place["location"]),
-                    np.uint8,
-                    int(place["length"]),
-                    offset=int(place["offset"]),
-                )
-                segments.append((kind, blocks_of_panels(kind, panels, outputs, given["columns"])))
-            yield node.name, segments
 
 
-def test_each_tensor_comes_back_bit_for_bit(panels):
-    found = dict(segments_of(panels.bundle))
-    expected = dict(panels.stored_parts())
-    assert {name.rpartition("/")[2] for name in found} >= expected.keys()
-    for name, tensors in expected.items():
-        rows = [block for _, blocks in found[name] for block in blocks]
-        wanted = [block for *_, blocks in tensors for block in blocks]
-        assert len(rows) == len(wanted)
-        assert all(map(np.array_equal, rows, wanted)), name
-
-
-def test_neighbours_of_one_type_are_one_segment(panels, types):
-    kinds = [kind for kind, _ in dict(segments_of(panels.bundle))["layer_0.qkv"]]
-    if isinstance(types, str):
-        assert kinds == [types]
-    else:
-        assert kinds == (["Q4_0", "Q8_0", "Q4_1"] if types is MIXED else ["Q4_0", "Q8_0"])
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_that_are_no_whole_panels_come_back_and_neighbours_of_one_type_are_one_segment(
+    tmp_path, family, kind
+):
+    types, segments = KINDS[kind]
+    case = Case(tmp_path, types, PANELS | {"family": family})
+    assert types_of_products(case.bundle)["layer_0.qkv"] == segments
+    assert_logits_are_near(case)
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
@@ -310,18 +240,11 @@ def test_calibrated_weights_take_the_place_of_the_files(tmp_path, name):
     text.write_text("once upon a time there was a dog " * 9)
     file = write_gguf(tmp_path / "model.gguf", checkpoint, name)
     plain, calibrated = (
-        dict(
-            segments_of(
-                exported(
-                    file, tmp_path / f"int4-{given is None}", weights="int4", calibration=given
-                )
-            )
-        )
+        exported(file, tmp_path / f"int4-{given is None}", weights="int4", calibration=given)
         for given in (None, text)
     )
-    for product, segments in plain.items():
-        assert [kind for kind, _ in segments] == ["Q4_1"]
-        [(kind, blocks)] = calibrated[product]
-        assert kind == "Q4_1"
-        # What 4 bits hold exactly leaves nothing to make good.
-        assert np.array_equal(blocks, segments[0][1]) == (name == "Q4_0")
+    for bundle in (plain, calibrated):
+        assert {*types_of_products(bundle).values()} == {"Q4_1"}
+    # What 4 bits hold exactly leaves nothing to make good.
+    weights = [bundle.manifest.files["block_00.weights"] for bundle in (plain, calibrated)]
+    assert (weights[0] == weights[1]) is (name == "Q4_0")
