@@ -51,46 +51,37 @@ def test_an_offer_tells_what_nodes_are_worth_and_takes_as_many_as_are_asked_for(
 def test_shares_are_of_numbers_alone():
     batcher = Batcher([1, 9], [1.0, (1.8, 0.0)], 64)
     sure, unsure = worths(1.0, 0.9, 0.8, 0.05), worths(1.0, 0.2, 0.02)
-    for read in (
-        [0, 0],
-        [0, 0],
-        [0, 0],
-        [3, 36],
-        [0, 0],
-    ):  # what 39 tokens cost has been saved by four steps
+    for read in (*[[0, 0]] * 3, [3, 36], [0, 0]):  # four steps have saved what 39 tokens cost
         nodes, tokens, costs = batcher.share([(sure, 1, 0), (unsure, 1, 0)], [(3, 0), (100, 0)])
         assert (nodes, tokens) == ([3, 2], read)
         assert sum(costs) == pytest.approx(1.4)
     assert Batcher([1], None, 4).share([(sure, 1, 0)], []) == ([4], [], [0.0])
 
 
+def shared(values, least=1, num=1):
+    Batcher([1], None, 4).share([(values, least, 0)] * num, [])
+
+
 @pytest.mark.parametrize(
-    ("rows", "costs", "most_rows", "error"),
+    ("call", "error", "message"),
     [
-        ([1, 4], [1.0], 8, ShapeError),
-        ([4, 1], [1.0, 1.0], 8, OptionError),
-        ([], [], 8, OptionError),
-        ([1], [0.0], 8, OptionError),
-        ([1], [1.0], 0, OptionError),
+        (lambda: Batcher([1, 4], [1.0], 8), ShapeError, "cost"),
+        (lambda: Batcher([4, 1], [1.0, 1.0], 8), OptionError, ""),
+        (lambda: Batcher([], [], 8), OptionError, ""),
+        (lambda: Batcher([1], [0.0], 8), OptionError, "cost"),
+        (lambda: Batcher([1], [1.0], 0), OptionError, ""),
+        (lambda: Batcher([1], None, 4).took(1, float("inf")), OptionError, "cost"),
+        (lambda: shared(worths(1.0).astype(np.float64)), ShapeError, "worths"),
+        (lambda: shared(worths(1.0).reshape(1, 1)), ShapeError, "worths"),
+        (lambda: shared([1.0]), ShapeError, "worths"),
+        (lambda: shared(worths(1.0, 0.5), 0), OptionError, "least"),
+        (lambda: shared(worths(1.0, 0.5), 3), OptionError, "least"),
+        (lambda: shared(worths(1.0, 0.5, 0.4), 3, 2), InvalidDraftError, ""),
     ],
 )
-def test_unusable_options_are_refused(rows, costs, most_rows, error):
-    with pytest.raises(error):
-        Batcher(rows, costs, most_rows)
-
-
-def test_unusable_requests_are_refused():
-    batcher = Batcher([1], None, 4)
-    for bad in (worths(1.0).astype(np.float64), worths(1.0).reshape(1, 1), [1.0]):
-        with pytest.raises(ShapeError, match="worths"):
-            batcher.share([(bad, 1, 0)], [])
-    for least in (0, 3):
-        with pytest.raises(OptionError, match="least"):
-            batcher.share([(worths(1.0, 0.5), least, 0)], [])
-    with pytest.raises(InvalidDraftError):
-        batcher.share([(worths(1.0, 0.5, 0.4), 3, 0)] * 2, [])
-    with pytest.raises(OptionError, match="cost"):
-        batcher.took(1, float("inf"))
+def test_what_cannot_be_used_is_refused(call, error, message):
+    with pytest.raises(error, match=message or None):
+        call()
 
 
 def test_a_drafter_beside_that_is_another_kind_is_refused():

@@ -23,11 +23,10 @@ from coordgen_rs._core import (
     OptionError,
     Sampling,
     ShapeError,
-    StepInputs,
     TokenOutOfRangeError,
     top_k,
 )
-from core_subjects import EvenOnly
+from core_subjects import EvenOnly, step_inputs
 from ruled_target import (
     VOCAB_SIZE,
     commits,
@@ -83,18 +82,14 @@ def test_output_equals_plain_decoding(
 
 
 def test_a_step_that_does_not_fit_is_never_chosen():
-    def inputs(rows, attended):
-        mask = np.zeros((rows, attended), np.float32)
-        return StepInputs(np.zeros(rows, np.int64), np.zeros(rows, np.int64), mask)
-
     for costs in (None, [1.0, 100.0]):
-        steps = [inputs(1, 32), inputs(8, 64)]
+        steps = [step_inputs(1, 32), step_inputs(8, 64)]
         drafter = Drafter(steps, VOCAB_SIZE, sources=[], costs=costs)
         drafter.begin(uint32([1, 2]), 60)
         assert [drafter.propose(past_len).rows for past_len in (31, 32, 40)] == [1, 8, 8]
         assert drafter.propose(40, (uint32([2]), uint32([0]))).rows == 8
-    model = ModelDraft([inputs(1, 4), inputs(8, 64)], VOCAB_SIZE)
-    drafter = Drafter([inputs(8, 64)], VOCAB_SIZE, sources=["draft-model"], model_draft=model)
+    model = ModelDraft([step_inputs(1, 4), step_inputs(8, 64)], VOCAB_SIZE)
+    drafter = Drafter([step_inputs(8, 64)], VOCAB_SIZE, sources=["draft-model"], model_draft=model)
     drafter.begin(uint32([1, 2, 3, 1, 2]), 9)
     model.take_realignment()
     model.skip(4)
@@ -118,22 +113,20 @@ def test_what_stands_behind_a_drafted_end_is_not_read(commit, sampling):
 
 
 def test_what_is_of_another_vocabulary_is_refused_by_name():
-    mask = np.zeros((8, 64), np.float32)
-    steps = [StepInputs(np.zeros(8, np.int64), np.zeros(8, np.int64), mask)]
-    table = LookupTable()
+    steps, table = [step_inputs(8, 64)], LookupTable()
     table.learn(uint32([2]), np.zeros((1, 50), np.float32))
     model = ModelDraft(steps, 50)
-    for source, drawn_on in [
-        ("lookup-table", {"lookup_table": table}),
-        ("draft-model", {"model_draft": model}),
-    ]:
-        message = f'source "{source}" has a vocabulary of 50 tokens, but the target has 8'
-        with pytest.raises(OptionError, match=message):
-            Drafter(steps, 8, sources=[source], **drawn_on)
-        Drafter(steps, 50, sources=[source], **drawn_on)
-    with pytest.raises(OptionError, match="vocabulary of 50 tokens, but the target has 8"):
+    message = "has a vocabulary of 50 tokens, but the target has 8"
+    for source, name, drawn_on in (
+        ("lookup-table", "lookup_table", table),
+        ("draft-model", "model_draft", model),
+    ):
+        with pytest.raises(OptionError, match=f'source "{source}" {message}'):
+            Drafter(steps, 8, sources=[source], **{name: drawn_on})
+        Drafter(steps, 50, sources=[source], **{name: drawn_on})
+    with pytest.raises(OptionError, match=message):
         table.learn(uint32([2]), np.zeros((1, 8), np.float32))
-    with pytest.raises(OptionError, match="vocabulary of 50 tokens, but the target has 8"):
+    with pytest.raises(OptionError, match=message):
         table.save("nowhere", 8, bytes(32))
 
 
@@ -154,44 +147,33 @@ def test_a_failed_accept_may_be_repeated():
         drafter.accept(logits)
 
 
-@pytest.mark.parametrize("past_len", [96, 2**63, 2**64 - 8, 2**64 - 1])
-def test_a_refused_proposal_leaves_none_waiting(past_len):
+def draft(token_ids, parents):
+    return 0, (uint32(token_ids), uint32(parents))
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "error"),
+    [
+        ("begin", (uint32([]), 1), EmptyPromptError),
+        ("begin", (uint32([VOCAB_SIZE]), 1), TokenOutOfRangeError),
+        ("begin", (uint32([0]), 0), OptionError),
+        ("begin", (np.array([0.0]), 1), ShapeError),
+        ("propose", draft([1], [0]), InvalidDraftError),
+        ("propose", draft([0, 1], [0, 1]), InvalidDraftError),
+        ("propose", draft([0, 1], [0]), ShapeError),
+        ("propose", draft([], []), ShapeError),
+        ("propose", draft([0, VOCAB_SIZE], [0, 0]), TokenOutOfRangeError),
+        *(("propose", (past_len,), ShapeError) for past_len in (96, 2**63, 2**64 - 8, 2**64 - 1)),
+        *(("model_ran", (cost,), OptionError) for cost in (np.nan, np.inf, -1.0)),
+    ],
+)
+def test_what_is_refused_leaves_nothing_to_accept(method, arguments, error):
     drafter = make_drafter()
-    drafter.begin(uint32([1]), 3)
-    with pytest.raises(ShapeError):
-        drafter.propose(past_len)
+    drafter.begin(uint32([0]), 5)
+    with pytest.raises(error):
+        getattr(drafter, method)(*arguments)
     with pytest.raises(CallOrderError):
         drafter.accept(np.zeros((1, VOCAB_SIZE), np.float32))
-
-
-@pytest.mark.parametrize("cost", [np.nan, np.inf, -1.0])
-def test_what_is_no_cost_of_a_draft_model_is_refused(cost):
-    drafter = make_drafter()
-    drafter.begin(uint32([1]), 3)
-    with pytest.raises(OptionError, match="cost of the draft model"):
-        drafter.model_ran(cost)
-
-
-def test_unusable_requests_are_refused():
-    drafter = make_drafter()
-    with pytest.raises(EmptyPromptError):
-        drafter.begin(uint32([]), 1)
-    with pytest.raises(TokenOutOfRangeError):
-        drafter.begin(uint32([VOCAB_SIZE]), 1)
-    with pytest.raises(OptionError):
-        drafter.begin(uint32([0]), 0)
-    with pytest.raises(ShapeError):
-        drafter.begin(np.array([0.0]), 1)
-    drafter.begin(uint32([0]), 5)
-    for draft, error in [
-        (([1], [0]), InvalidDraftError),
-        (([0, 1], [0, 1]), InvalidDraftError),
-        (([0, 1], [0]), ShapeError),
-        (([], []), ShapeError),
-        (([0, VOCAB_SIZE], [0, 0]), TokenOutOfRangeError),
-    ]:
-        with pytest.raises(error):
-            drafter.propose(0, (uint32(draft[0]), uint32(draft[1])))
 
 
 @pytest.mark.parametrize(
@@ -212,9 +194,7 @@ def test_unusable_options_are_refused(options):
 
 
 def test_a_failed_accept_keeps_what_its_step_has_read_of_experts():
-    drafter = make_drafter(
-        costs=[(1.0, 0.0, 2.0, 0.5), (2.0, 0.0, 8.0, 0.5), (3.0, 0.0, 16.0, 0.5)]
-    )
+    drafter = make_drafter(costs=[(1.0, 0.0, 2.0, 0.5), (2.0, 0.0, 8.0, 0.5), (3.0, 0.0, 9.0, 0.5)])
     drafter.begin(uint32([0, 1, 2]), 9)
     inputs = drafter.propose(2)
     inputs.experts_read = 2.0, 3.0

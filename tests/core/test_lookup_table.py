@@ -15,9 +15,9 @@ from coordgen_rs._core import (
     NonFiniteLogitsError,
     OptionError,
     ShapeError,
-    StepInputs,
     TokenOutOfRangeError,
 )
+from core_subjects import step_inputs
 
 KEY = bytes(range(32))
 VOCAB_SIZE = 40
@@ -64,37 +64,25 @@ def test_a_saved_table_is_read_again(tmp_path):
 
 def test_damaged_and_foreign_tables_are_refused_by_name(tmp_path):
     _, path = saved(tmp_path)
-    with pytest.raises(LookupTableError, match="another tokenizer"):
-        LookupTable.open(path, VOCAB_SIZE, bytes(32))
-    with pytest.raises(LookupTableError, match="another tokenizer"):
-        LookupTable.open(path, VOCAB_SIZE + 1, KEY)
-    with pytest.raises(OptionError, match="key has 3 bytes"):
-        LookupTable.open(path, VOCAB_SIZE, b"abc")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-4])
-    with pytest.raises(LookupTableError, match="damaged"):
-        LookupTable.open(path, VOCAB_SIZE, KEY)
-    path.unlink()
-    with pytest.raises(LookupTableError, match="No such file"):
-        LookupTable.open(path, VOCAB_SIZE, KEY)
-
-
-def test_a_pipe_or_device_is_refused_and_not_waited_for(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for path in (Path("/dev/null"), tmp_path, pipe):
-        with pytest.raises(LookupTableError, match="not a regular file"):
-            LookupTable.open(path, VOCAB_SIZE, KEY)
+    (tmp_path / "cut").write_bytes(path.read_bytes()[:-4])
+    os.mkfifo(tmp_path / "pipe")
+    for file, vocab_size, key, error, message in (
+        (path, VOCAB_SIZE, bytes(32), LookupTableError, "another tokenizer"),
+        (path, VOCAB_SIZE + 1, KEY, LookupTableError, "another tokenizer"),
+        (path, VOCAB_SIZE, b"abc", OptionError, "key has 3 bytes"),
+        (tmp_path / "cut", VOCAB_SIZE, KEY, LookupTableError, "damaged"),
+        (tmp_path / "none", VOCAB_SIZE, KEY, LookupTableError, "No such file"),
+        (tmp_path / "pipe", VOCAB_SIZE, KEY, LookupTableError, "not a regular file"),
+        (tmp_path, VOCAB_SIZE, KEY, LookupTableError, "not a regular file"),
+        (Path("/dev/null"), VOCAB_SIZE, KEY, LookupTableError, "not a regular file"),
+    ):
+        with pytest.raises(error, match=message):
+            LookupTable.open(file, vocab_size, key)
 
 
 def drafter_over(table, rows, vocab_size, **options):
-    inputs = StepInputs(
-        np.zeros(rows, np.int64),
-        np.zeros(rows, np.int64),
-        np.zeros((1, 1, rows, 200), np.float32),
-    )
-    sources = ["lookup-table"]
-    return Drafter([inputs], vocab_size, sources=sources, lookup_table=table, **options)
+    options |= {"sources": ["lookup-table"], "lookup_table": table}
+    return Drafter([step_inputs(rows, 200)], vocab_size, **options)
 
 
 def test_unusable_trees_are_refused():

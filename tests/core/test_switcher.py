@@ -51,6 +51,17 @@ def on_g1(store, num_blocks, **settled):
     return switcher
 
 
+def said_by(code):
+    """What a program prints that ends well and says nothing else."""
+    code = f"import atexit, os, signal, sys, threading\n{IMPORT}{code}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+IMPORT = "from coordgen_rs._core import BlockCost, Switcher\n"
+
+
 def one_pass(switcher, num_blocks):
     """The graph of each block's run."""
     switcher.begin_pass()
@@ -70,24 +81,16 @@ def test_a_prompt_is_read_by_its_plan_and_reported_on():
     report = switcher.finish()
     assert graphs == ["prefill"] * 4
     assert store.held == {(0, "decode"), (1, "decode")}
-    assert sorted(store.calls) == sorted(
-        (kind, block, graph)
-        for block in (0, 1)
-        for kind, graph in (("release", "prefill"), ("load", "decode"))
-    )
+    changes = (("load", "decode"), ("release", "prefill"))
+    assert sorted(store.calls) == [(kind, it, graph) for kind, graph in changes for it in (0, 1)]
     assert switcher.resident() == [(False, True), (False, True)]
     assert [switcher.step_graph(block) for block in (0, 1)] == ["decode", "decode"]
     assert (report.strategy, report.planned.strategy) == ("sync", "sync")
     assert (report.peak_bytes, report.num_under_other_graph, report.failures) == (10, 0, [])
     told = report.to_json()
     assert told["planned"]["makespan_us"] == report.planned.makespan_us
-    assert told["planned"].keys() == {
-        "makespan_us",
-        "prefill_us",
-        "exposed_load_us",
-        "peak_bytes",
-        "lower_bound_us",
-    }
+    figures = {"makespan_us", "prefill_us", "exposed_load_us", "peak_bytes", "lower_bound_us"}
+    assert told["planned"].keys() == figures
     assert (told["strategy"], told["failures"]) == ("sync", [])
     switcher.only("prefill")
     assert store.held == {(0, "prefill"), (1, "prefill")}
@@ -156,9 +159,6 @@ WAITS = {
 def test_ctrl_c_ends_the_wait_and_the_process_ends_while_loading(wait):
     begin = "" if wait == "ensure" else "switcher.begin(1); loading.wait()"
     code = f"""
-import atexit, os, signal, threading
-from coordgen_rs._core import BlockCost, Switcher
-
 class Store:
     def load(self, block, graph):
         loading.set()
@@ -177,8 +177,7 @@ except KeyboardInterrupt:
     atexit.register(go_on.set)  # called before the switcher's own, which came first
     print("interrupted")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+    assert said_by(code) == "interrupted\n"
 
 
 class CtrlC:
@@ -314,16 +313,9 @@ def test_a_store_that_holds_its_switcher_is_collected_after_a_failed_load(keeps_
 
 def test_a_store_that_calls_its_switcher_is_refused_and_the_interpreter_ends():
     code = """
-from coordgen_rs._core import BlockCost, Switcher
-
-
 class Store:
-    def load(self, block, graph):
-        call()
-
-    def release(self, block, graph):
-        pass
-
+    def load(self, block, graph): call()
+    def release(self, block, graph): pass
 
 for call in (
     lambda: switcher.ensure("prefill"),
@@ -341,44 +333,30 @@ for call in (
     except Exception as error:
         print(type(error).__name__, type(error.__cause__).__name__)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == 8 * "BlockLoadError CallOrderError\n"
+    assert said_by(code) == 8 * "BlockLoadError CallOrderError\n"
 
 
 def test_wrong_calls_are_named():
     switcher = on_g1(TellingStore(), 2, strategy="sync")
-    with pytest.raises(OptionError, match="number of blocks is 0"):
-        over(TellingStore(), 0)
-    with pytest.raises(OptionError, match=r'"later".*just_in_time'):
-        switcher.settle("later")
-    with pytest.raises(OptionError, match="memory_budget is -1"):
-        switcher.settle("auto", -1)
-    with pytest.raises(OptionError, match="prefill, decode"):
-        switcher.ensure("both")
-    with pytest.raises(OptionError, match="prompt tokens is 0"):
-        switcher.begin(0)
-    with pytest.raises(OptionError, match="block is 2"):
-        switcher.enter(2)
-    with pytest.raises(OptionError, match="block is 2"):
-        switcher.step_graph(2)
-    with pytest.raises(CallOrderError, match="leave"):
-        switcher.leave()
-    switcher.begin(1)
-    with pytest.raises(CallOrderError, match="block 0 next"):
-        switcher.enter(1)
-    with pytest.raises(CallOrderError, match="2 runs"):
-        switcher.finish()
-    switcher.close()
-    with pytest.raises(BlockLoadError, match="cancelled"):
-        switcher.begin(1)
+    for error, message, call in (
+        (OptionError, "number of blocks is 0", lambda: over(TellingStore(), 0)),
+        (OptionError, r'"later".*just_in_time', lambda: switcher.settle("later")),
+        (OptionError, "memory_budget is -1", lambda: switcher.settle("auto", -1)),
+        (OptionError, "prefill, decode", lambda: switcher.ensure("both")),
+        (OptionError, "prompt tokens is 0", lambda: switcher.begin(0)),
+        (OptionError, "block is 2", lambda: switcher.enter(2)),
+        (OptionError, "block is 2", lambda: switcher.step_graph(2)),
+        (CallOrderError, "leave", switcher.leave),
+        (CallOrderError, "block 0 next", lambda: (switcher.begin(1), switcher.enter(1))),
+        (CallOrderError, "2 runs", switcher.finish),
+        (BlockLoadError, "cancelled", lambda: (switcher.close(), switcher.begin(1))),
+    ):
+        with pytest.raises(error, match=message):
+            call()
 
 
 def test_a_load_that_dropped_its_own_switcher_ends_before_the_interpreter_does():
     code = """
-import atexit, sys, threading
-from coordgen_rs._core import BlockCost, Switcher
-
 class Store:
     def load(self, block, graph):
         has_begun.wait()
@@ -396,5 +374,4 @@ is_dropped.wait()
 sys.setswitchinterval(3600)  # the load goes on only where somebody waits for it
 atexit.register(go_on.set)  # called before the switcher's own, which came first
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "loaded\n", "")
+    assert said_by(code) == "loaded\n"

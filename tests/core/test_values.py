@@ -18,7 +18,6 @@ from coordgen_rs import (
     Sampling,
     SeenTokens,
     SharedHistory,
-    StepInputs,
     SuffixAutomaton,
     draft_methods,
     draft_sources,
@@ -31,6 +30,7 @@ from coordgen_rs.errors import (
     ShapeError,
     TokenOutOfRangeError,
 )
+from core_subjects import step_inputs
 
 TEXT = [1, 2, 3, 4, 1, 2]
 SAME = {
@@ -49,11 +49,6 @@ SAME = {
 }
 
 
-def inputs(rows=4):
-    arrays = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    return StepInputs(*arrays, np.zeros((rows, 64), np.float32))
-
-
 def found_by_all(text):
     """What all that takes tokens makes of a text."""
     host, history = HostDrafter(10), SharedHistory(10)
@@ -61,7 +56,7 @@ def found_by_all(text):
     host.observe(text)
     host.follow([*text, *text, 9])
     history.remember(text)
-    drafter = Drafter([inputs()], 10, history=history)
+    drafter = Drafter([step_inputs()], 10, history=history)
     drafter.begin(text, 5, prediction=text)
     drafter.propose(5)
     accepted = drafter.accept_recorded(text)
@@ -69,7 +64,7 @@ def found_by_all(text):
     seen.restart(text)
     for source in (automaton, lookup, seen):
         source.extend(text)
-    filled = inputs(6)
+    filled = step_inputs(6)
     filled.fill_chain(text, 0)
     table = LookupTable()
     table.learn(text, np.eye(6, 10, dtype=np.float32))
@@ -140,19 +135,14 @@ def begun():
     return drafter
 
 
+OF_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+OF_SAMPLING += ("presence_penalty", "frequency_penalty")
 REFUSED = {
-    "temperature": lambda one: Sampling(one),
-    **{
-        name: lambda one, name=name: Sampling(**{name: one})
-        for name in (
-            *("top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty"),
-            *("frequency_penalty", "seed"),
-        )
-    },
+    **{name: lambda one, name=name: Sampling(**{name: one}) for name in OF_SAMPLING},
     "vocab_size": lambda one: HostDrafter(one),
     "max_tokens": lambda one: begun().propose_chain(one),
     "num_tokens": lambda one: begun().rewind(one),
-    "past_len": lambda one: Drafter([inputs()], 10).propose(one),
+    "past_len": lambda one: Drafter([step_inputs()], 10).propose(one),
     "k": lambda one: LookupTable(one),
     "budget": lambda one: DynamicTree(one),
     "threshold": lambda one: DynamicTree(threshold=one),
@@ -171,13 +161,10 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(name, wrong):
 
 
 def test_other_wrong_values_are_errors_of_their_own_too():
+    of_hosts = {"method": 3, "commit": 3, "costs": "x", "history": 3, "rows": "x"}
     for call in (
         lambda: begun().propose_tree(-1),
-        lambda: HostDrafter(10, method=3),
-        lambda: HostDrafter(10, commit=3),
-        lambda: HostDrafter(10, costs="x"),
-        lambda: HostDrafter(10, history=3),
-        lambda: HostDrafter(10, rows="x"),
+        *(lambda one=one: HostDrafter(10, **dict([one])) for one in of_hosts.items()),
         lambda: HostDrafter(10, end_token_ids=[-1]),
         lambda: SharedHistory("x"),
         lambda: SharedHistory(10, fleet=3),
@@ -194,7 +181,12 @@ def test_other_wrong_values_are_errors_of_their_own_too():
 
 
 def test_a_vocabulary_without_tokens_is_refused():
-    for made in (HostDrafter, SharedHistory, SeenTokens, lambda size: Drafter([inputs()], size)):
+    for made in (
+        HostDrafter,
+        SharedHistory,
+        SeenTokens,
+        lambda size: Drafter([step_inputs()], size),
+    ):
         with pytest.raises(OptionError, match="vocab_size is 0"):
             made(0)
 

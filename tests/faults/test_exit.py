@@ -47,9 +47,7 @@ def end(code):
 
 @pytest.mark.parametrize("options", ["", "parallel=2", "draft='plain'"])
 def test_a_daemon_that_generates_ends_with_the_interpreter(bundle_of, options):
-    code = GENERATES.format(bundle=str(bundle_of("embedded", "fp32")), options=options)
-    for _ in range(2):
-        end(code)
+    end(GENERATES.format(bundle=str(bundle_of("embedded", "fp32")), options=options))
 
 
 def test_a_daemon_that_drafts_ends_with_the_interpreter():

@@ -45,7 +45,7 @@ def for_qnn(checkpoint, tmp_path_factory):
     return out
 
 
-@kills(4, 60)
+@kills(2, 60)
 def test_a_killed_export_leaves_a_whole_bundle_or_none(checkpoint, tmp_path, num_kills):
     rng, number = random.Random(num_kills), 0
     num_halves = 0
@@ -70,7 +70,7 @@ def test_a_killed_export_leaves_a_whole_bundle_or_none(checkpoint, tmp_path, num
     print(f"{num_kills} kills, {num_halves} in the middle of an export")
 
 
-@kills(3, 50)
+@kills(2, 50)
 def test_a_killed_compilation_leaves_the_old_binaries_or_the_new(
     for_qnn, tmp_path, monkeypatch, num_kills
 ):
@@ -93,7 +93,7 @@ def test_a_killed_compilation_leaves_the_old_binaries_or_the_new(
     done.verify()
 
 
-@kills(3, 40)
+@kills(2, 40)
 def test_a_killed_warm_up_leaves_the_old_table_or_the_new(tmp_path, num_kills):
     rng, path = random.Random(num_kills), tmp_path / "bundle.lookup-table"
     for number in range(2):

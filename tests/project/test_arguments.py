@@ -1,48 +1,46 @@
-"""What callers pass in: refused where it is wrong, never converted silently."""
+"""What callers pass in: refused by name where it is wrong, never converted silently."""
+
+import inspect
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coordgen_rs import (
+    Dialogue,
     DraftModel,
     History,
     Model,
-    Sampling,
+    OpenOptions,
+    RequestOptions,
+    SessionOptions,
     generate,
     make_drafter,
     open_session,
     plain,
 )
 from coordgen_rs.drafting.warm_up import warm_up
-from coordgen_rs.errors import OptionError, ShapeError, TokenOutOfRangeError
+from coordgen_rs.errors import CoordgenError, OptionError, ShapeError, TokenOutOfRangeError
 from coordgen_rs.errors.arguments import commit_rows, count, number, one_of, path, text, token_ids
 from coordgen_rs.loading.directory import ProviderChoice
+from coordgen_rs.store.cache import cache_directory
 
+NAN, INFINITE = float("nan"), float("inf")
 NOT_TOKENS = {
-    "floats": ([1.5, 2.0], OptionError),
-    "whole floats": (np.array([1.0, 2.0]), OptionError),
-    "bools": ([True, False], OptionError),
-    "a bool among them": ([3, True], OptionError),
-    "an array of bools": (np.array([True]), OptionError),
-    "text": ("12", OptionError),
-    "bytes": (b"12", OptionError),
-    "strings": (["12"], OptionError),
-    "a number and a string": ([1, "2"], OptionError),
-    "None": (None, OptionError),
-    "a number": (12, ShapeError),
-    "a batch": ([[1, 2], [3, 4]], ShapeError),
-    "a batch of one": (np.ones((1, 3), np.int64), ShapeError),
-    "ragged": ([[1], [2, 3]], ShapeError),
-    "negative": ([1, -1], TokenOutOfRangeError),
-    "unknown": ([50], TokenOutOfRangeError),
-    "beyond 64 bits": ([1, 2**70], TokenOutOfRangeError),
-    "beyond 63 bits": (np.array([2**64 - 1], np.uint64), TokenOutOfRangeError),
+    OptionError: [
+        *([1.5, 2.0], np.array([1.0, 2.0]), [True, False], [3, True], np.array([True])),
+        *("12", b"12", ["12"], [1, "2"], None),
+    ],
+    ShapeError: [12, [[1, 2], [3, 4]], np.ones((1, 3), np.int64), [[1], [2, 3]]],
+    TokenOutOfRangeError: [[1, -1], [50], [1, 2**70], np.array([2**64 - 1], np.uint64)],
 }
 """With a vocabulary of 50."""
 
 
-@pytest.mark.parametrize(("ids", "error"), NOT_TOKENS.values(), ids=NOT_TOKENS)
-def test_what_is_no_row_of_token_ids_is_refused(ids, error):
+@pytest.mark.parametrize(
+    ("error", "ids"), [(error, ids) for error, wrong in NOT_TOKENS.items() for ids in wrong]
+)
+def test_what_is_no_row_of_token_ids_is_refused(error, ids):
     with pytest.raises(error, match="the prompt"):
         token_ids("the prompt", ids, 50)
 
@@ -50,77 +48,65 @@ def test_what_is_no_row_of_token_ids_is_refused(ids, error):
 @pytest.mark.parametrize(
     "ids",
     [
-        [1, 49],
-        (1, 49),
-        range(1, 50, 48),
-        np.array([1, 49], np.int8),
-        np.array([1, 0, 49])[::2],
-        [np.int64(1), np.uint8(49)],
+        *([1, 49], (1, 49), range(1, 50, 48), np.array([1, 49], np.int8)),
+        *(np.array([1, 0, 49])[::2], [np.int64(1), np.uint8(49)]),
     ],
 )
 def test_integers_of_any_kind_are_token_ids_and_are_copied(ids):
     found = token_ids("the prompt", ids, 50)
-    assert found.dtype == np.uint32
-    assert found.tolist() == [1, 49]
+    assert (found.dtype, found.tolist()) == (np.uint32, [1, 49])
     assert not np.shares_memory(found, np.asarray(ids))
 
 
-@pytest.mark.parametrize("nothing", [[], (), np.zeros(0), np.zeros(0, np.uint32)])
-def test_no_tokens_are_token_ids_too(nothing):
-    assert token_ids("the prompt", nothing, 50).shape == (0,)
-
-
-@pytest.mark.parametrize("value", [None, 1.0, "1", True, 0, -1, 10**100, np.float32(1), 11])
-def test_a_count_is_an_integer_within_its_bounds(value):
-    with pytest.raises(OptionError, match=r"^width "):
-        count("width", value, most=10)
-
-
-def test_integers_of_any_kind_are_counts():
-    assert count("width", np.uint8(3)) == 3
-    assert count("width", 0, least=0) == 0
+CHECKS = (
+    (
+        lambda value: count("width", value, most=10),
+        r"^width ",
+        [None, 1.0, "1", True, 0, -1, 10**100, np.float32(1), 11],
+    ),
+    (
+        lambda value: number("share", value, least=0, most=1),
+        r"^share ",
+        [None, "1", True, NAN, INFINITE, 10**400, -0.1, 1.1, [1.0]],
+    ),
+    (
+        lambda value: text("stop", value, may_be_empty=False),
+        r"^stop ",
+        [None, b"x", 3, "\ud800", "half \udcff", ""],
+    ),
+    (lambda value: text("it", value), r"character 2 is the surrogate U\+D800", ["ab\ud800"]),
+    (lambda value: path("history", value), r"^history ", [None, "", b"x", 3, "a\0b", "\ud800"]),
+    (
+        lambda value: one_of("commit", value, ("canonical", "compact")),
+        "canonical, compact",
+        [None, "", "guess", ["canonical"]],
+    ),
+    (
+        lambda value: commit_rows(value, 4),
+        "row",
+        [[1, 0], [0, 0], [-1], [4], [[0]], [0.0], [True], "0"],
+    ),
+    (lambda value: ProviderChoice(value), "cpu, qnn", ["gpu"]),
+    (lambda value: History(vocab_size=50, namespace=value), "namespace", ["", None, "\udcff"]),
+    (lambda value: History(vocab_size=50).add([1], value), "the answer", [[0.5], "12", [[1, 2]]]),
+    (lambda value: History(vocab_size=50).add(value, [1]), "the prompt", [[-1]]),
+)
 
 
 @pytest.mark.parametrize(
-    "value", [None, "1", True, float("nan"), float("inf"), 10**400, -0.1, 1.1, [1.0]]
+    ("check", "message", "value"),
+    [(check, message, value) for check, message, values in CHECKS for value in values],
 )
-def test_a_number_is_finite_and_within_its_bounds(value):
-    with pytest.raises(OptionError, match=r"^share "):
-        number("share", value, least=0, most=1)
+def test_a_wrong_value_is_refused_by_name(check, message, value):
+    with pytest.raises((OptionError, ShapeError, TokenOutOfRangeError), match=message):
+        check(value)
 
 
-def test_whole_numbers_and_those_of_numpy_are_numbers():
-    assert number("share", 1) == 1.0
-    assert number("share", np.float32(0.5), least=0.5) == 0.5
-
-
-@pytest.mark.parametrize("value", [None, b"x", 3, "\ud800", "half \udcff", ""])
-def test_text_is_valid_unicode(value):
-    with pytest.raises(OptionError, match=r"^stop "):
-        text("stop", value, may_be_empty=False)
-
-
-def test_a_lone_surrogate_is_named_with_its_place():
-    with pytest.raises(OptionError, match=r"character 2 is the surrogate U\+D800"):
-        text("the prompt", "ab\ud800")
-
-
-@pytest.mark.parametrize("value", [None, "", b"x", 3, "a\0b", "\ud800"])
-def test_a_path_can_be_handed_to_the_system(value):
-    with pytest.raises(OptionError, match=r"^history "):
-        path("history", value)
-
-
-@pytest.mark.parametrize("value", [None, "", "guess", ["canonical"]])
-def test_a_name_is_one_of_those_that_there_are(value):
-    with pytest.raises(OptionError, match="canonical, compact"):
-        one_of("commit", value, ("canonical", "compact"))
-
-
-@pytest.mark.parametrize("rows", [[1, 0], [0, 0], [-1], [4], [[0]], [0.0], [True], "0"])
-def test_rows_to_commit_ascend_and_were_written(rows):
-    with pytest.raises((OptionError, ShapeError), match="row"):
-        commit_rows(rows, 4)
+def test_what_fits_is_taken():
+    for nothing in ([], (), np.zeros(0), np.zeros(0, np.uint32)):
+        assert token_ids("the prompt", nothing, 50).shape == (0,)
+    assert (count("width", np.uint8(3)), count("width", 0, least=0)) == (3, 0)
+    assert (number("share", 1), number("share", np.float32(0.5), least=0.5)) == (1.0, 0.5)
 
 
 def test_messages_stay_on_one_short_line():
@@ -131,132 +117,89 @@ def test_messages_stay_on_one_short_line():
 
 
 @pytest.fixture(scope="module")
-def session(bundle_of):
-    with_room = open_session(bundle_of("embedded-draft", "fp32"))
+def bundle(bundle_of):
+    return bundle_of("embedded-draft", "fp32")
+
+
+@pytest.fixture(scope="module")
+def session(bundle):
+    with_room = open_session(bundle)
     yield with_room
     with_room.close()
 
 
-@pytest.mark.parametrize("start", [generate, plain])
-@pytest.mark.parametrize("ids", [[1.5, 2.0], "12", [[1, 2]], [True]])
-def test_requests_refuse_what_are_no_token_ids(session, start, ids):
-    with pytest.raises((OptionError, ShapeError), match="the prompt"):
-        next(start(session, ids))
+@pytest.fixture(scope="module")
+def model(bundle):
+    with Model.open(bundle) as opened:
+        yield opened
 
 
-@pytest.mark.parametrize("wrong", [None, 1.5, "3", True, 0])
-def test_requests_refuse_what_is_no_number_of_tokens(session, wrong):
-    with pytest.raises(OptionError, match="max_new_tokens"):
-        next(generate(session, [1], max_new_tokens=wrong))
+OF_SESSIONS = (
+    (lambda session, ids: next(generate(session, ids)), "the prompt", [[1.5], "12", [[1, 2]]]),
+    (lambda session, ids: next(plain(session, ids)), "the prompt", ["12"]),
+    (
+        lambda session, most: next(generate(session, [1], max_new_tokens=most)),
+        "max_new_tokens",
+        [None, 1.5, "3", True, 0],
+    ),
+    (
+        lambda session, ids: next(generate(session, [1], prediction=ids)),
+        "the prediction",
+        [[0.5], "12", [[1]]],
+    ),
+    (lambda session, ids: session.prefill(ids), "prefill", [[10**6], [[1, 2]], [1.5]]),
+    (
+        lambda session, rows: session.commit(rows),
+        "row",
+        [np.arange(5_000), [2], [1, 0], [0.0], [[0, 1]], [-1]],
+    ),
+    (lambda session, length: session.rewind(length), "length", [0.5, None, "1", True, -1]),
+    (lambda session, ids: warm_up(session, [ids]), "a text", [[0.5, 1.0], "12", [[1, 2]]]),
+    (
+        lambda session, model: make_drafter(session, "automaton", draft_model=model(session)),
+        "does not use a draft model",
+        [DraftModel],
+    ),
+    (lambda session, commit: make_drafter(session, commit=commit), "commit", ["both"]),
+)
 
 
-@pytest.mark.parametrize("ids", [[0.5], "12", [[1]]])
-def test_a_prediction_is_a_row_of_token_ids(session, ids):
-    with pytest.raises((OptionError, ShapeError), match="the prediction"):
-        next(generate(session, [1], prediction=ids))
-
-
-def test_a_session_reads_known_tokens_only(session):
-    session.rewind(0)
-    for ids, error in (
-        ([session.vocab_size], TokenOutOfRangeError),
-        ([[1, 2]], ShapeError),
-        ([1.5], OptionError),
-    ):
-        with pytest.raises(error):
-            session.prefill(ids)
-        assert session.length == 0
-
-
-def test_a_session_commits_only_rows_that_a_step_has_written(session):
+@pytest.mark.parametrize(
+    ("call", "message", "value"),
+    [(call, message, value) for call, message, values in OF_SESSIONS for value in values],
+)
+def test_what_a_session_refuses_leaves_it_as_it_was(session, call, message, value):
     session.rewind(0)
     session.prefill([1, 2, 3])
     inputs = session.step_inputs[-1]
     inputs.fill_chain(np.array([4, 5], np.uint32), session.length)
     session.step(inputs)
-    for rows in (np.arange(5_000), [2], [1, 0], [0.0], [[0, 1]], [-1]):
-        with pytest.raises((OptionError, ShapeError)):
-            session.commit(rows)
-        assert session.length == 3
+    with pytest.raises((OptionError, ShapeError, TokenOutOfRangeError), match=message):
+        call(session, value)
+    assert session.length == 3
     session.commit([0, 1])
     assert session.length == 5
 
 
-def test_a_session_rewinds_to_a_whole_number_of_tokens(session):
-    session.rewind(0)
-    session.prefill([1, 2, 3])
-    for length in (0.5, None, "1", True, -1):
-        with pytest.raises(OptionError, match="length"):
-            session.rewind(length)
-    assert session.length == 3
-
-
-def test_warm_up_reads_token_ids_only(session):
-    for wrong in ([0.5, 1.0], "12", [[1, 2]]):
-        with pytest.raises((OptionError, ShapeError), match="a text"):
-            warm_up(session, [wrong])
-
-
-def test_a_history_stores_token_ids_only():
-    history = History(vocab_size=50)
-    for wrong in ([0.5], "12", [[1, 2]]):
-        with pytest.raises((OptionError, ShapeError), match="the answer"):
-            history.add([1], wrong)
-    with pytest.raises(TokenOutOfRangeError):
-        history.add([-1], [1])
-
-
-@pytest.mark.parametrize("namespace", ["", None, "\udcff"])
-def test_a_namespace_has_a_name(namespace):
-    with pytest.raises(OptionError, match="namespace"):
-        History(vocab_size=50, namespace=namespace)
-
-
-def test_a_drafter_refuses_what_it_would_not_use(session):
-    with pytest.raises(OptionError, match="does not use a draft model"):
-        make_drafter(session, "automaton", draft_model=DraftModel(session))
-    with pytest.raises(OptionError, match="commit"):
-        make_drafter(session, commit="both")
-
-
-def test_a_provider_has_a_known_name():
-    with pytest.raises(OptionError, match="cpu, qnn"):
-        ProviderChoice("gpu")
-
-
-@pytest.fixture(scope="module")
-def model(bundle_of):
-    with Model.open(bundle_of("embedded-draft", "fp32")) as opened:
-        yield opened
+OF_REQUESTS = {
+    "stop": [b"", [None], 3],
+    "max_new_tokens": [None, 2.5],
+    "temperature": [None, NAN, -1],
+    "top_k": [-7, 1.5],
+    "top_p": [5, NAN, 0],
+    "presence_penalty": [3],
+    "frequency_penalty": ["1"],
+    "logit_bias": [[(5, 1)], {"5": 1}, {5: "1"}, {5: 101}],
+    "logprobs": [21],
+    "seed": [-1, 2**70],
+    "prediction": ["\udcff", b"x"],
+}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"stop": b""},
-        {"stop": [None]},
-        {"stop": 3},
-        {"max_new_tokens": None},
-        {"max_new_tokens": 2.5},
-        {"temperature": None},
-        {"temperature": float("nan")},
-        {"temperature": -1},
-        {"top_k": -7},
-        {"top_k": 1.5},
-        {"top_p": 5},
-        {"top_p": float("nan")},
-        {"top_p": 0},
-        {"presence_penalty": 3},
-        {"frequency_penalty": "1"},
-        {"logit_bias": [(5, 1)]},
-        {"logit_bias": {"5": 1}},
-        {"logit_bias": {5: "1"}},
-        {"logit_bias": {5: 101}},
-        {"logprobs": 21},
-        {"seed": -1},
-        {"seed": 2**70},
-        {"prediction": "\udcff"},
-        {"prediction": b"x"},
+        *({name: value} for name, values in OF_REQUESTS.items() for value in values),
         {"prediction": "\ud800", "drafts": False},
     ],
     ids=str,
@@ -272,46 +215,154 @@ def test_a_model_answers_valid_text_only(model, prompt):
         model.generate(prompt)
 
 
-def test_limits_on_sampling_change_nothing_where_nothing_is_sampled(model):
-    limits = {"top_k": 3, "top_p": 0.5, "seed": 9}
-    plainly = model.generate("Hello", max_new_tokens=4)
-    assert model.generate("Hello", max_new_tokens=4, **limits).token_ids == plainly.token_ids
+OF_OPENING = {
+    "width": [0, 1.5],
+    "threads": [0, 3_000, 99_999_999_999],
+    "memory_budget": [-1, 1.5],
+    "draft": [None, ["automaton", None]],
+    "history": [""],
+    "draft_model": [""],
+    "lookup_table": [""],
+    "provider": ["gpu"],
+    "kv_cache": ["q4", None],
+}
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"width": 0},
-        {"width": 1.5},
-        {"threads": 0},
-        {"threads": 3_000},
-        {"threads": 99_999_999_999},
-        {"memory_budget": -1},
-        {"memory_budget": 1.5},
-        {"draft": None},
-        {"draft": ["automaton", None]},
-        {"draft": "automaton", "lookup_table": "x"},
+        *({name: value} for name, values in OF_OPENING.items() for value in values),
+        {"lookup_table": "x", "draft": "automaton"},
         {"commit": "both", "draft": "plain"},
-        {"history": ""},
         {"namespace": "", "history": "x"},
-        {"draft_model": ""},
-        {"lookup_table": ""},
-        {"provider": "gpu"},
-        {"kv_cache": "q4"},
-        {"kv_cache": None},
     ],
     ids=str,
 )
-def test_opening_a_model_names_the_option_that_is_wrong(bundle_of, wrong, tmp_path, monkeypatch):
+def test_opening_a_model_names_the_option_that_is_wrong(bundle, wrong, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "look-up table|x" if wrong.get("lookup_table") else next(iter(wrong))
-    with pytest.raises(Exception, match=name) as refused:
-        Model.open(bundle_of("embedded-draft", "fp32"), **wrong)
-    assert type(refused.value).__module__.startswith("coordgen_rs")
+    with pytest.raises(CoordgenError, match=name):
+        Model.open(bundle, **wrong)
 
 
-def test_sampling_at_a_temperature_is_as_before(model):
-    drawn = model.generate("Hello", max_new_tokens=4, temperature=0.8, top_k=5, seed=3)
-    again = model.generate("Hello", max_new_tokens=4, temperature=0.8, top_k=5, seed=3)
-    assert drawn.token_ids == again.token_ids
-    assert Sampling(0.8, top_k=5, seed=3)
+WRONG = (object(), 3.5, ["x", 3], {"a": 1}, b"x", "no such", "\udcff", -7, True)
+FITS = {
+    **dict.fromkeys(("stop", "namespace", "prediction", "system"), ("no such",)),
+    **dict.fromkeys(("temperature", "repetition_penalty"), (3.5,)),
+    **dict.fromkeys(("history", "fleet_history", "prefix_store"), ("no such", "\udcff")),
+    "template_variables": ({"a": 1},),
+}
+"""Those of `WRONG` that are not wrong there; for flags, it is True."""
+
+FLAGS = {
+    *("ignore_eos", "drafts", "trees", "reuse_prefix", "remember", "provisional"),
+    *("earlier_requests", "free_rows"),
+}
+
+
+def options(function):
+    others = ("self", "cls", "session", "options", "model")
+    return [name for name in inspect.signature(function).parameters if name not in others]
+
+
+def calls(bundle, session, model):
+    """Public functions, their options, and how they are called with one of them."""
+    path, asked = {"path": bundle}, {"max_new_tokens": 2}
+    prompt = {"prompt_ids": [1, 2], **asked}
+    opened, of_sessions = OpenOptions.__annotations__, SessionOptions.__annotations__
+    yield "open", ["path", *opened], lambda one: Model.open(**(path | one))
+    yield "open_session", ["path", *of_sessions], lambda one: open_session(**(path | one))
+    yield "generate", options(generate), lambda one: next(generate(session, **(prompt | one)))
+    yield "plain", options(plain), lambda one: next(plain(session, **(prompt | one)))
+    yield "make_drafter", options(make_drafter), lambda one: make_drafter(session, **one)
+    yield "DraftModel", options(DraftModel), lambda one: DraftModel(session, **one)
+    yield "Model", options(Model), lambda one: Model(session, **one)
+    yield "Dialogue", options(Dialogue), lambda one: Dialogue(model, **one)
+    for name in ("generate", "stream", "stream_tokens", "chat", "stream_chat"):
+        method = getattr(model, name)
+        first = [1, 2] if "tokens" in name else [{"role": "user", "content": "Hello"}]
+        text = first if "chat" in name or "tokens" in name else "Hello"
+        names = [*RequestOptions.__annotations__, *options(method)[1:]]
+        yield name, names, lambda one, m=method, t=text: m(t, **(asked | one))
+
+
+def test_a_value_of_a_wrong_type_is_an_error_with_a_name(
+    bundle, session, model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(type(model._prompts), "render", lambda *_: "Hello")
+    session.rewind(0)
+    unnamed = []
+    for function, names, call in calls(bundle, session, model):
+        for name in names:
+            for value in WRONG:
+                if value in FITS.get(name, ()) or (value is True and name in FLAGS):
+                    continue
+                if name in ("tools", "template_variables") and "chat" in function:
+                    continue  # `test_chat_template.py` has those
+                try:
+                    call({name: value})
+                except CoordgenError:
+                    pass
+                except Exception as error:
+                    unnamed.append(f"{function}({name}={value!r:.20}): {error!r:.60}")
+                else:
+                    unnamed.append(f"{function}({name}={value!r:.20}) is accepted")
+    assert not unnamed, "\n".join(unnamed)
+
+
+@pytest.mark.parametrize("name", ["generate", "stream", "stream_tokens", "chat", "stream_chat"])
+def test_an_option_that_is_not_there_names_the_function_and_what_was_meant(model, name):
+    with pytest.raises(OptionError, match=rf"Model\.{name} has no option max_token: did you mean"):
+        getattr(model, name)("Hello", max_token=3)
+    with pytest.raises(OptionError, match="Dialogue has no option nonsense"):
+        Dialogue(model, nonsense=3)
+
+
+@pytest.mark.parametrize(
+    "default",
+    [
+        dict.fromkeys(("stop", "seed", "grammar", "prediction", "on_read", "namespace")),
+        {"top_k": 3, "top_p": 0.5, "seed": 9},  # limits on sampling, where nothing is sampled
+    ],
+)
+def test_what_asks_for_the_default_changes_nothing(model, default):
+    expected = model.generate("Hello", max_new_tokens=4).token_ids
+    assert model.generate("Hello", max_new_tokens=4, **default).token_ids == expected
+
+
+def test_a_model_shows_what_it_is(bundle):
+    with Model.open(bundle, context=99) as model:
+        assert repr(model) == f"<Model {str(bundle)!r} on cpu, context 99>"
+    assert repr(model) == f"<Model {str(bundle)!r} on cpu, closed>"
+
+
+@pytest.mark.parametrize("chosen", ["relative/cache", ".", ""])
+def test_a_relative_cache_directory_is_ignored(monkeypatch, tmp_path, chosen):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", chosen)
+    assert cache_directory() == tmp_path / ".cache" / "coordgen_rs"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("/elsewhere")))
+    assert cache_directory() == Path("/elsewhere/coordgen_rs")
+
+
+def test_a_seed_is_drawn_and_told_and_repeats_the_answer(model):
+    sampled = {"temperature": 1.5, "max_new_tokens": 20}
+    answers = [model.generate("Hello", **sampled) for _ in range(2)]
+    assert answers[0].seed != answers[1].seed
+    for answer in answers:
+        assert answer.seed == answer.stats.seed == answer.stats.to_json()["seed"]
+        again = model.generate("Hello", seed=answer.seed, **sampled)
+        assert again.token_ids == answer.token_ids
+    assert model.generate("Hello", seed=7, **sampled).seed == 7
+    assert model.generate("Hello", max_new_tokens=1).seed is None
+
+
+def test_answers_and_stats_print_as_people_read_them(model):
+    answer = model.generate("Hello", max_new_tokens=20, temperature=1.0, seed=3)
+    assert f"{answer}" == answer.text
+    lines = str(answer.stats).splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("prompt tokens", "new tokens", "steps", "finish_reason", "seed")
+    ]
+    assert "drafting_us" not in repr(answer)

@@ -1,10 +1,17 @@
 """What is loaded when: a program pays for what it uses."""
 
+import importlib.metadata
+import inspect
 import os
+import pickle
 import subprocess
 import sys
+import typing
 
 import pytest
+
+import coordgen_rs
+from coordgen_rs import errors
 
 APART = ("cli", "convert", "formats", "server", "runtime.qnn", "lab")
 """Parts that no request on CPU needs."""
@@ -43,22 +50,16 @@ def test_the_loop_loads_no_runtime():
     assert "onnxruntime" not in modules
 
 
-@pytest.mark.parametrize("code", ["from coordgen_rs import *", ANSWER], ids=["names", "answer"])
-def test_an_answer_on_cpu_loads_neither_bench_export_cli_nor_qnn(bundle_of, code):
-    loaded = of_parts(loaded_by(code, bundle_of("embedded", "fp32")), APART)
-    energy = of_parts(loaded, ["lab.energy"]) | {"coordgen_rs.lab"}  # one of the names is there
-    assert loaded <= (energy if "*" in code else set())
-
-
-def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundle_of):
+def test_an_answer_on_cpu_loads_nothing_that_it_does_not_use(bundle_of):
     modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
-    assert not of_parts(
-        modules,
-        (
-            *("store.history", "loading.profile", "loading.source"),
-            *("drafting.draft_model", "drafting.warm_up"),
-        ),
-    )
+    unused = ("store.history", "loading.profile", "loading.source")
+    unused += ("drafting.draft_model", "drafting.warm_up")
+    assert not of_parts(modules, (*APART, *unused))
+
+
+def test_all_names_together_load_of_what_is_apart_the_meter_of_energy_alone():
+    loaded = of_parts(loaded_by("from coordgen_rs import *"), APART)
+    assert loaded <= of_parts(loaded, ["lab.energy"]) | {"coordgen_rs.lab"}
 
 
 def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
@@ -78,36 +79,22 @@ assert not extras & {*sys.modules}
     assert "coordgen_rs.convert.export" in loaded_by(code)
 
 
-def test_every_exported_name_is_there():
-    code = "import coordgen_rs\nfor name in coordgen_rs.__all__: getattr(coordgen_rs, name)\n"
-    assert loaded_by(code + "assert set(coordgen_rs.__all__) <= set(dir(coordgen_rs))\n")
-
-
 def test_the_version_is_that_of_the_package_and_errors_are_of_the_module_that_exports_them():
-    code = """
-import importlib.metadata, pickle
-import coordgen_rs
-from coordgen_rs import errors
-assert coordgen_rs.__version__ == importlib.metadata.version("coordgen-rs")
-for name in errors.__all__:
-    assert getattr(errors, name).__module__ == "coordgen_rs.errors"
-assert type(pickle.loads(pickle.dumps(errors.OptionError("no")))) is errors.OptionError
-"""
-    assert loaded_by(code)
+    assert coordgen_rs.__version__ == importlib.metadata.version("coordgen-rs")
+    for name in errors.__all__:
+        assert getattr(errors, name).__module__ == "coordgen_rs.errors"
+    assert type(pickle.loads(pickle.dumps(errors.OptionError("no")))) is errors.OptionError
 
 
-def test_annotations_of_the_api_are_names_of_the_api():
-    code = """
-import coordgen_rs, inspect, typing
-names = {name: getattr(coordgen_rs, name) for name in coordgen_rs.__all__}
-hints = []
-for value in names.values():
-    methods = vars(value).values() if inspect.isclass(value) else ()
-    for function in filter(inspect.isfunction, (value, *methods)):
-        hints.append(typing.get_type_hints(function, localns=names))
-assert len(hints) > len(names), "functions and methods whose annotations were evaluated"
-"""
-    assert "coordgen_rs.model" in loaded_by(code)
+def test_exported_names_are_there_and_their_annotations_are_names_of_the_api():
+    names = {name: getattr(coordgen_rs, name) for name in coordgen_rs.__all__}
+    assert names.keys() <= set(dir(coordgen_rs))
+    hints = []
+    for value in names.values():
+        methods = vars(value).values() if inspect.isclass(value) else ()
+        for function in filter(inspect.isfunction, (value, *methods)):
+            hints.append(typing.get_type_hints(function, localns=names))
+    assert len(hints) > len(names), "functions and methods whose annotations were evaluated"
 
 
 @pytest.mark.parametrize(

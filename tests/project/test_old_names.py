@@ -1,7 +1,6 @@
 """What was written against 0.2.0's public API runs: by its names, or by a new one that is named."""
 
 import re
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ NAMES_OF_0_2 = """
     SuffixAutomaton Tokenizer Vocabulary generate make_drafter open_session plain
 """
 ROOT = Path(__file__).parents[2]
-PAGE, EMBEDDED = ROOT / "docs/renamed.md", ROOT / "models/embedded"
+PAGE = ROOT / "docs/renamed.md"
 RENAMED = coordgen_rs._RENAMED
 
 ADAPTERS_OF_0_2 = """
@@ -133,9 +132,8 @@ def test_the_page_of_renamed_names_has_them_all():
     assert dict(rows) == RENAMED
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("source", [ADAPTER, SCRIPT], ids=["adapter", "script"])
-def test_programs_of_0_2_run_as_they_are(source, tmp_path):
-    (tmp_path / "program.py").write_text(source)
-    command = [sys.executable, "program.py", str(EMBEDDED)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_programs_of_0_2_run_as_they_are(source, bundle_of, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["program.py", str(bundle_of("embedded", "fp32"))])
+    exec(source, {"__name__": "__main__"})

@@ -24,7 +24,7 @@ def assert_drafts_what_was_stored(directory, texts, numbers):
             assert drafted == texts[index][at : at + 8].tolist()
 
 
-@pytest.mark.parametrize("num_kills", [8, pytest.param(50, marks=pytest.mark.faults)])
+@pytest.mark.parametrize("num_kills", [4, pytest.param(50, marks=pytest.mark.faults)])
 def test_a_killed_process_loses_at_most_the_request_in_flight(tmp_path, recwarn, num_kills):
     rng, numbers, number = random.Random(num_kills), np.random.default_rng(0), 0
     for _ in range(num_kills):

@@ -12,6 +12,7 @@ grammars that cost much (`hostile_grammars.py`). What else the machine does show
 import argparse
 import http.client
 import json
+import multiprocessing
 import re
 import resource
 import signal
@@ -21,6 +22,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
@@ -34,6 +37,7 @@ TEXT = "hello world " * 600_000
 GRACE_S = 1
 LEAVES_S = 10
 BEGIN = "The red lamp of the mill is"
+FAILED = (OSError, http.client.HTTPException)
 
 BOUNDS = {
     "health, ms at the median": 3.0,
@@ -54,22 +58,17 @@ def server(bundle, threads):
         resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
 
     with tempfile.TemporaryDirectory() as folder:
-        keys = Path(folder, "keys")
-        names = [
-            "good",
-            "two",
-            "three",
-            "retrying",
-            *(f"sender{number}" for number in range(SENDERS)),
-        ]
+        keys, log = Path(folder, "keys"), Path(folder, "log")
+        senders = (f"sender{number}" for number in range(SENDERS))
+        names = ("good", "two", "three", "retrying", *senders)
         keys.write_text("".join(f"{name} key-{name}\n" for name in names))
         command = [sys.executable, "-m", "coordgen_rs", "serve", bundle, "--port", "0"]
-        command += ["--api-key-file", str(keys), "--threads", str(threads)]
-        command += ["--grace", str(GRACE_S)]
-        log = Path(folder, "log")
+        command += ["--api-key-file", keys, "--threads", threads, "--grace", GRACE_S]
         with (
             log.open("w") as stderr,
-            subprocess.Popen(command, stderr=stderr, preexec_fn=few_descriptors) as process,
+            subprocess.Popen(
+                list(map(str, command)), stderr=stderr, preexec_fn=few_descriptors
+            ) as process,
         ):
             try:
                 while not (ready := re.search(r"serving .* on (\S+) ", log.read_text())):
@@ -86,63 +85,58 @@ def connected(url, timeout=120):
     return http.client.HTTPConnection(place.hostname, place.port, timeout=timeout)
 
 
-def headers(name):
-    return {"Authorization": f"Bearer key-{name}", "Content-Type": "application/json"}
+def post(connection, path, body, name):
+    """The response to a client's request."""
+    head = {"Authorization": f"Bearer key-{name}", "Content-Type": "application/json"}
+    connection.request("POST", path, body, head)
+    return connection.getresponse()
 
 
-class Neighbours:
-    """All that bad clients do, until told to stop."""
+def completion(**fields):
+    return json.dumps({"prompt": BEGIN, **fields})
 
-    def __init__(self, url):
-        self.url, self.is_over = url, threading.Event()
-        self.told = {}
 
-    def run(self):
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        doing = [threading.Thread(target=self.idle)]
-        doing += [threading.Thread(target=self.send, args=(n,)) for n in range(SENDERS)]
-        doing += [threading.Thread(target=self.retry) for _ in range(RETRYING)]
-        for thread in doing:
-            thread.start()
-        print("begun", flush=True)
-        sys.stdin.read()
-        self.is_over.set()
-        for thread in doing:
-            thread.join()
-        print(json.dumps(self.told))
+def be_bad(url, has_begun, is_over, told):
+    """All that bad clients do until it is over, in a process of their own; tells their answers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    ended, answers = threading.Event(), Counter()
 
-    def send(self, number):
-        body = json.dumps({"messages": [{"role": "user", "content": TEXT}]})
-        self._ask(f"sender{number}", "/v1/chat/completions", body)
-
-    def retry(self):
-        self._ask("retrying", "/v1/completions", json.dumps({"prompt": BEGIN, "max_tokens": 32}))
-
-    def _ask(self, name, path, body):
-        connection = connected(self.url)
-        while not self.is_over.is_set():
+    def ask(name, path, body):
+        connection = connected(url)
+        while not ended.is_set():
             try:
-                connection.request("POST", path, body, headers(name))
-                response = connection.getresponse()
+                response = post(connection, path, body, name)
                 response.read()
-                said = f"{name.rstrip('0123456789')} {response.status}"
-            except (OSError, http.client.HTTPException) as error:
+                said = response.status
+            except FAILED as error:
                 connection.close()
-                said = f"{name.rstrip('0123456789')} {type(error).__name__}"
-            self.told[said] = self.told.get(said, 0) + 1
-            self.is_over.wait(0.02)
+                said = type(error).__name__
+            answers[f"{name.rstrip('0123456789')} {said}"] += 1
+            ended.wait(0.02)
 
-    def idle(self):
-        place, held = urlsplit(self.url), []
-        while not self.is_over.is_set():
+    def idle():
+        place, held = urlsplit(url), []
+        while not ended.is_set():
             held = [one for one in held if is_open(one)]
             with suppress(OSError):
                 while len(held) < IDLE_SOCKETS:
                     one = socket.create_connection((place.hostname, place.port), timeout=1)
                     held.append(one)
                     one.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n")
-            self.is_over.wait(1)
+            ended.wait(1)
+
+    text = json.dumps({"messages": [{"role": "user", "content": TEXT}]})
+    doing = [(ask, f"sender{n}", "/v1/chat/completions", text) for n in range(SENDERS)]
+    doing += [(ask, "retrying", "/v1/completions", completion(max_tokens=32))] * RETRYING
+    with ThreadPoolExecutor(len(doing) + 1) as threads:
+        for one in [(idle,), *doing]:
+            threads.submit(*one)
+        has_begun.set()
+        is_over.wait()
+        ended.set()
+    told.put(dict(answers))
 
 
 def is_open(connection):
@@ -158,32 +152,32 @@ def is_open(connection):
 
 @contextmanager
 def neighbours(url):
-    """Bad neighbours in a process of their own."""
-    command = [sys.executable, __file__, "--be-bad", url]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        process.stdout.readline()
-        try:
-            time.sleep(2)  # until all of them are at it
-            yield
-        finally:
-            process.stdin.close()
-            print(f"  the neighbours were told: {process.stdout.read().strip()}")
-
-
-def streamed(connection, max_tokens=96, name="good"):
-    """Milliseconds between the events of one streamed answer; None if there was none."""
-    body = {"prompt": BEGIN, "max_tokens": max_tokens, "stream": True, "ignore_eos": True}
+    """Bad neighbours while the block runs."""
+    spawned = multiprocessing.get_context("spawn")
+    has_begun, is_over, told = spawned.Event(), spawned.Event(), spawned.Queue()
+    process = spawned.Process(target=be_bad, args=(url, has_begun, is_over, told))
+    process.start()
+    has_begun.wait()
     try:
-        connection.request("POST", "/v1/completions", json.dumps(body), headers(name))
-        response = connection.getresponse()
+        time.sleep(2)  # until all of them are at it
+        yield
+    finally:
+        is_over.set()
+        print(f"  the neighbours were told: {told.get()}")
+        process.join()
+
+
+def streamed(connection, name="good"):
+    """Milliseconds between the events of one streamed answer; None if there was none."""
+    body = completion(max_tokens=96, stream=True, ignore_eos=True)
+    try:
+        response = post(connection, "/v1/completions", body, name)
         times, is_whole = [], False
         while line := response.readline():
             if line.startswith(b"data: {"):
                 times.append(time.perf_counter())
                 is_whole = is_whole or b'"finish_reason":"' in line
-    except (OSError, http.client.HTTPException):
+    except FAILED:
         connection.close()
         return None
     if response.status != 200 or not is_whole:
@@ -191,19 +185,25 @@ def streamed(connection, max_tokens=96, name="good"):
     return [1000 * (later - time) for time, later in pairwise(times)]
 
 
-def streams(url, seconds, name="good"):
-    """Pauses of answers one after the other, and how many there were, and were not."""
+def streams(name, url, seconds):
+    """The longest 1 % of pauses of answers one after the other, and how many there were not."""
     connection, pauses, answered, refused = connected(url), [], 0, 0
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or answered + refused < 4:
-        found = streamed(connection, name=name)
+        found = streamed(connection)
         if found is None:
             refused += 1
             time.sleep(0.1)
         else:
             answered += 1
             pauses += found
-    return pauses, answered, refused
+    pauses = pauses if len(pauses) > 1 else [float("inf")] * 2
+    p99 = quantiles(pauses, n=100)[98]
+    print(
+        f"  {name}: {answered} answered, {refused} not; pauses {median(pauses):.1f} ms at the "
+        f"median, {p99:.1f} at the 99th percentile, {max(pauses):.1f} at most"
+    )
+    return p99, refused
 
 
 def health_ms(url):
@@ -213,7 +213,7 @@ def health_ms(url):
         try:
             connection.request("GET", "/health")
             connection.getresponse().read()
-        except (OSError, http.client.HTTPException):
+        except FAILED:
             connection.close()
         found.append(1000 * (time.perf_counter() - begun))
     return median(found)
@@ -224,96 +224,68 @@ def resident_mb(process, name="VmRSS"):
     return int(re.search(rf"{name}:\s+(\d+)", status)[1]) / 1000
 
 
-def told(name, pauses, answered, refused):
-    p99 = quantiles(pauses, n=100)[98] if len(pauses) > 1 else float("inf")
-    middle, longest = (median(pauses), max(pauses)) if pauses else (p99, p99)
-    print(
-        f"  {name}: {answered} answered, {refused} not; pauses {middle:.1f} ms at the median, ",
-        end="",
-    )
-    print(f"{p99:.1f} at the 99th percentile, {longest:.1f} at most")
-    return p99
-
-
 def measure(bundle, seconds, threads):
     """The figures that have bounds, by name."""
     with server(bundle, threads) as (process, url, log):
-        told("alone", *streams(url, seconds / 2))
-        found = {"health, ms at the median": health_ms(url)}
-        before = resident_mb(process)
+        streams("alone", url, seconds / 2)
+        health, before = health_ms(url), resident_mb(process)
         with neighbours(url):
-            pauses, answered, refused = streams(url, seconds)
+            p99, refused = streams("among them", url, seconds)
             print(f"  health among them: {health_ms(url):.1f} ms; {resident_mb(process):.0f} MB")
-        found["longest 1 % of pauses, ms"] = told("among them", pauses, answered, refused)
-        found["not answered"] = refused
-        told("afterwards", *streams(url, seconds / 4))
+        streams("afterwards", url, seconds / 4)
         after = resident_mb(process)
         print(f"  {before:.0f} MB before, {after:.0f} MB after; {log.stat().st_size} bytes of log")
-    return found | {"memory after, % more": 100 * (after / before - 1)}
+    figures = health, p99, refused, 100 * (after / before - 1)
+    return dict(zip(list(BOUNDS)[:4], figures, strict=True))
 
 
-def ask_for(url, name, bodies, told):
-    """Ask for one answer after the other, and leave where it takes long."""
+def ask_for(url, name, bodies):
+    """Ask for one answer after the other, and leave where it takes long; how many ended how."""
+    told = Counter()
     for held in bodies:
         connection = connected(url, timeout=LEAVES_S)
-        body = {"prompt": BEGIN, "max_tokens": 64, "ignore_eos": True} | held
+        body = completion(max_tokens=64, ignore_eos=True, **held)
         try:
-            connection.request("POST", "/v1/completions", json.dumps(body), headers(name))
-            said = str(connection.getresponse().status)
-        except (OSError, http.client.HTTPException) as error:
-            said = type(error).__name__
+            told[post(connection, "/v1/completions", body, name).status] += 1
+        except FAILED as error:
+            told[type(error).__name__] += 1
         connection.close()
-        told[said] = told.get(said, 0) + 1
+    return told
 
 
 def longest_wait(url, is_over):
     """The longest pause of three clients' streams, in milliseconds, until it is over."""
-    pauses = [0.0]
 
     def read(name):
-        connection = connected(url)
+        connection, pauses = connected(url), [0.0]
         while not is_over():
-            pauses.extend(streamed(connection, name=name) or [])
+            pauses += streamed(connection, name) or []
+        return max(pauses)
 
-    reading = [threading.Thread(target=read, args=[name]) for name in ("good", "two", "three")]
-    for thread in reading:
-        thread.start()
-    for thread in reading:
-        thread.join()
-    return max(pauses)
+    with ThreadPoolExecutor(3) as reading:
+        return max(reading.map(read, ("good", "two", "three")))
 
 
 def measure_grammars(bundle, seconds, threads, num):
     """The figures that have bounds, by name, with `num` grammars."""
-    with server(bundle, threads) as (process, url, _):
+    with server(bundle, threads) as (process, url, _), ThreadPoolExecutor(2) as clients:
         end = time.perf_counter() + seconds
         alone = longest_wait(url, lambda: time.perf_counter() > end)
-        before, told, grammars = resident_mb(process), {}, list(hostile_grammars(1, num))
-        asking = [
-            threading.Thread(target=ask_for, args=(url, f"sender{n}", grammars[n::2], told))
-            for n in range(2)
-        ]
-        for thread in asking:
-            thread.start()
-        among = longest_wait(url, lambda: not any(thread.is_alive() for thread in asking))
-        after = resident_mb(process)
-        most = resident_mb(process, "VmHWM")
-        print(f"  {num} grammars were told {told}")
+        before, grammars = resident_mb(process), list(hostile_grammars(1, num))
+        asking = [clients.submit(ask_for, url, f"sender{n}", grammars[n::2]) for n in range(2)]
+        among = longest_wait(url, lambda: all(client.done() for client in asking))
+        after, most = resident_mb(process), resident_mb(process, "VmHWM")
+        print(f"  {num} grammars were told {dict(asking[0].result() + asking[1].result())}")
         print(f"  longest waits: {alone:.0f} ms alone, {among:.0f} ms among them")
         print(f"  {before:.0f} MB before, {after:.0f} MB after, {most:.0f} MB at most")
         slow = {"allOf": [{"type": "string", "pattern": f"a{{{n}}}"} for n in range(1, 40)]}
-        ask = threading.Thread(target=ask_for, args=(url, "sender0", [{"json_schema": slow}], {}))
-        ask.start()
+        clients.submit(ask_for, url, "sender0", [{"json_schema": slow}])
         time.sleep(0.5)
         begun = time.perf_counter()
         process.terminate()
         process.wait()
         ended = time.perf_counter() - begun
-    return {
-        "longest wait for a token, ms more": among - alone,
-        "memory after, MB more": after - before,
-        "seconds to end while grammars are compiled": ended,
-    }
+    return dict(zip(list(BOUNDS)[4:], (among - alone, after - before, ended), strict=True))
 
 
 def main():
@@ -323,12 +295,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1, help="of the model")
     parser.add_argument("--grammars", type=int, default=500)
     parser.add_argument("--only-grammars", action="store_true")
-    parser.add_argument("--be-bad", metavar="URL", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.be_bad:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        Neighbours(options.be_bad).run()
-        return 0
     is_good = True
     for bundle in options.bundles:
         print(f"{bundle}, {options.seconds:g} s")
@@ -338,9 +305,8 @@ def main():
         for name, figure in found.items():
             is_kept = figure <= BOUNDS[name]
             is_good = is_good and is_kept
-            print(
-                f"{name}: {figure:.1f}, at most {BOUNDS[name]:g}: {'ok' if is_kept else 'BEYOND'}"
-            )
+            said = "ok" if is_kept else "BEYOND"
+            print(f"{name}: {figure:.1f}, at most {BOUNDS[name]:g}: {said}")
     return 0 if is_good else 1
 
 

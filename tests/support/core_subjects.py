@@ -8,9 +8,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,11 @@ def text(seed, length):
 
 def logits(rows, seed=0):
     return np.random.default_rng(seed).standard_normal((rows, VOCAB_SIZE)).astype(np.float32)
+
+
+def step_inputs(rows=ROWS, attended=ATTENDED):
+    arrays = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    return _core.StepInputs(*arrays, np.zeros((rows, attended), np.float32))
 
 
 @contextmanager
@@ -59,12 +63,17 @@ def counting() -> Iterator[list[int]]:
         thread.join()
 
 
-def told(call, *arguments):
-    """What a call returns, or the name of what it raises."""
-    try:
-        return plainly(call(*arguments))
-    except CoordgenError as error:
-        return type(error).__name__
+def told(object: Any, looks: Iterable[Any]) -> list[Any]:
+    """What each attribute, or call `(method, *arguments)`, gives; or the name of what it raises."""
+    found = []
+    for look in looks:
+        name, *arguments = (look,) if isinstance(look, str) else look
+        try:
+            value = getattr(object, name)
+            found.append(plainly(value if isinstance(look, str) else value(*arguments)))
+        except CoordgenError as error:
+            found.append(type(error).__name__)
+    return found
 
 
 def plainly(value):
@@ -73,32 +82,28 @@ def plainly(value):
     if isinstance(value, tuple | list):
         return [plainly(each) for each in value]
     if isinstance(value, _core.StepInputs):
-        return [value.num_nodes, *map(plainly, (value.input_ids, value.position_ids, value.mask))]
+        return told(value, ["num_nodes", "input_ids", "position_ids", "mask"])
     if isinstance(value, _core.Accepted):
-        return [plainly(value.token_ids), plainly(value.rows), value.finish_reason, value.sources]
+        return told(value, ["token_ids", "rows", "finish_reason", "sources"])
     return value
 
 
-def step_inputs(rows=ROWS):
-    return _core.StepInputs(
-        np.zeros(rows, np.int64), np.zeros(rows, np.int64), np.zeros((rows, ATTENDED), np.float32)
-    )
-
-
-@dataclass
 class Subject:
     """An object after some calls; `seen` uses it up."""
 
-    seed: int
-
-    def __post_init__(self):
+    def __init__(self, seed: int):
+        self.seed = seed
         self.object = self.made()
 
     def made(self) -> Any:
         raise NotImplementedError
 
-    def seen(self) -> Any:
+    def looks(self) -> Iterable[Any]:
+        """The attributes and calls, in order, that show all of it."""
         raise NotImplementedError
+
+    def seen(self) -> Any:
+        return told(self.object, self.looks())
 
 
 class OfStepInputs(Subject):
@@ -107,10 +112,9 @@ class OfStepInputs(Subject):
         inputs.fill_chain(text(self.seed, 3), self.seed % 9)
         return inputs
 
-    def seen(self):
-        before = plainly(self.object)
-        self.object.fill_chain(tokens(1, 2), 11)
-        return [before, plainly(self.object)]
+    def looks(self):
+        arrays = ("num_nodes", "input_ids", "position_ids", "mask")
+        return [*arrays, ("fill_chain", tokens(1, 2), 11), *arrays]
 
 
 class EvenOnly:
@@ -157,20 +161,16 @@ class OfDrafter(Subject):
             drafter.accept(logits(drafter.propose(8).rows, 1))
         return drafter
 
-    def seen(self):
-        drafter = self.object
-        found = [drafter.reads_prefill, drafter.num_carried, drafter.finish_reason]
-        found += [drafter.accept_histogram, drafter.per_source, plainly(drafter.draft)]
-        found += [drafter.node_sources, told(drafter.accept, logits(ROWS, 5))]
-        found += [told(drafter.take, 1, 0.5), told(drafter.accept, logits(1, 6))]
-        found += [told(drafter.offer, 9), told(drafter.take, 2), told(drafter.accept, logits(2))]
+    def looks(self):
+        yield from ("reads_prefill", "num_carried", "finish_reason", "accept_histogram")
+        yield from ("per_source", "draft", "node_sources", ("accept", logits(ROWS, 5)))
+        yield from (("take", 1, 0.5), ("accept", logits(1, 6)), ("offer", 9), ("take", 2))
+        yield ("accept", logits(2))
         for past_len in range(10, 20):
-            proposed = told(drafter.propose, past_len)
-            rows = len(proposed[1]) if isinstance(proposed, list) else ROWS
-            found += [proposed, told(drafter.accept, logits(rows, past_len))]
-        found.append(told(drafter.prefilled, logits(4, 8)))
-        drafter.begin(text(0, 9), 5)
-        return [*found, plainly(drafter.propose(8)), told(drafter.accept, logits(ROWS))]
+            yield ("propose", past_len)
+            yield from (("accept", logits(rows, past_len)) for rows in (2, ROWS))  # one fits
+        yield from (("prefilled", logits(4, 8)), ("begin", text(0, 9), 5), ("propose", 8))
+        yield ("accept", logits(ROWS))
 
 
 class OfHostDrafter(Subject):
@@ -186,20 +186,17 @@ class OfHostDrafter(Subject):
                 drafter.propose_chain(3)
         return drafter
 
-    def seen(self):
-        drafter = self.object
-        found = [plainly(drafter.token_ids), drafter.prompt_len]
-        found += [drafter.accept_histogram, drafter.per_source]
+    def looks(self):
+        yield from ("token_ids", "prompt_len", "accept_histogram", "per_source")
         for call in (
-            lambda: drafter.observe(tokens(1, 2)),
-            lambda: drafter.propose_tree(6),
-            lambda: drafter.observe(tokens(0, 3)),
-            lambda: drafter.rewind(13),
-            lambda: drafter.propose_chain(4),
+            ("observe", tokens(1, 2)),
+            ("propose_tree", 6),
+            ("observe", tokens(0, 3)),
+            ("rewind", 13),
+            ("propose_chain", 4),
         ):
-            found += [told(call), drafter.accept_histogram]
-        drafter.begin(text(3, 20))
-        return [*found, plainly(drafter.propose_tree(7))]
+            yield from (call, "accept_histogram")
+        yield from (("begin", text(3, 20)), ("propose_tree", 7))
 
 
 class OfSharedHistory(Subject):
@@ -218,15 +215,13 @@ class OfSharedHistory(Subject):
         return history
 
     def seen(self):
-        history = self.object
-        counts = [history.num_recent_tokens, history.num_indexed_tokens, history.num_fleet_tokens]
-        counts += [history.covers, history.is_damaged, history.is_fleet_damaged]
-        counts += [history.num_corpus_tokens, history.is_corpus_damaged]
-        drafter = _core.HostDrafter(VOCAB_SIZE, history=history)
-        drafter.begin(text(self.seed + 2, 8))
-        found = [*counts, plainly(drafter.propose_tree(9))]
-        drafter.begin(text(self.seed, 8))
-        return [*found, plainly(drafter.propose_tree(9))]
+        counts = ("num_recent_tokens", "num_indexed_tokens", "num_fleet_tokens")
+        counts += ("covers", "is_damaged", "is_fleet_damaged")
+        found = told(self.object, [*counts, "num_corpus_tokens", "is_corpus_damaged"])
+        drafter = _core.HostDrafter(VOCAB_SIZE, history=self.object)
+        for seed in (self.seed + 2, self.seed):
+            found += told(drafter, [("begin", text(seed, 8)), ("propose_tree", 9)])
+        return found
 
 
 class OfLookupTable(Subject):
@@ -235,9 +230,8 @@ class OfLookupTable(Subject):
         table.learn(text(self.seed, 5), logits(5, self.seed))
         return table
 
-    def seen(self):
-        table = self.object
-        return [table.k, table.num_rows, [plainly(table.row(each)) for each in range(VOCAB_SIZE)]]
+    def looks(self):
+        return ["k", "num_rows", *(("row", each) for each in range(VOCAB_SIZE))]
 
 
 class OfModelDraft(Subject):
@@ -254,13 +248,10 @@ class OfModelDraft(Subject):
         return draft
 
     def seen(self):
-        draft = self.object
-        found = [draft.threshold, draft.reading_cost(), plainly(draft.unread())]
-        found.append(plainly(draft.take_realignment()))
+        looks = ["threshold", ("reading_cost",), ("unread",), ("take_realignment",)]
         for seed in range(3):
-            found.append(told(draft.next_step, 4))
-            found.append(told(draft.read, logits(ROWS, seed), 0))
-        return [*found, told(self.drafter.propose, 8)]
+            looks += [("next_step", 4), ("read", logits(ROWS, seed), 0)]
+        return [*told(self.object, looks), told(self.drafter, [("propose", 8)])]
 
 
 class OfSuffixAutomaton(Subject):
@@ -269,12 +260,10 @@ class OfSuffixAutomaton(Subject):
         automaton.extend(text(self.seed, 30))
         return automaton
 
-    def seen(self):
-        automaton = self.object
-        automaton.extend(tokens(1, 2))
-        found = [len(automaton), automaton.match_len, automaton.num_states, automaton.num_edges]
-        each = [tokens(one, other) for one in range(4) for other in range(4)]
-        return [*found, [(automaton.count(pair), automaton.last_end(pair)) for pair in each]]
+    def looks(self):
+        yield from (("extend", tokens(1, 2)), ("__len__",), "match_len", "num_states", "num_edges")
+        for pair in (tokens(one, other) for one in range(4) for other in range(4)):
+            yield from (("count", pair), ("last_end", pair))
 
 
 class OfPromptLookup(Subject):
@@ -283,8 +272,8 @@ class OfPromptLookup(Subject):
         lookup.extend(text(self.seed, 30))
         return lookup
 
-    def seen(self):
-        return plainly(self.object.propose())
+    def looks(self):
+        return [("propose",)]
 
 
 class OfSeenTokens(Subject):
@@ -308,10 +297,10 @@ class OfBatcher(Subject):
             batcher.took(1 + self.seed % 4, 0.5)
         return batcher
 
-    def seen(self):
+    def looks(self):
         worths = np.array([1.0, 0.7, 0.4, 0.1], np.float32)
-        found = [self.object.share([(worths, 1, 9)] * num, [(5, 1)] * 2) for num in range(4)]
-        return [*found, told(self.object.took, 3, 1.0), self.object.share([(worths, 1, 0)], [])]
+        yield from (("share", [(worths, 1, 9)] * num, [(5, 1)] * 2) for num in range(4))
+        yield from (("took", 3, 1.0), ("share", [(worths, 1, 0)], []))
 
 
 class Store:
@@ -346,16 +335,14 @@ class OfSwitcher(Subject):
 
     def seen(self):
         switcher = self.object
-        found = [switcher.is_streaming, switcher.memory_budget, switcher.keeps_both]
-        found += [told(switcher.leave)]
+        found = told(switcher, ["is_streaming", "memory_budget", "keeps_both", ("leave",)])
         for block in (0, 1, 2):  # to the end of a pass, wherever that is
-            if isinstance(told(switcher.enter, block), str) and told(switcher.leave) is None:
-                found.append(block)
+            found += told(switcher, [("enter", block), ("leave",)])[1:]
         for _ in range(2):
-            found.append(told(switcher.begin_pass))
+            found += told(switcher, [("begin_pass",)])
             for block in (0, 1, 2):
-                entered = told(switcher.enter, block) not in (None, "CallOrderError")
-                found.append([entered, told(switcher.leave)])
+                [entered, left] = told(switcher, [("enter", block), ("leave",)])
+                found += [entered not in (None, "CallOrderError"), left]
         try:
             report = switcher.finish()
             found += [report.strategy, report.failures]
@@ -393,19 +380,8 @@ class OfLock(Subject):
 
 
 SUBJECTS = {
-    _core.Lock: OfLock,
-    _core.StepInputs: OfStepInputs,
-    _core.Drafter: OfDrafter,
-    _core.Batcher: OfBatcher,
-    _core.HostDrafter: OfHostDrafter,
-    _core.SharedHistory: OfSharedHistory,
-    _core.LookupTable: OfLookupTable,
-    _core.ModelDraft: OfModelDraft,
-    _core.SuffixAutomaton: OfSuffixAutomaton,
-    _core.PromptLookup: OfPromptLookup,
-    _core.SeenTokens: OfSeenTokens,
-    _core.Switcher: OfSwitcher,
-    _core.ExpertStore: OfExpertStore,
+    getattr(_core, subject.__name__.removeprefix("Of")): subject
+    for subject in Subject.__subclasses__()
 }
 
 STATELESS = {

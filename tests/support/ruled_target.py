@@ -6,7 +6,8 @@ Plain decoding and every row of a draft tree can be answered without a model.
 import numpy as np
 from hypothesis import strategies as st
 
-from coordgen_rs._core import Drafter, StepInputs
+from coordgen_rs._core import Drafter
+from core_subjects import step_inputs
 
 VOCAB_SIZE = 4
 ATTENDED = 96
@@ -17,15 +18,7 @@ commits = st.sampled_from(["canonical", "compact"])
 
 
 def make_drafter(widths=WIDTHS, attended=ATTENDED, **options):
-    inputs = [
-        StepInputs(
-            np.zeros(rows, np.int64),
-            np.zeros(rows, np.int64),
-            np.zeros((1, 1, rows, attended), np.float32),
-        )
-        for rows in widths
-    ]
-    return Drafter(inputs, VOCAB_SIZE, **options)
+    return Drafter([step_inputs(rows, attended) for rows in widths], VOCAB_SIZE, **options)
 
 
 def target(text, seed):

@@ -152,11 +152,12 @@ LOOKED_AT = (
 
 
 def nested():
-    """Templates that put values inside each other, as deep as they can, and look at them."""
-    for made, looked_at in itertools.product(NESTED, LOOKED_AT):
+    """Templates that put values inside each other, deep and far too deep, and look at some."""
+    for number, (made, looked_at) in enumerate(itertools.product(NESTED, LOOKED_AT)):
         again = "{% set ns.y = ns.x %}{% set ns.x = " + made + " %}"
-        yield "{% for i in range(9999) %}" + again + "{% endfor %}" + looked_at
-        yield "{% for i in range(200) %}" + again + "{% endfor %}" + looked_at
+        for times, is_tried in ((200, number % 5 < 2), (9999, number % 11 == 0)):
+            if is_tried:  # 12 ways to look: each comes to each number in turn
+                yield f"{{% for i in range({times}) %}}{again}{{% endfor %}}{looked_at}"
 
 
 REPEATED = (

@@ -33,16 +33,16 @@ def added(content, **options):
 
 
 def bpe(tokens, **options):
-    tokens = list(dict.fromkeys(tokens))
-    return {
-        "type": "BPE",
-        "vocab": {token: number for number, token in enumerate(tokens)},
-        "merges": [],
-    } | options
+    vocab = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
+    return {"type": "BPE", "vocab": vocab, "merges": []} | options
 
 
 def tokenizer(model, **parts):
     return {"version": "1.0", "added_tokens": [], "model": model} | parts
+
+
+def replacing(content, **pattern):
+    return {"type": "Replace", "pattern": pattern, "content": content}
 
 
 LETTERS = bpe(["a", "b", "▁", "<unk>"], unk_token="<unk>")
@@ -65,10 +65,7 @@ BOUNDED = {
     "byte level, bytes lacking": tokenizer(LACKING, pre_tokenizer=LEVEL),
     "spaces at the ends": tokenizer(LETTERS, normalizer=STRIP),
     "words": tokenizer(LETTERS, pre_tokenizer={"type": "Whitespace"}),
-    "shorter": tokenizer(
-        LETTERS,
-        normalizer={"type": "Replace", "pattern": {"String": "bbbb"}, "content": "a"},
-    ),
+    "shorter": tokenizer(LETTERS, normalizer=replacing("a", String="bbbb")),
     "an added token that takes the spaces": tokenizer(
         LETTERS, added_tokens=[added("<unk>"), added("<end>", id=4, rstrip=True)]
     ),
@@ -84,27 +81,24 @@ BOUNDED = {
     },
 }
 
+REMOVES = {"type": "Split", "pattern": {"String": "a"}, "behavior": "Removed", "invert": False}
+WITHOUT_TEXT = {"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
+WITHOUT_TEXT |= {"single": [{"Sequence": {"id": "B", "type_id": 0}}]}
+WORD_PIECE = {"type": "WordPiece", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
+WORD_PIECE |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": 9}
+
 UNBOUNDED = {
     "fused unknowns": tokenizer(LETTERS | {"fuse_unk": True}),
     "dropped unknowns": tokenizer(LETTERS | {"unk_token": None}),
     "unigram": tokenizer(UNIGRAM),
     "bytes lacking": tokenizer(bpe(["a", *BYTES[1:]], byte_fallback=True)),
-    "word pieces": tokenizer(
-        {"type": "WordPiece", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
-        | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 9}
-    ),
+    "word pieces": tokenizer(WORD_PIECE),
     "whole words": tokenizer({"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}),
     "accents": tokenizer(LETTERS, normalizer={"type": "StripAccents"}),
-    "a pattern left out": tokenizer(
-        LETTERS, normalizer={"type": "Replace", "pattern": {"Regex": "a+"}, "content": "a"}
-    ),
-    "nothing in its place": tokenizer(
-        LETTERS, normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": ""}
-    ),
+    "a pattern left out": tokenizer(LETTERS, normalizer=replacing("a", Regex="a+")),
+    "nothing in its place": tokenizer(LETTERS, normalizer=replacing("", String="a")),
     "spaces in its place, which are left out": tokenizer(
-        LETTERS,
-        normalizer={"type": "Replace", "pattern": {"String": "a"}, "content": " "},
-        pre_tokenizer={"type": "Whitespace"},
+        LETTERS, normalizer=replacing(" ", String="a"), pre_tokenizer={"type": "Whitespace"}
     ),
     "other characters inside a word": tokenizer(
         BYTE_BPE | {"continuing_subword_prefix": "##"}, pre_tokenizer=LEVEL
@@ -116,24 +110,9 @@ UNBOUNDED = {
         LACKING, normalizer={"type": "NFC"}, pre_tokenizer=LEVEL
     ),
     "a split that removes": tokenizer(
-        LETTERS,
-        pre_tokenizer={
-            "type": "Sequence",
-            "pretokenizers": [
-                {
-                    "type": "Split",
-                    "pattern": {"String": "a"},
-                    "behavior": "Removed",
-                    "invert": False,
-                }
-            ],
-        },
+        LETTERS, pre_tokenizer={"type": "Sequence", "pretokenizers": [REMOVES]}
     ),
-    "a template without the text": tokenizer(
-        LETTERS,
-        post_processor={"type": "TemplateProcessing", "pair": [], "special_tokens": {}}
-        | {"single": [{"Sequence": {"id": "B", "type_id": 0}}]},
-    ),
+    "a template without the text": tokenizer(LETTERS, post_processor=WITHOUT_TEXT),
     "a form that is not known": tokenizer(LETTERS, normalizer={"type": "Replace"}),
     "what is not known": tokenizer(LETTERS, normalizer={"type": "ToBeInvented"}),
 }
@@ -210,9 +189,8 @@ def test_tokenizers_of_today_have_a_bound(name):
 @settings(max_examples=60)
 @given(text=TEXTS, special=st.booleans())
 def test_long_texts_get_the_tokens_that_they_get_with_offsets(text, special):
-    made = HuggingFaceTokenizer.from_str(
-        json.dumps(BOUNDED["an added token that takes the spaces"])
-    )
+    given_one = BOUNDED["an added token that takes the spaces"]
+    made = HuggingFaceTokenizer.from_str(json.dumps(given_one))
     one = made.encode(text, add_special_tokens=special)
     [other] = made.encode_batch_fast([text], add_special_tokens=special)
     assert one.ids == other.ids

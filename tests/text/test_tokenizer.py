@@ -16,14 +16,8 @@ from coordgen_rs.errors import BundleError
 from coordgen_rs.text.tokenizer import Tokenizer
 
 TRUNCATION = {"direction": "Right", "max_length": 6, "strategy": "LongestFirst", "stride": 0}
-PADDING = {
-    "strategy": {"Fixed": 64},
-    "direction": "Right",
-    "pad_to_multiple_of": None,
-    "pad_id": 0,
-    "pad_type_id": 0,
-    "pad_token": "<unk>",
-}
+PADDING = {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None}
+PADDING |= {"pad_id": 0, "pad_type_id": 0, "pad_token": "<unk>"}
 
 
 @pytest.mark.parametrize("options", [{"truncation": TRUNCATION}, {"padding": PADDING}], ids=list)
@@ -38,21 +32,9 @@ def test_a_prompt_is_neither_cut_nor_padded(tmp_path, options):
 
 def test_what_a_tokenizer_cannot_do_is_named_with_its_file(tmp_path):
     path = tmp_path / "tokenizer.json"
-    model = {
-        "type": "WordPiece",
-        "vocab": {"a": 0},
-        "unk_token": "[UNK]",
-        "max_input_chars_per_word": 9,
-    }
-    path.write_text(
-        json.dumps(
-            {
-                "version": "1.0",
-                "added_tokens": [],
-                "model": {**model, "continuing_subword_prefix": "##"},
-            }
-        )
-    )
+    model = {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "[UNK]"}
+    model |= {"max_input_chars_per_word": 9, "continuing_subword_prefix": "##"}
+    path.write_text(json.dumps({"version": "1.0", "added_tokens": [], "model": model}))
     tokenizer = Tokenizer(path)
     assert tokenizer.encode("a").tolist() == [0]
     with pytest.raises(BundleError, match=r"tokenizer\.json cannot encode the text: .*UNK"):
@@ -110,14 +92,8 @@ def fallback(tmp_path_factory):
         models.BPE(vocab=vocab, merges=[], byte_fallback=True, unk_token="<unk>")
     )
     tokenizer.add_special_tokens([END])
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    parts = (decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse())
+    tokenizer.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
     path = tmp_path_factory.mktemp("fallback") / "tokenizer.json"
     tokenizer.save(str(path))
     return Tokenizer(path)

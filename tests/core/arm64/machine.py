@@ -60,7 +60,7 @@ def emulated(processor: str) -> list[str]:
 def python(processor: str) -> list[str]:
     """The command of the emulated Python, in which the built wheel is installed."""
     script = view(processor) / "python"
-    modules = ":".join(map(str, (ROOT / "tests" / "arm64" / "guest", SITE)))
+    modules = ":".join(map(str, (Path(__file__).parent / "guest", SITE)))
     script.write_text(
         "#!/bin/sh\n"
         f"export COORDGEN_EMULATED_PYTHON='{script}' PYTHONPATH='{modules}'\n"

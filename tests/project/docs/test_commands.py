@@ -30,6 +30,8 @@ SMALLER = [
     (r"(corpus\.py --jsonl) \d+", r"\1 1 | sed -n 1p"),
     (r"(--prompt-len 1024)", "--prompt-len 64"),
     (r"--quick", "--sections draft-length"),
+    (r"(--methods plain,)(?:\S*?,)??(chain|auto)\S*", r"\1\2"),
+    (r"(never_slower\.py) .*(int4-bundle)", r"\1 \2"),
     (r"(coordgen bench [^|>#]*[^|>#\s])", r"\1 --limit 1 --max-new-tokens 4 --repeats 1"),
     (r"(python benches/never_slower\.py .*)", r"\1 --limit 1 --repeats 1 --max-new-tokens 4"),
     (r"(python benches/peers/compare\.py .*)", r"\1 --rounds 1"),

@@ -25,7 +25,11 @@ def of(**properties):
 
 
 A, B = of(a=INTEGER), of(b=TRUE)
+BOTH, MORE = {"a": 1, "b": True}, {"a": 1, "b": True, "c": 2}
 NODE = of(value=INTEGER, next={"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]})
+OPEN, CLOSED = {"additionalProperties": True}, {"additionalProperties": False}
+REF, DEFS = {"$ref": "#/$defs/a"}, {"$defs": {"a": A}}
+ANY = {"anyOf": [A, B]}
 
 CASES = {
     "an object": (A, [{"a": 1}], [{"a": 1, "c": 2}]),
@@ -33,7 +37,7 @@ CASES = {
     "one in a list": ({"type": "array", "items": A}, [[{"a": 1}]], [[{"a": 1, "c": 2}]]),
     "no properties": ({"type": "object", "properties": {}}, [{}], [{"c": 1}]),
     "any object": ({"type": "object"}, [{}, {"c": 1}], []),
-    "opened": (A | {"additionalProperties": True}, [{"a": 1, "c": "x"}], []),
+    "opened": (A | OPEN, [{"a": 1, "c": "x"}], []),
     "opened to integers": (
         A | {"additionalProperties": INTEGER},
         [{"a": 1, "c": 2}],
@@ -45,7 +49,7 @@ CASES = {
         [{"a": 1, "xy": {"b": True, "c": 1}}],
     ),
     "opened, but not inside": (
-        of(x=A) | {"additionalProperties": True},
+        of(x=A) | OPEN,
         [{"x": {"a": 1}, "c": 1}],
         [{"x": {"a": 1, "c": 1}}],
     ),
@@ -55,26 +59,18 @@ CASES = {
         [{"a": 1, "b": 2, "c": 3}],
     ),
     "at least so many": (A | {"minProperties": 2}, [{"a": 1, "c": 2}], []),
-    "a reference": (
-        {"$ref": "#/$defs/a", "$defs": {"a": A}},
-        [{"a": 1}],
-        [{"a": 1, "c": 2}],
-    ),
+    "a reference": (REF | DEFS, [{"a": 1}], [{"a": 1, "c": 2}]),
     "a reference to a property": (
         of(x=A, y={"$ref": "#/properties/x"}),
         [{"x": {"a": 1}, "y": {"a": 2}}],
         [{"x": {"a": 1}, "y": {"a": 2, "c": 3}}],
     ),
     "a reference with a default": (
-        of(x={"$ref": "#/$defs/a", "default": {"c": 1}}) | {"$defs": {"a": A}},
+        of(x=REF | {"default": {"c": 1}}) | DEFS,
         [{"x": {"a": 1}}],
         [{"x": {"a": 1, "c": 2}}],
     ),
-    "a reference with a property": (
-        {"$ref": "#/$defs/a", "$defs": {"a": A}} | B,
-        [{"a": 1, "b": True}],
-        [{"a": 1, "b": True, "c": 2}],
-    ),
+    "a reference with a property": (REF | DEFS | B, [BOTH], [MORE]),
     "a chain of itself": (
         {"$ref": "#/$defs/node", "$defs": {"node": NODE}},
         [{"value": 1, "next": {"value": 2, "next": None}}],
@@ -86,46 +82,37 @@ CASES = {
         [{"value": 1, "more": [{"value": 2, "more": [], "c": 1}]}],
     ),
     "all of one": ({"allOf": [A]}, [{"a": 1}], [{"a": 1, "c": 2}]),
-    "all of two": ({"allOf": [A, B]}, [{"a": 1, "b": True}], [{"a": 1, "b": True, "c": 2}]),
-    "all of two by reference": (
-        {"allOf": [{"$ref": "#/$defs/a"}, B], "$defs": {"a": A}},
-        [{"a": 1, "b": True}],
-        [{"a": 1, "b": True, "c": 2}],
-    ),
+    "all of two": ({"allOf": [A, B]}, [BOTH], [MORE]),
+    "all of two by reference": ({"allOf": [REF, B]} | DEFS, [BOTH], [MORE]),
     "all of two, one alone, too": (
-        of(x={"allOf": [{"$ref": "#/$defs/a"}, B]}, y={"$ref": "#/$defs/a"}) | {"$defs": {"a": A}},
-        [{"x": {"a": 1, "b": True}, "y": {"a": 2}}],
-        [{"x": {"a": 1, "b": True}, "y": {"a": 2, "b": True}}],
+        of(x={"allOf": [REF, B]}, y=REF) | DEFS,
+        [{"x": BOTH, "y": {"a": 2}}],
+        [{"x": BOTH, "y": {"a": 2, "b": True}}],
     ),
-    "all of two, one opened": (
-        {"allOf": [A, B | {"additionalProperties": True}]},
-        [{"a": 1, "b": True, "c": 2}],
-        [],
-    ),
-    "any of two": ({"anyOf": [A, B]}, [{"a": 1}, {"b": True}], [{"a": 1, "b": True}]),
+    "all of two, one opened": ({"allOf": [A, B | OPEN]}, [MORE], []),
+    "any of two": (ANY, [{"a": 1}, {"b": True}], [BOTH]),
     "any of two beside a property": (
-        of(x=INTEGER) | {"anyOf": [A, B]},
+        of(x=INTEGER) | ANY,
         [{"x": 1, "a": 2}, {"x": 1, "b": True}],
         [{"x": 1, "a": 2, "b": True}, {"x": 1, "a": 2, "c": 3}],
     ),
     "any of two, and one more": (
-        {"allOf": [{"anyOf": [A, B]}, of(x=INTEGER)]},
+        {"allOf": [ANY, of(x=INTEGER)]},
         [{"a": 1, "x": 2}, {"b": True, "x": 2}],
         [{"a": 1, "c": 2, "x": 3}, {"x": 1}],
     ),
     "any of two by reference, beside a property": (
-        {"$ref": "#/$defs/any", "$defs": {"any": {"anyOf": [A, B]}}} | of(x=INTEGER),
+        {"$ref": "#/$defs/any", "$defs": {"any": ANY}} | of(x=INTEGER),
         [{"a": 1, "x": 2}, {"b": True, "x": 2}],
         [{"a": 1, "c": 2, "x": 3}, {"x": 1}],
     ),
     "any of a choice, beside a property": (
-        of(x=INTEGER)
-        | {"anyOf": [{"$ref": "#/$defs/any"}, of(y=TRUE)], "$defs": {"any": {"anyOf": [A, B]}}},
+        of(x=INTEGER) | {"anyOf": [{"$ref": "#/$defs/any"}, of(y=TRUE)], "$defs": {"any": ANY}},
         [{"x": 1, "a": 2}, {"x": 1, "b": True}, {"x": 1, "y": True}],
         [{"x": 1, "a": 2, "c": 3}],
     ),
     "any of two, both times, one opened": (
-        {"allOf": [{"anyOf": [A | {"additionalProperties": True}]}, {"anyOf": [of(x=INTEGER)]}]},
+        {"allOf": [{"anyOf": [A | OPEN]}, {"anyOf": [of(x=INTEGER)]}]},
         [{"a": 1, "x": 2, "c": 3}],
         [],
     ),
@@ -150,20 +137,19 @@ CASES = {
         [{"properties": 1, "allOf": {"a": 1, "c": 2}}],
     ),
     "a pattern of a property alone": (
-        of(a=INTEGER, b=TRUE)
-        | {"additionalProperties": False, "patternProperties": {"^a$": {"minimum": 3}}},
+        of(a=INTEGER, b=TRUE) | CLOSED | {"patternProperties": {"^a$": {"minimum": 3}}},
         [{"a": 3, "b": True}],
         [{"a": 2, "b": True}, {"a": 3, "b": True, "c": 1}],
     ),
     "a pattern of all properties": (
-        {"type": "object", "properties": {"a": INTEGER, "b": True}, "additionalProperties": False}
+        {"type": "object", "properties": {"a": INTEGER, "b": True}}
+        | CLOSED
         | {"patternProperties": {"^(a|b)$": INTEGER, "^[ab]$": {"maximum": 5}, "^x": TRUE}},
         [{}, {"a": 3}, {"b": 4}, {"a": 3, "b": 4, "xy": True}],
         [{"b": "x"}, {"b": 6}, {"c": 1}],
     ),
     "a pattern of what is required": (
-        {"type": "object", "required": ["a"], "additionalProperties": False}
-        | {"patternProperties": {"^a$": INTEGER}},
+        {"type": "object", "required": ["a"]} | CLOSED | {"patternProperties": {"^a$": INTEGER}},
         [{"a": 3}],
         [{}, {"a": True}],
     ),

@@ -27,12 +27,21 @@ from coordgen_rs import (
 )
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError
 from genai_folders import write_folder
-from grammar_schemas import FOLLOWED, REFUSED, SHORT, closed, integer
+from grammar_schemas import FOLLOWED, REFUSED
 from scripted import ScriptedDrafter, chain
 
 PROMPT = 'Text: Bob Miller is 42 and likes "red" things. Give that as JSON.\nJSON: '
 METHODS = ("auto", "sam", "token-recycling", "diaa")
-PERSON = closed(["name", "age"], name=SHORT, age=integer(0, 99), tall={"type": "boolean"})
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        "tall": {"type": "boolean"},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 CHOICES = (
     None,
     Sampling(0, repetition_penalty=1.3),
@@ -103,11 +112,11 @@ def test_what_cannot_be_followed_is_named_before_anything_is_generated(model, sc
         ({"const": "a\x7fb"}, "const has a control character"),
         ({"enum": ["a", {"b": "\x7f"}]}, "enum has a control character"),
         ({"type": "object", "properties": {"a\x01": {}}}, "properties has a control character"),
-        (closed(a={"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}), "exclusiveMinimum"),
+        ({"type": "number", "exclusiveMinimum": 2, "maximum": 2.5}, "exclusiveMinimum"),
         ({"type": "integer", "minimum": 5, "maximum": 3}, "minimum"),
         ({"$ref": "#/nowhere"}, "nowhere"),
         ({"$ref": "http://localhost/schema.json"}, "localhost"),
-        (closed(a=False), "a"),
+        ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "a"),
     ],
 )
 def test_schemas_that_would_be_followed_wrongly_or_not_at_all_are_named(vocabulary, schema, named):
@@ -118,10 +127,11 @@ def test_schemas_that_would_be_followed_wrongly_or_not_at_all_are_named(vocabula
 @pytest.mark.parametrize("keyword", ["const", "default", "examples"])
 def test_values_and_names_that_look_like_keywords_are_no_keywords(vocabulary, keyword):
     value = {"minProperties": 5}
-    schema = closed(minProperties={"type": "integer", keyword: [value] if keyword[0] == "e" else 3})
-    assert vocabulary.matcher(JsonSchema(schema)) is not None
-    schema = closed(a={"type": "object", keyword: [value] if keyword[0] == "e" else value})
-    assert vocabulary.matcher(JsonSchema(schema)) is not None
+    for name, schema in (
+        ("minProperties", {"type": "integer", keyword: [value] if keyword[0] == "e" else 3}),
+        ("a", {"type": "object", keyword: [value] if keyword[0] == "e" else value}),
+    ):
+        assert vocabulary.matcher(JsonSchema({"properties": {name: schema}})) is not None
 
 
 @pytest.fixture(scope="module")

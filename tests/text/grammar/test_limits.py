@@ -54,7 +54,8 @@ def started(monkeypatch):
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_a_grammar_that_costs_too_much_is_refused_by_name(vocabulary, started, name):
+def test_a_grammar_that_costs_too_much_is_refused_by_name(vocabulary, started, name, monkeypatch):
+    monkeypatch.setattr(limits, "MOST_S", 1)
     with pytest.raises(UnsupportedGrammarError, match="costs too much to compile"):
         vocabulary.matcher(COSTLY[name])
     assert [process.poll() is None for process in started] == [False]
@@ -74,7 +75,10 @@ def test_what_looks_costly_and_is_not_is_followed(vocabulary, started, grammar):
     assert [process.poll() for process in started] == [0]
 
 
-def test_what_cost_too_much_is_refused_at_once_when_it_comes_again(vocabulary, started):
+def test_what_cost_too_much_is_refused_at_once_when_it_comes_again(
+    vocabulary, started, monkeypatch
+):
+    monkeypatch.setattr(limits, "MOST_S", 1)
     for _ in range(2):
         with pytest.raises(UnsupportedGrammarError, match="costs too much to compile"):
             vocabulary.matcher(JsonSchema(PATTERNS | {"title": "twice"}))
@@ -161,7 +165,7 @@ def rules(num):
 
 for grammar in (schema(2000, ""), schema(2000, "json-schema:///"), rules(5000)):
     vocabulary.matcher(grammar)
-for grammar in (schema(30_000, ""), schema(30_000, "json-schema:///"), rules(30_000)):
+for grammar in (schema(20_100, ""), schema(20_100, "json-schema:///"), rules(20_100)):
     try:
         vocabulary.matcher(grammar)
     except UnsupportedGrammarError as error:
@@ -186,15 +190,9 @@ def test_only_what_may_go_deep_has_a_thread_of_its_own():
     assert threading.stack_size() == before
     with pytest.raises(UnsupportedGrammarError, match="it cannot be followed: it has more than"):
         with_deep_stack(MOST_LEVELS + 1, threading.current_thread, "it")
-
-
-def test_what_compiling_raises_is_raised():
-    def fail():
-        raise ValueError("no")
-
     for num_levels in (0, MOST_LEVELS):
-        with pytest.raises(ValueError, match="no"):
-            with_deep_stack(num_levels, fail, "it")
+        with pytest.raises(ZeroDivisionError):  # what compiling raises
+            with_deep_stack(num_levels, lambda: 1 / 0, "it")
 
 
 def test_an_interrupt_leaves_no_thread_that_compiles():
