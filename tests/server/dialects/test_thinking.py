@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordgen_rs import JsonSchema
-from coordgen_rs.generation.logprobs import TokenLogprob
+from coordgen_rs.generation.step import TokenLogprob
 from coordgen_rs.grammar.kinds import AfterThinking
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.dialects.reader import ContentTokens, ThinkingReader
