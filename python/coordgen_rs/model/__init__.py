@@ -43,8 +43,7 @@ from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.store import PrefixStore
-from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
-from coordgen_rs.text.chat_template import Message
+from coordgen_rs.text.chat_template import DEFAULT, ChatTemplates, Message
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordgen_rs.convert.containers.gguf.header import GgufHeader
 from coordgen_rs.errors import CheckpointError
-from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
+from coordgen_rs.text.chat_template import DEFAULT, ChatTemplates
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Values of `tokenizer.ggml.token_type`; 5 is unused, 6 a byte."""
