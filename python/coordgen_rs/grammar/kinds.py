@@ -1,11 +1,11 @@
 """Grammars as a caller gives them: `JsonSchema`, `Regex`, `Lark`, and `Gbnf`, read as Lark.
 
-In: a schema, a pattern, a text. Out: a value that can be compared, kept and compiled; of llama.cpp's
-GBNF a grammar in Lark that accepts the same texts, or an error that says where it is malformed.
-llguidance's own converter reads GBNF, but is not used to write it: it makes one lexeme of a literal
-or a rule of characters, and a lexeme takes as much text as it can, where GBNF may stop earlier
-(`[a-z]+ "x"`). Here each lexeme is one character. Whether a grammar can be followed is found out
-where it meets a vocabulary (`vocabulary.py`).
+In: a schema, a pattern, a text. Out: a value that can be compared, kept and compiled; of GBNF,
+which is llama.cpp's form, a grammar in Lark that accepts the same texts, or an error that says
+where it is malformed. llguidance's own converter reads GBNF, but is not used to write it: it makes
+one lexeme of a literal or a rule of characters, and a lexeme takes as much text as it can, where
+GBNF may stop earlier (`[a-z]+ "x"`). Here each lexeme is one character. Whether a grammar can be
+followed is found out where it meets a vocabulary (`vocabulary.py`).
 """
 
 import json

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.drafting.namespaces import Drafters
+from coordgen_rs.drafting.drafter import Drafters
 from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.process import NotCopied, OpenedHere

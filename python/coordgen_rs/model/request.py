@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import Sampling
-from coordgen_rs.drafting.namespaces import Drafters, DraftState
+from coordgen_rs.drafting.drafter import Drafters, DraftState
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import Step
