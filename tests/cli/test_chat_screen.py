@@ -26,7 +26,7 @@ Stream.__next__ = lambda self: time.sleep(0.05) or next_piece(self)
 """
 READ_SLOWLY = """
 import time
-from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.request import Events, Progress
 
 put = Events.put
 

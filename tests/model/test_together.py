@@ -20,7 +20,7 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
-from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.request import Events, Progress
 from coordgen_rs.model.slots import Slots
 from coordgen_rs.runtime import batch as batch_module
 from coordgen_rs.runtime.batch import Batch

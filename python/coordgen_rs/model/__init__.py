@@ -26,7 +26,6 @@ from coordgen_rs.loading.options import OpenOptions, open_options
 from coordgen_rs.loading.session import session_opened, store_opened
 from coordgen_rs.model.answer import Answer, detokenized
 from coordgen_rs.model.engine import Engine
-from coordgen_rs.model.events import Events
 from coordgen_rs.model.options import (
     ChatOptions,
     RequestOptions,
@@ -35,7 +34,7 @@ from coordgen_rs.model.options import (
     sampling,
 )
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
-from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.request import Events, ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, collect
 from coordgen_rs.runtime.batch import Batch, BatchStats, most_together, why_alone
