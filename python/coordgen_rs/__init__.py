@@ -57,9 +57,8 @@ _NAMES = {
     "runtime.ort_session": "OrtSession",
     "runtime.session": "Session",
     "store.history.corpus": "Corpus",
-    "store.history.documents": "Document",
     "store.history.requests": "History",
-    "store.history.texts": "AddResult",
+    "store.history.texts": "AddResult Document",
     "store.prefixes.pool": "PrefixPool",
     "text.tokenizer": "Tokenizer",
 }

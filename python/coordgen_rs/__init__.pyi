@@ -44,9 +44,8 @@ from coordgen_rs.runtime.cpu.device import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.history.corpus import Corpus
-from coordgen_rs.store.history.documents import Document
 from coordgen_rs.store.history.requests import History
-from coordgen_rs.store.history.texts import AddResult
+from coordgen_rs.store.history.texts import AddResult, Document
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.text.tokenizer import Tokenizer
 

@@ -127,7 +127,7 @@ class HistoryStore(NotCopied):
         vocab_size: The vocabulary size in the database.
         path: The database.
         read_only: Whether nothing may be changed.
-        connection: SQLite's; what else the database holds is in `documents.py`.
+        connection: SQLite's; what else the database holds is in `segments.py`.
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.
