@@ -23,7 +23,7 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
-from coordgen_rs.store.history.exchange import FORMAT, ExportHeader, read_exported
+from coordgen_rs.store.history.fleet import EXPORT_FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes
 from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import (
@@ -124,7 +124,7 @@ def _opened_to_read(directory: Path) -> HistoryStore:
 
 def _export(options: argparse.Namespace) -> int:
     store = _opened_to_read(options.directory)
-    print(json.dumps(asdict(ExportHeader(FORMAT, store.fingerprint, store.vocab_size))))
+    print(json.dumps(asdict(ExportHeader(EXPORT_FORMAT, store.fingerprint, store.vocab_size))))
     for request in store.read(options.namespace):
         line = {
             "namespace": request.namespace,
