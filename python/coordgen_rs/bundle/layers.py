@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from coordgen_rs.bundle.panels import WeightType, num_bytes
-from coordgen_rs.errors.typed_json import Within, require, require_range
+from coordgen_rs.errors.json_text import Within, require, require_range
 
 MOST_OF_A_SIZE = 1 << 24
 """No known model has a larger size of any kind; a damaged file may, and would fill the memory."""

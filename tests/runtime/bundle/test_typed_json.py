@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from coordgen_rs.errors.json_text import parse_json
-from coordgen_rs.errors.typed_json import FieldError, parse
+from coordgen_rs.errors.json_text import FieldError, parse, parse_json
 
 
 @dataclass(frozen=True)

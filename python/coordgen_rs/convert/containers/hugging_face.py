@@ -21,13 +21,14 @@ from coordgen_rs.convert.containers.tensor import StoredBlocks, Tensor, read_num
 from coordgen_rs.errors import CheckpointError
 from coordgen_rs.errors.file_names import is_plain_name
 from coordgen_rs.errors.json_text import (
+    FieldError,
     file_errors_as,
     open_regular,
+    parse,
     parse_json,
     read_bytes,
     read_object,
 )
-from coordgen_rs.errors.typed_json import FieldError, parse
 from coordgen_rs.text.tokenizer import add_begin_token, package_errors_as
 
 _MOST_JSON_BYTES, _MOST_TOKENIZER_BYTES = 64 << 20, 512 << 20

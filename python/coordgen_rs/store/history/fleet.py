@@ -17,8 +17,13 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
-from coordgen_rs.errors.json_text import JsonTextError, parse_json_lines, read_json
-from coordgen_rs.errors.typed_json import FieldError, parse
+from coordgen_rs.errors.json_text import (
+    FieldError,
+    JsonTextError,
+    parse,
+    parse_json_lines,
+    read_json,
+)
 from coordgen_rs.store.history.indexes import LIST_NAME, index_key, index_name
 from coordgen_rs.store.history.store import LAST_INSTANT, MOST_VOCABULARY, StoredRequest
 
