@@ -19,9 +19,10 @@ from coordgen_rs.bundle.layers import (
     PerLayerFile,
     RecurrentLayers,
     Size,
+    WeightType,
     check_caches,
+    num_bytes,
 )
-from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.qnn import QnnTarget
 from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.errors import BundleError, OptionError
