@@ -18,9 +18,15 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.drafting.drafter import Drafters
-from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
+from coordgen_rs.errors import (
+    CoordgenError,
+    EmptyPromptError,
+    NotCopied,
+    OpenedHere,
+    OptionError,
+    arguments,
+)
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, open_options
 from coordgen_rs.loading.session import session_opened, store_opened

@@ -22,8 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
-from coordgen_rs.errors.process import NotCopied
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, NotCopied, arguments
 from coordgen_rs.store.history.fleet import LIST_NAME
 from coordgen_rs.store.history.indexes import remove_indexes
 
