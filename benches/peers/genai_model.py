@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from coordgen_rs.bundle.panels import PanelRows
+from coordgen_rs.bundle.layers import PanelRows
 from coordgen_rs.errors import OptionError
 
 MODEL_NAME = "model.onnx"

@@ -23,10 +23,9 @@ from coordgen_rs.drafting.draft_model import DraftModel, ModelDrafter
 from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.generation.logprobs import TokenLogprob, TopLogprob
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step import Step
+from coordgen_rs.generation.step import Step, TokenLogprob, TopLogprob
 from coordgen_rs.grammar.kinds import Gbnf, JsonSchema, Lark, Regex
 from coordgen_rs.grammar.matcher import Matcher
 from coordgen_rs.grammar.vocabulary import Vocabulary
@@ -45,9 +44,8 @@ from coordgen_rs.runtime.cpu import CpuDevice
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
 from coordgen_rs.store.history.corpus import Corpus
-from coordgen_rs.store.history.documents import Document
 from coordgen_rs.store.history.requests import History
-from coordgen_rs.store.history.texts import AddResult
+from coordgen_rs.store.history.texts import AddResult, Document
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.text.tokenizer import Tokenizer
 

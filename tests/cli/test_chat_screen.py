@@ -39,9 +39,7 @@ Stream.__next__ = after_a_while
 """
 READ_SLOWLY = """
 import time
-from pathlib import Path
-
-from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.request import Events, Progress
 
 put, may_go_on = Events.put, Path(__file__).with_name("go-on")
 

@@ -13,7 +13,7 @@ from coordgen_rs.errors import (
     ShapeError,
     TokenOutOfRangeError,
 )
-from coordgen_rs.generation.logprobs import TokenLogprob
+from coordgen_rs.generation.step import TokenLogprob
 from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, example
 from scripted import SCRIPTS, ScriptedDrafter

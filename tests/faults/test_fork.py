@@ -207,7 +207,7 @@ print("same")
 def test_a_stream_is_refused_in_a_fork_also_while_another_thread_reads_it():
     before = """
 from coordgen_rs import Stats
-from coordgen_rs.model.events import Events
+from coordgen_rs.model.request import Events
 from coordgen_rs.model.stream import Stream
 is_asked = threading.Event()
 events = Events(lambda _: is_asked.set(), lambda _: None)

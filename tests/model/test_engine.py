@@ -14,9 +14,8 @@ from coordgen_rs import Model, Stats, Step
 from coordgen_rs.errors import CallOrderError, OptionError, SessionClosedError
 from coordgen_rs.model.answer import detokenized
 from coordgen_rs.model.engine import Engine
-from coordgen_rs.model.events import MOST_AHEAD, Events
 from coordgen_rs.model.options import RequestOptions, request_options
-from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.request import MOST_AHEAD, Events, ModelRequest
 from coordgen_rs.model.stream import Stream, collect
 from coordgen_rs.text.stop import StopStrings
 

@@ -111,7 +111,7 @@ def _ask(model, number, expected, wrong, *, in_streams=False):
 # What comes within a finalizer is told by Python, and raised by nobody.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-WAITING = ("threading.py", "/background.py", "/copy_on_write.py")
+WAITING = ("threading.py", "/background.py", "/prefix.py")
 NUM_OTHERS, NUM_SIGNALS = 8, 20
 
 

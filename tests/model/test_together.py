@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from coordgen_rs import Model, Regex
-from coordgen_rs.drafting import namespaces
+from coordgen_rs.drafting import drafter
 from coordgen_rs.errors import (
     CallOrderError,
     EmptyPromptError,
@@ -20,7 +20,7 @@ from coordgen_rs.errors import (
     PromptTooLongError,
     SessionClosedError,
 )
-from coordgen_rs.model.events import Events, Progress
+from coordgen_rs.model.request import Events, Progress
 from coordgen_rs.model.slots import Slots
 from coordgen_rs.runtime import batch as batch_module
 from coordgen_rs.runtime.batch import Batch, Sequence
@@ -477,7 +477,7 @@ asyncio.run(main())
 
 
 def test_a_history_stays_open_while_a_request_runs(bundle, tmp_path, monkeypatch):
-    monkeypatch.setattr(namespaces, "MOST_NAMESPACES", 2)
+    monkeypatch.setattr(drafter, "MOST_NAMESPACES", 2)
     with Model.open(bundle, parallel=2, history=tmp_path / "history") as model:
         stream = model.stream(PROMPTS[0], **OPTIONS, namespace="long")
         next(stream)

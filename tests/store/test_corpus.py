@@ -23,8 +23,7 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.corpus import Corpus, _Stop
-from coordgen_rs.store.history.documents import Tables
-from coordgen_rs.store.history.segments import MOST_TOKENS, to_merge
+from coordgen_rs.store.history.segments import MOST_TOKENS, Segments, to_merge
 from coordgen_rs.store.history.store import HistoryStore
 from coordgen_rs.store.history.texts import (
     NotTextError,
@@ -338,7 +337,7 @@ def test_what_a_killed_process_leaves_is_whole_and_goes_on(directory, bundle, tm
         kept = [path.name for path in segments(directory)]
     assert not [name for name in names(directory) if name.endswith(".unfinished")]
     store = HistoryStore(directory)
-    assert sorted(kept) == sorted(Tables(store, "default").files())
+    assert sorted(kept) == sorted(Segments(store, "default").files())
     store.close()
 
 
@@ -364,7 +363,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(bundle, tmp_path, num_pages):
                 store = HistoryStore(disk / "answers")
             except (HistoryError, sqlite3.Error, OSError):
                 continue  # not even an empty history fits
-            whole = [one for one in Tables(store, "default").documents() if one.is_whole]
+            whole = [one for one in Segments(store, "default").documents() if one.is_whole]
             store.close()
             with opened(disk / "answers", bundle) as history:
                 assert all(knows(history, bundle, written[one.name]) for one in whole)

@@ -33,7 +33,7 @@ from typing import Any
 
 from coordgen_rs import Model, open_session
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.drafting.namespaces import Drafters
+from coordgen_rs.drafting.drafter import Drafters
 from coordgen_rs.errors import OptionError, PromptTooLongError, SessionClosedError
 from coordgen_rs.loading.options import open_options
 from coordgen_rs.runtime.machine import resident_bytes

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from coordgen_rs.store.background import TaskQueue
-from coordgen_rs.store.prefixes import blocks
+from coordgen_rs.store.prefixes import directory as blocks
 from coordgen_rs.store.prefixes.directory import StoreDirectory, stored_files
 from coordgen_rs.store.prefixes.prefix import SavedPrefix, Snapshot
 from coordgen_rs.store.prefixes.store import PrefixStore, TargetIdentity

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordgen_rs.errors import ChatTemplateError, OptionError
-from coordgen_rs.text.chat_files import ChatTemplates, read_templates
-from coordgen_rs.text.chat_template import ChatTemplate
+from coordgen_rs.text.chat_template import ChatTemplate, ChatTemplates, read_templates
 
 HELLO = [{"role": "user", "content": "Hello"}]
 BOTH = [*HELLO, {"role": "assistant", "content": "Hi"}]

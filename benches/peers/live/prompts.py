@@ -13,8 +13,7 @@ import numpy as np
 
 from coordgen_rs.convert.containers.gguf.file import read_header
 from coordgen_rs.convert.containers.gguf.tokenizer import chat_templates
-from coordgen_rs.errors.json_text import JsonTextError, read_json_lines
-from coordgen_rs.errors.typed_json import FieldError, parse
+from coordgen_rs.errors.json_text import FieldError, JsonTextError, parse, read_json_lines
 from coordgen_rs.lab.bench.prompts import Message, PromptsError
 from coordgen_rs.lab.replay.records import read_records
 

@@ -14,7 +14,7 @@ from coordgen_rs.convert.texts import read_texts
 from coordgen_rs.errors import CoordgenError
 from coordgen_rs.lab.bench.prompts import read_prompts
 from coordgen_rs.lab.replay.records import read_records
-from coordgen_rs.store.history.exchange import read_exported
+from coordgen_rs.store.history.fleet import read_exported
 from scratch import holding
 
 IS_JSON = True

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.bundle import rope
+from coordgen_rs.bundle.layers import MappedRows, PanelRows, num_bytes
 from coordgen_rs.bundle.manifest import (
     EMBEDDING_TYPES,
     MANIFEST_NAME,
@@ -25,7 +26,6 @@ from coordgen_rs.bundle.manifest import (
     ClusterFiles,
     Manifest,
 )
-from coordgen_rs.bundle.panels import MappedRows, PanelRows, num_bytes
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.errors.json_text import file_errors_as, read_bytes
 

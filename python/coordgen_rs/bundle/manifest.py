@@ -19,15 +19,23 @@ from coordgen_rs.bundle.layers import (
     PerLayerFile,
     RecurrentLayers,
     Size,
+    WeightType,
     check_caches,
+    num_bytes,
 )
-from coordgen_rs.bundle.panels import WeightType, num_bytes
 from coordgen_rs.bundle.qnn import QnnTarget
 from coordgen_rs.bundle.rope import QueryScaling
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.errors.file_names import is_plain_name
-from coordgen_rs.errors.json_text import file_errors_as, parse_json
-from coordgen_rs.errors.typed_json import FieldError, Within, parse, require, require_range
+from coordgen_rs.errors.json_text import (
+    FieldError,
+    Within,
+    file_errors_as,
+    parse,
+    parse_json,
+    require,
+    require_range,
+)
 
 SCHEMA_VERSION = 7
 _QNN_VERSIONS = (2, 3, 4, 5, 6, SCHEMA_VERSION)

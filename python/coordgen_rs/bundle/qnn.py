@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors.typed_json import Within, require, require_range
+from coordgen_rs.errors.json_text import Within, require, require_range
 
 _LEAST_RANGE = 1e-4
 """QNN rejects narrower ranges."""

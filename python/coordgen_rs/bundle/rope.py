@@ -15,7 +15,7 @@ from typing import Annotated, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors.typed_json import Within
+from coordgen_rs.errors.json_text import Within
 
 QUERY_SCALE = "query_scale"
 """The table of what queries are multiplied by."""

@@ -14,8 +14,7 @@ import onnx
 from numpy.typing import NDArray
 
 from coordgen_rs._core import weight_panels
-from coordgen_rs.bundle.layers import PAGE, ExpertRegion, expert_bytes
-from coordgen_rs.bundle.panels import OUTPUTS, WeightType
+from coordgen_rs.bundle.layers import OUTPUTS, PAGE, ExpertRegion, WeightType, expert_bytes
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.quantize import QUANTIZED_TYPES, quantize_rows
 from coordgen_rs.convert.writer import HashedFile

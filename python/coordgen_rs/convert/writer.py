@@ -33,8 +33,7 @@ from coordgen_rs.convert.families.model_config import ModelConfig
 from coordgen_rs.errors import ChatTemplateError, CheckpointError, ExportError, OptionError
 from coordgen_rs.errors.extras import package_version
 from coordgen_rs.store.files import unfinished_directory
-from coordgen_rs.text.chat_files import DEFAULT, read_template_file
-from coordgen_rs.text.chat_template import ChatTemplate
+from coordgen_rs.text.chat_template import DEFAULT, ChatTemplate, read_template_file
 
 Array = NDArray[np.float32]
 

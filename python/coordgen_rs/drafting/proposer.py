@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
-from coordgen_rs.errors import CallOrderError
-from coordgen_rs.errors.process import NotCopied
+from coordgen_rs.errors import CallOrderError, NotCopied
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher

@@ -13,10 +13,19 @@ from coordgen_rs._core import Sampling, SeenTokens, keep_allowed, token_logprob
 from coordgen_rs.drafting.drafter import make_drafter
 from coordgen_rs.drafting.proposer import DraftProposer
 from coordgen_rs.errors import CallOrderError, NonFiniteLogitsError, arguments
-from coordgen_rs.generation.logprobs import TokenLogprob, checked, records
 from coordgen_rs.generation.request import Request, admit, admit_grammar, predicted
 from coordgen_rs.generation.stats import Stats
-from coordgen_rs.generation.step import PlainStep, Step, drafted, first_path, prefill, tree_of
+from coordgen_rs.generation.step import (
+    PlainStep,
+    Step,
+    TokenLogprob,
+    checked,
+    drafted,
+    first_path,
+    prefill,
+    records,
+    tree_of,
+)
 from coordgen_rs.runtime.session import OnRead, Session, check_session
 from coordgen_rs.store.prefixes.pool import PrefixPool, Reused, reused
 

@@ -1,10 +1,12 @@
 """A step of a request, and what it does where the target runs: alone at once, or with others.
 
 In: a session, and what drafts. Out: inputs of a step whose logits the session has, tokens that are
-read. A sequence (`runtime/batch.py`) waits for the others: until then its request yields `WAITS`.
+read, and how likely the target held them: by the softmax of its own logits, before biases,
+penalties, grammars and temperature. A sequence (`runtime/batch.py`) waits for the others: until
+then its request yields `WAITS`.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,9 +14,61 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs, SwitchReport
 from coordgen_rs.drafting.proposer import DraftProposer
-from coordgen_rs.generation.logprobs import TokenLogprob
+from coordgen_rs.errors import arguments
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.runtime.session import OnLogits, OnRead, Proposer, Session, SharedSession
+
+MAX_ALTERNATIVES = 20
+"""The most alternatives that are told of a token."""
+
+CoreLogprob = tuple[float, list[tuple[int, float]]]
+"""What the core tells of a token."""
+
+
+class TopLogprob(NamedTuple):
+    """A token that may have come in another's place.
+
+    Attributes:
+        token_id: The token.
+        logprob: The natural logarithm of its probability; minus infinity for what is impossible.
+    """
+
+    token_id: int
+    logprob: float
+
+
+class TokenLogprob(NamedTuple):
+    """How likely the target held a token of its answer.
+
+    Attributes:
+        token_id: The token.
+        logprob: The natural logarithm of its probability.
+        top: The likeliest tokens in its place, as many as were asked for, the likeliest first. The
+            token itself is among them only if it is so likely.
+    """
+
+    token_id: int
+    logprob: float
+    top: tuple[TopLogprob, ...]
+
+
+def checked(logprobs: object) -> int | None:
+    """How many alternatives are asked for; None where no logprobs are.
+
+    Raises:
+        OptionError: It is no such number, or above 20.
+    """
+    if logprobs is None:
+        return None
+    return arguments.count("logprobs", logprobs, least=0, most=MAX_ALTERNATIVES)
+
+
+def records(token_ids: Sequence[int], told: Iterable[CoreLogprob]) -> tuple[TokenLogprob, ...]:
+    """The records of tokens, by what is told of each."""
+    return tuple(
+        TokenLogprob(token, logprob, tuple(TopLogprob(*one) for one in top))
+        for token, (logprob, top) in zip(token_ids, told, strict=True)
+    )
 
 
 class StepTree(NamedTuple):

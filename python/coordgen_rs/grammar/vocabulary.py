@@ -14,8 +14,6 @@ from weakref import WeakValueDictionary
 
 from coordgen_rs.errors import GrammarError, OptionError, UnsupportedGrammarError, arguments
 from coordgen_rs.errors.extras import how_to_install
-from coordgen_rs.grammar.after_thinking import AfterThinkingMatcher, Marks
-from coordgen_rs.grammar.gbnf import lark_of_gbnf
 from coordgen_rs.grammar.json_schema import llguidance_lark, llguidance_schema
 from coordgen_rs.grammar.kinds import (
     AfterThinking,
@@ -25,9 +23,10 @@ from coordgen_rs.grammar.kinds import (
     Lark,
     LarkOfSchemas,
     Regex,
+    lark_of_gbnf,
 )
 from coordgen_rs.grammar.limits import TooCostlyError, check_cost, is_cheap, with_deep_stack
-from coordgen_rs.grammar.matcher import Matcher
+from coordgen_rs.grammar.matcher import AfterThinkingMatcher, Marks, Matcher
 from coordgen_rs.text.thinking import Thinking
 from coordgen_rs.text.tokenizer import Tokenizer, package_errors_as
 

@@ -21,8 +21,14 @@ import onnxruntime
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import ProfileError, StaleProfileWarning
-from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, parse_json, read_bytes
-from coordgen_rs.errors.typed_json import FieldError, parse
+from coordgen_rs.errors.json_text import (
+    FieldError,
+    JsonTextError,
+    file_errors_as,
+    parse,
+    parse_json,
+    read_bytes,
+)
 from coordgen_rs.loading.directory import provider_class
 from coordgen_rs.runtime.machine import cpu_name, usable_cores
 from coordgen_rs.store.files import write_file

@@ -14,7 +14,7 @@ from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import BundleDamagedError, MemoryBudgetError, OptionError, arguments
 from coordgen_rs.errors.extras import package_version
-from coordgen_rs.errors.typed_json import parse
+from coordgen_rs.errors.json_text import parse
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.loading.options import (
     OpenOptions,

@@ -17,16 +17,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.drafting.namespaces import Drafters
-from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
+from coordgen_rs.drafting.drafter import Drafters
+from coordgen_rs.errors import (
+    CoordgenError,
+    EmptyPromptError,
+    NotCopied,
+    OpenedHere,
+    OptionError,
+    arguments,
+)
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, open_options
 from coordgen_rs.loading.session import session_opened, store_opened
 from coordgen_rs.model.answer import Answer, detokenized
 from coordgen_rs.model.engine import Engine
-from coordgen_rs.model.events import Events
 from coordgen_rs.model.options import (
     ChatOptions,
     RequestOptions,
@@ -35,7 +40,7 @@ from coordgen_rs.model.options import (
     sampling,
 )
 from coordgen_rs.model.prompts import ChatPrompts, TemplateFacts, given_template
-from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.request import Events, ModelRequest
 from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, collect
 from coordgen_rs.runtime.batch import Batch, BatchStats, most_together, why_alone
@@ -43,8 +48,7 @@ from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.store import PrefixStore
-from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
-from coordgen_rs.text.chat_template import Message
+from coordgen_rs.text.chat_template import DEFAULT, ChatTemplates, Message
 from coordgen_rs.text.stop import StopStrings
 from coordgen_rs.text.tokenizer import Tokenizer
 

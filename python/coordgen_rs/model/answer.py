@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Self
 
-from coordgen_rs.generation.logprobs import TokenLogprob as TokenLogprob
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.generation.step import WAITS, Step
+from coordgen_rs.generation.step import TokenLogprob as TokenLogprob
 from coordgen_rs.text.stop import StopStrings
 
 _SHOWN = 60

@@ -18,12 +18,10 @@ from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
 from weakref import ref
 
-from coordgen_rs.errors import CallOrderError, SessionClosedError
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors import CallOrderError, OpenedHere, SessionClosedError
 from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.answer import NOTHING_YET
-from coordgen_rs.model.events import Events, Progress
-from coordgen_rs.model.request import ModelRequest
+from coordgen_rs.model.request import Events, ModelRequest, Progress
 from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.runtime import onnx_runtime
 from coordgen_rs.runtime.session import Session

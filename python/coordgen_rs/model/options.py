@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 from coordgen_rs._core import Sampling
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.options import Option, options_of, record
-from coordgen_rs.generation.logprobs import MAX_ALTERNATIVES
+from coordgen_rs.generation.step import MAX_ALTERNATIVES
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.kinds import Grammar

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.text.chat_files import (
+from coordgen_rs.text.chat_template import (
     DEFAULT,
+    ChatTemplate,
     ChatTemplates,
+    Message,
     bundled_templates,
     read_template_file,
 )
-from coordgen_rs.text.chat_template import ChatTemplate, Message
 from coordgen_rs.text.thinking import ThinkingMarks, marks_of
 from coordgen_rs.text.tokenizer import Tokenizer
 

@@ -15,8 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar, cast
 
-from coordgen_rs.errors import CallOrderError
-from coordgen_rs.errors.process import OpenedHere
+from coordgen_rs.errors import CallOrderError, OpenedHere
 
 _Found = TypeVar("_Found")
 

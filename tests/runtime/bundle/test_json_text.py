@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordgen_rs.errors.json_text import (
+    FieldError,
     JsonTextError,
+    parse,
     parse_json,
     parse_json_lines,
     read_json,
     read_json_lines,
 )
-from coordgen_rs.errors.typed_json import FieldError, parse
 
 BOM = b"\xef\xbb\xbf"
 MOST_DEPTH = 100

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordgen_rs._core import weight_panels, weight_types
-from coordgen_rs.bundle.panels import PanelRows, num_bytes
+from coordgen_rs.bundle.layers import PanelRows, num_bytes
 from dequantized import dequantized_as, random_blocks
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordgen_rs.generation.logprobs import TokenLogprob
+from coordgen_rs.generation.step import TokenLogprob
 from coordgen_rs.server.dialects.reader import ContentTokens, ThinkingReader
 from coordgen_rs.server.tools.calls import CallReader, Content, Thought
 from coordgen_rs.text.thinking import CHANNELS, Thinking, marks_of

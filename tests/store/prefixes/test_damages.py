@@ -7,8 +7,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from coordgen_rs.store.prefixes import blocks
-from coordgen_rs.store.prefixes.blocks import BLOCK_TOKENS, DamagedFileError, Head
+from coordgen_rs.store.prefixes import directory as blocks
+from coordgen_rs.store.prefixes.directory import DamagedFileError, Head
+from coordgen_rs.store.prefixes.prefix import BLOCK_TOKENS
 from coordgen_rs.store.prefixes.store import PrefixStore
 from damages import damaged
 from stored_prefixes import TARGET, files, found, keep

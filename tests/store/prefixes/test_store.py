@@ -20,15 +20,13 @@ from coordgen_rs.errors import OptionError, PrefixStoreWarning
 from coordgen_rs.store import files as files_module
 from coordgen_rs.store.background import NoThreadError
 from coordgen_rs.store.files import whole_file
-from coordgen_rs.store.prefixes import blocks as block_files
 from coordgen_rs.store.prefixes import directory as directory_module
-from coordgen_rs.store.prefixes.blocks import BLOCK_TOKENS, Layout
-from coordgen_rs.store.prefixes.copy_on_write import MemoryBudget
 from coordgen_rs.store.prefixes.directory import (
     StoreDirectory,
     clear,
     summaries,
 )
+from coordgen_rs.store.prefixes.prefix import BLOCK_TOKENS, Layout, MemoryBudget
 from coordgen_rs.store.prefixes.store import Lookup, PrefixStore, TargetIdentity
 from killed import processes, small_disk
 from stored_prefixes import (
@@ -45,7 +43,7 @@ from stored_prefixes import (
     write_many,
 )
 
-BLOCK_BYTES = block_files.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
+BLOCK_BYTES = directory_module.HEAD_BYTES + Layout.of(ReadSession()).block_bytes(BLOCK_TOKENS)
 
 
 def folders(path):
@@ -463,7 +461,7 @@ def test_no_more_than_the_limit_is_there_after_any_write(tmp_path, most, writers
     directories = [StoreDirectory(tmp_path, most) for _ in range(max(writers) + 1)]
     folder = directories[0].make_folder(bytes(16), {})
     for number, writer in enumerate(writers):
-        num_bytes = block_files.HEAD_BYTES + 37 * (1 + number % 5)
+        num_bytes = directory_module.HEAD_BYTES + 37 * (1 + number % 5)
         assert write(directories[writer], folder, number, num_bytes).exists()
         assert sum(it.stat().st_size for it in files(tmp_path)) <= most
 

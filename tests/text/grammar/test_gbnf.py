@@ -6,7 +6,7 @@ pytest.importorskip("llguidance", reason="grammars need llguidance")
 
 from coordgen_rs import Gbnf
 from coordgen_rs.errors import CoordgenError, GrammarError, OptionError, UnsupportedGrammarError
-from coordgen_rs.grammar.gbnf import MOST_CHARS
+from coordgen_rs.grammar.kinds import MOST_GBNF_CHARS
 
 END = 1
 ARITHMETIC = r"""
@@ -66,7 +66,7 @@ def test_a_grammar_accepts_what_llama_cpp_accepts(
         ('root ::= "\\U00ffffff"', "no character"),
         ('root ::= "\\ud800"', "no character"),
         ("root ::= []", "cannot be followed"),
-        ('root ::= "' + "a" * MOST_CHARS, "may have"),
+        ('root ::= "' + "a" * MOST_GBNF_CHARS, "may have"),
     ],
 )
 def test_a_grammar_that_cannot_be_read_is_told_in_a_line(vocabulary, grammar, said):

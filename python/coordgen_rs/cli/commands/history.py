@@ -23,9 +23,9 @@ from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
-from coordgen_rs.store.history.documents import Tables
-from coordgen_rs.store.history.exchange import FORMAT, ExportHeader, read_exported
+from coordgen_rs.store.history.fleet import EXPORT_FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes
+from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import (
     HistoryStore,
     told_evictions,
@@ -124,7 +124,7 @@ def _opened_to_read(directory: Path) -> HistoryStore:
 
 def _export(options: argparse.Namespace) -> int:
     store = _opened_to_read(options.directory)
-    print(json.dumps(asdict(ExportHeader(FORMAT, store.fingerprint, store.vocab_size))))
+    print(json.dumps(asdict(ExportHeader(EXPORT_FORMAT, store.fingerprint, store.vocab_size))))
     for request in store.read(options.namespace):
         line = {
             "namespace": request.namespace,
@@ -176,8 +176,8 @@ def _clear(options: argparse.Namespace) -> int:
 def _told_documents(store: HistoryStore, namespace: str | None) -> str | None:
     """How many documents there are; None if there are none. What is damaged is told."""
     try:
-        holding = [name for name in Tables.namespaces(store) if namespace in (None, name)]
-        num_documents = sum(len(Tables(store, name).documents()) for name in holding)
+        holding = [name for name in Segments.namespaces(store) if namespace in (None, name)]
+        num_documents = sum(len(Segments(store, name).documents()) for name in holding)
     except (HistoryError, sqlite3.Error) as error:
         text.tell(f"coordgen: warning: the documents cannot be counted: {error}")
         return None

@@ -16,7 +16,7 @@ from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.store.history.corpus import Corpus, is_below
-from coordgen_rs.store.history.documents import Tables
+from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import HistoryStore
 from coordgen_rs.store.history.texts import AddResult, checked_paths, name_of
 
@@ -120,8 +120,10 @@ def remove(options: argparse.Namespace) -> int:
 def ls(store: HistoryStore, namespace: str | None, *, as_json: bool) -> int:
     """List the documents of a namespace, or of all."""
     with closing(store):
-        names = Tables.namespaces(store) if namespace is None else [namespace]
-        found = [(name, document) for name in names for document in Tables(store, name).documents()]
+        names = Segments.namespaces(store) if namespace is None else [namespace]
+        found = [
+            (name, document) for name in names for document in Segments(store, name).documents()
+        ]
     if as_json:
         print(json.dumps([{"namespace": name, **asdict(document)} for name, document in found]))
         return 0

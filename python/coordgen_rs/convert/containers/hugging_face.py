@@ -31,13 +31,14 @@ from coordgen_rs.errors import CheckpointError, OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.errors.file_names import PartName, is_plain_name
 from coordgen_rs.errors.json_text import (
+    FieldError,
     file_errors_as,
     open_regular,
+    parse,
     parse_json,
     read_bytes,
     read_object,
 )
-from coordgen_rs.errors.typed_json import FieldError, parse
 from coordgen_rs.text.tokenizer import add_begin_token, package_errors_as
 
 _MOST_JSON_BYTES, _MOST_TOKENIZER_BYTES = 64 << 20, 512 << 20

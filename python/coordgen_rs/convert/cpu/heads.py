@@ -28,8 +28,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from coordgen_rs.bundle.layers import OUTPUTS, num_bytes
 from coordgen_rs.bundle.manifest import AssistantFiles, ClusterFiles
-from coordgen_rs.bundle.panels import OUTPUTS, num_bytes
 from coordgen_rs.convert.containers.tensor import Tensor
 from coordgen_rs.convert.cpu.graph import OPSET, decoder, logits_model
 from coordgen_rs.convert.cpu.layers import write_layer

@@ -53,7 +53,7 @@ from coordgen_rs.convert.families.model_config import (
 from coordgen_rs.convert.families.table import FAMILIES, family_of, gguf_family_of, parse_config
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
-from coordgen_rs.text.chat_files import ChatTemplates, read_templates
+from coordgen_rs.text.chat_template import ChatTemplates, read_templates
 
 _EMBEDDING, _OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 _PER_LAYER = "model.embed_tokens_per_layer.weight"

@@ -11,8 +11,7 @@ from typing import Any
 
 from coordgen_rs.errors import BundleError
 from coordgen_rs.errors.file_names import is_plain_name
-from coordgen_rs.errors.json_text import file_errors_as
-from coordgen_rs.errors.typed_json import parse
+from coordgen_rs.errors.json_text import file_errors_as, parse
 from coordgen_rs.formats.files import read_object, token_ids
 
 _CPU = ("cpu", "cpuexecutionprovider")

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import CoordgenError
-from coordgen_rs.errors.json_text import JsonTextError, read_json_lines
-from coordgen_rs.errors.typed_json import FieldError, parse
+from coordgen_rs.errors.json_text import FieldError, JsonTextError, parse, read_json_lines
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.text.chat_files import bundled_templates
+from coordgen_rs.text.chat_template import bundled_templates
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _MOST_LINE_BYTES = 64 << 20

@@ -45,7 +45,7 @@ from coordgen_rs.lab.tasks import RAY, Sequential, Tasks, chosen
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.files import locked, replacing, unfinished_directory, write_file
 from coordgen_rs.store.history.fleet import (
-    FORMAT,
+    BUILD_FORMAT,
     LIST_NAME,
     BuildList,
     IndexEntry,
@@ -215,7 +215,7 @@ def build(
                 merges.append(_MergeCall(work, group, holding, reading, max_tokens))
             merged = _run_all("sorting", _merge, merges, tasks, on_progress)
             in_order = sorted(chain.from_iterable(merged), key=lambda entry: entry.namespace)
-            listed = BuildList(FORMAT, fingerprint, vocab_size, max_tokens, in_order)
+            listed = BuildList(BUILD_FORMAT, fingerprint, vocab_size, max_tokens, in_order)
             _put_in_place(work, directory, listed)
     num_read = sum(part.num_requests for part in parts)
     return BuildResult(listed, num_read, sum(found.num for found in bad), named)

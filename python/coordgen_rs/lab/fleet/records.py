@@ -22,7 +22,7 @@ from coordgen_rs.errors import HistoryError, HistoryMismatchError, OptionError
 from coordgen_rs.errors.extras import pyarrow_for
 from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, open_regular, parse_json
 from coordgen_rs.lab.fleet.tables import Document
-from coordgen_rs.store.history.exchange import FORMAT
+from coordgen_rs.store.history.fleet import EXPORT_FORMAT
 from coordgen_rs.store.history.store import LAST_INSTANT
 from coordgen_rs.text.tokenizer import Tokenizer
 
@@ -322,7 +322,9 @@ def _seconds(value: Any, name: str) -> float:
 
 
 def _is_header(line: Line) -> bool:
-    return line.is_first and isinstance(line.value, dict) and line.value.get("format") == FORMAT
+    return (
+        line.is_first and isinstance(line.value, dict) and line.value.get("format") == EXPORT_FORMAT
+    )
 
 
 def _check_header(line: Line, reading: ReadOptions) -> None:

@@ -1,7 +1,7 @@
 """The documents of one namespace: added, listed and removed, while others draft from them.
 
 In: texts. Out: documents in the tables and segments of a history. What is stored stays, whatever
-happens next, and the next request drafts from it; `documents.py` opens it for them.
+happens next, and the next request drafts from it; `segments.py` opens it for them.
 """
 
 import os
@@ -28,12 +28,12 @@ from coordgen_rs.errors import (
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.store.files import locked
-from coordgen_rs.store.history.documents import Document
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import HistoryStore
 from coordgen_rs.store.history.texts import (
     AddResult,
+    Document,
     Text,
     TextReader,
     checked_paths,

@@ -1,25 +1,100 @@
-"""What a fleet's build leaves: an index for each namespace, and a list of them.
+"""What machines give each other: exported requests, and the indexes of a fleet's build.
 
-In: a directory. Out: what is in it, or an error that says why it is no build; and an index, opened
-below a history's own requests. Who drafts needs the index alone, and finds it by its name; the list
-is for merging it into another build, and so are the tables of documents beside it
-(`lab/fleet/tables.py`).
+In: lines that any program may have written. Out: a header and `StoredRequest`s, all checked; it
+writes no line, `cli/commands/history.py` does. In: a directory. Out: what is in it, or an error
+that says why it is no build; and an index, opened below a history's own requests. Who drafts needs
+the index alone, and finds it by its name; the list is for merging it into another build, and so are
+the tables of documents beside it (`lab/fleet/tables.py`).
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, BinaryIO, Final, Literal
+
+import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryError, HistoryIndexError, HistoryMismatchError
-from coordgen_rs.errors.json_text import JsonTextError, read_json
-from coordgen_rs.errors.typed_json import FieldError, parse
-from coordgen_rs.store.history.indexes import index_key, index_name
+from coordgen_rs.errors.json_text import (
+    FieldError,
+    JsonTextError,
+    parse,
+    parse_json_lines,
+    read_json,
+)
+from coordgen_rs.store.history.indexes import LIST_NAME, index_key, index_name
+from coordgen_rs.store.history.store import LAST_INSTANT, MOST_VOCABULARY, StoredRequest
 
-LIST_NAME: Final = "fleet.json"
-FORMAT: Final = "coordgen-fleet-1"
+EXPORT_FORMAT: Final = "coordgen-history-1"
+_MOST_LINE_BYTES = 256 << 20
+
+BUILD_FORMAT: Final = "coordgen-fleet-1"
 _MOST_LIST_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class ExportHeader:
+    """The first line of an export."""
+
+    format: Literal["coordgen-history-1"]
+    fingerprint: str
+    vocab_size: int
+
+
+@dataclass(frozen=True)
+class _Line:
+    """Any line behind it: one request."""
+
+    namespace: str
+    finished_at: float
+    prompt_len: int
+    token_ids: list[int]
+
+
+def read_exported(stream: BinaryIO, name: str) -> tuple[ExportHeader, Iterator[StoredRequest]]:
+    """The header, and the requests as they are read.
+
+    Args:
+        stream: Opened for bytes.
+        name: The stream's name in messages.
+
+    Raises:
+        HistoryError: A line is malformed, also while requests are read; the message names it.
+    """
+    lines = _lines(stream, name)
+    where, first = next(lines, (name, None))
+    try:
+        header = parse(ExportHeader, first, where)
+    except FieldError as error:
+        raise HistoryError(f"{where} is not the header of an exported history: {error}") from error
+    if not 1 <= header.vocab_size <= MOST_VOCABULARY or not header.fingerprint:
+        raise HistoryError(f"{where} has an impossible vocab_size or fingerprint")
+    return header, (_request(value, where, header.vocab_size) for where, value in lines)
+
+
+def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[str, Any]]:
+    try:
+        for number, value in parse_json_lines(stream, name, most_line_bytes=_MOST_LINE_BYTES):
+            yield f"{name}, line {number}", value
+    except JsonTextError as error:
+        raise HistoryError(str(error)) from error
+
+
+def _request(value: Any, where: str, vocab_size: int) -> StoredRequest:
+    try:
+        line = parse(_Line, value, where)
+    except FieldError as error:
+        raise HistoryError(f"{where} is not a request: {error}") from error
+    if not 0 <= line.finished_at < LAST_INSTANT:
+        raise HistoryError(f"{where} is not a request: finished_at is {line.finished_at}")
+    if not 0 <= line.prompt_len <= len(line.token_ids):
+        raise HistoryError(f"{where} is not a request: prompt_len is {line.prompt_len}")
+    if line.token_ids and not 0 <= min(line.token_ids) <= max(line.token_ids) < vocab_size:
+        raise HistoryError(f"{where} is not a request: token ids outside the vocabulary")
+    token_ids = np.asarray(line.token_ids, np.uint32)
+    return StoredRequest(line.namespace, line.finished_at, line.prompt_len, token_ids)
 
 
 @dataclass(frozen=True)

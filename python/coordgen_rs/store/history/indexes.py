@@ -15,6 +15,8 @@ from pathlib import Path
 from coordgen_rs._core import remove_abandoned
 from coordgen_rs.store.files import sweep
 
+LIST_NAME = "fleet.json"
+"""The list of a fleet's indexes, beside them."""
 _MAGIC = b"coordgen"
 """What an index begins with."""
 _INDEX, _SEGMENT = re.compile(r"[0-9a-f]{32}\.index"), re.compile(r"[0-9a-f]{32}\.corpus")

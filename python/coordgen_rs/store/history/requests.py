@@ -24,15 +24,16 @@ from coordgen_rs.errors import (
     CoordgenError,
     HistoryIndexError,
     HistoryWarning,
+    NotCopied,
+    OpenedHere,
     OptionError,
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.errors.process import NotCopied, OpenedHere
 from coordgen_rs.store.background import Lease, Task, TaskQueue
-from coordgen_rs.store.history.documents import CorpusLayer
 from coordgen_rs.store.history.fleet import FleetLayer, index_path
 from coordgen_rs.store.history.indexes import index_key, remove_unfinished
+from coordgen_rs.store.history.segments import CorpusLayer
 from coordgen_rs.store.history.store import (
     MOST_VOCABULARY,
     HistoryStore,
@@ -142,9 +143,7 @@ class History(NotCopied):
         path = None if directory is None else arguments.path("directory", directory)
         self._store = None if path is None else self._open_store(path)
         if self._store is not None:
-            self._layers[_CORPUS] = CorpusLayer(
-                self._store, self.namespace, self._fingerprint, self.shared
-            )
+            self._layers[_CORPUS] = CorpusLayer(self._store, self.namespace, self.shared)
             if max_tokens is not None and not self._store.read_only:
                 with self._going_on("written"):
                     self._store.max_tokens = max_tokens

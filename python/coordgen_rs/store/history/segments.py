@@ -1,9 +1,10 @@
-"""Segments of documents, as they are written, merged, and written anew without what was removed.
+"""Segments of documents: read, written, merged, and written anew without what was removed.
 
 In: pieces with new tokens, and the names of documents. Out: files beside the database, and tables
-that name them. Each is an index over some documents, written once, under a random name, and never
-changed. It is whole before a table names it, and removed after none does, so that a kill leaves a
-stray file at most, which the next change removes.
+that name them; what is in the tables, and the newest whole segments, opened below a history's own
+requests, as they change under running processes. Each segment is an index over some documents,
+written once, under a random name, and never changed. It is whole before a table names it, and
+removed after none does, so that a kill leaves a stray file at most, which the next change removes.
 """
 
 import time
@@ -17,10 +18,12 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryIndexError
-from coordgen_rs.store.history.documents import Tables
 from coordgen_rs.store.history.indexes import index_key, new_segment_name, remove_strays
 from coordgen_rs.store.history.store import HistoryStore
-from coordgen_rs.store.history.texts import NewTokens
+from coordgen_rs.store.history.texts import Document, NewTokens
+
+_TRIES = 3
+"""A segment that was merged between two looks is gone; the next look finds where it went."""
 
 MOST_TOKENS = 20_000_000
 """Most tokens of a segment: sorting takes about 21 bytes of memory each."""
@@ -96,18 +99,54 @@ def to_merge(sizes: Mapping[str, int]) -> list[str]:
     return []
 
 
-class Segments(Tables):
-    """The documents of one namespace, to be changed; nobody else may meanwhile.
+class Segments:
+    """The documents of one namespace; nobody else may change them while they are changed here.
 
     Args:
         store: The database.
         namespace: The namespace.
+
+    Attributes:
+        folder: The directory of the segments.
+        key: What they are opened with.
     """
 
     def __init__(self, store: HistoryStore, namespace: str) -> None:
-        super().__init__(store, namespace)
-        self._folder, self._vocab_size = store.path.parent, store.vocab_size
-        self._key = index_key(store.fingerprint, store.vocab_size, namespace, "corpus")
+        self._store, self._namespace = store, namespace
+        self.folder, self._vocab_size = store.path.parent, store.vocab_size
+        self.key = index_key(store.fingerprint, store.vocab_size, namespace, "corpus")
+
+    def exist(self) -> bool:
+        """Whether any document was ever added to the history."""
+        return bool(self._texts("SELECT name FROM sqlite_master WHERE name = 'segments'"))
+
+    @staticmethod
+    def namespaces(store: HistoryStore) -> list[str]:
+        """The namespaces that have documents."""
+        segments = Segments(store, "")
+        query = "SELECT DISTINCT namespace FROM documents ORDER BY namespace"
+        return segments._texts(query) if segments.exist() else []
+
+    def files(self) -> tuple[str, ...]:
+        """The segments' file names, the oldest first."""
+        query = "SELECT file FROM segments WHERE namespace = ? ORDER BY number"
+        return tuple(self._texts(query, self._namespace)) if self.exist() else ()
+
+    def documents(self, name: str | None = None) -> list[Document]:
+        """The documents, by name; or the one that is called so, if there is one."""
+        if not self.exist():
+            return []
+        query = (
+            "SELECT name, num_bytes, read_bytes, COALESCE(SUM(num_tokens), 0), added_at, sha256 "
+            "FROM documents LEFT JOIN pieces ON document = id WHERE namespace = ? "
+        )
+        query += ("" if name is None else "AND name = ? ") + "GROUP BY id ORDER BY name"
+        parameters = [self._namespace] if name is None else [self._namespace, name]
+        of = (str, int, int, int, float, str)
+        return [Document(*row) for row in self._store.rows(query, *parameters, of=of)]
+
+    def _texts(self, query: str, *parameters: object) -> list[str]:
+        return [text for (text,) in self._store.rows(query, *parameters, of=(str,))]
 
     def add(self, piece: Sequence[NewTokens]) -> int:
         """Write a segment of new tokens; return their number, without terminators.
@@ -122,7 +161,7 @@ class Segments(Tables):
         with self._removing_if_failed(file):
             if parts:
                 start = SharedHistory.write_index(
-                    self._folder / file, np.concatenate(parts), self._vocab_size, 0, self._key
+                    self.folder / file, np.concatenate(parts), self._vocab_size, 0, self.key
                 )
             with self._store.connection:
                 self._store.begin()
@@ -232,14 +271,14 @@ class Segments(Tables):
                 for statement in _SCHEMA:
                     self._store.connection.execute(statement)
         query = "SELECT DISTINCT name FROM pieces JOIN documents ON id = document WHERE segment = ?"
-        damaged = [file for file in self.files() if self._is_damaged(self._folder / file)]
+        damaged = [file for file in self.files() if self._is_damaged(self.folder / file)]
         for file in damaged:
             names = self._texts(query, file)
             with self._store.connection:
                 self._store.begin()
                 self._forget(names, [file])
             lost += names
-        remove_strays(self._folder, {*self._texts("SELECT file FROM segments")})
+        remove_strays(self.folder, {*self._texts("SELECT file FROM segments")})
         return lost
 
     def _is_damaged(self, path: Path) -> bool:
@@ -249,11 +288,11 @@ class Segments(Tables):
             HistoryIndexError: That cannot be told.
             OSError: The same.
         """
-        if SharedHistory.is_whole_index(path, self._key):
+        if SharedHistory.is_whole_index(path, self.key):
             return False
         opened = SharedHistory(self._vocab_size)
         try:
-            opened.open_index(path, self._key)
+            opened.open_index(path, self.key)
         except HistoryIndexError as error:
             if str(error).endswith(_DAMAGE):
                 return True
@@ -296,11 +335,11 @@ class Segments(Tables):
         """Write a segment of pieces that lie in others; return where they lie in it."""
         places = [(sources.index(one.segment), one.start, one.num_tokens) for one in pieces]
         start = SharedHistory.write_gathered_index(
-            self._folder / file,
-            [self._folder / source for source in sources],
+            self.folder / file,
+            [self.folder / source for source in sources],
             places,
             self._vocab_size,
-            self._key,
+            self.key,
             private=True,
         )
         moved = []
@@ -320,8 +359,63 @@ class Segments(Tables):
     def _unlink(self, files: Collection[str]) -> None:
         for file in files:
             with suppress(OSError):  # on Windows it may be open: a stray, which goes later
-                Path(self._folder, file).unlink(missing_ok=True)
+                Path(self.folder, file).unlink(missing_ok=True)
 
     def _do(self, statement: str, *rows: tuple[object, ...]) -> None:
         """Change the tables, once for each row of parameters."""
         self._store.connection.executemany(statement, rows)
+
+
+class CorpusLayer:
+    """The documents of one namespace, to be drafted from.
+
+    Args:
+        store: The database.
+        namespace: The namespace.
+        shared: The history below which the segments are opened.
+    """
+
+    def __init__(self, store: HistoryStore, namespace: str, shared: SharedHistory) -> None:
+        self._segments, self._shared = Segments(store, namespace), shared
+        self._seen: tuple[str, ...] = ()
+        self._unusable: tuple[str, ...] = ()
+        self._wrong: str | None = None
+
+    def refresh(self) -> str | None:
+        """Open the segments if they are not those of the last time. Costs two queries.
+
+        Those that could not be opened are tried again, at the cost of opening one.
+
+        Returns:
+            What is wrong with them.
+
+        Raises:
+            HistoryError: The tables are damaged.
+            sqlite3.Error: The database cannot be read.
+        """
+        for _ in range(_TRIES):
+            found = self._segments.files()
+            if found == self._seen and not any(map(self._can_be_opened, self._unusable[:1])):
+                if self._wrong is None and self._shared.is_corpus_damaged:
+                    return "a segment is damaged, and not used; add its documents again"
+                return self._wrong
+            self._wrong = self._open(self._shared, found)
+            if self._wrong is None:
+                self._seen, self._unusable = found, ()
+                return None
+        # Told apart in a history of their own: what is drafted from stays until all is opened.
+        self._unusable = tuple(file for file in found if not self._can_be_opened(file))
+        usable = tuple(file for file in found if file not in self._unusable)
+        self._seen = found if self._open(self._shared, usable) is None else ()
+        return self._wrong
+
+    def _can_be_opened(self, file: str) -> bool:
+        return self._open(SharedHistory(self._shared.vocab_size, corpus=True), (file,)) is None
+
+    def _open(self, shared: SharedHistory, files: tuple[str, ...]) -> str | None:
+        try:
+            paths = [self._segments.folder / file for file in files]
+            shared.open_corpus(paths, self._segments.key)
+        except HistoryIndexError as error:
+            return f"a segment cannot be used: {error}; add its documents again"
+        return None

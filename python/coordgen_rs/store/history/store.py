@@ -22,8 +22,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
-from coordgen_rs.errors.process import NotCopied
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, NotCopied, arguments
 from coordgen_rs.store.history.fleet import LIST_NAME
 from coordgen_rs.store.history.indexes import remove_indexes
 
@@ -127,7 +126,7 @@ class HistoryStore(NotCopied):
         vocab_size: The vocabulary size in the database.
         path: The database.
         read_only: Whether nothing may be changed.
-        connection: SQLite's; what else the database holds is in `documents.py`.
+        connection: SQLite's; what else the database holds is in `segments.py`.
 
     Raises:
         HistoryMismatchError: The database was written with another tokenizer or vocabulary.

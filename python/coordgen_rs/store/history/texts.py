@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
-from coordgen_rs.store.history.documents import Document
 
 _PIECE_TOKENS = 1 << 20
 """Tokens that are stored at once: what a kill loses at most."""
@@ -30,6 +29,32 @@ _PART_BYTES = 1 << 17
 """Bytes that are tokenized at once: what takes the interpreter's lock takes it for some ms."""
 
 _BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Document:
+    """A document of a corpus.
+
+    Attributes:
+        name: What it is called.
+        num_bytes: The length of its text.
+        read_bytes: How much of it has been added: less where that was interrupted.
+        num_tokens: Tokens of what has been added.
+        added_at: Seconds since 1970.
+        sha256: Of its text.
+    """
+
+    name: str
+    num_bytes: int
+    read_bytes: int
+    num_tokens: int
+    added_at: float
+    sha256: str
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it has been added."""
+        return self.read_bytes == self.num_bytes
 
 
 @dataclass(frozen=True)

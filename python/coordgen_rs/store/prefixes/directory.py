@@ -6,27 +6,49 @@
     DIR/.total                  bytes of all these files, or more; measured again where it is gone
 
 In: files to write, and which were used. Out: the same files until room is needed, those least
-recently used first. Readers need no lock: a name says what a file holds, files appear and go whole,
-and who misses one computes. Writers take turns, file by file, so that all of them together stay
-within the limit. One that is killed holds nobody up, and leaves at most a hidden file, which the
-next sweep removes; where there are no locks, it goes as the others do.
+recently used first. A file's name tells what it holds: it depends on all tokens before it, so that
+two prompts that begin alike have the same files until they differ, and no list says what is where.
+No name tells a token or a namespace. Whatever is damaged, half-written, another's file, or no file
+at all is told apart before a byte of it is used. Checksums are CRC-32 (`zlib`): 7 GB/s here, where
+BLAKE2b has 1.2.
+
+Readers need no lock: files appear and go whole, and who misses one computes. Writers take turns,
+file by file, so that all of them together stay within the limit. One that is killed holds nobody
+up, and leaves at most a hidden file, which the next sweep removes; where there are no locks, it
+goes as the others do.
 """
 
 import errno
+import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.json_text import read_object
-from coordgen_rs.store.files import locked, sweep, write_file
-from coordgen_rs.store.prefixes.blocks import BLOCK_SUFFIX, SUFFIXES, num_tokens_of
+from coordgen_rs.store.files import locked, sweep, whole_file, write_file
+from coordgen_rs.store.prefixes.prefix import BLOCK_TOKENS
+
+SUFFIXES = BLOCK_SUFFIX, STATES_SUFFIX = ".kv", ".states"
+
+_NAME_BYTES = 16
+_MAGIC = b"CGprefx1"
+_HEAD = struct.Struct("<8s16s16sQII")
+_CHECKSUM = struct.Struct("<I")
+HEAD_BYTES = _HEAD.size + _CHECKSUM.size
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""No link is followed, and a pipe without a writer is not waited for."""
 
 DEFAULT_BYTES = 4_000_000_000
 """Most bytes of a store for which nothing else is said."""
@@ -41,6 +63,156 @@ _SPARED = 8
 _MOST_WAIT_S, _LOOKS_AGAIN_S = 10.0, 0.002
 """How long a writer waits for others, and how often it asks: each writes one file meanwhile."""
 _MOST_TOTAL_BYTES = 20
+
+
+class DamagedFileError(Exception):
+    """A file is not what its name says."""
+
+
+def scope_of(target: bytes, namespace: str) -> bytes:
+    """Whose prefixes they are, 16 bytes: nothing is found across scopes.
+
+    Args:
+        target: Tells apart all that computes other keys and values, or states.
+        namespace: The namespace's name.
+    """
+    return _hashed(b"scope", target, namespace.encode("utf-8", "surrogatepass"))
+
+
+def block_names(scope: bytes, token_ids: NDArray[np.uint32]) -> list[bytes]:
+    """The names of the whole blocks that tokens `(tokens,) u32` begin with."""
+    names, name = [], scope
+    for start in range(0, len(token_ids) - BLOCK_TOKENS + 1, BLOCK_TOKENS):
+        name = _hashed(b"block", name, _bytes(token_ids[start : start + BLOCK_TOKENS]))
+        names.append(name)
+    return names
+
+
+def states_head(
+    scope: bytes, names: Sequence[bytes], token_ids: NDArray[np.uint32], length: int
+) -> "Head":
+    """What the file of the states behind some tokens is: it holds those behind the last block, too.
+
+    Args:
+        scope: Whose they are.
+        names: Those of the tokens' whole blocks.
+        token_ids: The tokens, and more, `(tokens,) u32`.
+        length: How many tokens.
+    """
+    number, num_rest = divmod(length, BLOCK_TOKENS)
+    before, start = names[number - 1] if number else scope, number * BLOCK_TOKENS
+    name = _hashed(b"states", before, _bytes(token_ids[start:length]))
+    return Head(scope, name, start, num_rest)
+
+
+def _bytes(token_ids: NDArray[np.uint32]) -> bytes:
+    return token_ids.astype("<u4", copy=False).tobytes()
+
+
+def _hashed(kind: bytes, before: bytes, more: bytes) -> bytes:
+    hashed = len(before).to_bytes(8, "little") + before + more
+    return hashlib.blake2b(hashed, digest_size=_NAME_BYTES, person=kind).digest()
+
+
+class Head(NamedTuple):
+    """What a file says of itself.
+
+    Attributes:
+        scope: Whose it is, 16 bytes.
+        name: What it is called, 16 bytes.
+        start: Tokens before those that it holds.
+        num_tokens: Tokens that it holds.
+    """
+
+    scope: bytes
+    name: bytes
+    start: int
+    num_tokens: int
+
+    @property
+    def end(self) -> int:
+        """Tokens before those behind it."""
+        return self.start + self.num_tokens
+
+    def path(self, folder: Path, suffix: str) -> Path:
+        """Where such a file is, below its scope's folder."""
+        return folder / f"{self.name.hex()}{suffix}"
+
+    def packed(self, content: NDArray[np.uint8]) -> bytes:
+        """What a file with this content `(bytes,) u8` begins with."""
+        begin = _HEAD.pack(_MAGIC, *self, zlib.crc32(content.data))
+        return begin + _CHECKSUM.pack(zlib.crc32(begin))
+
+
+def write(path: Path, head: Head, content: NDArray[np.uint8], used_ns: int) -> None:
+    """Write a file, which its owner alone may read; at once there, or not at all.
+
+    It is not waited for the disk: what a power failure tears is told by its checksum.
+
+    Args:
+        path: Where it is to be.
+        head: What it holds.
+        content: `(bytes,) u8`, contiguous.
+        used_ns: When it was last used, in ns since 1970.
+
+    Raises:
+        OSError: It cannot be written; nothing is left of it.
+    """
+    with whole_file(path, private=True) as stream:
+        stream.write(head.packed(content))
+        stream.write(content.data)
+    touch(path, used_ns)
+
+
+def touch(path: Path, used_ns: int) -> bool:
+    """Say that a file was used; whether there is one."""
+    try:
+        os.utime(path, ns=(used_ns, used_ns), follow_symlinks=False)
+    except OSError as error:  # else another user's, or on a disk that is only read
+        return not isinstance(error, FileNotFoundError)
+    return True
+
+
+def read(path: Path, head: Head, content: NDArray[np.uint8]) -> None:
+    """Read a file.
+
+    Args:
+        path: Where it is.
+        head: What it must be.
+        content: Filled with what it holds, `(bytes,) u8`; its size is the file's, too.
+
+    Raises:
+        FileNotFoundError: There is none.
+        DamagedFileError: It is another one, damaged, or cannot be read; the content is of no use.
+    """
+    try:
+        with _opened(path) as stream:
+            if os.fstat(stream.fileno()).st_size != HEAD_BYTES + content.nbytes:
+                raise DamagedFileError(f"{path} has not the size of what it should hold")
+            begin = stream.read(HEAD_BYTES)
+            stream.readinto(content.data)  # type: ignore[attr-defined]
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise DamagedFileError(f"{path} cannot be read: {error}") from error
+    if begin != head.packed(content):
+        raise DamagedFileError(f"{path} is damaged, or not the file that its name says")
+
+
+def num_tokens_of(path: Path) -> int:
+    """How many tokens a file says that it holds; 0 where its head is damaged."""
+    with suppress(OSError, struct.error):
+        with _opened(path) as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                return 0
+            begin, checksum = stream.read(_HEAD.size), stream.read(_CHECKSUM.size)
+        if _CHECKSUM.unpack(checksum) == (zlib.crc32(begin),) and begin.startswith(_MAGIC):
+            return int(_HEAD.unpack(begin)[4])
+    return 0
+
+
+def _opened(path: Path) -> BinaryIO:
+    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _FLAGS))
 
 
 class StoredFile(NamedTuple):

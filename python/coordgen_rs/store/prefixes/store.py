@@ -20,26 +20,31 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import PrefixStoreWarning, arguments
-from coordgen_rs.errors.process import NotCopied, OpenedHere
+from coordgen_rs.errors import NotCopied, OpenedHere, PrefixStoreWarning, arguments
 from coordgen_rs.store.background import NoThreadError, TaskQueue
-from coordgen_rs.store.prefixes import blocks
-from coordgen_rs.store.prefixes.blocks import (
+from coordgen_rs.store.prefixes import directory
+from coordgen_rs.store.prefixes.directory import (
     BLOCK_SUFFIX,
-    BLOCK_TOKENS,
+    DEFAULT_BYTES,
     HEAD_BYTES,
     STATES_SUFFIX,
-    TOKEN_BYTES,
     DamagedFileError,
     Head,
-    Layout,
+    StoreDirectory,
     block_names,
     scope_of,
     states_head,
 )
-from coordgen_rs.store.prefixes.copy_on_write import CopyOnWriteBlocks, MemoryBudget
-from coordgen_rs.store.prefixes.directory import DEFAULT_BYTES, StoreDirectory
-from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, SavedPrefix, Snapshot
+from coordgen_rs.store.prefixes.prefix import (
+    BLOCK_TOKENS,
+    TOKEN_BYTES,
+    CopyOnWriteBlocks,
+    KeepsPrefixes,
+    Layout,
+    MemoryBudget,
+    SavedPrefix,
+    Snapshot,
+)
 
 _READING_COSTS = 8
 """Tokens that are read from disk at the cost of computing one, at most: fewer are worth no file."""
@@ -290,7 +295,7 @@ class PrefixStore(NotCopied):
             OSError, MemoryError: It cannot be written.
         """
         path, used_ns = file.head.path(folder, file.suffix), _used_ns(now_ns, file.head.end)
-        if blocks.touch(path, used_ns):
+        if directory.touch(path, used_ns):
             return
         content = file.made()
         if content is None:
@@ -298,7 +303,7 @@ class PrefixStore(NotCopied):
             return
         num_bytes = HEAD_BYTES + content.nbytes
         with self._directory.room_for(num_bytes):
-            blocks.write(path, file.head, content, used_ns)
+            directory.write(path, file.head, content, used_ns)
         self.counts.stored_bytes += num_bytes
         if file.suffix == BLOCK_SUFFIX:
             self.counts.stored_tokens += BLOCK_TOKENS
@@ -411,7 +416,7 @@ class Lookup:
 
     def _read(self, path: Path, head: Head, content: NDArray[np.uint8]) -> None:
         try:
-            blocks.read(path, head, content)
+            directory.read(path, head, content)
             tokens = content[: TOKEN_BYTES * head.num_tokens].view("<u4")
             if not np.array_equal(tokens, self._token_ids[head.start : head.end]):
                 raise DamagedFileError(f"{path} holds other tokens")
@@ -439,4 +444,4 @@ def _used_ns(now_ns: int, end: int) -> int:
 def _touch(paths: Sequence[Path], now_ns: int) -> None:
     """Say that the files of blocks are used now."""
     for number, path in enumerate(paths):
-        blocks.touch(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))
+        directory.touch(path, _used_ns(now_ns, BLOCK_TOKENS * (number + 1)))

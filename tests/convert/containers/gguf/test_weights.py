@@ -9,7 +9,7 @@ pytest.importorskip("gguf", reason="the gguf package is not installed")
 from answers import tokens_of
 from checkpoints import exported, write_checkpoint
 from coordgen_rs import generate, open_session, plain
-from coordgen_rs.bundle.panels import num_bytes
+from coordgen_rs.bundle.layers import num_bytes
 from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from dequantized import rounded_to_8_bits
 from gemma4 import write_gemma4

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coordgen_rs.errors import OptionError
-from coordgen_rs.errors.json_text import file_errors_as, read_object
-from coordgen_rs.errors.typed_json import parse
+from coordgen_rs.errors.json_text import file_errors_as, parse, read_object
 from coordgen_rs.store.files import write_file
 
 FORMAT = 1

@@ -25,7 +25,7 @@ from tokenizers.processors import TemplateProcessing
 
 from coordgen_rs.convert.containers.gguf.file import GgufHeader
 from coordgen_rs.errors import CheckpointError, UnsupportedModelError
-from coordgen_rs.text.chat_files import DEFAULT, ChatTemplates
+from coordgen_rs.text.chat_template import DEFAULT, ChatTemplates
 from coordgen_rs.text.tokenizer import package_errors_as
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
