@@ -18,8 +18,8 @@ from coordgen_rs._core import kernel_processor
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.errors import ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.loading.directory import open_bundle, provider_class, unconverted

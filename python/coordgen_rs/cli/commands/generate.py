@@ -16,7 +16,7 @@ from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
-from coordgen_rs.cli.terminal.formatting import counted
+from coordgen_rs.cli.terminal.text import counted
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model

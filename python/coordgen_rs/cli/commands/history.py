@@ -20,7 +20,7 @@ from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.options.shared import history_max_tokens
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.store.history.documents import Tables

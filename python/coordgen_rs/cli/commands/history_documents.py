@@ -10,8 +10,8 @@ from itertools import chain
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.runtime.machine import usable_cores

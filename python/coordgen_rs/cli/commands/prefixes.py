@@ -6,8 +6,7 @@ import time
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
-from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.cli.terminal.text import counted, printable, show_bytes, tell
 from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
 

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.cli.terminal.formatting import parse_bytes
-from coordgen_rs.cli.terminal.text import from_argument
+from coordgen_rs.cli.terminal.text import from_argument, parse_bytes
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors import options as records
 

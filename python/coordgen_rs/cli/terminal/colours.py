@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import IO
 
-from coordgen_rs.cli.terminal.formatting import answer_text
+from coordgen_rs.cli.terminal.text import answer_text
 from coordgen_rs.model.answer import TextDelta
 
 _COLOURS = (32, 36, 33, 35, 34, 31, 92, 96, 93, 95, 94, 91)

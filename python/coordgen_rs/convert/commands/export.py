@@ -14,9 +14,8 @@ from coordgen_rs.bundle.qnn import SOCS
 from coordgen_rs.cli.commands.info import kept_lines
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import counted
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.cli.terminal.text import counted, tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.loading.directory import PROVIDERS

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import BlockCost, Switcher, SwitchReport
-from coordgen_rs.cli.terminal.formatting import show_bytes
+from coordgen_rs.cli.terminal.text import show_bytes
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.loads import DelayedStore
 from coordgen_rs.lab.bench.workbench import (

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.fleet.tasks import RAY
