@@ -7,7 +7,7 @@ from pathlib import Path
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.text import counted, printable, show_bytes, tell
 from coordgen_rs.errors import BundleError, OptionError
@@ -38,7 +38,7 @@ def add_arguments(parser: Parser) -> None:
     )
     for command, run in zip(parser.commands.values(), (_list, _clear, _path), strict=True):
         command.set_defaults(run_cache=run)
-    parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
+    parser.commands["list"].declare(option.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.path("model MODEL", nargs="?").help(
             "only what was converted from this file, directory or name, or the conversion in this "

@@ -16,7 +16,7 @@ from typing import Any
 
 from coordgen_rs._core import kernel_processor
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.cli.terminal.text import printable
@@ -63,8 +63,8 @@ _INSTRUCTIONS = [
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        option.path("bundle BUNDLE", nargs="?").help(shared.BUNDLE_HELP),
-        shared.JSON,
+        option.path("bundle BUNDLE", nargs="?").help(option.BUNDLE_HELP),
+        option.JSON,
     )
 
 

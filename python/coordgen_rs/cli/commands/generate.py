@@ -8,11 +8,9 @@ from math import inf
 from typing import Any
 
 from coordgen_rs._core import PLAIN
+from coordgen_rs.cli import model_options, option, request_options
 from coordgen_rs.cli.commands.compare import compare
 from coordgen_rs.cli.exit_codes import DIFFERENT, DONE
-from coordgen_rs.cli.options import model as model_options
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
@@ -53,7 +51,7 @@ _CUT = {"length": "--max-new-tokens is reached", "capacity": "the context is ful
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        option.path("--model BUNDLE").also("-m").help(shared.BUNDLE_HELP),
+        option.path("--model BUNDLE").also("-m").help(option.BUNDLE_HELP),
         option.text("words BUNDLE PROMPT", nargs="*", default=[]).help(
             "the same without --model and --prompt; a prompt - is read from stdin"
         ),
@@ -70,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
     )
     request_options.add_arguments(parser)
     model_options.add_arguments(parser)
-    parser.declare(shared.JSON)
+    parser.declare(option.JSON)
     parser.declare_group(
         "output",
         option.flag("--compare").help(

@@ -15,9 +15,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from coordgen_rs.cli import option
 from coordgen_rs.cli.commands import history_documents
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.shared import history_max_tokens
+from coordgen_rs.cli.option import history_max_tokens
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.text import printable
@@ -58,7 +58,7 @@ def add_arguments(parser: Parser) -> None:
     commands["ls"].declare(
         option.flag("--documents").help("list the documents that were added, by namespace"),
         option.text("--namespace NAME").help("only this namespace; default: all"),
-        shared.JSON.help("print one JSON array instead"),
+        option.JSON.help("print one JSON array instead"),
     )
     commands["import"].declare(
         option.word("file FILE", nargs="?", default="-").help(

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import asdict
 from itertools import chain
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
@@ -44,7 +44,7 @@ def add_arguments(add: Parser, remove: Parser) -> None:
         option.count("--threads N", most=256).help(
             "how many tokenize, at low priority; default: one per core"
         ),
-        shared.JSON.help("print one JSON object"),
+        option.JSON.help("print one JSON object"),
     )
     remove.declare(
         option.text("names NAME", may_be_empty=False, nargs="+").help(

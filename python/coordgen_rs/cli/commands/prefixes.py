@@ -4,7 +4,7 @@ import argparse
 import json
 import time
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.text import counted, printable, show_bytes, tell
 from coordgen_rs.loading.options import OPEN_OPTIONS
@@ -40,7 +40,7 @@ def add_arguments(parser: Parser) -> None:
                 "the directory that was given to serve, or another"
             )
         )
-    parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
+    parser.commands["list"].declare(option.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.text("--namespace NAME", may_be_empty=False).help("only those of this namespace"),
         option.count("--older-than DAYS", least=0).help("only what was not used for so many days"),

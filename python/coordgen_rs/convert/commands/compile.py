@@ -4,8 +4,8 @@ import argparse
 import sys
 
 from coordgen_rs.bundle.qnn import SOCS
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.shared import QNN_OPTION
+from coordgen_rs.cli import option
+from coordgen_rs.cli.option import QNN_OPTION
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.convert.qnn.compile import compile_bundle
@@ -22,7 +22,7 @@ examples:
 def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(
-        shared.EXPORTED_BUNDLE,
+        option.EXPORTED_BUNDLE,
         option.word("--soc NAME").help(
             f"compile for this chip instead of the bundle's: {', '.join(SOCS)}"
         ),

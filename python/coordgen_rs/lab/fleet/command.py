@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
@@ -35,7 +35,7 @@ def add_arguments(parser: Parser) -> None:
             "leave out the oldest requests of a namespace beyond this; default %(default)s"
         ),
         option.flag("--strict").help("stop at the first record that is no request"),
-        shared.JSON.help("print one JSON object"),
+        option.JSON.help("print one JSON object"),
         RAY,
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from coordgen_rs._core import Action, Plan, Run, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.progress import progress
@@ -85,7 +85,7 @@ def add_arguments(parser: Parser) -> None:
         option.flag("--grid").help(
             "instead, compare all strategies with the lower bound over 180 made-up profiles"
         ),
-        shared.JSON,
+        option.JSON,
     )
 
 

@@ -7,7 +7,7 @@ and refused as on the command line.
 import argparse
 from collections.abc import Iterator, Mapping
 
-from coordgen_rs.cli.options import request as request_options
+from coordgen_rs.cli import request_options
 from coordgen_rs.errors import OptionError
 from coordgen_rs.model.options import RequestOptions
 
