@@ -12,9 +12,8 @@ from pathlib import Path
 from coordgen_rs.cli import model_options, option, request_options
 from coordgen_rs.cli.commands.chat import local_models
 from coordgen_rs.cli.commands.chat.commands import COMMANDS
-from coordgen_rs.cli.commands.chat.conversation import Conversation
+from coordgen_rs.cli.commands.chat.conversation import Conversation, Settings
 from coordgen_rs.cli.commands.chat.line_editor import typed_lines
-from coordgen_rs.cli.commands.chat.settings import Settings
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model.dialogue import Dialogue
