@@ -20,8 +20,7 @@ from coordgen_rs.cli import model_options, option, request_options
 from coordgen_rs.cli.exit_codes import DIFFERENT, DONE
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.colours import SourceColours, wants_colours
-from coordgen_rs.cli.terminal.text import counted
+from coordgen_rs.cli.terminal.text import SourceColours, counted, wants_colours
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model import Model

@@ -18,8 +18,7 @@ from coordgen_rs.cli import request_options
 from coordgen_rs.cli.commands.chat.dialogue_file import with_files
 from coordgen_rs.cli.commands.chat.line_editor import Lines
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.colours import SourceColours
-from coordgen_rs.cli.terminal.text import printable
+from coordgen_rs.cli.terminal.text import SourceColours, printable
 from coordgen_rs.errors import ChatTemplateError, OptionError, PromptTooLongError
 from coordgen_rs.model.dialogue import Dialogue
 from coordgen_rs.model.options import RequestOptions
