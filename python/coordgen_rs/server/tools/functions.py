@@ -1,8 +1,8 @@
 """The functions that a request offers to the model, and whether it has to call one.
 
 In: `tools`, `tool_choice` and `parallel_tool_calls` of a body. Out: `Tools`, or a refusal that
-names the field. How the answer is constrained to them stands in `formats.py`, how calls are read
-in `calls.py`.
+names the field. How the answer is constrained to them stands in `dialects/request.py`, how calls
+are read in `calls.py`.
 """
 
 import re
