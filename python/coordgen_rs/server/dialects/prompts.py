@@ -28,15 +28,12 @@ from coordgen_rs.server.tools.formats import (
     with_mapped_arguments,
     with_short_ids,
 )
-from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.functions import NAMELESS, Tools
 from coordgen_rs.text.thinking import CHANNELS
 from coordgen_rs.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles that all templates get."""
-
-NAMELESS = "must be the function's name"
-"""What the message says of a call of none."""
 
 _FIELDS = frozenset(
     (

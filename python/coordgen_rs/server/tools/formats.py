@@ -8,7 +8,6 @@ were trained on. Some templates refuse ids of calls that are not as long as thei
 is held to the format stands in `dialects/request.py`.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -20,6 +19,7 @@ from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.harmony import HARMONY, Harmony, HarmonyReader
 from coordgen_rs.server.tools.marked import MarkedFormat, MarkedReader
 from coordgen_rs.server.tools.pairs import PYTHON, gemma_syntax
+from coordgen_rs.server.tools.syntax import as_json
 from coordgen_rs.server.tools.xml import XML
 
 ToolCallFormat = MarkedFormat | Harmony
@@ -201,7 +201,7 @@ def described(messages: list[dict[str, Any]], tools: Tools | None) -> list[dict[
     plain = [_plain(message) for message in messages]
     if tools is None:
         return plain
-    about = _ABOUT.format(tools="\n".join(_json(tool) for tool in tools.listed))
+    about = _ABOUT.format(tools="\n".join(as_json(tool) for tool in tools.listed))
     if plain[0]["role"] == "system":
         first = plain[0] | {"content": f"{plain[0]['content']}\n\n{about}"}
         return [first, *plain[1:]]
@@ -265,10 +265,6 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
     if "tool_calls" not in message:
         return message
     begin, end = HERMES.opening, HERMES.closing
-    calls = [f"{begin}\n{_json(call['function'])}\n{end}" for call in message["tool_calls"]]
+    calls = [f"{begin}\n{as_json(call['function'])}\n{end}" for call in message["tool_calls"]]
     parts = [message["content"]] if message.get("content") else []
     return {"role": message["role"], "content": "\n".join([*parts, *calls])}
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
