@@ -7,6 +7,7 @@ several commands share stand at the end.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -225,6 +226,8 @@ def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
             raise OptionError(f"--{name.replace('_', '-')} {why}")
 
 
+_DAY_S = 24 * 60 * 60
+
 BUNDLE_HELP = (
     "from `coordgen export`, or a folder with genai_config.json or genie_config.json; a GGUF file, "
     "a Hugging Face directory or hf:OWNER/NAME is converted when it is first opened"
@@ -260,6 +263,15 @@ def chosen_provider(options: argparse.Namespace) -> ProviderChoice:
 
     qnn_options = parse_options(options.qnn_option) if options.qnn_option else None
     return ProviderChoice(options.provider, options.soc, qnn_options, options.recompile)
+
+
+OLDER_THAN = count("--older-than DAYS", least=0).help("only what was not used for so many days")
+
+
+def unused_since(options: argparse.Namespace) -> float | None:
+    """Since when what `OLDER_THAN` asks for was not used, in seconds since 1970; None for any."""
+    days = options.older_than
+    return None if days is None else time.time() - _DAY_S * days
 
 
 def history_max_tokens(shown: str) -> Option:

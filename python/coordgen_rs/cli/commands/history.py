@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 import sqlite3
-import time
 from contextlib import closing
 from dataclasses import asdict
 from importlib import import_module
@@ -21,7 +20,7 @@ from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.cli.terminal.text import counted, printable
+from coordgen_rs.cli.terminal.text import counted, printable, show_time
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
@@ -109,18 +108,11 @@ def _ls(options: argparse.Namespace) -> int:
     for summary in namespaces:
         print(
             f"{printable(summary.namespace)}: {summary.num_requests} requests, "
-            f"{summary.num_tokens} tokens, last {_date(summary.last_finished_at)}"
+            f"{summary.num_tokens} tokens, last {show_time(summary.last_finished_at)}"
         )
     if told := _told_documents(store, options.namespace):
         text.tell(f"coordgen: and {told}: `ls --documents` lists them")
     return 0
-
-
-def _date(seconds: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # of a clock that was wrong, or a damaged file
-        return "unknown"
 
 
 def _opened_to_read(directory: Path) -> HistoryStore:

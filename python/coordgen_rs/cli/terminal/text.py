@@ -10,6 +10,7 @@ usable in `streams.py`.
 import os
 import re
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -171,6 +172,14 @@ def parse_bytes(text: str) -> int:
     if match is None:
         raise OptionError(f"{text!r} is not a number of bytes: write 800000000, 800M, 2G or 1.5GiB")
     return int(float(match[1]) * _UNITS[(match[2] or "").lower()])
+
+
+def show_time(seconds: float) -> str:
+    """The minute, here, of a time in seconds since 1970."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):  # of a clock that was wrong, or a damaged file
+        return "unknown"
 
 
 def show_bytes(num_bytes: int) -> str:
