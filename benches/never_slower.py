@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from coordgen_rs._core import draft_method
-from coordgen_rs.cli.terminal.formatting import parse_bytes
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import parse_bytes
 from support.oracles import ADVERSARIAL, measure_bundle
 from support.script import (
     add_counts,

@@ -35,7 +35,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 import numpy as np
 
 from coordgen_rs import Sampling
-from coordgen_rs.cli.terminal.formatting import parse_bytes
+from coordgen_rs.cli.terminal.text import parse_bytes
 from coordgen_rs.generation.loop import generate, plain
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.directory import open_bundle

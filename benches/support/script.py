@@ -16,7 +16,7 @@ from pathlib import Path
 from signal import SIG_DFL, SIGINT, signal
 from typing import Any, NoReturn
 
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli import option
 from coordgen_rs.errors import CoordgenError
 
 ROOT = Path(__file__).resolve().parents[2]

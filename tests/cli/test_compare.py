@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordgen_rs.cli.commands.compare import LEAST_S, MOST_S, compare, is_steady
+from coordgen_rs.cli.commands.generate import LEAST_S, MOST_S, compare, is_steady
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.model.answer import Answer
 

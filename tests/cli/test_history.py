@@ -10,7 +10,7 @@ import pytest
 from checkpoints import ROOT
 from coordgen_rs import History
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.commands import history_documents
+from coordgen_rs.cli.commands import history as history_command
 from coordgen_rs.errors import HistoryWarning
 from coordgen_rs.store.files import locked
 from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore
@@ -295,7 +295,7 @@ def test_what_is_skipped_is_named_and_counted(add, tmp_path, monkeypatch):
     write_sources(tmp_path / "src", 2)
     for number in range(4):
         (tmp_path / "src" / f"{number}.bin").write_bytes(b"\0")
-    monkeypatch.setattr(history_documents, "_MOST_NAMED", 3)
+    monkeypatch.setattr(history_command, "_MOST_NAMED", 3)
     told = add(tmp_path / "src").err
     assert told.count("it is not text: it holds a zero byte; skipped") == 3
     assert "1 more files were skipped" in told
@@ -345,6 +345,6 @@ def test_what_cannot_be_added_is_refused_by_name(add, tmp_path, bundle):
 def test_a_second_process_that_adds_is_told_so(add, tmp_path, monkeypatch):
     (tmp_path / "file").write_text(source(1))
     add(tmp_path / "file")
-    monkeypatch.setattr(history_documents, "_WAIT_S", 0.0)
+    monkeypatch.setattr(history_command, "_WAIT_S", 0.0)
     with locked(tmp_path / "answers" / "corpus"):
         assert "others are adding or removing" in add(tmp_path / "file", code=2).err

@@ -10,7 +10,6 @@ import socket
 from coordgen_rs import Model
 from coordgen_rs.cli.commands import serve
 from coordgen_rs.cli.main import main
-from coordgen_rs.cli.options import access as serve_access
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.server.guard import read_keys
@@ -31,9 +30,7 @@ def test_names_and_origins_are_as_requests_have_them():
     origins = ["https://Chat.example", "http://localhost:3000", "http://[::1]:80", "null"]
     origins += ["app://obsidian.md", "chrome-extension://abc"]
     given = [word for origin in origins for word in ("--allow-origin", origin)]
-    access = serve_access.chosen_access(
-        parser.parse_args(["b", "--allow-host", "Chat.example.", *given])
-    )
+    access = serve.chosen_access(parser.parse_args(["b", "--allow-host", "Chat.example.", *given]))
     assert access.hosts == ("chat.example",)
     assert access.origins == tuple(origin.lower() for origin in origins)
 
@@ -96,7 +93,7 @@ def test_keys_of_a_file_have_names_and_namespaces(tmp_path, host, by, is_by_key)
     parser = Parser()
     serve.add_arguments(parser)
     given = ("bundle", "--host", host, "--namespace-by", by, "--api-key-file", str(path))
-    access = serve_access.chosen_access(parser.parse_args(given))
+    access = serve.chosen_access(parser.parse_args(given))
     alice, other, again = access.keys
     assert (alice.name, alice.secret, again.name) == ("alice", b"s3cret", "alice")
     assert other.name.startswith("key-")

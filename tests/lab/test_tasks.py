@@ -10,7 +10,7 @@ import pytest
 
 import fleet_tasks
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.terminal.formatting import parse_bytes
+from coordgen_rs.cli.terminal.text import parse_bytes
 from coordgen_rs.errors import HistoryError, OptionError
 from coordgen_rs.lab import tasks
 from coordgen_rs.lab.fleet.build import build

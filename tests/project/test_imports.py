@@ -65,7 +65,7 @@ def test_all_names_together_load_of_what_is_apart_the_meter_of_energy_alone():
 def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():
     modules = loaded_by("from coordgen_rs.cli.entry import main\nmain()", "--version")
     assert "coordgen_rs.cli.main" in modules
-    assert not of_parts(modules, ("cli.commands", "cli.options", "lab"))
+    assert not of_parts(modules, ("cli.commands", "cli.option", "lab"))
     assert not modules & {"numpy", "onnxruntime"}
 
 

@@ -21,7 +21,7 @@ LOADS_FOR_EVER = """
 import sys
 import time
 
-from coordgen_rs.cli.options import model
+from coordgen_rs.cli import model_options
 
 
 def opened(*arguments, **options):
@@ -29,7 +29,7 @@ def opened(*arguments, **options):
     time.sleep(3600)
 
 
-model.opened = opened
+model_options.opened = opened
 """
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 

@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from functools import partial
 
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.lab.tables import ALL
 from recorded.methods import CHAIN
 from support import picture

@@ -10,7 +10,7 @@ import tomllib
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli import option
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.lab.replay.records import TEMPLATES, Source, tokenized
 

@@ -50,7 +50,7 @@ _MODULES = {
     "profile": "lab.profile",
     "plan": "lab.plans",
     "replay": "lab.replay.command",
-    "warm-up": "cli.commands.warm_up",
+    "warm-up": "lab.warm_up",
 }
 """Where a command is that is not in `cli.commands`; it is loaded when it is asked for.
 

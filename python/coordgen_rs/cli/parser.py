@@ -16,7 +16,7 @@ from coordgen_rs.cli.exit_codes import FAILED
 from coordgen_rs.cli.terminal import text
 
 if TYPE_CHECKING:  # it loads NumPy, which `coordgen --version` does without
-    from coordgen_rs.cli.options.option import Option
+    from coordgen_rs.cli.option import Option
 
 _FORMATTER: Any = partial(argparse.RawDescriptionHelpFormatter, max_help_position=27)
 _OPTION = re.compile(r"--[a-z][a-z0-9_-]*(?==|$)", re.IGNORECASE)

@@ -11,12 +11,11 @@ from typing import Any
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import refuse_gone
 from coordgen_rs.bundle.qnn import SOCS
+from coordgen_rs.cli import option
 from coordgen_rs.cli.commands.info import kept_lines
-from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import counted
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.cli.terminal.text import counted, tell
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.loading.directory import PROVIDERS
@@ -89,7 +88,7 @@ def add_arguments(parser: Parser) -> None:
         option.choice("--kv-cache", ["uint8", "uint16"]).help(
             "type of cached keys and values; default: uint8"
         ),
-        shared.JSON.help("print the report as JSON"),
+        option.JSON.help("print the report as JSON"),
     )
 
 

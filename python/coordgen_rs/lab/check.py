@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, StepInputs
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
@@ -193,12 +193,12 @@ _PROMPT = "The quick brown fox jumps over the lazy dog. The quick brown fox slee
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        shared.BUNDLE,
+        option.BUNDLE,
         option.path("--prompt-file FILE").help("a UTF-8 text file with a prompt to use"),
-        *shared.PROVIDER,
-        shared.KV_CACHE,
-        shared.THREADS,
-        shared.JSON,
+        *option.PROVIDER,
+        option.KV_CACHE,
+        option.THREADS,
+        option.JSON,
     )
 
 
@@ -210,7 +210,7 @@ def run(options: argparse.Namespace) -> int:
             options.bundle,
             threads=options.threads,
             kv_cache=options.kv_cache,
-            provider=shared.chosen_provider(options),
+            provider=option.chosen_provider(options),
             on_progress=on_progress,
         )
     with progress() as on_progress:

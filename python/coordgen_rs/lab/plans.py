@@ -18,11 +18,11 @@ from typing import Any
 
 from coordgen_rs._core import BlockCost, Plan, starts, strategies
 from coordgen_rs._core import plan as plan_blocks
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs, text
-from coordgen_rs.cli.terminal.formatting import show_bytes
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import show_bytes
 from coordgen_rs.errors import MemoryBudgetError, OptionError
 from coordgen_rs.lab.plots import check_matplotlib, plot_plans
 from coordgen_rs.lab.tables import Cell, Column, show_table, tell
@@ -93,7 +93,7 @@ def add_arguments(parser: Parser) -> None:
         option.flag("--grid").help(
             "instead, compare all strategies with the lower bound over 180 made-up profiles"
         ),
-        shared.JSON,
+        option.JSON,
     )
 
 

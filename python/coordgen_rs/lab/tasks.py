@@ -22,7 +22,7 @@ from signal import SIG_IGN, SIGINT, signal
 from threading import Thread
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli import option
 from coordgen_rs.errors import CoordgenError, OptionError
 from coordgen_rs.errors.extras import how_to_install
 

@@ -15,9 +15,9 @@ from coordgen_rs.errors import OptionError, UnsupportedGrammarError
 from coordgen_rs.grammar.kinds import JsonSchema, Lark, Regex
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
-from coordgen_rs.server.tools.formats import HERMES, constrained
+from coordgen_rs.server.dialects.request import constrained
+from coordgen_rs.server.tools.formats import HERMES, described, with_short_ids
 from coordgen_rs.server.tools.functions import tools_of
-from coordgen_rs.server.tools.prompts import described, with_short_ids
 from coordgen_rs.text.chat_template import ChatTemplate
 from fake_model import FakeModel
 from fake_served import serving

@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import time
 from pathlib import Path
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
-from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.cli.terminal.text import counted, printable, show_bytes, show_time, tell
 from coordgen_rs.errors import BundleError, OptionError
 from coordgen_rs.loading.source import shown_source
 from coordgen_rs.store.cache import Conversion, cache_directory, clear, conversions, made_of
@@ -25,9 +23,6 @@ examples:
 """
 
 
-_DAY_S = 24 * 60 * 60
-
-
 def add_arguments(parser: Parser) -> None:
     """Declare the three commands; each sets `run_cache`."""
     parser.add_commands(
@@ -39,13 +34,13 @@ def add_arguments(parser: Parser) -> None:
     )
     for command, run in zip(parser.commands.values(), (_list, _clear, _path), strict=True):
         command.set_defaults(run_cache=run)
-    parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
+    parser.commands["list"].declare(option.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.path("model MODEL", nargs="?").help(
             "only what was converted from this file, directory or name, or the conversion in this "
             "directory of the cache; default: all"
         ),
-        option.count("--older-than DAYS", least=0).help("only what was not used for so many days"),
+        option.OLDER_THAN,
     )
 
 
@@ -76,7 +71,7 @@ def _list(options: argparse.Namespace, cache: Path) -> int:
         is_gone = " (gone)" if conversion.is_source_gone else ""
         print(
             f"{printable(conversion.source)}{is_gone}: {show_bytes(conversion.num_bytes)}, {kind}, "
-            f"last used {time.strftime('%Y-%m-%d %H:%M', time.localtime(conversion.used_at))}"
+            f"last used {show_time(conversion.used_at)}"
         )
     print(f"{counted(len(found), 'conversion')}, {show_bytes(sum(it.num_bytes for it in found))}")
     return 0
@@ -111,8 +106,7 @@ def _clear(options: argparse.Namespace, cache: Path) -> int:
         chosen = made_of(cache, options.model, source)
         if not chosen:
             raise OptionError(f"{source} has no conversion; see coordgen cache list")
-    if options.older_than is not None:
-        since = time.time() - _DAY_S * options.older_than
+    if (since := option.unused_since(options)) is not None:
         chosen = [it for it in (found if chosen is None else chosen) if it.used_at < since]
     num_bytes = {it.directory: it.num_bytes for it in (found if chosen is None else chosen)}
     stay = clear(cache, chosen)

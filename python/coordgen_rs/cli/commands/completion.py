@@ -6,7 +6,7 @@ itself. It installs nothing.
 
 import argparse
 
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.errors import OptionError
 from coordgen_rs.errors.extras import how_to_install

@@ -6,7 +6,6 @@ read, or to put into a bug report. It loads no graph and changes nothing.
 
 import argparse
 import json
-import os
 import platform
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -16,11 +15,12 @@ from typing import Any
 
 from coordgen_rs._core import kernel_processor
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.progress import progress
-from coordgen_rs.errors import ProviderError
+from coordgen_rs.cli.terminal.text import printable
+from coordgen_rs.errors import OptionError, ProviderError
 from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.loading.directory import open_bundle, provider_class, unconverted
 from coordgen_rs.loading.profile import machine_facts
@@ -63,8 +63,8 @@ _INSTRUCTIONS = [
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        option.path("bundle BUNDLE", nargs="?").help(shared.BUNDLE_HELP),
-        shared.JSON,
+        option.path("bundle BUNDLE", nargs="?").help(option.BUNDLE_HELP),
+        option.JSON,
     )
 
 
@@ -228,7 +228,8 @@ def _version(package: str) -> str:
 
 def _is_writable(directory: Path) -> bool:
     """Whether files can be made in a directory, which need not exist yet."""
-    nearest = directory
-    while not nearest.exists() and nearest.parent != nearest:
-        nearest = nearest.parent
-    return nearest.is_dir() and os.access(nearest, os.W_OK)
+    try:
+        outputs.check_directory("records", directory)
+    except OptionError:
+        return False
+    return True

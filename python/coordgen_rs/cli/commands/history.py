@@ -1,35 +1,37 @@
-"""`coordgen history`: list, export, import and clear finished requests.
+"""`coordgen history`: finished requests, and the documents that are drafted from.
 
-Documents are `history_documents.py`'s; what many machines recorded is built in `lab/fleet/`.
+What many machines recorded is built in `lab/fleet/`.
 """
 
 import argparse
 import json
+import os
 import sqlite3
-import time
 from contextlib import closing
 from dataclasses import asdict
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from coordgen_rs.cli.commands import history_documents
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.shared import history_max_tokens
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import counted, printable, show_time
 from coordgen_rs.errors import HistoryError
+from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
-from coordgen_rs.store.history.fleet import EXPORT_FORMAT, ExportHeader, read_exported
+from coordgen_rs.loading.directory import open_bundle
+from coordgen_rs.runtime.machine import usable_cores
+from coordgen_rs.store.history.corpus import Corpus, is_below
+from coordgen_rs.store.history.documents import Tables
+from coordgen_rs.store.history.fleet import ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes
-from coordgen_rs.store.history.segments import Segments
-from coordgen_rs.store.history.store import (
-    HistoryStore,
-    told_evictions,
-)
+from coordgen_rs.store.history.store import HistoryStore, told_evictions
+from coordgen_rs.store.history.texts import AddResult, checked_paths, name_of
 
 EXAMPLES = """\
 examples:
@@ -45,6 +47,12 @@ examples:
 _BUILD = "coordgen_rs.lab.fleet.build"
 """Loaded by name, as `main.py` loads commands: what answers imports nothing that measures."""
 
+_MOST_NAMED = 20
+"""Skipped files that are named one by one."""
+
+_WAIT_S = 60.0
+"""How long others may change the documents before the command gives up."""
+
 
 def add_arguments(parser: Parser) -> None:
     """Declare the commands; each sets `run_history`."""
@@ -58,16 +66,16 @@ def add_arguments(parser: Parser) -> None:
     commands["ls"].declare(
         option.flag("--documents").help("list the documents that were added, by namespace"),
         option.text("--namespace NAME").help("only this namespace; default: all"),
-        shared.JSON.help("print one JSON array instead"),
+        option.JSON.help("print one JSON array instead"),
     )
     commands["import"].declare(
         option.word("file FILE", nargs="?", default="-").help(
             "a file from `history export`; default: stdin"
         ),
-        history_max_tokens("--max-tokens N"),
+        option.history_max_tokens("--max-tokens N"),
     )
     import_module(_BUILD).add_arguments(commands["build"])
-    history_documents.add_arguments(commands["add"], commands["remove"])
+    _declare_documents(commands["add"], commands["remove"])
     for name in ("export", "clear"):
         commands[name].declare(
             option.text("--namespace NAME").help("only this namespace; default: all")
@@ -90,7 +98,7 @@ def run(options: argparse.Namespace) -> int:
 def _ls(options: argparse.Namespace) -> int:
     store = _opened_to_read(options.directory)
     if options.documents:
-        return history_documents.ls(store, options.namespace, as_json=options.json)
+        return _ls_documents(store, options.namespace, as_json=options.json)
     namespaces = [
         summary for summary in store.namespaces() if options.namespace in (None, summary.namespace)
     ]
@@ -100,18 +108,11 @@ def _ls(options: argparse.Namespace) -> int:
     for summary in namespaces:
         print(
             f"{printable(summary.namespace)}: {summary.num_requests} requests, "
-            f"{summary.num_tokens} tokens, last {_date(summary.last_finished_at)}"
+            f"{summary.num_tokens} tokens, last {show_time(summary.last_finished_at)}"
         )
     if told := _told_documents(store, options.namespace):
         text.tell(f"coordgen: and {told}: `ls --documents` lists them")
     return 0
-
-
-def _date(seconds: float) -> str:
-    try:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-    except (OverflowError, ValueError, OSError):  # of a clock that was wrong, or a damaged file
-        return "unknown"
 
 
 def _opened_to_read(directory: Path) -> HistoryStore:
@@ -181,7 +182,110 @@ def _told_documents(store: HistoryStore, namespace: str | None) -> str | None:
     except (HistoryError, sqlite3.Error) as error:
         text.tell(f"coordgen: warning: the documents cannot be counted: {error}")
         return None
-    return history_documents.counted(num_documents) if num_documents else None
+    return counted(num_documents, "document") if num_documents else None
+
+
+def _declare_documents(add: Parser, remove: Parser) -> None:
+    """The options of both commands, besides DIR."""
+    namespace = option.text("--namespace NAME", may_be_empty=False, default=DEFAULT_NAMESPACE).help(
+        "only its requests draft from the documents; default: %(default)s"
+    )
+    add.declare(
+        option.path("files FILE", nargs="+").help(
+            "text in UTF-8, or directories of it; below these, what begins with a dot and links "
+            "are left out"
+        ),
+        option.path("--tokenizer BUNDLE", required=True).help(
+            "a bundle with the tokenizer of the model that is to draft from them"
+        ),
+        namespace,
+        option.count("--threads N", most=256).help(
+            "how many tokenize, at low priority; default: one per core"
+        ),
+        option.JSON.help("print one JSON object"),
+    )
+    remove.declare(
+        option.text("names NAME", may_be_empty=False, nargs="+").help(
+            "documents as `ls --documents` names them, files, or directories that held them"
+        ),
+        option.path("--tokenizer BUNDLE").help("not needed: the history knows its tokenizer"),
+        namespace,
+    )
+
+
+def _add(options: argparse.Namespace) -> int:
+    """Add documents, and print how many, and what was skipped.
+
+    Raises:
+        OptionError: A file is not there.
+    """
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # parts are shared out by threads of ours
+    paths = checked_paths(options.files)  # before a history is made
+    threads = options.threads or usable_cores()
+    with Corpus(
+        options.directory, open_bundle(options.tokenizer), namespace=options.namespace
+    ) as corpus:
+        with progress() as on_progress:
+            added = corpus.add(
+                paths,
+                threads=threads,
+                wait_s=_WAIT_S,
+                on_progress=lambda added: on_progress("adding documents", added.num_added, 0),
+            )
+        documents = corpus.documents()
+    _tell(options, added, len(documents), sum(document.num_tokens for document in documents))
+    return 0
+
+
+def _tell(
+    options: argparse.Namespace, added: AddResult, num_documents: int, num_tokens: int
+) -> None:
+    for skipped in added.skipped[:_MOST_NAMED]:
+        text.tell(f"coordgen: warning: {printable(skipped)}; skipped")
+    if len(added.skipped) > _MOST_NAMED:
+        text.tell(f"coordgen: warning: {len(added.skipped) - _MOST_NAMED} more files were skipped")
+    if options.json:
+        figures = asdict(added) | {"num_documents": num_documents, "all_tokens": num_tokens}
+        print(json.dumps(figures))
+        return
+    text.tell(
+        f"{options.directory}: {counted(added.num_added, 'document')} added "
+        f"({added.num_tokens} tokens), {added.num_unchanged} unchanged, "
+        f"{len(added.skipped)} skipped; the namespace holds "
+        f"{counted(num_documents, 'document')}, {num_tokens} tokens"
+    )
+
+
+def _remove(options: argparse.Namespace) -> int:
+    """Remove documents; 1 if a name matched none."""
+    names = {given: {given, name_of(given)} for given in options.names}
+    with Corpus(options.directory, None, namespace=options.namespace) as corpus:
+        removed = corpus.remove({*chain(*names.values())}, wait_s=_WAIT_S)
+    text.tell(f"{options.directory}: {counted(len(removed), 'document')} removed")
+    unknown = [given for given in names if not any(is_below(one, names[given]) for one in removed)]
+    for given in unknown:
+        text.tell(
+            f"coordgen: warning: there is no document {printable(given)} in the namespace "
+            f"{options.namespace!r}"
+        )
+    return 1 if unknown else 0
+
+
+def _ls_documents(store: HistoryStore, namespace: str | None, *, as_json: bool) -> int:
+    """List the documents of a namespace, or of all."""
+    with closing(store):
+        names = Tables.namespaces(store) if namespace is None else [namespace]
+        found = [(name, document) for name in names for document in Tables(store, name).documents()]
+    if as_json:
+        print(json.dumps([{"namespace": name, **asdict(document)} for name, document in found]))
+        return 0
+    for name, document in found:
+        partly = "" if document.is_whole else f", {document.read_bytes} of them added so far"
+        print(
+            f"{printable(name)}: {printable(document.name)}: {document.num_bytes} bytes{partly}, "
+            f"{document.num_tokens} tokens"
+        )
+    return 0
 
 
 def _build(options: argparse.Namespace) -> int:
@@ -194,8 +298,8 @@ _COMMANDS = {
     "export": ("print requests as JSON lines", _export),
     "import": ("store requests from JSON lines", _import),
     "clear": ("erase requests", _clear),
-    "add": ("add documents to draft from", history_documents.add),
-    "remove": ("remove documents that were added", history_documents.remove),
+    "add": ("add documents to draft from", _add),
+    "remove": ("remove documents that were added", _remove),
     "build": ("build the indexes of a fleet from records of many machines", _build),
 }
 """What each command does, and how."""

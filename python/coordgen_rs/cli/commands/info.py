@@ -9,10 +9,10 @@ from typing import Any
 
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import Manifest, ModelShape
-from coordgen_rs.cli.options import shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import counted, printable
 from coordgen_rs.cli.terminal.progress import progress
+from coordgen_rs.cli.terminal.text import counted, printable
 from coordgen_rs.loading.directory import KINDS, open_bundle, unconverted
 
 EXAMPLES = """\
@@ -23,7 +23,7 @@ example:
 
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
-    parser.declare(shared.BUNDLE, shared.JSON.help("print the manifest as JSON instead"))
+    parser.declare(option.BUNDLE, option.JSON.help("print the manifest as JSON instead"))
 
 
 def run(options: argparse.Namespace) -> int:

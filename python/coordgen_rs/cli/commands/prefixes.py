@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import time
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import counted, printable, show_bytes
-from coordgen_rs.cli.terminal.text import tell
+from coordgen_rs.cli.terminal.text import counted, printable, show_bytes, show_time, tell
 from coordgen_rs.loading.options import OPEN_OPTIONS
 from coordgen_rs.store.prefixes.directory import ScopeSummary, clear, summaries
 
@@ -22,8 +20,6 @@ examples:
   coordgen prefixes clear --prefix-store prefixes --older-than 30
   coordgen prefixes clear --prefix-store prefixes
 """
-
-_DAY_S = 24 * 60 * 60
 
 
 def add_arguments(parser: Parser) -> None:
@@ -41,10 +37,10 @@ def add_arguments(parser: Parser) -> None:
                 "the directory that was given to serve, or another"
             )
         )
-    parser.commands["list"].declare(shared.JSON.help("print one JSON array instead"))
+    parser.commands["list"].declare(option.JSON.help("print one JSON array instead"))
     parser.commands["clear"].declare(
         option.text("--namespace NAME", may_be_empty=False).help("only those of this namespace"),
-        option.count("--older-than DAYS", least=0).help("only what was not used for so many days"),
+        option.OLDER_THAN,
     )
 
 
@@ -65,9 +61,7 @@ def _list(options: argparse.Namespace) -> int:
         print(json.dumps([_facts(it) for it in found]))
         return 0
     for it in found:
-        when = "nothing left"
-        if it.used_at is not None:
-            when = time.strftime("last used %Y-%m-%d %H:%M", time.localtime(it.used_at))
+        when = "nothing left" if it.used_at is None else f"last used {show_time(it.used_at)}"
         namespace = "unknown" if it.namespace is None else repr(printable(it.namespace))
         print(
             f"{printable(it.bundle) or 'unknown bundle'}, namespace {namespace}: "
@@ -100,9 +94,7 @@ def _clear(options: argparse.Namespace) -> int:
         whose = "" if options.namespace is None else f" of namespace {options.namespace!r}"
         tell(f"{options.prefix_store}: no prefixes{whose} are stored here")
         return 0
-    since = None
-    if options.older_than is not None:
-        since = time.time() - _DAY_S * options.older_than
+    since = option.unused_since(options)
     freed = sum(clear(it, since) for it in found)
     tell(
         f"{options.prefix_store}: {show_bytes(freed)} removed; a server that runs stores again "

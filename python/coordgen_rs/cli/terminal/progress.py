@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal.text import printable
 
 
 @contextmanager

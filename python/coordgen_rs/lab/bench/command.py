@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_method
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.progress import progress
@@ -75,7 +75,7 @@ _AS_GIVEN = (
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        shared.EXPORTED_BUNDLE,
+        option.EXPORTED_BUNDLE,
         option.path("data DATA", nargs="?").help("prompts, one JSON object per line"),
         option.several(option.one_of("--sections NAME,..", [*SECTIONS])).help(
             "only these sections; default: all"
@@ -102,10 +102,10 @@ def add_arguments(parser: Parser) -> None:
         option.flag("--ignore-eos").help(
             "go on behind end tokens: all answers have --max-new-tokens"
         ),
-        shared.THREADS,
+        option.THREADS,
         option.count("--width N").help("most rows per step"),
-        shared.KV_CACHE,
-        *shared.PROVIDER,
+        option.KV_CACHE,
+        *option.PROVIDER,
     )
     parser.declare_group(
         "options of sections that draft",
@@ -238,7 +238,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         methods=tuple(options.methods or ()),
         remembering=options.history == "earlier-requests",
         is_free=options.costs == "free",
-        provider=shared.chosen_provider(options),
+        provider=option.chosen_provider(options),
         load_delay_s=options.load_delay or 0.0,
         profile=None if options.profile is None else str(options.profile),
         **given,

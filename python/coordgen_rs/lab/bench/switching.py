@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import BlockCost, Switcher, SwitchReport
-from coordgen_rs.cli.terminal.formatting import show_bytes
+from coordgen_rs.cli.terminal.text import show_bytes
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.bench.prompts import encode_prompts, read_prompts
 from coordgen_rs.lab.bench.workbench import (

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
@@ -50,8 +50,8 @@ def add_arguments(parser: Parser) -> None:
         option.count("--tokens N", least=2, default=2048).help(
             "most tokens of the text; default %(default)s"
         ),
-        shared.THREADS,
-        shared.JSON,
+        option.THREADS,
+        option.JSON,
     )
 
 

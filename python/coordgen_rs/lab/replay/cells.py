@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli import option
 from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import CoordgenError, OptionError

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
-from coordgen_rs.cli.terminal.formatting import printable
+from coordgen_rs.cli.terminal.text import printable
 from coordgen_rs.drafting.common_phrases import phrase_table_at
 from coordgen_rs.errors import OptionError
 from coordgen_rs.lab.replay.cells import TABLE, Row, fill, flattened
@@ -64,7 +64,7 @@ def add_arguments(parser: Parser) -> None:
         option.count("--half H", least=0, most=1).help(
             "behind --limit: only every other record, from the first (0) or the second (1) on"
         ),
-        shared.JSON,
+        option.JSON,
         TABLE,
         RAY,
     )

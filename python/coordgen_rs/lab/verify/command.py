@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError
@@ -139,7 +139,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(*_OPTIONS)
     parser.declare(_PLAIN)
-    parser.declare((shared.JSON, option.flag("--markdown").help("print Markdown, for an issue")))
+    parser.declare((option.JSON, option.flag("--markdown").help("print Markdown, for an issue")))
 
 
 def run(options: argparse.Namespace) -> int:

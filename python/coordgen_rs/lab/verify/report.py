@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, Literal
 
 from coordgen_rs.cli.exit_codes import DIFFERENT, DONE, INTERRUPTED, NO_VERDICT, SERVER_FAILED
-from coordgen_rs.cli.terminal.formatting import counted, printable
+from coordgen_rs.cli.terminal.text import counted, printable
 from coordgen_rs.errors.extras import package_version
 from coordgen_rs.lab.verify.examination import Finding
 from coordgen_rs.lab.verify.replies import Reply

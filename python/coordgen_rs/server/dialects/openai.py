@@ -8,7 +8,6 @@ several answers, each choice has its metrics beside its text, and the prompt cou
 import secrets
 import time
 from codecs import getincrementaldecoder
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -20,7 +19,7 @@ from coordgen_rs.errors import CoordgenError, arguments
 from coordgen_rs.errors.extras import package_version
 from coordgen_rs.grammar.kinds import JsonSchema
 from coordgen_rs.model import Model
-from coordgen_rs.model.answer import TokenLogprob
+from coordgen_rs.model.answer import Answer, TokenLogprob
 from coordgen_rs.model.options import REQUEST
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.fields import Fields
@@ -55,7 +54,7 @@ from coordgen_rs.server.dialects.writing import (
     logprob_entries,
     usage,
 )
-from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, joined, text_of
+from coordgen_rs.server.tools.calls import AnswerEvent, Call, Content, Thought, calls_of, text_of
 from coordgen_rs.server.tools.functions import Tools, tools_of
 from coordgen_rs.text.token_bytes import TokenSpelling
 
@@ -329,15 +328,14 @@ class _Choice:
         return [self._chunk(said or self._nothing, told.logprobs), last]
 
     def whole(self, told: Ended) -> Event:
-        """The answer as one object."""
+        """The answer as one object, without its usage."""
         text = self._request.echoed + told.answer.text
         said = {"message": _message(told.events)} if self._is_chat else {"text": text}
         choice = self._choice(said, told.logprobs, told.reason)
         if self._request.with_token_ids:
             choice["token_ids"] = told.answer.token_ids
         kind = "chat.completion" if self._is_chat else "text_completion"
-        used = usage(self._request, told.answer)
-        whole = {"object": kind} | self._head | {"choices": [choice], "usage": used}
+        whole = {"object": kind} | self._head | {"choices": [choice], "usage": None}
         self._add(whole, answer_metrics(self._request, told, is_whole=True))
         return whole
 
@@ -374,13 +372,13 @@ class _Choice:
         if not self._is_chat:
             return {"text": text} if text else None
         delta = _thinking(found) | ({"content": text} if text else {})
-        if calls := _calls(found):
+        if calls := calls_of(found):
             delta["tool_calls"] = [_call(one) | {"index": one.number} for one in calls]
         return {"delta": delta} if delta else None
 
 
 def _stream(requests: Sequence[Request]) -> Writing:
-    head, usages = _head(requests[0]), dict[int, Event]()
+    head, answers = _head(requests[0]), dict[int, Answer]()
     choices = [_Choice(requests, index, head) for index in range(len(requests))]
     chunks = [chunk for choice in choices for chunk in choice.opening()]
     while True:
@@ -389,17 +387,19 @@ def _stream(requests: Sequence[Request]) -> Writing:
             chunks = choices[told.choice].chunks(told)
             continue
         chunks, request = choices[told.choice].last(told), requests[told.choice]
-        usages[told.choice] = usage(request, told.answer)
-        if request.with_usage and len(usages) == len(requests):
-            used = {"choices": [], "usage": summed([usages[at] for at in sorted(usages)])}
-            chunks.append({"object": chunks[0]["object"]} | head | used)
+        answers[told.choice] = told.answer
+        if request.with_usage and len(answers) == len(requests):
+            used = usage(request, *(answers[at] for at in sorted(answers)))
+            kind = chunks[0]["object"]
+            chunks.append({"object": kind} | head | {"choices": [], "usage": used})
 
 
 def _whole(requests: Sequence[Request], ends: Sequence[Ended]) -> Event:
     head = _head(requests[0])
     wholes = [_Choice(requests, end.choice, head).whole(end) for end in ends]
     choices = [choice for whole in wholes for choice in whole["choices"]]
-    return wholes[0] | {"choices": choices, "usage": summed([one["usage"] for one in wholes])}
+    used = usage(requests[0], *(end.answer for end in ends))
+    return wholes[0] | {"choices": choices, "usage": used}
 
 
 OPENAI = Dialect(_stream, _whole, last="data: [DONE]\n\n")
@@ -418,7 +418,7 @@ def _head(request: Request) -> Event:
 
 def _message(found: Sequence[AnswerEvent]) -> Event:
     """What a model said, with the parts of each call put together."""
-    text, calls = text_of(found, Content), [_call(one) for one in _calls(found)]
+    text, calls = text_of(found, Content), [_call(one) for one in calls_of(found)]
     message: Event = {"role": "assistant", "content": text, "refusal": None} | _thinking(found)
     return message | {"content": text or None, "tool_calls": calls} if calls else message
 
@@ -429,32 +429,12 @@ def _thinking(found: Sequence[AnswerEvent]) -> Event:
     return {"reasoning_content": thought, "reasoning": thought} if thought else {}
 
 
-def _calls(found: Sequence[AnswerEvent]) -> list[Call]:
-    return [one for one in joined(found) if isinstance(one, Call)]
-
-
 def _call(call: Call) -> Event:
     """A call as OpenAI writes it; of one that goes on, what is new."""
     if call.name is None:
         return {"function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}
     return {"id": f"call_{secrets.token_hex(12)}", "type": "function", "function": function}
-
-
-def summed(usages: Sequence[Event]) -> Event:
-    """The usage of several answers to one prompt, which counts once."""
-    first = usages[0]
-    num_new = sum(usage["completion_tokens"] for usage in usages)
-    details = Counter[str]()
-    for one in usages:
-        details.update(one["completion_tokens_details"])
-    return first | {
-        "completion_tokens": num_new,
-        "total_tokens": first["prompt_tokens"] + num_new,
-        "completion_tokens_details": {
-            name: details[name] for name in first["completion_tokens_details"]
-        },
-    }
 
 
 class CompletionLogprobs:

@@ -2,7 +2,7 @@
 
 In: fields of a body, tools, and how much the model is to think. Out: messages, a text, or tokens
 that fit, or an error that names the field, the message or the part at fault. Where the template
-knows no tools, see `server/tools/prompts.py`. A template that reads none of the variables of
+knows no tools, see `tools/formats.py`. A template that reads none of the variables of
 thinking gets none: its model answers as it does in any case. A text is filled in between a prompt
 and a suffix by models that were trained on that, with the marks of their family around both.
 """
@@ -22,17 +22,18 @@ from coordgen_rs.model import Model
 from coordgen_rs.model.prompts import TemplateFacts
 from coordgen_rs.server.api_error import APIError, TooLongError, names_path
 from coordgen_rs.server.dialects.fields import Fields
-from coordgen_rs.server.tools.formats import format_for
-from coordgen_rs.server.tools.functions import Tools
-from coordgen_rs.server.tools.prompts import described, with_mapped_arguments, with_short_ids
+from coordgen_rs.server.tools.formats import (
+    described,
+    format_for,
+    with_mapped_arguments,
+    with_short_ids,
+)
+from coordgen_rs.server.tools.functions import NAMELESS, Tools
 from coordgen_rs.text.thinking import CHANNELS
 from coordgen_rs.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles that all templates get."""
-
-NAMELESS = "must be the function's name"
-"""What the message says of a call of none."""
 
 _FIELDS = frozenset(
     (

@@ -1,10 +1,16 @@
 """A request for an answer, complete: what a worker begins, and what a writer of answers reads.
 
 In: an open model, the prompt's tokens, and what the fields of a body ask for. Out: a `Request`, or
-an error that names the field.
+an error that names the field. Where functions may be called, the answer is constrained to them, so
+that a call that begins is one that the function takes. Without the package llguidance, or where the
+request has a grammar of its own that is no JSON schema, it is not: calls are found in the text, and
+given when they are complete.
 """
 
+import json
+import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
@@ -12,15 +18,18 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import GrammarError
-from coordgen_rs.grammar.kinds import AfterThinking
+from coordgen_rs.errors import GrammarError, OptionError
+from coordgen_rs.grammar.kinds import AfterThinking, Grammar, JsonSchema, Lark, LarkOfSchemas
+from coordgen_rs.grammar.limits import TooCostlyError, is_cheap_schema
 from coordgen_rs.model import Model
 from coordgen_rs.model.options import REQUEST, RequestOptions
 from coordgen_rs.model.stream import Stream
 from coordgen_rs.server.api_error import ConstraintError
 from coordgen_rs.server.dialects.options import Constraint
-from coordgen_rs.server.tools.formats import Calling, constrained
+from coordgen_rs.server.tools.calls import CallConstraint
+from coordgen_rs.server.tools.formats import Calling, ToolCallFormat, format_for
 from coordgen_rs.server.tools.functions import Tools
+from coordgen_rs.server.tools.syntax import Lexicon
 from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
 from coordgen_rs.text.token_bytes import TokenSpelling
 
@@ -29,6 +38,11 @@ if TYPE_CHECKING:
 
 Kind = Literal["chat", "completion", "response"]
 """The endpoint of OpenAI's that a request came by, or that another dialect's corresponds to."""
+
+_MOST_COSTLY = 3
+"""Schemas of a request that may turn out to cost too much, in a few seconds each."""
+_LISTING = re.compile(r" 1 \| .*", re.DOTALL)
+"""The text of a grammar, which llguidance puts behind what is wrong with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +187,85 @@ def complete(
         spelling=None if options["logprobs"] is None else tokenizer.spelling,
         text_of=lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
     )
+
+
+def constrained(
+    tools: Tools, model: Model, given: Grammar | None, given_field: str | None = None
+) -> tuple[Calling, Grammar | None]:
+    """How calls are told, and what the answer is constrained to.
+
+    Where nothing has to be called, a function that cannot be followed takes any object.
+
+    Args:
+        tools: The functions.
+        model: Who answers.
+        given: What the answer is constrained to where nothing is called; None for nothing.
+        given_field: The field that asks for that.
+
+    Raises:
+        ConstraintError: A call has to be made, or a function is strict, and cannot be followed.
+    """
+    calling = Calling(format_for(model), tools.callable)
+    if given is not None and not isinstance(given, JsonSchema):
+        return calling, given
+    answer = None if given is None else json.loads(given.text)
+    is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
+    choice = CallConstraint(tools.callable, tools.is_required, is_parallel, answer)
+    is_held = replace(calling, is_constrained=True)
+    try:
+        return is_held, _grammar(calling.format, choice, model)
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        has_to = tools.is_required or bool(tools.strict)
+        if isinstance(error, OptionError) and not has_to:
+            return calling, given
+        faults = _faults(tools, model)
+        if faults and not tools.is_required and not tools.strict & faults.keys():
+            loose = {name: {"type": "object"} for name in faults}
+            choice = replace(choice, parameters={**tools.callable, **loose})
+            with suppress(GrammarError):
+                return is_held, _grammar(calling.format, choice, model)
+        if not has_to:
+            return calling, given
+        fields = [(tools.field_of(name), why) for name, why in faults.items()]
+        if answer is not None and given_field is not None and (why := _why_not(answer, model)):
+            fields.append((given_field, why))
+        # What is wrong with the grammar of all of it, no client has seen.
+        fields.append(("tools", GrammarError(_LISTING.sub("", str(error)))))
+        field, why = fields[0]
+        raise ConstraintError(why, field) from error
+
+
+def _grammar(call_format: ToolCallFormat, choice: CallConstraint, model: Model) -> Lark:
+    """A grammar that the model can follow.
+
+    Raises:
+        OptionError: The package llguidance is missing.
+        GrammarError: A schema cannot be followed; or they are too many.
+    """
+    lexicon = Lexicon(model.tokenizer.added_tokens(), model.end_token_ids)
+    are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
+    lark = LarkOfSchemas(call_format.grammar(choice, lexicon), are_cheap)
+    model.check_grammar(lark)
+    return lark
+
+
+def _faults(tools: Tools, model: Model) -> dict[str, Exception]:
+    """The functions that cannot be followed, and why; behind a few that cost too much, all."""
+    faults, num_costly = dict[str, Exception](), 0
+    for one in tools.functions:
+        if one.name in tools.callable:
+            is_over = num_costly == _MOST_COSTLY
+            why = GrammarError() if is_over else _why_not(one.parameters, model)
+            num_costly += isinstance(why, TooCostlyError)
+            if why is not None:
+                faults[one.name] = why
+    return faults
+
+
+def _why_not(schema: dict[str, object], model: Model) -> Exception | None:
+    """Why a schema cannot be followed; None where it can."""
+    try:
+        model.check_grammar(JsonSchema(schema))
+    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
+        return error
+    return None

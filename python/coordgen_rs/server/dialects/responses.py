@@ -19,7 +19,6 @@ from coordgen_rs.server.dialects.fields import Fields
 from coordgen_rs.server.dialects.openai import settings_of
 from coordgen_rs.server.dialects.options import format_of, limit_of, num_alternatives_of
 from coordgen_rs.server.dialects.prompts import (
-    NAMELESS,
     ROLES,
     Dialogue,
     call_of,
@@ -39,7 +38,7 @@ from coordgen_rs.server.dialects.writing import (
     usage,
 )
 from coordgen_rs.server.tools.calls import Call, Thought
-from coordgen_rs.server.tools.functions import Tools, tools_of
+from coordgen_rs.server.tools.functions import NAMELESS, Tools, tools_of
 
 _NOT_STORED = "the server stores no responses: send the whole dialogue as input"
 _LOGPROBS = "message.output_text.logprobs"

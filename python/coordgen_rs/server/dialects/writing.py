@@ -140,18 +140,19 @@ def _runs(sources: Iterable[str], start: int) -> list[list[Any]]:
     return runs
 
 
-def usage(request: Request, answer: Answer) -> dict[str, Any]:
-    """Tokens, as OpenAI counts them."""
-    stats, num_new = answer.stats, len(answer.token_ids)
-    num_thinking = request.num_thinking(answer.token_ids)
-    predicted = stats.per_source.get("prediction", {"proposed": 0, "accepted": 0})
+def usage(request: Request, *answers: Answer) -> dict[str, Any]:
+    """Tokens, as OpenAI counts them; of several answers, the prompt counts once."""
+    first, num_new = answers[0].stats, sum(len(answer.token_ids) for answer in answers)
+    predicted = Counter[str]()
+    for answer in answers:
+        predicted.update(answer.stats.per_source.get("prediction", {}))
     return {
-        "prompt_tokens": stats.prompt_tokens,
+        "prompt_tokens": first.prompt_tokens,
         "completion_tokens": num_new,
-        "total_tokens": stats.prompt_tokens + num_new,
-        "prompt_tokens_details": {"cached_tokens": stats.reused_tokens},
+        "total_tokens": first.prompt_tokens + num_new,
+        "prompt_tokens_details": {"cached_tokens": first.reused_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": num_thinking,
+            "reasoning_tokens": sum(request.num_thinking(one.token_ids) for one in answers),
             "accepted_prediction_tokens": predicted["accepted"],
             "rejected_prediction_tokens": predicted["proposed"] - predicted["accepted"],
         },

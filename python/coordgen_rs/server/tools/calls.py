@@ -73,6 +73,11 @@ def joined(found: Iterable[AnswerEvent]) -> list[AnswerEvent]:
     return told
 
 
+def calls_of(found: Iterable[AnswerEvent]) -> list[Call]:
+    """The calls in what was said, each whole."""
+    return [one for one in joined(found) if isinstance(one, Call)]
+
+
 def text_of(found: Iterable[AnswerEvent], kind: type[Content] | type[Thought]) -> str:
     """The text of one kind in what was said."""
     return "".join(one.text for one in found if isinstance(one, kind))

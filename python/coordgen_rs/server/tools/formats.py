@@ -1,40 +1,32 @@
-"""The formats in which models write calls, which of them a model has, and how it is held to it.
+"""The formats in which models write calls, which of them a model has, and how it is told of tools.
 
-In: a chat template, the tools of a request, a model; an answer's text. Out: a format, a reader of
-calls, and a grammar, so that a call that begins is one that the function takes. A family of models
-whose calls stand between marks is a row here, and its signs below. Without the package llguidance,
-or where the request has a grammar of its own that is no JSON schema, there is no constraint: calls
-are found in the text, and given when they are complete.
+In: a chat template, a model; messages with calls and results in OpenAI's form. Out: a format, and a
+reader of calls; messages as the template reads them. A family of models whose calls stand between
+marks is a row here, and its signs below. For a template that knows no tools, messages are plain: a
+description of the tools in the system message, calls and results between marks, as Hermes models
+were trained on. Some templates refuse ids of calls that are not as long as their own. How an answer
+is held to the format stands in `dialects/request.py`.
 """
 
-import json
-import re
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any
 
-from coordgen_rs.errors import GrammarError, OptionError
-from coordgen_rs.grammar.kinds import Grammar, JsonSchema, Lark, LarkOfSchemas
-from coordgen_rs.grammar.limits import TooCostlyError, is_cheap_schema
 from coordgen_rs.model import Model
-from coordgen_rs.server.api_error import ConstraintError
-from coordgen_rs.server.tools.calls import CallConstraint, CallReader, Parameters
+from coordgen_rs.server.tools.calls import CallReader, Parameters
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.harmony import HARMONY, Harmony, HarmonyReader
 from coordgen_rs.server.tools.marked import MarkedFormat, MarkedReader
 from coordgen_rs.server.tools.pairs import PYTHON, gemma_syntax
-from coordgen_rs.server.tools.syntax import Lexicon
+from coordgen_rs.server.tools.syntax import as_json
 from coordgen_rs.server.tools.xml import XML
-
-_MOST_COSTLY = 3
-"""Schemas of a request that may turn out to cost too much, in a few seconds each."""
-_LISTING = re.compile(r" 1 \| .*", re.DOTALL)
-"""The text of a grammar, which llguidance puts behind what is wrong with it."""
 
 ToolCallFormat = MarkedFormat | Harmony
 
 HERMES = MarkedFormat("hermes", "<tool_call>", "</tool_call>", gap="\n", is_bare=True)
 """Hermes 2 and 3, Qwen2.5, Qwen3, SmolLM3, Granite 4; models whose template knows no tools are
-told of it in words (`prompts.py`)."""
+told of it in words, below."""
 
 LLAMA = MarkedFormat(
     "llama",
@@ -193,83 +185,86 @@ def format_for(model: Model) -> ToolCallFormat:
     return format_of(model.tools_template) if model.reads_tools else HERMES
 
 
-def constrained(
-    tools: Tools, model: Model, given: Grammar | None, given_field: str | None = None
-) -> tuple[Calling, Grammar | None]:
-    """How calls are told, and what the answer is constrained to.
+_ABOUT = """\
+You may call functions to answer. They are listed here as JSON schemas:
+<tools>
+{tools}
+</tools>
+To call one, answer with its name and arguments as JSON between these marks:
+<tool_call>
+{{"name": "NAME", "arguments": {{}}}}
+</tool_call>"""
 
-    Where nothing has to be called, a function that cannot be followed takes any object.
+
+def described(messages: list[dict[str, Any]], tools: Tools | None) -> list[dict[str, Any]]:
+    """Messages for a template that knows no tools."""
+    plain = [_plain(message) for message in messages]
+    if tools is None:
+        return plain
+    about = _ABOUT.format(tools="\n".join(as_json(tool) for tool in tools.listed))
+    if plain[0]["role"] == "system":
+        first = plain[0] | {"content": f"{plain[0]['content']}\n\n{about}"}
+        return [first, *plain[1:]]
+    return [{"role": "system", "content": about}, *plain]
+
+
+def with_short_ids(messages: list[dict[str, Any]], length: int) -> list[dict[str, Any]]:
+    """Messages whose calls have ids of a length, for a template that refuses others.
 
     Args:
-        tools: The functions.
-        model: Who answers.
-        given: What the answer is constrained to where nothing is called; None for nothing.
-        given_field: The field that asks for that.
-
-    Raises:
-        ConstraintError: A call has to be made, or a function is strict, and cannot be followed.
+        messages: The messages; they are not changed.
+        length: How many letters and digits an id is to have.
     """
-    calling = Calling(format_for(model), tools.callable)
-    if given is not None and not isinstance(given, JsonSchema):
-        return calling, given
-    answer = None if given is None else json.loads(given.text)
-    is_parallel = tools.is_parallel and tools.forced is None  # a function that is named: once
-    choice = CallConstraint(tools.callable, tools.is_required, is_parallel, answer)
-    is_held = replace(calling, is_constrained=True)
-    try:
-        return is_held, _grammar(calling.format, choice, model)
-    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
-        has_to = tools.is_required or bool(tools.strict)
-        if isinstance(error, OptionError) and not has_to:
-            return calling, given
-        faults = _faults(tools, model)
-        if faults and not tools.is_required and not tools.strict & faults.keys():
-            loose = {name: {"type": "object"} for name in faults}
-            choice = replace(choice, parameters={**tools.callable, **loose})
-            with suppress(GrammarError):
-                return is_held, _grammar(calling.format, choice, model)
-        if not has_to:
-            return calling, given
-        fields = [(tools.field_of(name), why) for name, why in faults.items()]
-        if answer is not None and given_field is not None and (why := _why_not(answer, model)):
-            fields.append((given_field, why))
-        # What is wrong with the grammar of all of it, no client has seen.
-        fields.append(("tools", GrammarError(_LISTING.sub("", str(error)))))
-        field, why = fields[0]
-        raise ConstraintError(why, field) from error
+    found = _with_calls(messages, lambda call: call | {"id": _short(call.get("id", ""), length)})
+    return [
+        message | {"tool_call_id": _short(identity, length)}
+        if isinstance(identity := message.get("tool_call_id"), str)
+        else message
+        for message in found
+    ]
 
 
-def _grammar(call_format: ToolCallFormat, choice: CallConstraint, model: Model) -> Lark:
-    """A grammar that the model can follow.
+def with_mapped_arguments(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose calls have objects for arguments, for a template that reads no text there.
 
-    Raises:
-        OptionError: The package llguidance is missing.
-        GrammarError: A schema cannot be followed; or they are too many.
+    Args:
+        messages: The messages; they are not changed.
     """
-    lexicon = Lexicon(model.tokenizer.added_tokens(), model.end_token_ids)
-    are_cheap = all(map(is_cheap_schema, [*choice.parameters.values(), choice.answer]))
-    lark = LarkOfSchemas(call_format.grammar(choice, lexicon), are_cheap)
-    model.check_grammar(lark)
-    return lark
+    return _with_calls(messages, _mapped)
 
 
-def _faults(tools: Tools, model: Model) -> dict[str, Exception]:
-    """The functions that cannot be followed, and why; behind a few that cost too much, all."""
-    faults, num_costly = dict[str, Exception](), 0
-    for one in tools.functions:
-        if one.name in tools.callable:
-            is_over = num_costly == _MOST_COSTLY
-            why = GrammarError() if is_over else _why_not(one.parameters, model)
-            num_costly += isinstance(why, TooCostlyError)
-            if why is not None:
-                faults[one.name] = why
-    return faults
+def _with_calls(
+    messages: list[dict[str, Any]], changed: Callable[[dict[str, Any]], dict[str, Any]]
+) -> list[dict[str, Any]]:
+    return [
+        message | {"tool_calls": [changed(call) for call in message["tool_calls"]]}
+        if "tool_calls" in message
+        else message
+        for message in messages
+    ]
 
 
-def _why_not(schema: dict[str, object], model: Model) -> Exception | None:
-    """Why a schema cannot be followed; None where it can."""
-    try:
-        model.check_grammar(JsonSchema(schema))
-    except (OptionError, GrammarError) as error:  # also where there is no package for grammars
-        return error
-    return None
+def _mapped(call: dict[str, Any]) -> dict[str, Any]:
+    arguments = call["function"]["arguments"]
+    if isinstance(arguments, dict):
+        return call
+    return call | {"function": call["function"] | {"arguments": {"arguments": arguments}}}
+
+
+def _short(identity: str, length: int) -> str:
+    """The same id for the same id."""
+    if len(identity) == length and identity.isalnum():
+        return identity
+    return sha256(identity.encode(errors="replace")).hexdigest()[:length]
+
+
+def _plain(message: dict[str, Any]) -> dict[str, Any]:
+    if message["role"] == "tool":
+        content = f"<tool_response>\n{message['content']}\n</tool_response>"
+        return {"role": "user", "content": content}
+    if "tool_calls" not in message:
+        return message
+    begin, end = HERMES.opening, HERMES.closing
+    calls = [f"{begin}\n{as_json(call['function'])}\n{end}" for call in message["tool_calls"]]
+    parts = [message["content"]] if message.get("content") else []
+    return {"role": message["role"], "content": "\n".join([*parts, *calls])}

@@ -1,8 +1,8 @@
 """The functions that a request offers to the model, and whether it has to call one.
 
 In: `tools`, `tool_choice` and `parallel_tool_calls` of a body. Out: `Tools`, or a refusal that
-names the field. How the answer is constrained to them stands in `formats.py`, how calls are read
-in `calls.py`.
+names the field. How the answer is constrained to them stands in `dialects/request.py`, how calls
+are read in `calls.py`.
 """
 
 import re
@@ -30,6 +30,8 @@ _HOSTED = re.compile(
     re.ASCII,
 )
 """Tools that OpenAI's own models and server bring along: clients offer them to whoever has them."""
+NAMELESS = "must be the function's name"
+"""What is said of a function without one."""
 _CHOICES = 'it must be "none", "auto", "required", allowed_tools, or name a function'
 
 
@@ -186,11 +188,7 @@ def _choice(fields: Fields, choice: object, is_flat: bool) -> tuple[str, list[st
     if kind == "allowed_tools":
         return _allowed(chosen, is_flat)
     if kind != "function":
-        raise APIError(
-            f"tool_choice.type is not supported: {_CHOICES}",
-            param="tool_choice.type",
-            code="unsupported_value",
-        )
+        raise chosen.unsupported("type", f"is not supported: {_CHOICES}")
     function = chosen if is_flat else chosen.nested("function")
     name = function.text("name")
     if name is None:
@@ -219,12 +217,9 @@ def _allowed(chosen: Fields, is_flat: bool) -> tuple[str, list[str]]:
         one = Fields(item, f"{allowed.name('tools')}[{index}]")
         one.only("type", "function", why="tools are functions")
         function = one if is_flat or one.has("name") else one.nested("function")
-        name = function.text("name")
-        if name is None:
-            raise function.wrong("name", "must be the function's name")
+        names.append(function.needed("name", NAMELESS))
         function.end()
         one.end()
-        names.append(name)
     allowed.end()
     chosen.end()
     return mode, [*dict.fromkeys(names)]

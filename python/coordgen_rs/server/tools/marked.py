@@ -10,7 +10,6 @@ as it is made: its name, then its arguments. Elsewhere it is given when it is co
 what is no call stays content.
 """
 
-import json
 import re
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -18,13 +17,12 @@ from typing import Any
 
 from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.server.tools.calls import (
-    Call,
     CallConstraint,
     CallReader,
     Content,
     Parameters,
     begun_len,
-    joined,
+    calls_of,
 )
 from coordgen_rs.server.tools.syntax import (
     JSON,
@@ -33,6 +31,7 @@ from coordgen_rs.server.tools.syntax import (
     ArgumentSyntax,
     Lexicon,
     Rules,
+    as_json,
     grammar_of,
     is_object,
     regex,
@@ -441,7 +440,7 @@ class MarkedReader(CallReader):
             case {"name": str(name)} if name in self._parameters:
                 arguments = call.get("arguments", call.get("parameters", {}))
                 if isinstance(arguments, dict):
-                    return name, json.dumps(arguments, ensure_ascii=False)
+                    return name, as_json(arguments)
         return None
 
     def _written(self, text: str) -> list[tuple[str, str]]:
@@ -454,6 +453,5 @@ class MarkedReader(CallReader):
             return []
         if reader.is_open or reader.ahead.strip():
             return []
-        told = [one for one in joined(reader._told) if isinstance(one, Call)]
-        calls = [(one.name or "", one.arguments) for one in told]
+        calls = [(one.name or "", one.arguments) for one in calls_of(reader._told)]
         return calls if all(is_object(arguments) for _, arguments in calls) else []

@@ -20,9 +20,17 @@ from coordgen_rs.errors import UnsupportedGrammarError
 from coordgen_rs.grammar.limits import MOST_LEVELS
 from coordgen_rs.server.tools import syntax
 from coordgen_rs.server.tools.calls import TextBuffer
-from coordgen_rs.server.tools.syntax import ArgumentSyntax, Lexicon, Rules, Schema, Tell, regex
+from coordgen_rs.server.tools.syntax import (
+    PYTHON_WORDS,
+    ArgumentSyntax,
+    Lexicon,
+    Rules,
+    Schema,
+    Tell,
+    as_json,
+    regex,
+)
 
-_PYTHON_WORDS = {True: "True", False: "False", None: "None"}
 _PYTHON_QUOTED = r"/'([^'\\\n]|\\['\\nt])*'/"
 _PYTHON_NAME = r"/[A-Za-z_][A-Za-z0-9_]*/"
 _TEXT_KEYS = {"type", "title", "description", "default", "examples", "$defs", "definitions"}
@@ -32,7 +40,6 @@ _GEMMA_NUMBER = r"/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/"
 _GEMMA_NAME = r"/[^\s,:=()\[\]{}'\"<]+/"
 _DEEPEST_VALUE = 300
 """Levels of lists and objects in a value; one of more is none."""
-_WORDS = {"True": "true", "False": "false", "None": "null"}
 _NAME = r"[^\s,:=()\[\]{}'\"<]++"
 _ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
@@ -92,8 +99,8 @@ def _python_value(schema: Schema, root: Schema, lexicon: Lexicon) -> str:
 
 def _python_listed(value: Any, lexicon: Lexicon) -> str:
     if value is None or isinstance(value, bool):
-        return lexicon.literal(_PYTHON_WORDS[value])
-    written = [json.dumps(value, ensure_ascii=False)]
+        return lexicon.literal(str(value))
+    written = [as_json(value)]
     if isinstance(value, str) and not set("'\\\n") & set(value):
         written.append(f"'{value}'")
     return " | ".join(map(lexicon.literal, written))
@@ -190,7 +197,7 @@ def _gemma_lark(quote: str, schema: Schema, place: str, lexicon: Lexicon) -> tup
 
 def _written_name(name: str) -> str:
     """A name as it is read: in quotes where it would not end where it ends."""
-    return name if re.fullmatch(_NAME, name) else _json(name)
+    return name if re.fullmatch(_NAME, name) else as_json(name)
 
 
 def _unescaped(text: str) -> str:
@@ -278,19 +285,15 @@ class _Scanner:
                 if not 0 <= depth <= _DEEPEST_VALUE or not (depth or written):
                     raise ValueError("no value")
                 if text == ":" and word is not None:
-                    written[-1] = _json(word)
+                    written[-1] = as_json(word)
                 elif text in "]}" and written[-1] == "," and written[-2] not in "[{":
                     written.pop()
                 written.append(text)
             else:
-                written.append(_WORDS.get(text, text) if kind == "word" else _json(text))
+                written.append(PYTHON_WORDS.get(text, text) if kind == "word" else as_json(text))
             word = text if kind == "word" else None
             if not depth:
-                return _json(json.loads(" ".join(written)))
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+                return as_json(json.loads(" ".join(written)))
 
 
 def _read(
@@ -321,7 +324,7 @@ def _read(
         value = yield from scanner.value()
         buffer.take(scanner.at)
         scanner.at = 0
-        tell(f"{before}{_json(name)}: {value}")
+        tell(f"{before}{as_json(name)}: {value}")
         before = ", "
     buffer.take(scanner.at - len(end))
     tell("{}" if before == "{" else "}")

@@ -30,6 +30,9 @@ TEXT = r"/(.|\n)+/"
 WHITE = r"/[ \t\r\n]{1,8}/"
 """The terminal of what models write between calls and behind them; more would go on for long."""
 
+PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
+"""What some models write by Python's names, and its JSON."""
+
 _CHOICES = ("anyOf", "oneOf")
 _ELSEWHERE = {"allOf", "anyOf", "oneOf", "if", "dependentSchemas", "patternProperties"}
 """Where a schema may have properties beside those that it names."""
@@ -78,8 +81,13 @@ class Lexicon:
 
     def _part(self, text: str) -> str:
         if text not in self._added:
-            return json.dumps(text, ensure_ascii=False) if text else ""
+            return as_json(text) if text else ""
         return f"<[{self._added[text]}]>" if self.is_token(text) else ""
+
+
+def as_json(value: object) -> str:
+    """A value as JSON, with all letters as they are."""
+    return json.dumps(value, ensure_ascii=False)
 
 
 def regex(text: str) -> str:

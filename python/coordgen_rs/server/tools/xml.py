@@ -16,14 +16,13 @@ _OPEN, _CLOSE, _END = "<parameter=", "</parameter>", "</function>"
 _ANY_TEXT = rf"/(.|\n)*{regex(chr(10) + _CLOSE)}/"
 _LINE = r'"\n"'
 _OTHER_KINDS = ["object", "array", "number", "boolean", "null"]
-_PYTHON_WORDS = {"True": "true", "False": "false", "None": "null"}
 
 
 def _read(buffer: TextBuffer, schema: Schema, tell: Tell) -> Generator[None]:
     named, before = syntax.properties_of(schema), "{"
     while (mark := (yield from buffer.which(_OPEN, _END))) == _OPEN:
         name = yield from _name(buffer, named)
-        tell(f"{before}{json.dumps(name, ensure_ascii=False)}: ")
+        tell(f"{before}{syntax.as_json(name)}: ")
         before = ", "
         one = named.get(name, {})
         yield from _value(buffer, one, tell) if _may_be_json(one) else _text(buffer, tell)
@@ -61,7 +60,7 @@ def _text(buffer: TextBuffer, tell: Tell) -> Generator[None]:
 
 
 def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    return syntax.as_json(text)[1:-1]
 
 
 def _value(buffer: TextBuffer, schema: Schema, tell: Tell) -> Generator[None]:
@@ -73,10 +72,10 @@ def _value(buffer: TextBuffer, schema: Schema, tell: Tell) -> Generator[None]:
     text = said.strip()
     try:
         if (one := said.removeprefix("\n").removesuffix("\n")) in (_texts_of(schema) or ()):
-            text = json.dumps(one, ensure_ascii=False)
+            text = syntax.as_json(one)
         json.loads(text)
     except (ValueError, RecursionError):
-        text = _PYTHON_WORDS.get(text, json.dumps(text, ensure_ascii=False))
+        text = syntax.PYTHON_WORDS.get(text, syntax.as_json(text))
     tell(text)
 
 

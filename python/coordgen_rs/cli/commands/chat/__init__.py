@@ -9,14 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from coordgen_rs.cli import model_options, option, request_options
 from coordgen_rs.cli.commands.chat import local_models
 from coordgen_rs.cli.commands.chat.commands import COMMANDS
-from coordgen_rs.cli.commands.chat.conversation import Conversation
+from coordgen_rs.cli.commands.chat.conversation import Conversation, Settings
 from coordgen_rs.cli.commands.chat.line_editor import typed_lines
-from coordgen_rs.cli.commands.chat.settings import Settings
-from coordgen_rs.cli.options import model as model_options
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options import request as request_options
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.loading.directory import check_template
 from coordgen_rs.model.dialogue import Dialogue
@@ -40,7 +37,7 @@ def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(
         option.path("model BUNDLE", nargs="?").help(
-            f"{shared.BUNDLE_HELP}; with a chat template, or --chat-template"
+            f"{option.BUNDLE_HELP}; with a chat template, or --chat-template"
         )
     )
     request_options.add_arguments(parser)

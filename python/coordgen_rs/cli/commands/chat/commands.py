@@ -11,7 +11,7 @@ from typing import NamedTuple
 from coordgen_rs.cli.commands.chat import dialogue_file
 from coordgen_rs.cli.commands.chat.conversation import Conversation
 from coordgen_rs.cli.terminal import text
-from coordgen_rs.cli.terminal.formatting import counted, printable
+from coordgen_rs.cli.terminal.text import counted, printable
 from coordgen_rs.errors import OptionError
 
 _MOST_FILE_BYTES = 1 << 22

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from coordgen_rs.cli.terminal.formatting import printable, show_bytes
+from coordgen_rs.cli.terminal.text import printable, show_bytes
 from coordgen_rs.errors.file_names import is_further_part, with_parts
 from coordgen_rs.store.cache import cache_directory, conversions
 

@@ -8,7 +8,7 @@ import argparse
 import math
 from typing import Any
 
-from coordgen_rs.cli.options import option
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.errors import OptionError, arguments

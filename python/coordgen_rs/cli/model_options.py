@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from coordgen_rs._core import PLAIN, draft_methods, draft_sources, strategies
-from coordgen_rs.cli.options import option, shared
-from coordgen_rs.cli.options.option import Option
+from coordgen_rs.cli import option
+from coordgen_rs.cli.option import Option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import OptionError, arguments
@@ -39,7 +39,7 @@ _DRAFTS = (
 _HISTORY = (
     _of("history"),
     _of("namespace"),
-    shared.history_max_tokens("--history-max-tokens N"),
+    option.history_max_tokens("--history-max-tokens N"),
     _of("fleet_history"),
     _of("fleet_namespace"),
     _of("prefix_store"),
@@ -50,7 +50,7 @@ _LOADING = (
     option.count("--context N", least=2).help(
         OPEN_OPTIONS["context"].help
     ),  # for a prompt and more
-    shared.KV_CACHE,
+    option.KV_CACHE,
     _of("switch", choices=list(strategies()), metavar="STRATEGY").help(
         f"{OPEN_OPTIONS['switch'].help}; one of {', '.join(strategies())}"
     ),
@@ -66,11 +66,11 @@ def add_arguments(parser: Parser, history: Sequence[Option] = ()) -> None:
         parser: Of the command.
         history: More options of the command for what is kept from one request to the next.
     """
-    parser.declare(shared.THREADS)
+    parser.declare(option.THREADS)
     parser.declare_group("drafts", *_DRAFTS)
     parser.declare_group("history and prefixes", *_HISTORY, *history)
     parser.declare_group("loading and memory", *_LOADING)
-    parser.declare_group("device", *shared.PROVIDER)
+    parser.declare_group("device", *option.PROVIDER)
 
 
 def check(options: argparse.Namespace) -> None:
@@ -118,7 +118,7 @@ def opened(
         known |= {
             "draft": options.sources or options.draft,
             "width": None if options.budget is None else options.budget + 1,  # and the root
-            "provider": shared.chosen_provider(options),
+            "provider": option.chosen_provider(options),
             "prefix_memory": prefix_memory,
             "remember": remember,
             "parallel": parallel,

@@ -2,20 +2,24 @@
 
 In: an option as its help shows it, such as `--threads N`, its bounds, and what `argparse` is told
 besides. Out: an `Option` for `Parser.declare`. A value is checked as the API checks it: a wrong one
-is an `OptionError` that names the option, raised while the command line is parsed.
+is an `OptionError` that names the option, raised while the command line is parsed. Options that
+several commands share stand at the end.
 """
 
 import argparse
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.cli.terminal.formatting import parse_bytes
-from coordgen_rs.cli.terminal.text import from_argument
+from coordgen_rs.cli.terminal.text import from_argument, parse_bytes
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors import options as records
+from coordgen_rs.loading.directory import PROVIDERS, ProviderChoice
+from coordgen_rs.loading.options import OPEN_OPTIONS
+from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS
 
 
 @dataclass(frozen=True)
@@ -220,3 +224,59 @@ def refuse(options: argparse.Namespace, names: Iterable[str], why: str) -> None:
         given = getattr(options, name)
         if given is not None and given is not False:
             raise OptionError(f"--{name.replace('_', '-')} {why}")
+
+
+_DAY_S = 24 * 60 * 60
+
+BUNDLE_HELP = (
+    "from `coordgen export`, or a folder with genai_config.json or genie_config.json; a GGUF file, "
+    "a Hugging Face directory or hf:OWNER/NAME is converted when it is first opened"
+)
+
+EXPORTED_BUNDLE = path("bundle BUNDLE").help("from `coordgen export`")
+BUNDLE = path("bundle BUNDLE").help(BUNDLE_HELP)
+THREADS = of(OPEN_OPTIONS, "threads")
+KV_CACHE = of(OPEN_OPTIONS, "kv_cache")
+JSON = flag("--json").help("print one JSON object instead")
+
+QNN_OPTION = word("--qnn-option NAME=VALUE", action="append", default=[]).help(
+    "an option of the QNN provider: performance_mode, vtcm_mb, finalization_mode, "
+    "context_priority, shared_memory, spill_fill, offload_io_quantization, profiling, "
+    "profiling_file, or any other by the provider's own name"
+)
+PROVIDER = (
+    choice("--provider", PROVIDERS).help("require a bundle made for this provider"),
+    word("--soc NAME").help("require a bundle made for this chip"),
+    flag("--recompile").help("compile again if context binaries are for another version or chip"),
+    QNN_OPTION,
+)
+"""What runs a bundle, and how."""
+
+
+def chosen_provider(options: argparse.Namespace) -> ProviderChoice:
+    """What `PROVIDER` asks for.
+
+    Raises:
+        OptionError: An option of QNN is unknown or has a wrong value.
+    """
+    from coordgen_rs.runtime.qnn.options import parse_options
+
+    qnn_options = parse_options(options.qnn_option) if options.qnn_option else None
+    return ProviderChoice(options.provider, options.soc, qnn_options, options.recompile)
+
+
+OLDER_THAN = count("--older-than DAYS", least=0).help("only what was not used for so many days")
+
+
+def unused_since(options: argparse.Namespace) -> float | None:
+    """Since when what `OLDER_THAN` asks for was not used, in seconds since 1970; None for any."""
+    days = options.older_than
+    return None if days is None else time.time() - _DAY_S * days
+
+
+def history_max_tokens(shown: str) -> Option:
+    """The option that caps a history, under a name."""
+    return count(shown).help(
+        "evict the oldest requests of all namespaces beyond this; the history keeps the number; "
+        f"at first {DEFAULT_MAX_TOKENS}"
+    )

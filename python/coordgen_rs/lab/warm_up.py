@@ -2,7 +2,7 @@
 
 import argparse
 
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs, text
 from coordgen_rs.cli.terminal.progress import progress
@@ -22,10 +22,10 @@ examples:
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        shared.EXPORTED_BUNDLE,
+        option.EXPORTED_BUNDLE,
         option.path("texts TEXT", nargs="+").help("UTF-8 text files"),
         option.path("--out FILE").help("default: BUNDLE.lookup-table, next to the bundle"),
-        shared.THREADS,
+        option.THREADS,
     )
 
 
