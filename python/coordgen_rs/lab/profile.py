@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import outputs
 from coordgen_rs.cli.terminal.progress import progress
@@ -262,12 +262,12 @@ examples:
 def add_arguments(parser: Parser) -> None:
     """The options of the command."""
     parser.declare(
-        shared.EXPORTED_BUNDLE,
+        option.EXPORTED_BUNDLE,
         option.path("--out FILE").help("write the profile here, replacing what is there"),
         option.count("--repeats N", default=5).help("repeats of each load and run; default 5"),
-        *shared.PROVIDER,
-        shared.THREADS,
-        shared.JSON,
+        *option.PROVIDER,
+        option.THREADS,
+        option.JSON,
     )
 
 
@@ -278,7 +278,7 @@ def run(options: argparse.Namespace) -> int:
     with progress() as on_progress:
         profile = measure(
             options.bundle,
-            provider=shared.chosen_provider(options),
+            provider=option.chosen_provider(options),
             threads=options.threads,
             repeats=options.repeats,
             on_progress=on_progress,

@@ -27,9 +27,9 @@ from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.runtime.machine import usable_cores
 from coordgen_rs.store.history.corpus import Corpus, is_below
-from coordgen_rs.store.history.documents import Tables
-from coordgen_rs.store.history.fleet import ExportHeader, read_exported
+from coordgen_rs.store.history.fleet import EXPORT_FORMAT, ExportHeader, read_exported
 from coordgen_rs.store.history.indexes import remove_indexes
+from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import HistoryStore, told_evictions
 from coordgen_rs.store.history.texts import AddResult, checked_paths, name_of
 
@@ -274,8 +274,10 @@ def _remove(options: argparse.Namespace) -> int:
 def _ls_documents(store: HistoryStore, namespace: str | None, *, as_json: bool) -> int:
     """List the documents of a namespace, or of all."""
     with closing(store):
-        names = Tables.namespaces(store) if namespace is None else [namespace]
-        found = [(name, document) for name in names for document in Tables(store, name).documents()]
+        names = Segments.namespaces(store) if namespace is None else [namespace]
+        found = [
+            (name, document) for name in names for document in Segments(store, name).documents()
+        ]
     if as_json:
         print(json.dumps([{"namespace": name, **asdict(document)} for name, document in found]))
         return 0

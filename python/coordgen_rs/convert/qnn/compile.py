@@ -24,8 +24,8 @@ import onnxruntime
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.bundle.manifest import MANIFEST_NAME, FileRecord
 from coordgen_rs.bundle.qnn import SOCS, CompiledGraphs, QnnTarget, Soc
+from coordgen_rs.cli import option
 from coordgen_rs.cli.option import QNN_OPTION
-from coordgen_rs.cli.options import option, shared
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.progress import progress
 from coordgen_rs.errors import BundleError, ExportError, LeftoverWarning, OptionError
@@ -275,7 +275,7 @@ examples:
 def add_arguments(parser: Parser) -> None:
     """Declare the options of the command."""
     parser.declare(
-        shared.EXPORTED_BUNDLE,
+        option.EXPORTED_BUNDLE,
         option.word("--soc NAME").help(
             f"compile for this chip instead of the bundle's: {', '.join(SOCS)}"
         ),

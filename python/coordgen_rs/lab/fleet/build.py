@@ -23,7 +23,7 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.cli.options import option, shared
+from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal import text
 from coordgen_rs.cli.terminal.progress import progress
@@ -46,13 +46,12 @@ from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.files import locked, replacing, unfinished_directory, write_file
 from coordgen_rs.store.history.fleet import (
     BUILD_FORMAT,
-    LIST_NAME,
     BuildList,
     IndexEntry,
     index_path,
     read_list,
 )
-from coordgen_rs.store.history.indexes import index_key
+from coordgen_rs.store.history.indexes import LIST_NAME, index_key
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
 from coordgen_rs.text.tokenizer import Tokenizer
@@ -383,7 +382,7 @@ def add_arguments(parser: Parser) -> None:
             "leave out the oldest requests of a namespace beyond this; default %(default)s"
         ),
         option.flag("--strict").help("stop at the first record that is no request"),
-        shared.JSON.help("print one JSON object"),
+        option.JSON.help("print one JSON object"),
         RAY,
     )
 
