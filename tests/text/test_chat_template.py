@@ -117,7 +117,7 @@ def user(content, **more):
         (user(3), r"messages\[0\].content must be text"),
         (user([{"type": "image", "url": "x"}]), "a part that is not text"),
         (user("\ud800"), "not valid Unicode"),
-        (user("x", more=object()), "which is no JSON"),
+        (user("x", more={1}), "which is no JSON"),
         ({"tools": 3}, "tools must be a list, but is 3"),
         ({"tools": {"name": "f"}}, "tools must be a list"),
         ({"variables": 3}, "template_variables must be a dict, but is 3"),

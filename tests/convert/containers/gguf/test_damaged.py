@@ -147,7 +147,7 @@ def places():
     yield "MXFP4", 0, bytes([253, 0x77])  # 12 times the power of 125
 
 
-@pytest.mark.parametrize(("name", "place", "content"), places())
+@pytest.mark.parametrize(("name", "place", "content"), [*places()])
 def test_scales_and_minima_that_are_no_numbers_are_refused(tmp_path, name, place, content):
     checkpoint = write_checkpoint(tmp_path / "model", hidden=32, ffn=256, layers=1, vocab=100)
     path = write_gguf(tmp_path / "model.gguf", checkpoint, {"ffn_down": name})
