@@ -329,7 +329,7 @@ class BenchCell:
 
 
 def _rows(wanted: Settings) -> list[Row]:
-    bench = Workbench.open(wanted, lambda what, done, total: None)
+    bench = Workbench.open(wanted)
     device = flattened({"device": device_facts(bench.session.bundle, bench.session.threads)})
     return [flattened(row) | device for row in measure_methods(bench).to_json()["rows"]]
 
