@@ -55,7 +55,7 @@ def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundl
     assert not of_parts(
         modules,
         (
-            *("store.history", "loading.profile", "loading.source"),
+            *("store.history", "loading.profile", "loading.conversion"),
             *("drafting.draft_model", "drafting.warm_up"),
         ),
     )

@@ -34,7 +34,7 @@ from coordgen_rs.errors import (
     OptionError,
     UnsupportedModelError,
 )
-from coordgen_rs.loading import conversion, source
+from coordgen_rs.loading import conversion
 from coordgen_rs.runtime.onnx_runtime import cpu_session
 from coordgen_rs.store.cache import cache_directory, conversions
 from coordgen_rs.store.files import locked
@@ -174,7 +174,7 @@ def test_a_model_without_a_template_is_no_chat_model_before_it_is_converted(
 
 def test_a_second_opening_reads_no_weights_of_the_file(file, exports, monkeypatch):
     first = open_bundle(file)
-    monkeypatch.setattr(source, "open_regular", lambda path: pytest.fail(f"{path} was read"))
+    monkeypatch.setattr(conversion, "open_regular", lambda path: pytest.fail(f"{path} was read"))
     second = open_bundle(str(file))
     assert (first.path, exports) == (second.path, ["model.gguf"])
     assert second.path.name == "model"
@@ -308,9 +308,9 @@ def test_a_file_may_be_called_as_a_record_of_the_cache(file, exports, name):
 
 
 def test_a_revision_is_no_name(tmp_path):
-    called = source.Source("hf:owner/a.name@refs/pr/1", tmp_path)
+    called = conversion.Source("hf:owner/a.name@refs/pr/1", tmp_path)
     assert called.name == "a.name"
-    assert source.Source(str(tmp_path / "b@c"), tmp_path).name == "b_c"
+    assert conversion.Source(str(tmp_path / "b@c"), tmp_path).name == "b_c"
 
 
 def test_what_is_no_file_in_a_directory_is_passed_over(models, file):
