@@ -41,13 +41,12 @@ from coordgen_rs.loading.directory import open_bundle
 from coordgen_rs.store.files import locked, replacing, unfinished_directory, write_file
 from coordgen_rs.store.history.fleet import (
     BUILD_FORMAT,
-    LIST_NAME,
     BuildList,
     IndexEntry,
     index_path,
     read_list,
 )
-from coordgen_rs.store.history.indexes import index_key
+from coordgen_rs.store.history.indexes import LIST_NAME, index_key
 from coordgen_rs.store.history.requests import fingerprint_of
 from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
 from coordgen_rs.text.tokenizer import Tokenizer

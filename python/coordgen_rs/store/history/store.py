@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs.errors import HistoryError, HistoryMismatchError, NotCopied, arguments
-from coordgen_rs.store.history.fleet import LIST_NAME
-from coordgen_rs.store.history.indexes import remove_indexes
+from coordgen_rs.store.history.indexes import LIST_NAME, remove_indexes
 
 DATABASE_NAME = "history.sqlite"
 SCHEMA_VERSION = 1
