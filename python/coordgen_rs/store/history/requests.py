@@ -24,13 +24,11 @@ from coordgen_rs.errors import (
     CoordgenError,
     HistoryIndexError,
     HistoryWarning,
-    NotCopied,
-    OpenedHere,
     OptionError,
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.store.background import Lease, Task, TaskQueue
+from coordgen_rs.store.background import Lease, NotCopied, OpenedHere, Task, TaskQueue
 from coordgen_rs.store.history.fleet import FleetLayer, index_path
 from coordgen_rs.store.history.indexes import index_key, remove_unfinished
 from coordgen_rs.store.history.segments import CorpusLayer

@@ -22,7 +22,8 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import HistoryError, HistoryMismatchError, NotCopied, arguments
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
+from coordgen_rs.store.background import NotCopied
 from coordgen_rs.store.history.indexes import LIST_NAME, remove_indexes
 
 DATABASE_NAME = "history.sqlite"
