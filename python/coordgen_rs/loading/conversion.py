@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache as once
@@ -24,7 +24,7 @@ from typing import Any
 
 from coordgen_rs._core import Lock
 from coordgen_rs._core import __file__ as extension_file
-from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.directory import Bundle, Progress
 from coordgen_rs.bundle.manifest import DEFAULT_CONTEXT, MANIFEST_NAME, SCHEMA_VERSION
 from coordgen_rs.errors import (
     BundleDamagedError,
@@ -52,8 +52,6 @@ from coordgen_rs.store.cache import (
 )
 from coordgen_rs.store.files import locked, unfinished_directory, write_file
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much is done, and how much there is."""
 State = dict[str, list[int]]
 """Name to size, times of changes in ns, inode and device: other content has another state."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import onnxruntime
 
-from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle
+from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle, Progress
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import BundleError, arguments
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
@@ -50,7 +50,7 @@ def open_bundle(
     path: str | Path,
     *,
     context: int | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Bundle:
     """Open a bundle, a checkpoint, or a folder of ONNX Runtime GenAI or Genie as it is.
 

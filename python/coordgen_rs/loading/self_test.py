@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
+from coordgen_rs.bundle.directory import Progress
 from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
 from coordgen_rs.loading.directory import KINDS
 from coordgen_rs.runtime.ort_session import OrtSession
@@ -97,7 +98,7 @@ class SelfTest:
 def run_self_test(
     session: OrtSession,
     files: dict[str, list[int]],
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> SelfTest:
     """Measure exactness and step times of all widths of `session`; its cache is emptied.
 
@@ -269,9 +270,7 @@ def _fill_cache(session: OrtSession, num_tokens: int) -> None:
     session.restore_prefix(SavedPrefix(tokens, layers, states), num_tokens)
 
 
-def _step_us(
-    session: OrtSession, on_progress: Callable[[str, int, int], None] | None
-) -> dict[int, float]:
+def _step_us(session: OrtSession, on_progress: Progress | None) -> dict[int, float]:
     """The shortest time of a step for each width; the widths are measured in turns.
 
     Where experts are kept within a budget, it is the mean over steps of other tokens each time:
