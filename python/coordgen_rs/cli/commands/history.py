@@ -24,10 +24,10 @@ from coordgen_rs.cli.terminal.formatting import printable
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.errors.json_text import JsonTextError, open_regular
 from coordgen_rs.store.history.fleet import EXPORT_FORMAT, ExportHeader, read_exported
-from coordgen_rs.store.history.indexes import remove_indexes
 from coordgen_rs.store.history.segments import Segments
 from coordgen_rs.store.history.store import (
     HistoryStore,
+    remove_indexes,
     told_evictions,
 )
 

@@ -30,13 +30,14 @@ from coordgen_rs.errors import (
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.store.background import Lease, NotCopied, OpenedHere, Task, TaskQueue
 from coordgen_rs.store.history.fleet import FleetLayer, index_path
-from coordgen_rs.store.history.indexes import index_key, remove_unfinished
 from coordgen_rs.store.history.segments import CorpusLayer
 from coordgen_rs.store.history.store import (
     MOST_VOCABULARY,
     HistoryStore,
     NoHistoryError,
     StoredRequest,
+    index_key,
+    remove_unfinished,
     told_evictions,
 )
 
