@@ -14,8 +14,7 @@ import command_line
 from checkpoints import ROOT, write_checkpoint
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.errors import ExportError, HistoryWarning, OptionError
-from coordgen_rs.store.history.indexes import index_name
-from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.store import HistoryStore, index_name
 from histories import fill, knows, open_history, request, stored
 from killed import names, small_disk
 

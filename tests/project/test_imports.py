@@ -57,9 +57,15 @@ def test_an_answer_on_cpu_loads_nothing_that_it_does_not_use(bundle_of):
     assert not of_parts(modules, (*APART, *unused))
 
 
-def test_all_names_together_load_of_what_is_apart_the_meter_of_energy_alone():
-    loaded = of_parts(loaded_by("from coordgen_rs import *"), APART)
-    assert loaded <= of_parts(loaded, ["lab.energy"]) | {"coordgen_rs.lab"}
+def test_an_answer_loads_no_history_energy_or_profile_that_it_does_not_use(bundle_of):
+    modules = loaded_by(ANSWER, bundle_of("embedded", "fp32"))
+    assert not of_parts(
+        modules,
+        (
+            *("store.history", "loading.profile", "loading.conversion"),
+            *("drafting.draft_model", "drafting.warm_up"),
+        ),
+    )
 
 
 def test_the_version_is_told_without_loading_a_command_a_tool_or_numpy():

@@ -22,8 +22,7 @@ from coordgen_rs.errors import (
     OptionError,
     TokenOutOfRangeError,
 )
-from coordgen_rs.store.history.indexes import index_name
-from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore, StoredRequest
+from coordgen_rs.store.history.store import DATABASE_NAME, HistoryStore, StoredRequest, index_name
 from corpus import HELD_OUT_SEEDS, TASKS, example
 from drafts import drafted_after
 from histories import LONG, VOCAB_SIZE, fill, knows, open_history, request, stored

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from coordgen_rs import History
 from coordgen_rs.store.history import requests
-from coordgen_rs.store.history.indexes import index_name
-from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.store import HistoryStore, index_name
 from drafts import drafted_after
 
 VOCAB_SIZE = 50

@@ -31,6 +31,9 @@ from coordgen_rs.errors.json_text import file_errors_as, read_bytes
 
 GENAI_CONFIG_NAME, GENIE_CONFIG_NAME = "genai_config.json", "genie_config.json"
 """Configs of other tools: their folders are bundles, too, once they are opened (`formats/`)."""
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much is done, and how much there is."""
+
 _CHUNK_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 64 << 20
 
@@ -194,7 +197,7 @@ class Bundle:
         """
         return rope.tables_by_input(self.manifest.slots, self.manifest)
 
-    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+    def verify(self, on_progress: Progress | None = None) -> None:
         """Compare the SHA-256 of every file with the manifest; reads everything once.
 
         Args:

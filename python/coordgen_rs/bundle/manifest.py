@@ -32,7 +32,7 @@ from coordgen_rs.errors.json_text import (
     Within,
     file_errors_as,
     parse,
-    parse_json,
+    parse_object,
     require,
     require_range,
 )
@@ -363,9 +363,7 @@ class Manifest:
             BundleError: It is malformed; the message names the field.
         """
         with file_errors_as(BundleError, name):
-            document = parse_json(text, name)
-        if not isinstance(document, dict):
-            raise BundleError(f"{name} does not hold an object")
+            document = parse_object(text, name)
         weights = document.get("weights")
         if isinstance(weights, str) and weights in GONE_WEIGHTS:
             raise BundleError(

@@ -73,19 +73,15 @@ def phrase_table_at(file: Path) -> PhraseTable:
 
 
 @lru_cache(maxsize=4)
-def _made(file: Path, version: tuple[int, int, int]) -> PhraseTable:
-    """The table of a file of that time, size and place."""
-    return phrase_table(Tokenizer(file))
-
-
-def phrase_table(tokenizer: Tokenizer) -> PhraseTable:
-    """The table of a tokenizer.
+def _made(tokenizer_file: Path, version: tuple[int, int, int]) -> PhraseTable:
+    """The table of a file of that time, size and place.
 
     A context of more than two tokens is told by its last two; contexts that are told by the same
     tokens count as often as they are said. A next word is told by all of its tokens, one after
     another. Words that the tokenizer joins with what stands before them, or does not know, are left
     out; the table of one that cannot do such words at all is empty.
     """
+    tokenizer = Tokenizer(tokenizer_file)
     file = resources.files(__package__) / "common_phrases.json"
     lines = json.loads(file.read_text("utf-8"))
     words = {word for *context, _, nexts in lines for word in (*context, *nexts)}

@@ -14,7 +14,7 @@ import numpy as np
 
 from coordgen_rs._core import Drafter, DraftMethod, ModelDraft, StepInputs, least_that_pays
 from coordgen_rs.drafting.proposer import WrappedDrafter
-from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, NotCopied, arguments
+from coordgen_rs.errors import DraftModelError, NonFiniteLogitsError, arguments
 from coordgen_rs.loading.session import open_session
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS, KvCache
 from coordgen_rs.runtime.heads.assistant import AssistantSession
@@ -22,6 +22,7 @@ from coordgen_rs.runtime.heads.draft_head import DraftHead
 from coordgen_rs.runtime.heads.mtp import MtpSession
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import Session
+from coordgen_rs.store.background import NotCopied
 from coordgen_rs.text.tokenizer import Tokenizer
 
 

@@ -6,7 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import Accepted, Drafter, Sampling, StepInputs
-from coordgen_rs.errors import CallOrderError, NotCopied
+from coordgen_rs.errors import CallOrderError
+from coordgen_rs.store.background import NotCopied
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher

@@ -80,10 +80,8 @@ def read_object(path: Path, *, most_bytes: int, long_integers: bool = False) -> 
         JsonTextError: It is something else.
         OSError: It cannot be read.
     """
-    document = read_json(path, most_bytes=most_bytes, long_integers=long_integers)
-    if not isinstance(document, dict):
-        raise JsonTextError(f"{path} does not hold an object")
-    return document
+    text = read_bytes(path, most_bytes=most_bytes)
+    return parse_object(text, str(path), long_integers=long_integers)
 
 
 def read_json_lines(path: Path, *, most_line_bytes: int) -> Iterator[tuple[int, Any]]:
@@ -200,6 +198,18 @@ def parse_json(text: str | bytes, name: str, *, long_integers: bool = False) -> 
         raise JsonTextError(f"{name} {_what_is_wrong(text, error)}") from error
     except ValueError as error:
         raise JsonTextError(f"{name} {error}") from error
+
+
+def parse_object(text: str | bytes, name: str, *, long_integers: bool = False) -> dict[str, Any]:
+    """Parse a JSON object; arguments are those of `parse_json`.
+
+    Raises:
+        JsonTextError: It is something else.
+    """
+    document = parse_json(text, name, long_integers=long_integers)
+    if not isinstance(document, dict):
+        raise JsonTextError(f"{name} does not hold an object")
+    return document
 
 
 def _kind(mode: int) -> str:

@@ -4,11 +4,11 @@ In: a path. Out: what the file holds, or a `BundleError` that names it.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from coordgen_rs.bundle.directory import Bundle
+from coordgen_rs.bundle.directory import Bundle, Progress
 from coordgen_rs.bundle.layers import MOST_OF_A_SIZE
 from coordgen_rs.bundle.manifest import FileRecord
 from coordgen_rs.errors import BundleDamagedError, BundleError, json_text
@@ -32,7 +32,7 @@ class ForeignFolder(Bundle):
         """Same as in `Bundle`; hashes of what is read whole, and sizes of weights."""
         return self.manifest.to_json().encode()
 
-    def verify(self, on_progress: Callable[[str, int, int], None] | None = None) -> None:
+    def verify(self, on_progress: Progress | None = None) -> None:
         """Does nothing: there is nothing to compare with."""
 
 

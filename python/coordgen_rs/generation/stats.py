@@ -78,9 +78,10 @@ class Stats:
 
     def __str__(self) -> str:
         """The figures that people ask for first, on a line each."""
+        again = f", {self.read_again_tokens:,} read again" if self.read_again_tokens else ""
         told = [
-            f"prompt tokens: {self.prompt_tokens:,}, {self.reused_tokens:,} of them reused"
-            f"{self._told_again}, in {self.prefill_s:.2f} s",
+            f"prompt tokens: {self.prompt_tokens:,}, {self.reused_tokens:,} of them reused{again}, "
+            f"in {self.prefill_s:.2f} s",
             f"new tokens: {self.new_tokens:,} in {self.decode_s:.2f} s, "
             f"{self.tokens_per_s:.0f} tokens/s",
             f"steps: {self.steps:,}, {self.tokens_per_step:.2f} tokens_per_step",
@@ -92,10 +93,6 @@ class Stats:
         if self.seed is not None:
             told.append(f"seed: {self.seed}")
         return "\n".join(told)
-
-    @property
-    def _told_again(self) -> str:
-        return f", {self.read_again_tokens:,} read again" if self.read_again_tokens else ""
 
     def follow(self, of_experts: OfExperts | None) -> None:
         """Tell of experts, from now on: what `of_experts` gives, if it gives anything."""

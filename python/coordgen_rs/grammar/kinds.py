@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordgen_rs.errors import OptionError, UnsupportedGrammarError, arguments
-from coordgen_rs.errors.extras import how_to_install
 from coordgen_rs.errors.json_text import JsonTextError, parse_json
 from coordgen_rs.text.thinking import Thinking
 
@@ -185,15 +184,10 @@ def lark_of_gbnf(text: str) -> str:
         text: The grammar, with a rule `root`.
 
     Raises:
-        OptionError: The package llguidance is missing.
         UnsupportedGrammarError: It is malformed, or too long.
     """
-    try:
-        from llguidance import gbnf_to_lark as gbnf
-    except ImportError as error:
-        raise OptionError(
-            f"grammars need the package llguidance: {how_to_install('grammar')}"
-        ) from error
+    from llguidance import gbnf_to_lark as gbnf
+
     if len(text) > MOST_GBNF_CHARS:
         raise UnsupportedGrammarError(
             f"the GBNF grammar has {len(text):,} characters, but may have {MOST_GBNF_CHARS:,}"

@@ -14,7 +14,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
-from coordgen_rs.errors import CallOrderError, OpenedHere
+from coordgen_rs.errors import CallOrderError
+from coordgen_rs.store.background import OpenedHere
 
 Sample = tuple[float, ...]
 """A source's reading at one moment, in its own units."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import onnxruntime
 
-from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle
+from coordgen_rs.bundle.directory import GENAI_CONFIG_NAME, GENIE_CONFIG_NAME, Bundle, Progress
 from coordgen_rs.bundle.manifest import MANIFEST_NAME
 from coordgen_rs.errors import BundleError, arguments
 from coordgen_rs.runtime.caches.kv_cache import KV_FORMS
@@ -50,7 +50,7 @@ def open_bundle(
     path: str | Path,
     *,
     context: int | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> Bundle:
     """Open a bundle, a checkpoint, or a folder of ONNX Runtime GenAI or Genie as it is.
 
@@ -70,14 +70,11 @@ def open_bundle(
         OptionError: `path` is no path, or a package for the conversion is missing.
     """
     path = arguments.path("path", path)
-    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
-    if not kind.is_foreign and not (path / MANIFEST_NAME).exists():
-        from coordgen_rs.loading.source import is_checkpoint
+    kind = _kind_at(path)
+    if _is_converted(path, kind):
+        from coordgen_rs.loading.conversion import open_converted
 
-        if is_checkpoint(path):
-            from coordgen_rs.loading.conversion import open_converted
-
-            return open_converted(path, context=context, on_progress=on_progress)
+        return open_converted(path, context=context, on_progress=on_progress)
     directory = path.parent if path.name in (GENAI_CONFIG_NAME, GENIE_CONFIG_NAME) else path
     opened: Bundle = _imported(kind.name).open(directory)
     return opened
@@ -103,12 +100,7 @@ def unconverted(path: Path, *, context: int | None = None) -> Any | None:
         CheckpointError: The checkpoint is damaged, or cannot be converted.
         ExportError, OptionError: Same as in `open_bundle`.
     """
-    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
-    if kind.is_foreign or not path.exists() or (path / MANIFEST_NAME).exists():
-        return None
-    from coordgen_rs.loading.source import is_checkpoint
-
-    if not is_checkpoint(path):
+    if not path.exists() or not _is_converted(path, _kind_at(path)):
         return None
     from coordgen_rs.loading import conversion
 
@@ -121,12 +113,8 @@ def check_path(path: Path) -> None:
     Raises:
         BundleError, BundleDamagedError: There is none; the message says what is there.
     """
-    kind = next(kind for kind in KINDS.values() if kind.is_at(path))
-    if kind.is_foreign:
-        return
-    from coordgen_rs.loading.source import is_checkpoint
-
-    if not is_checkpoint(path):
+    kind = _kind_at(path)
+    if not kind.is_foreign and not _is_converted(path, kind):
         Bundle.open(path)
 
 
@@ -139,6 +127,19 @@ def check_template(path: Path, *, context: int | None = None) -> None:
     head = unconverted(path, context=context)
     if head is not None:
         head.read_chat().template().check()
+
+
+def _kind_at(path: Path) -> DirectoryKind:
+    return next(kind for kind in KINDS.values() if kind.is_at(path))
+
+
+def _is_converted(path: Path, kind: DirectoryKind) -> bool:
+    """Whether what lies at a path is a checkpoint, which is converted before it is run."""
+    if kind.is_foreign or (path / MANIFEST_NAME).exists():
+        return False
+    from coordgen_rs.loading.conversion import is_checkpoint
+
+    return is_checkpoint(path)
 
 
 def _has(config_name: str, path: Path) -> bool:

@@ -6,11 +6,12 @@ passed on whole. What depends on the bundle or on the process is checked when it
 table.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from coordgen_rs._core import PLAIN
+from coordgen_rs.bundle.directory import Progress
 from coordgen_rs.errors import OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.errors.options import Option, options_of, record
@@ -94,7 +95,7 @@ class SessionOptions(TypedDict, total=False):
     provider: Annotated["ProviderChoice | str | None", Option(check=_provider)]
     """What runs it, "cpu" or "qnn", or a `ProviderChoice` with QNN's options; None leaves all to
     the bundle."""
-    on_progress: Annotated[Callable[[str, int, int], None] | None, Option(check=arguments.function)]
+    on_progress: Annotated[Progress | None, Option(check=arguments.function)]
     """Called with what is being done, how much is done, and how much there is; only where something
     is converted, verified or tested."""
 

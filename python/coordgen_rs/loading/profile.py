@@ -26,7 +26,7 @@ from coordgen_rs.errors.json_text import (
     JsonTextError,
     file_errors_as,
     parse,
-    parse_json,
+    parse_object,
     read_bytes,
 )
 from coordgen_rs.loading.directory import provider_class
@@ -133,15 +133,13 @@ class Profile:
             ProfileError: It is malformed; the message names it and the field.
         """
         with file_errors_as(ProfileError, name):
-            document = parse_json(text, name)
-        if not isinstance(document, dict):
-            raise ProfileError(f"{name} does not hold an object")
-        version = document.get("schema_version")
-        if version != SCHEMA_VERSION:
-            raise ProfileError(
-                f"{name} has schema version {version!r}, this coordgen_rs reads {SCHEMA_VERSION}"
-            )
-        with file_errors_as(ProfileError, name):
+            document = parse_object(text, name)
+            version = document.get("schema_version")
+            if version != SCHEMA_VERSION:
+                raise ProfileError(
+                    f"{name} has schema version {version!r}, this coordgen_rs reads "
+                    f"{SCHEMA_VERSION}"
+                )
             profile = parse(cls, document, "profile")
             _check(profile)
         return profile

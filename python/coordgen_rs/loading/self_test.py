@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coordgen_rs._core import StepInputs
+from coordgen_rs.bundle.directory import Progress
 from coordgen_rs.errors import NonFiniteLogitsError, ProviderError
 from coordgen_rs.loading.directory import KINDS
 from coordgen_rs.runtime.ort_session import OrtSession
-from coordgen_rs.runtime.session import ExpertReport, StepCost
+from coordgen_rs.runtime.session import StepCost
 from coordgen_rs.store.prefixes.prefix import SavedPrefix
 
 _NUM_TOKENS = 24
@@ -97,7 +98,7 @@ class SelfTest:
 def run_self_test(
     session: OrtSession,
     files: dict[str, list[int]],
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Progress | None = None,
 ) -> SelfTest:
     """Measure exactness and step times of all widths of `session`; its cache is emptied.
 
@@ -269,9 +270,7 @@ def _fill_cache(session: OrtSession, num_tokens: int) -> None:
     session.restore_prefix(SavedPrefix(tokens, layers, states), num_tokens)
 
 
-def _step_us(
-    session: OrtSession, on_progress: Callable[[str, int, int], None] | None
-) -> dict[int, float]:
+def _step_us(session: OrtSession, on_progress: Progress | None) -> dict[int, float]:
     """The shortest time of a step for each width; the widths are measured in turns.
 
     Where experts are kept within a budget, it is the mean over steps of other tokens each time:
@@ -374,7 +373,9 @@ def _expert_us(session: OrtSession, step_us: float) -> float:
             for each in _reached(session, begin):
                 session.step(_unrelated(session, each, number))
         told = session.expert_report()
-        return 0.0 if told is None else _wait_us(told.since(before))
+        if told is None or not (waits := told.since(before)).misses:
+            return 0.0
+        return round(1e6 * waits.waited_s / waits.misses, 4)
     clock, unrelated = _clock(session), _unrelated(session, width, 0)
     session.step(unrelated)
     more = _all_read(unrelated)
@@ -388,11 +389,6 @@ def _expert_us(session: OrtSession, step_us: float) -> float:
         alike_us = min(alike_us, 1e6 * (clock() - start))
     fewer = _all_read(inputs)
     return round(max(step_us - alike_us, 0.0) / (more - fewer), 4) if more > fewer else 0.0
-
-
-def _wait_us(told: ExpertReport) -> float:
-    """Microseconds of waiting for each expert that was not in memory."""
-    return round(1e6 * told.waited_s / told.misses, 4) if told.misses else 0.0
 
 
 def _all_read(inputs: StepInputs) -> float:

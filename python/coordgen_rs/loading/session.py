@@ -248,7 +248,7 @@ def _identity(session: OrtSession, options: OpenOptions) -> TargetIdentity:
         form,
     ]
     if session.device.reads_tokens:  # a folder of another tool tells only sizes of its weights,
-        facts += [f"{name} {_changed(bundle.file(name))}" for name in sorted(bundle.manifest.files)]
+        facts += [f"{name} {size} {ns}" for name, (size, ns) in sorted(_stamps(bundle).items())]
         facts.append(str(session.threads))  # and its operators may round by how many compute
     for fact in facts:
         digest.update(f"{len(fact)} {fact}".encode("utf-8", "surrogatepass"))
@@ -259,8 +259,3 @@ def _kernels() -> str:
     """The kernels' code; unlike `kernel_build`, the same wherever and whenever it was installed."""
     with kernel_library().open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _changed(path: Path) -> str:
-    found = path.stat()
-    return f"{found.st_size} {found.st_mtime_ns}"

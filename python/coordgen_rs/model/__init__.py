@@ -18,14 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from coordgen_rs._core import PLAIN
 from coordgen_rs.bundle.manifest import Manifest
 from coordgen_rs.drafting.drafter import Drafters
-from coordgen_rs.errors import (
-    CoordgenError,
-    EmptyPromptError,
-    NotCopied,
-    OpenedHere,
-    OptionError,
-    arguments,
-)
+from coordgen_rs.errors import CoordgenError, EmptyPromptError, OptionError, arguments
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
 from coordgen_rs.generation.stats import Stats
 from coordgen_rs.loading.options import OpenOptions, open_options
@@ -46,6 +39,7 @@ from coordgen_rs.model.stream import AsyncStream, Stream, acollect, answers, col
 from coordgen_rs.runtime.batch import Batch, BatchStats, most_together, why_alone
 from coordgen_rs.runtime.ort_session import OrtSession
 from coordgen_rs.runtime.session import StepCost
+from coordgen_rs.store.background import NotCopied, OpenedHere
 from coordgen_rs.store.prefixes.pool import PrefixPool
 from coordgen_rs.store.prefixes.store import PrefixStore
 from coordgen_rs.text.chat_template import DEFAULT, ChatTemplates, Message

@@ -18,14 +18,14 @@ from queue import Empty, SimpleQueue
 from threading import Thread, get_ident
 from weakref import ref
 
-from coordgen_rs.errors import CallOrderError, OpenedHere, SessionClosedError
+from coordgen_rs.errors import CallOrderError, SessionClosedError
 from coordgen_rs.generation.step import WAITS, Step
 from coordgen_rs.model.answer import NOTHING_YET
 from coordgen_rs.model.request import Events, ModelRequest, Progress
 from coordgen_rs.model.slots import OneSlot, Slots
 from coordgen_rs.runtime import onnx_runtime
 from coordgen_rs.runtime.session import Session
-from coordgen_rs.store.background import Condition, Task, TaskQueue
+from coordgen_rs.store.background import Condition, OpenedHere, Task, TaskQueue
 from coordgen_rs.store.prefixes.pool import PrefixPool
 
 

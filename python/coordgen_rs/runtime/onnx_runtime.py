@@ -29,8 +29,9 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from coordgen_rs._core import __file__ as extension_file
-from coordgen_rs.errors import OpenedHere, OptionError, ProviderError, arguments
+from coordgen_rs.errors import OptionError, ProviderError, arguments
 from coordgen_rs.runtime.machine import most_threads, usable_cores
+from coordgen_rs.store.background import OpenedHere
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES = 1 << 20

@@ -1,10 +1,13 @@
 """Work in threads of their own, so that no Ctrl-C leaves anything behind: tasks, and who waits.
 
 In: work, by any thread. Out: it is done, by one thread at a time, which ends when there is none
-left; who brought it may be interrupted between any two instructions.
+left; who brought it may be interrupted between any two instructions. A fork of the process has the
+memory, but none of the threads, and locks that they held stay locked for good: it is refused, and
+so is copying what is open.
 """
 
 import atexit
+import os
 import sys
 import threading
 import time
@@ -13,9 +16,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Generic, NamedTuple, NoReturn, SupportsIndex, TypeVar, cast
 
-from coordgen_rs.errors import CallOrderError, OpenedHere
+from coordgen_rs.errors import CallOrderError, ForkedError, OptionError
 
 _Found = TypeVar("_Found")
 
@@ -27,6 +30,48 @@ _MOST_WAIT_S = 10.0
 
 _NO_THREAD = "can't start new thread", "can't create new thread"
 """What Python says then; a handler of a signal may raise RuntimeError, too."""
+
+
+class NotCopied:
+    """What holds threads, files or a cache of its process, which a copy would close for both."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex, /) -> NoReturn:
+        """Refuse `copy.copy`, `copy.deepcopy` and `pickle`.
+
+        Raises:
+            OptionError: Always.
+        """
+        raise OptionError(
+            f"a {type(self).__name__} can be neither copied nor pickled: use it in both places, or "
+            "open another one"
+        )
+
+
+class OpenedHere:
+    """Remembers the process that made it."""
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a fork of that process."""
+        return os.getpid() != self._process
+
+    def check(self, what: str) -> None:
+        """Refuse to go on in a fork.
+
+        Args:
+            what: What was opened, for the message.
+
+        Raises:
+            ForkedError: This is a fork of the process.
+        """
+        if self.is_forked:
+            raise ForkedError(
+                f"this process is a fork of the one that opened the {what}, and lacks its threads: "
+                'open it in a process started anew, such as with multiprocessing\'s "spawn"'
+            )
 
 
 class NoThreadError(RuntimeError):

@@ -16,7 +16,7 @@ from typing import Any
 from coordgen_rs._core import chat_template_variables, render_chat_template
 from coordgen_rs.bundle.directory import Bundle
 from coordgen_rs.errors import ChatTemplateError, OptionError, arguments
-from coordgen_rs.errors.json_text import JsonTextError, read_bytes, read_json
+from coordgen_rs.errors.json_text import JsonTextError, file_errors_as, read_bytes, read_object
 
 DEFAULT, TOOL_USE = "default", "tool_use"
 """The names that Hugging Face gives to templates: the one to take, and the one for tools."""
@@ -410,10 +410,5 @@ def _object(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         return {}
-    try:
-        found = read_json(path, most_bytes=_MOST_CONFIG_BYTES, long_integers=True)
-    except (JsonTextError, OSError) as error:
-        raise ChatTemplateError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise ChatTemplateError(f"{path} does not hold an object")
-    return found
+    with file_errors_as(ChatTemplateError, path):
+        return read_object(path, most_bytes=_MOST_CONFIG_BYTES, long_integers=True)

@@ -10,7 +10,7 @@ from coordgen_rs.cli import option
 from coordgen_rs.cli.parser import Parser
 from coordgen_rs.cli.terminal.text import counted, printable, show_bytes, show_time, tell
 from coordgen_rs.errors import BundleError, OptionError
-from coordgen_rs.loading.source import shown_source
+from coordgen_rs.loading.conversion import shown_source
 from coordgen_rs.store.cache import Conversion, cache_directory, clear, conversions, made_of
 
 EXAMPLES = """\

@@ -51,9 +51,8 @@ from coordgen_rs.store.history.fleet import (
     index_path,
     read_list,
 )
-from coordgen_rs.store.history.indexes import LIST_NAME, index_key
 from coordgen_rs.store.history.requests import fingerprint_of
-from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS
+from coordgen_rs.store.history.store import DATABASE_NAME, DEFAULT_MAX_TOKENS, LIST_NAME, index_key
 from coordgen_rs.text.tokenizer import Tokenizer
 
 _NAME = re.compile(r"[0-9a-f]{32}\.(index|documents)")

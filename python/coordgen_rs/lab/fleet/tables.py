@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from coordgen_rs.errors import HistoryError
 from coordgen_rs.store.files import replacing
 from coordgen_rs.store.history.fleet import IndexEntry, index_path
-from coordgen_rs.store.history.indexes import LIST_NAME
+from coordgen_rs.store.history.store import LIST_NAME
 
 Table: TypeAlias = NDArray[Any]
 """An array `(documents,)` with rows of type `ROW`."""

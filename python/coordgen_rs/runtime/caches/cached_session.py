@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from coordgen_rs._core import SwitchReport
 from coordgen_rs.bundle.directory import Bundle
-from coordgen_rs.errors import NotCopied, OptionError, ShapeError, arguments
+from coordgen_rs.errors import OptionError, ShapeError, arguments
 from coordgen_rs.runtime.caches.kv_cache import Cache
 from coordgen_rs.runtime.session import GapWork
+from coordgen_rs.store.background import NotCopied
 from coordgen_rs.store.prefixes.prefix import PrefixReader, SavedPrefix, Snapshot
 
 _ANSWER_BEGINS = 16

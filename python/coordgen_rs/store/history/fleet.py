@@ -24,8 +24,14 @@ from coordgen_rs.errors.json_text import (
     parse_json_lines,
     read_json,
 )
-from coordgen_rs.store.history.indexes import LIST_NAME, index_key, index_name
-from coordgen_rs.store.history.store import LAST_INSTANT, MOST_VOCABULARY, StoredRequest
+from coordgen_rs.store.history.store import (
+    LAST_INSTANT,
+    LIST_NAME,
+    MOST_VOCABULARY,
+    StoredRequest,
+    index_key,
+    index_name,
+)
 
 EXPORT_FORMAT: Final = "coordgen-history-1"
 _MOST_LINE_BYTES = 256 << 20

@@ -24,21 +24,20 @@ from coordgen_rs.errors import (
     CoordgenError,
     HistoryIndexError,
     HistoryWarning,
-    NotCopied,
-    OpenedHere,
     OptionError,
     arguments,
 )
 from coordgen_rs.errors.arguments import DEFAULT_NAMESPACE
-from coordgen_rs.store.background import Lease, Task, TaskQueue
+from coordgen_rs.store.background import Lease, NotCopied, OpenedHere, Task, TaskQueue
 from coordgen_rs.store.history.fleet import FleetLayer, index_path
-from coordgen_rs.store.history.indexes import index_key, remove_unfinished
 from coordgen_rs.store.history.segments import CorpusLayer
 from coordgen_rs.store.history.store import (
     MOST_VOCABULARY,
     HistoryStore,
     NoHistoryError,
     StoredRequest,
+    index_key,
+    remove_unfinished,
     told_evictions,
 )
 
@@ -322,16 +321,17 @@ class History(NotCopied):
         self.close()
 
     def _open_store(self, directory: Path) -> HistoryStore | None:
-        fingerprint, vocab_size = self._fingerprint, self.shared.vocab_size
+        vocab_size = self.shared.vocab_size
+        opened = partial(
+            HistoryStore, directory, fingerprint=self._fingerprint, vocab_size=vocab_size
+        )
         try:
-            return HistoryStore(directory, fingerprint=fingerprint, vocab_size=vocab_size)
+            return opened()
         except (sqlite3.Error, OSError) as error:
             reason = getattr(error, "strerror", None) or error
             self._warn_once(f"the history in {directory} cannot be written: {reason}")
         try:
-            return HistoryStore(
-                directory, fingerprint=fingerprint, vocab_size=vocab_size, read_only=True
-            )
+            return opened(read_only=True)
         except (NoHistoryError, sqlite3.Error, OSError):
             return None
 

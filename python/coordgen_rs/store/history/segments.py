@@ -18,8 +18,7 @@ import numpy as np
 
 from coordgen_rs._core import SharedHistory
 from coordgen_rs.errors import HistoryIndexError
-from coordgen_rs.store.history.indexes import index_key, new_segment_name, remove_strays
-from coordgen_rs.store.history.store import HistoryStore
+from coordgen_rs.store.history.store import HistoryStore, index_key, new_segment_name, remove_strays
 from coordgen_rs.store.history.texts import Document, NewTokens
 
 _TRIES = 3

@@ -1,18 +1,23 @@
-"""The database of finished requests: SQLite in WAL mode, by namespace.
+"""The database of finished requests: SQLite in WAL mode, by namespace; and the indexes beside it.
 
-In: token ids of finished requests. Out: the same, in the order in which they were finished.
-Every change is one transaction, so a process that is killed loses at most the request in flight,
-and several processes may use one database. `requests.py` drafts from it.
+In: token ids of finished requests. Out: the same, in the order in which they were finished. Every
+change is one transaction, so a process that is killed loses at most the request in flight, and
+several processes may use one database. `requests.py` drafts from it by index files, whose names
+tell ours from other people's: `.index` is that of a namespace's requests, or of a fleet's;
+`.corpus` a segment of its documents. What is in an index is the core's
+(`src/draft/sources/history/format.rs`).
 """
 
 import errno
+import hashlib
 import math
 import os
+import re
 import secrets
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +27,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import HistoryError, HistoryMismatchError, NotCopied, arguments
-from coordgen_rs.store.history.indexes import LIST_NAME, remove_indexes
+from coordgen_rs._core import remove_abandoned
+from coordgen_rs.errors import HistoryError, HistoryMismatchError, arguments
+from coordgen_rs.store.background import NotCopied
+from coordgen_rs.store.files import sweep
 
 DATABASE_NAME = "history.sqlite"
 SCHEMA_VERSION = 1
@@ -49,32 +56,34 @@ _SPARED_FROM = 8_192
 _BUSY_S = 5.0
 """Seconds that a change waits for another process's change."""
 
-_SCHEMA = f"""
-CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE namespaces (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch TEXT NOT NULL);
-CREATE TABLE requests (
-    number INTEGER PRIMARY KEY AUTOINCREMENT,
-    namespace INTEGER NOT NULL REFERENCES namespaces (id),
-    finished_at REAL NOT NULL,
-    prompt_len INTEGER NOT NULL,
-    num_tokens INTEGER NOT NULL,
-    token_ids BLOB NOT NULL
-);
-CREATE INDEX requests_by_namespace ON requests (namespace, number);
-CREATE TABLE total (num_tokens INTEGER NOT NULL);
-INSERT INTO total VALUES (0);
-CREATE TRIGGER counted AFTER INSERT ON requests
-BEGIN UPDATE total SET num_tokens = num_tokens + new.num_tokens; END;
-CREATE TRIGGER discounted AFTER DELETE ON requests
-BEGIN UPDATE total SET num_tokens = num_tokens - old.num_tokens; END;
-PRAGMA user_version = {SCHEMA_VERSION};
-"""
-
+_SCHEMA = (
+    "CREATE TABLE properties (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE namespaces ("
+    "id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, epoch TEXT NOT NULL)",
+    "CREATE TABLE requests ("
+    "number INTEGER PRIMARY KEY AUTOINCREMENT, "
+    "namespace INTEGER NOT NULL REFERENCES namespaces (id), finished_at REAL NOT NULL, "
+    "prompt_len INTEGER NOT NULL, num_tokens INTEGER NOT NULL, token_ids BLOB NOT NULL)",
+    "CREATE INDEX requests_by_namespace ON requests (namespace, number)",
+    "CREATE TABLE total (num_tokens INTEGER NOT NULL)",
+    "INSERT INTO total VALUES (0)",
+    "CREATE TRIGGER counted AFTER INSERT ON requests "
+    "BEGIN UPDATE total SET num_tokens = num_tokens + new.num_tokens; END",
+    "CREATE TRIGGER discounted AFTER DELETE ON requests "
+    "BEGIN UPDATE total SET num_tokens = num_tokens - old.num_tokens; END",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
 
 _PUT_REQUEST = (
     "INSERT INTO requests (namespace, finished_at, prompt_len, num_tokens, token_ids) "
     "VALUES (?, ?, ?, ?, ?)"
 )
+
+LIST_NAME = "fleet.json"
+"""The list of a fleet's indexes, beside them."""
+_MAGIC = b"coordgen"
+"""What an index begins with."""
+_INDEX, _SEGMENT = re.compile(r"[0-9a-f]{32}\.index"), re.compile(r"[0-9a-f]{32}\.corpus")
 
 
 @dataclass(frozen=True)
@@ -235,12 +244,8 @@ class HistoryStore(NotCopied):
         self.connection.execute("PRAGMA secure_delete = ON")
 
     def _create(self, fingerprint: str, vocab_size: int) -> None:
-        statement = ""
-        for line in _SCHEMA.splitlines():  # `executescript` would commit in between
-            statement += line + "\n"
-            if sqlite3.complete_statement(statement):
-                self.connection.execute(statement)
-                statement = ""
+        for statement in _SCHEMA:  # `executescript` would commit before it
+            self.connection.execute(statement)
         self.connection.executemany(
             "INSERT INTO properties VALUES (?, ?)",
             [("fingerprint", fingerprint), ("vocab_size", str(vocab_size))],
@@ -479,3 +484,65 @@ def _number(value: object, most_digits: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value) if len(value) <= most_digits else 0
     return 0
+
+
+def index_name(namespace: str) -> str:
+    """The file name of a namespace's index: any text can name a namespace."""
+    return hashlib.sha256(namespace.encode()).hexdigest()[:32] + ".index"
+
+
+def new_segment_name() -> str:
+    """A name that no other segment has, so that one that is open stays what it is."""
+    return f"{secrets.token_hex(16)}.corpus"
+
+
+def index_key(fingerprint: str, vocab_size: int, namespace: str, kind: str) -> bytes:
+    """What an index is opened with; none of another kind or namespace has the same.
+
+    Args:
+        fingerprint: Identifies the tokenizer.
+        vocab_size: Number of ids in the vocabulary.
+        namespace: The namespace.
+        kind: `fleet`, `corpus`, or the epoch of a machine's own requests.
+    """
+    parts = (fingerprint, str(vocab_size), namespace, kind)
+    return hashlib.sha256("\0".join(parts).encode()).digest()
+
+
+def remove_indexes(directory: Path, namespaces: Iterable[str], *, others: bool) -> None:
+    """Remove the indexes of some namespaces, and what killed runs left of them.
+
+    Args:
+        directory: The history's directory.
+        namespaces: The namespaces whose indexes are removed, whatever is in them.
+        others: Whether indexes of namespaces that are not known any more are removed too; a file
+            is one only if both its name and its first bytes say so.
+    """
+    for name in map(index_name, namespaces):
+        (directory / name).unlink(missing_ok=True)
+        remove_abandoned(directory / name)
+    for path in directory.iterdir() if others else ():
+        if _INDEX.fullmatch(path.name) and path.is_file() and _first_bytes(path) == _MAGIC:
+            path.unlink(missing_ok=True)
+    if others:
+        remove_unfinished(directory)
+
+
+def remove_unfinished(directory: Path) -> None:
+    """Remove what killed runs left of the indexes of any namespace."""
+    sweep(directory, _INDEX)
+
+
+def remove_strays(directory: Path, kept: Collection[str]) -> None:
+    """Remove the segments that are not to be kept, and what killed runs left of any."""
+    sweep(directory, _SEGMENT)
+    for path in directory.iterdir():
+        if _SEGMENT.fullmatch(path.name) and path.name not in kept:
+            with suppress(OSError):  # it may be open elsewhere, on Windows: the next one's task
+                path.unlink(missing_ok=True)
+
+
+def _first_bytes(path: Path) -> bytes:
+    with suppress(OSError), path.open("rb") as stream:
+        return stream.read(len(_MAGIC))
+    return b""

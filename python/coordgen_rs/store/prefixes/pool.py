@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import NotCopied, arguments
-from coordgen_rs.store.background import Lease
+from coordgen_rs.errors import arguments
+from coordgen_rs.store.background import Lease, NotCopied
 from coordgen_rs.store.prefixes.prefix import KeepsPrefixes, SavedPrefix
 from coordgen_rs.store.prefixes.store import PrefixStore
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from coordgen_rs.errors import NotCopied, OpenedHere, PrefixStoreWarning, arguments
-from coordgen_rs.store.background import NoThreadError, TaskQueue
+from coordgen_rs.errors import PrefixStoreWarning, arguments
+from coordgen_rs.store.background import NotCopied, NoThreadError, OpenedHere, TaskQueue
 from coordgen_rs.store.prefixes import directory
 from coordgen_rs.store.prefixes.directory import (
     BLOCK_SUFFIX,
