@@ -309,7 +309,9 @@ def compare(
     can_repeat = not is_stored and not _REMEMBERING & answer.stats.per_source.keys()
     while can_repeat and _all_same(rounds):
         elapsed_s = clock() - start
-        is_done = elapsed_s >= LEAST_S and is_steady([_speedup(*pair) for pair in rounds])
+        is_done = elapsed_s >= LEAST_S and is_steady(
+            [plain.stats.decode_s / drafted.stats.decode_s for drafted, plain in rounds]
+        )
         if is_done or elapsed_s >= MOST_S:
             break
         plain_first = len(rounds) % 2 == 1
@@ -338,10 +340,6 @@ def is_steady(speedups: list[float]) -> bool:
     low = ordered[max(0, math.floor(count / 2 - reach))]
     high = ordered[min(count - 1, math.ceil(count / 2 + reach) - 1)]
     return high <= STEADY_WITHIN * low
-
-
-def _speedup(drafted: Answer, plain: Answer) -> float:
-    return plain.stats.decode_s / drafted.stats.decode_s
 
 
 def _all_same(rounds: list[tuple[Answer, Answer]]) -> bool:

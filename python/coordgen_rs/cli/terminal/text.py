@@ -122,12 +122,7 @@ def from_argument(name: str, value: str) -> str:
 
 def tell(message: str) -> None:
     """Print a message on stderr, on one line: it may hold names that other people chose."""
-    print(on_one_line(message), file=sys.stderr)
-
-
-def on_one_line(message: str) -> str:
-    """A message on one line, without what no terminal shows: control characters, surrogates."""
-    return printable(" ".join(message.split()))
+    print(printable(" ".join(message.split())), file=sys.stderr)
 
 
 @contextmanager
@@ -150,11 +145,6 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
-
-
-def answer_text(text: str, stream: IO[str]) -> str:
-    """A part of an answer for a stream: on a terminal, control characters are symbols."""
-    return text.translate(_SYMBOLS) if stream.isatty() else text
 
 
 def counted(number: int, noun: str) -> str:
@@ -211,8 +201,8 @@ class SourceColours:
         self._codes: dict[str, int | None] = {"target": None}
 
     def shown(self, piece: "TextDelta") -> str:
-        """The piece's text for the stream."""
-        text = answer_text(piece.text, self._stream)
+        """The piece's text for the stream: on a terminal, control characters are symbols."""
+        text = piece.text.translate(_SYMBOLS) if self._stream.isatty() else piece.text
         return self._painted(text, piece.source) if self.is_on else text
 
     def _painted(self, text: str, source: str) -> str:

@@ -204,7 +204,6 @@ def settings_of(
         is_streamed=is_streamed,
         with_usage=with_usage,
         with_spans=with_spans,
-        with_trees=options["trees"],
         with_token_ids=with_token_ids,
     )
 

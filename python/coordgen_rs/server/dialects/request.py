@@ -9,10 +9,9 @@ given when they are complete.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -30,8 +29,9 @@ from coordgen_rs.server.tools.calls import CallConstraint
 from coordgen_rs.server.tools.formats import Calling, ToolCallFormat, format_for
 from coordgen_rs.server.tools.functions import Tools
 from coordgen_rs.server.tools.syntax import Lexicon
-from coordgen_rs.text.thinking import Thinking, num_thinking, thinking_of
+from coordgen_rs.text.thinking import Thinking, thinking_of
 from coordgen_rs.text.token_bytes import TokenSpelling
+from coordgen_rs.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from coordgen_rs.grammar.matcher import Matcher
@@ -59,7 +59,6 @@ class Settings:
         is_streamed: Whether the answer is sent as it is made.
         with_usage: Whether a stream ends with a chunk of usage.
         with_spans: Whether to tell the source of each part of the answer.
-        with_trees: Whether to show the draft tree of each step.
         with_token_ids: Whether to give the answer's tokens, too.
     """
 
@@ -72,7 +71,6 @@ class Settings:
     is_streamed: bool = False
     with_usage: bool = False
     with_spans: bool = False
-    with_trees: bool = False
     with_token_ids: bool = False
 
 
@@ -83,28 +81,35 @@ class Request(Settings):
     Attributes:
         kind: The endpoint.
         prompt_ids: The prompt's tokens, `(tokens,) u32`.
-        seed: The seed of sampling; None where nothing is sampled.
+        tokenizer: That of the model.
         calling: How calls of tools are told.
         thinking: How the answer may think.
-        num_thinking: Counts thinking among tokens.
-        grammar_field: The field that holds the answer to a grammar; None where none does.
         matcher: Keeps the grammar compiled until the answer begins.
-        spelling: How tokens are spelt, where the answer tells how likely they were.
-        text_of: The text of a token, for draft trees.
         model: The model's name for clients; "" until it is known.
     """
 
     kind: Kind
     prompt_ids: NDArray[np.uint32]
-    seed: int | None
+    tokenizer: Tokenizer
     calling: Calling | None
     thinking: Thinking | None
-    num_thinking: Callable[[Sequence[int]], int]
-    grammar_field: str | None
     matcher: "Matcher | None"
-    spelling: TokenSpelling | None
-    text_of: Callable[[int], str]
     model: str = ""
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of sampling; None where nothing is sampled."""
+        return self.options["seed"] if self.options["temperature"] else None
+
+    @property
+    def spelling(self) -> TokenSpelling | None:
+        """How tokens are spelt, where the answer tells how likely they were."""
+        return None if self.options["logprobs"] is None else self.tokenizer.spelling
+
+    @property
+    def with_trees(self) -> bool:
+        """Whether to show the draft tree of each step."""
+        return self.options["trees"]
 
     @property
     def wants_steps(self) -> bool:
@@ -115,10 +120,9 @@ class Request(Settings):
         """The request for one of the answers alone: the one whose seed is greater by its number."""
         if not number or self.seed is None:
             return self
-        seed = (self.seed + number) & REQUEST["seed"].most
         options = self.options.copy()
-        options["seed"] = seed
-        return replace(self, options=options, seed=seed)
+        options["seed"] = (self.seed + number) & REQUEST["seed"].most
+        return replace(self, options=options)
 
     def begin(self, model: Model, *, namespace: str | None = None) -> Stream:
         """Begin the answer of the model that the request was parsed for.
@@ -178,14 +182,10 @@ def complete(
         **vars(settings) | {"options": options},
         kind=kind,
         prompt_ids=prompt_ids,
-        seed=options["seed"] if options["temperature"] else None,
+        tokenizer=tokenizer,
         calling=calling,
         thinking=thinking,
-        num_thinking=partial(num_thinking, thinking, tokenizer),
-        grammar_field=field,
         matcher=matcher,
-        spelling=None if options["logprobs"] is None else tokenizer.spelling,
-        text_of=lambda token: tokenizer.decode([token]) or tokenizer.token(token) or "",
     )
 
 

@@ -15,6 +15,7 @@ from coordgen_rs.model.answer import Answer, StepDelta, TokenLogprob
 from coordgen_rs.server.api_error import APIError
 from coordgen_rs.server.dialects.reader import Delta, Ended
 from coordgen_rs.server.dialects.request import Request
+from coordgen_rs.text.thinking import num_thinking
 from coordgen_rs.text.token_bytes import TokenSpelling
 
 Event = dict[str, Any]
@@ -108,9 +109,13 @@ def answer_metrics(request: Request, end: Ended, *, is_whole: bool) -> dict[str,
 
 
 def _step(request: Request, gain: StepDelta) -> dict[str, Any]:
-    step, text_of = gain.step, request.text_of
+    step, tokenizer = gain.step, request.tokenizer
     if step is None:
         return {}
+
+    def text_of(token: int) -> str:
+        return tokenizer.decode([token]) or tokenizer.token(token) or ""
+
     told: dict[str, Any] = {
         "rows": step.num_rows,
         "drafted": step.num_drafted,
@@ -152,7 +157,9 @@ def usage(request: Request, *answers: Answer) -> dict[str, Any]:
         "total_tokens": first.prompt_tokens + num_new,
         "prompt_tokens_details": {"cached_tokens": first.reused_tokens},
         "completion_tokens_details": {
-            "reasoning_tokens": sum(request.num_thinking(one.token_ids) for one in answers),
+            "reasoning_tokens": sum(
+                num_thinking(request.thinking, request.tokenizer, one.token_ids) for one in answers
+            ),
             "accepted_prediction_tokens": predicted["accepted"],
             "rejected_prediction_tokens": predicted["proposed"] - predicted["accepted"],
         },

@@ -301,7 +301,7 @@ class Worker:
         elif isinstance(error, Exception):
             self.metrics.count("failed")
             if isinstance(error, GrammarError):
-                return ConstraintError(error, request.grammar_field)
+                return ConstraintError(error, request.constraint and request.constraint.field)
         else:  # such as a panic of the core
             self._fail(error)
             return UnavailableError("the model has failed")

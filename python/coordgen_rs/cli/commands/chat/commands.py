@@ -110,7 +110,8 @@ def _load(chat: Conversation, rest: str) -> None:
     chat.file = path.resolve()
     for message in chat.dialogue.messages:
         mark = {"user": "> ", "system": "(system) "}.get(message["role"], "")
-        print(mark + _safe(message["content"]), flush=True)
+        shown = map(printable, message["content"].split("\n"))  # it steers no terminal
+        print(mark + "\n".join(shown), flush=True)
 
 
 def _reset(chat: Conversation, rest: str) -> None:
@@ -161,11 +162,6 @@ def _path(typed: str) -> Path:
         return Path(typed).expanduser()
     except RuntimeError as error:  # of a user that is not known here
         raise OptionError(f"{typed}: {error}") from error
-
-
-def _safe(content: str) -> str:
-    """What a file says, so that it steers no terminal."""
-    return "\n".join(map(printable, content.split("\n")))
 
 
 COMMANDS = {

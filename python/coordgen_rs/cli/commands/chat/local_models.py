@@ -5,7 +5,6 @@ a list, and on a terminal the one that is chosen. Nothing is downloaded, and of 
 beginning is read.
 """
 
-import json
 import os
 import shlex
 import sys
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 from coordgen_rs.cli.terminal.text import printable, show_bytes
 from coordgen_rs.errors.file_names import is_further_part, with_parts
+from coordgen_rs.errors.json_text import JsonTextError, read_object
 from coordgen_rs.store.cache import cache_directory, conversions
 
 _MOST_LISTED = 40
@@ -114,8 +114,9 @@ def _is_gguf(path: Path) -> bool:
 
 def _is_chat(bundle: Path) -> bool:
     """Whether a bundle has a chat template."""
-    with suppress(OSError, ValueError), (bundle / "manifest.json").open("rb") as stream:
-        chat = json.loads(stream.read(_MOST_MANIFEST_BYTES)).get("chat")
+    with suppress(OSError, JsonTextError):
+        manifest = read_object(bundle / "manifest.json", most_bytes=_MOST_MANIFEST_BYTES)
+        chat = manifest.get("chat")
         return isinstance(chat, dict) and bool(chat.get("templates"))
     return False
 
