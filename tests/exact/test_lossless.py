@@ -17,15 +17,8 @@ STORIES = (
 )
 
 ALL_SOURCES = (
-    "automaton",
-    "resumed-copy",
-    "earlier-requests",
-    "prompt-lookup",
-    "calibration",
-    "reuse",
-    "lookup-table",
-    "common-phrases",
-    "respelling",
+    *("automaton", "resumed-copy", "earlier-requests", "prompt-lookup", "calibration"),
+    *("reuse", "lookup-table", "common-phrases", "respelling"),
 )
 LOOKUPS = ("auto", "prompt-lookup", ALL_SOURCES)
 METHODS = ("sam", "token-recycling", "diaa")

@@ -393,10 +393,7 @@ def test_the_calls_of_a_list_that_has_no_end_are_calls(name, white):
 def test_arguments_of_python_are_read_in_either_quotes():
     text = "<|tool_call_start|>[get.weather(city='Kö\\'ln', unit=\"C\", is_long=true)]"
     said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_constrained=False)
-    assert parsed(said) == (
-        "",
-        [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})],
-    )
+    assert parsed(said) == ("", [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})])
 
 
 @pytest.mark.parametrize(

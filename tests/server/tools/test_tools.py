@@ -300,10 +300,7 @@ def test_a_template_without_tools_gets_them_in_words():
     made = {"name": "time", "arguments": {"z": 1}}
     messages = [
         {"role": "user", "content": "When?"},
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "1", "type": "function", "function": made}],
-        },
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": made}]},
         {"role": "tool", "tool_call_id": "1", "content": "noon"},
     ]
     system, user, assistant, result = described(messages, tools_with())
