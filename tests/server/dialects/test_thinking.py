@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra server is not installed")
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from coordgen_rs.generation.logprobs import TokenLogprob
@@ -74,31 +74,46 @@ def test_thinking_and_answer_are_told_apart(thinking, said, told):
     assert read(thinking, said) == told
 
 
-PARTS = [
-    *("<think>", "</think>", "\n", " ", "a", "<", "think>", "</", "so ", "é", "日\n", "x" * 390),
-    *("<|channel>thought\n", "<channel|>", "<|channel|>analysis<|message|>", "<|end|>"),
-    *("<|start|>assistant", "<|start|>", "<|channel|>final<|message|>", "<|channel|>"),
-    *("<|message|>", "<|call|>", " to=functions.f<|message|>"),
-    "<|channel|>commentary to=functions.f json<|message|>",
+PARTS = ["<think>", "</think>", "\n", " ", "a", "<", "think>", "</", "so ", "<|channel>thought\n"]
+PARTS += ["<channel|>", "<|channel|>analysis<|message|>", "<|end|>", "<|start|>assistant"]
+PARTS += [
+    "<|start|>",
+    "x" * 390,
+    "<|channel|>final<|message|>",
+    "<|channel|>",
+    "<|message|>",
+    "<|call|>",
 ]
-KINDS = [Thinking(marks, is_open) for marks in (TAGS, GEMMA) for is_open in (False, True)]
+PARTS += [" to=functions.f<|message|>", "<|channel|>commentary to=functions.f json<|message|>"]
 
 
 @given(
-    thinking=st.sampled_from([*KINDS, Thinking(CHANNELS)]),
+    thinking=st.sampled_from(
+        [Thinking(marks, is_open) for marks in (TAGS, GEMMA) for is_open in (False, True)]
+        + [Thinking(CHANNELS)]
+    ),
     said=st.lists(st.sampled_from(PARTS), max_size=12).map("".join),
     cuts=st.lists(st.integers(0, 200), max_size=8),
 )
-@example(thinking=Thinking(CHANNELS), said="<|end|><<<think>", cuts=[])
-@settings(max_examples=200)
-def test_however_an_answer_is_cut_the_same_is_told_and_its_tokens_are_its_text(
-    thinking, said, cuts
-):
+def test_however_an_answer_is_cut_the_same_is_told(thinking, said, cuts):
     places = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
     pieces = [said[i:j] for i, j in pairwise(places)]
     assert read(thinking, pieces) == read(thinking, [said])
+
+
+@given(
+    thinking=st.sampled_from(
+        [Thinking(marks, is_open) for marks in (TAGS, GEMMA) for is_open in (False, True)]
+        + [Thinking(CHANNELS)]
+    ),
+    said=st.lists(st.sampled_from([*PARTS, "é", "日\n"]), max_size=12).map("".join),
+    cuts=st.lists(st.integers(0, 200), max_size=8),
+)
+@example(thinking=Thinking(CHANNELS), said="<|end|><<<think>", cuts=[])
+def test_the_tokens_of_the_content_are_its_text(thinking, said, cuts):
     content = ContentTokens(ThinkingReader(thinking, CallReader()), FakeSpelling(), ())
     records = [TokenLogprob(ord(one), -1.0, ()) for one in said]
+    places = [0, *sorted(min(cut, len(said)) for cut in cuts), len(said)]
     told = [one for i, j in pairwise(places) for one in content.read(records[i:j])]
     told += content.end(is_cut=False)
     assert "".join(chr(one.token_id) for one in told) == read(thinking, [said])[1]

@@ -139,6 +139,20 @@ def test_requests_wait_for_a_model_that_is_opened_once_and_others_go_on(tmp_path
     assert any(": waiting\n\n" in text for _, text in answers)
 
 
+def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open(tmp_path):
+    several, told = Several(tmp_path, waits="a"), []
+    with several.client() as client:
+        body = {"prompt": "?", "bogus": 1}
+        asking = threading.Thread(target=lambda: told.append(client.post(COMPLETIONS, json=body)))
+        asking.start()
+        while not several.models.num_waiting:
+            pass
+        assert told == []
+        several.may_open["a"].set()
+        asking.join()
+    assert refused(told[0])["message"] == "unknown field: bogus"
+
+
 def test_a_model_that_cannot_be_opened_fails_its_own_requests_alone(tmp_path, monkeypatch):
     several = Several(tmp_path, fails="b")
     with several.client() as client:
