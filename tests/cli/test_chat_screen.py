@@ -278,10 +278,7 @@ def test_a_file_goes_with_the_next_message_alone_and_not_if_it_is_too_long(chat,
         said(screen, f"/save {path}")
         said(screen, "/file none")
         assert "No such file" in screen.shown
-    assert asked(path) == [
-        "What is this?\n\nnotes.md:\n````\n```\ncode\n```\n````",
-        "And this?",
-    ]
+    assert asked(path) == ["What is this?\n\nnotes.md:\n````\n```\ncode\n```\n````", "And this?"]
 
 
 def test_the_last_message_is_edited_and_asked_again(chat, tmp_path):

@@ -78,30 +78,28 @@ GOOD = '{"namespace": "a", "finished_at": 1, "prompt_len": 1, "token_ids": [1]}'
 
 
 @pytest.mark.parametrize(
-    ("line", "named"),
+    ("was", "becomes", "named"),
     [
-        ("[" * 200_000, "line 3 has more than 100 lists and objects"),
-        (GOOD.replace('len": 1', 'len": 1' + "0" * 30), "line 3 holds the integer 10"),
-        (GOOD.replace('len": 1', 'len": 2'), "line 3 is not a request: prompt_len is 2"),
-        (GOOD.replace('len": 1', 'len": -1'), "line 3 is not a request: prompt_len is -1"),
-        (GOOD.replace('at": 1', 'at": 1e300'), "line 3 is not a request: finished_at is 1e+300"),
-        (GOOD.replace('at": 1', 'at": 1e400'), "line 3 holds the number 1e400"),
-        (GOOD.replace('at": 1', 'at": NaN'), "line 3 holds NaN"),
-        (GOOD.replace("[1]", "[1.5]"), "token_ids[0] is float 1.5"),
-        (GOOD.replace("[1]", "[[1]]"), "token_ids[0] is list [1]"),
-        (GOOD.replace('"a"', r'"\ud800"'), "line 3 holds half of a surrogate pair"),
-        (GOOD.replace('"a"', "5"), "namespace is int 5"),
-        ("{", "line 3 is not valid JSON"),
-        ("[]", "line 3 is not a request"),
-        (GOOD.replace("[1]", "[50]"), "token ids outside the vocabulary"),
-        (GOOD.replace("[1]", "[-1]"), "token ids outside the vocabulary"),
-        (GOOD.replace("namespace", "name"), "line 3 is not a request"),
+        (GOOD, "[" * 200_000, "line 3 has more than 100 lists and objects"),
+        *((GOOD, "{", "line 3 is not valid JSON"), (GOOD, "[]", "line 3 is not a request")),
+        ('len": 1', 'len": 1' + "0" * 30, "line 3 holds the integer 10"),
+        ('len": 1', 'len": 2', "line 3 is not a request: prompt_len is 2"),
+        ('len": 1', 'len": -1', "line 3 is not a request: prompt_len is -1"),
+        ('at": 1', 'at": 1e300', "line 3 is not a request: finished_at is 1e+300"),
+        ('at": 1', 'at": 1e400', "line 3 holds the number 1e400"),
+        ('at": 1', 'at": NaN', "line 3 holds NaN"),
+        *(("[1]", "[1.5]", "token_ids[0] is float 1.5"), ("[1]", "[[1]]", "is list [1]")),
+        *(("[1]", f"[{wrong}]", "token ids outside the vocabulary") for wrong in (50, -1)),
+        ('"a"', r'"\ud800"', "line 3 holds half of a surrogate pair"),
+        *(('"a"', "5", "namespace is int 5"), ("namespace", "name", "line 3 is not a request")),
     ],
 )
-def test_lines_that_cannot_be_imported_change_nothing(coordgen, answers, tmp_path, line, named):
+def test_lines_that_cannot_be_imported_change_nothing(
+    coordgen, answers, tmp_path, was, becomes, named
+):
     header = coordgen("history", "export", answers).out.splitlines()[0]
     wrong = tmp_path / "wrong.jsonl"
-    wrong.write_text("\n".join([header, GOOD, line]))
+    wrong.write_text("\n".join([header, GOOD, GOOD.replace(was, becomes)]))
     before = requests(answers)
     done = coordgen("history", "import", answers, wrong, code=2)
     assert done.err.startswith("coordgen: error: ")
@@ -109,17 +107,16 @@ def test_lines_that_cannot_be_imported_change_nothing(coordgen, answers, tmp_pat
     assert requests(answers) == before
 
 
+HEADER = {"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": 5}
+
+
 @pytest.mark.parametrize(
     "header",
     [
-        "",
-        "[]",
-        '{"format": "coordgen-history-2", "fingerprint": "x", "vocab_size": 5}',
-        '{"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": Infinity}',
-        '{"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": 1e30}',
-        '{"format": "coordgen-history-1", "fingerprint": "x", "vocab_size": 0}',
-        '{"format": "coordgen-history-1", "fingerprint": "", "vocab_size": 5}',
-        '{"format": "coordgen-history-1", "fingerprint": 5, "vocab_size": 5}',
+        *("", "[]"),
+        *(json.dumps(HEADER | {"vocab_size": size}) for size in (float("inf"), 1e30, 0)),
+        *(json.dumps(HEADER | {"fingerprint": wrong}) for wrong in ("", 5)),
+        json.dumps(HEADER | {"format": "coordgen-history-2"}),
     ],
 )
 def test_a_wrong_header_is_refused_and_makes_no_history(coordgen, tmp_path, header):
@@ -158,12 +155,8 @@ def change_rows(directory, change):
 @pytest.mark.parametrize(
     "change",
     [
-        "token_ids = x'01020304050607'",
-        "token_ids = 'text'",
-        "prompt_len = 6",
-        "prompt_len = 'many'",
-        "finished_at = 'late'",
-        "finished_at = 9e999",
+        *("token_ids = x'01020304050607'", "token_ids = 'text'", "prompt_len = 6"),
+        *("prompt_len = 'many'", "finished_at = 'late'", "finished_at = 9e999"),
     ],
 )
 def test_rows_that_are_not_whole_are_told_in_one_line(coordgen, answers, change):

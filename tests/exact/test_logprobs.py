@@ -7,12 +7,7 @@ import pytest
 
 from coordgen_rs import Lark, Model, Sampling, Tokenizer, generate, make_drafter, plain
 from coordgen_rs._core import token_logprob
-from coordgen_rs.errors import (
-    NonFiniteLogitsError,
-    OptionError,
-    ShapeError,
-    TokenOutOfRangeError,
-)
+from coordgen_rs.errors import NonFiniteLogitsError, OptionError, ShapeError, TokenOutOfRangeError
 from coordgen_rs.generation.step import TokenLogprob
 from coordgen_rs.lab.check import SideBranchDrafter
 from corpus import HELD_OUT_SEEDS, example

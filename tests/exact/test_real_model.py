@@ -61,9 +61,13 @@ def assert_lossless(session, prompts, max_new_tokens, modes=MODES, model=None):
     return texts
 
 
-def test_short_answers_are_the_same_in_every_mode(bundle_of):
+def test_short_answers_are_the_same_with_lookups_and_published_methods(bundle_of):
     session = open_session(bundle_of("keep"))
-    answers = assert_lossless(session, [chat(question) for question in QUESTIONS], 10)
+    prompts, modes = (
+        [chat(question) for question in QUESTIONS[:4]],
+        ("auto", "sam", "diaa", SOURCES),
+    )
+    answers = assert_lossless(session, prompts, 10, modes)
     assert "Basel" in answers[2]  # which other words depends on how a processor rounds
 
 

@@ -144,7 +144,7 @@ def check(bundle, seed, count, threads=None):
 
 
 def test_random_requests_say_what_they_say_alone(bundle):
-    requests = check(bundle, seed=1, count=24)
+    requests = check(bundle, seed=1, count=16)
     assert any(request.fails for request in requests)
     assert any(request.num_chars is not None for request in requests)
 

@@ -120,17 +120,9 @@ def test_refused_begin_leaves_the_running_request_as_it_was(session_of):
 @pytest.mark.parametrize(
     "options",
     [
-        {"temperature": -1},
-        {"top_p": 0},
-        {"top_p": 1.5},
-        {"min_p": 1.5},
-        {"repetition_penalty": 0},
-        {"presence_penalty": 2.1},
-        {"frequency_penalty": -2.1},
-        {"frequency_penalty": float("nan")},
-        {"top_k": -1},
-        {"seed": -1},
-        {"seed": 2**64},
+        *({"temperature": -1}, {"top_p": 0}, {"top_p": 1.5}, {"min_p": 1.5}, {"top_k": -1}),
+        *({"repetition_penalty": 0}, {"presence_penalty": 2.1}, {"frequency_penalty": -2.1}),
+        *({"frequency_penalty": float("nan")}, {"seed": -1}, {"seed": 2**64}),
     ],
 )
 def test_options_out_of_range_are_named(options):

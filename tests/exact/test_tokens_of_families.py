@@ -30,11 +30,7 @@ _CHARS = 150
 
 def subject_of(name, bundle, **options):
     return Subject(
-        name,
-        bundle,
-        lambda number: requests(*held_out(number, _CHARS), number),
-        options,
-        few=True,
+        name, bundle, lambda number: requests(*held_out(number, _CHARS), number), options, few=True
     )
 
 

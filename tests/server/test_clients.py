@@ -31,10 +31,7 @@ def taken(places, client, num):
 def test_a_client_that_has_all_its_places_is_told_when_to_come_again():
     places = ClientSlots(3, lambda num: 7 * num)
     held = taken(places, ALICE, 3)
-    with (
-        pytest.raises(APIError, match="3 requests of this client") as refused,
-        places.hold(ALICE),
-    ):
+    with pytest.raises(APIError, match="3 requests of this client") as refused, places.hold(ALICE):
         pass
     assert (refused.value.status, refused.value.code) == (429, "queue_full")
     assert refused.value.headers == {"Retry-After": "21"}

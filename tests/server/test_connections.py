@@ -41,20 +41,14 @@ def dropped(most, *given):
 
 def test_of_too_many_connections_the_one_that_has_waited_longest_goes():
     assert dropped(3, *map(FakeConnection, (ASKING, IDLE, IDLE, IDLE, ASKING, IDLE))) == [1, 2, 3]
+    many = [FakeConnection(IDLE, "bad") for _ in range(6)]  # who has the most loses one
+    assert dropped(4, FakeConnection(IDLE, "good"), *many) == [1, 2, 3]
+    assert dropped(2, *(FakeConnection(ASKING) for _ in range(4))) == [2, 3]  # the new one
 
 
 def test_connections_that_only_wait_never_keep_a_new_one_out():
     waiting = [FakeConnection(IDLE) for _ in range(100)]
     assert dropped(3, *waiting) == [*range(97)]
-
-
-def test_who_opens_the_most_connections_loses_one():
-    many = [FakeConnection(IDLE, "bad") for _ in range(6)]
-    assert dropped(4, FakeConnection(IDLE, "good"), *many) == [1, 2, 3]
-
-
-def test_where_all_are_asking_the_new_one_goes():
-    assert dropped(2, *(FakeConnection(ASKING) for _ in range(4))) == [2, 3]
 
 
 def test_who_got_an_answer_waits_behind_the_others():

@@ -25,7 +25,7 @@ from coordgen_rs.server.guard import Access, api_key
 from coordgen_rs.server.models import answering
 from coordgen_rs.text.token_bytes import TokenBound
 from fake_model import STEPS, FakeModel, FakeTokenizer
-from fake_served import fake_models
+from fake_served import ask, fake_models
 from served import served
 
 CHAT, COMPLETIONS, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
@@ -121,29 +121,6 @@ def with_app(test, model=None, max_queue=2):
             await asyncio.to_thread(models.join)
 
     asyncio.run(run())
-
-
-async def ask(app, path, body, key="a", *, length=None, receive=None):
-    """Status and content of an answer, None where the client left; `length` is the head's."""
-    content, messages = json.dumps(body).encode(), []
-    given = iter([{"type": "http.request", "body": content, "more_body": False}])
-
-    async def receives():
-        if (message := next(given, None)) is None:
-            await asyncio.Event().wait()  # nobody goes away
-        return message
-
-    async def send(message):
-        messages.append(message)
-
-    headers = {"host": "localhost", "authorization": f"Bearer {key}"}
-    headers["content-length"] = str(len(content) if length is None else length)
-    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
-    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
-    scope["client"] = ("10.0.0.1", 1)
-    await app(scope, receive or receives, send)
-    told = b"".join(message.get("body", b"") for message in messages)
-    return (messages[0]["status"], json.loads(told)) if messages else None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """The server's application over a fake model, asked without a network."""
 
+import asyncio
+import json
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +60,29 @@ def listening(model, **access):
         thread.join()
         models.close()
         models.join()
+
+
+async def ask(app, path, body, key="a", *, length=None, receive=None):
+    """Status and content of an answer, None where the client left; `length` is the head's."""
+    content, messages = json.dumps(body).encode(), []
+    given = iter([{"type": "http.request", "body": content, "more_body": False}])
+
+    async def receives():
+        if (message := next(given, None)) is None:
+            await asyncio.Event().wait()  # nobody goes away
+        return message
+
+    async def send(message):
+        messages.append(message)
+
+    headers = {"host": "localhost", "authorization": f"Bearer {key}"}
+    headers["content-length"] = str(len(content) if length is None else length)
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "root_path": ""}
+    scope["headers"] = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope["client"] = ("10.0.0.1", 1)
+    await app(scope, receive or receives, send)
+    told = b"".join(message.get("body", b"") for message in messages)
+    return (messages[0]["status"], json.loads(told)) if messages else None
 
 
 def refused(response, status=400):

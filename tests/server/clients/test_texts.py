@@ -46,11 +46,7 @@ def openai_responses(url, question, is_streamed):
     import openai
 
     asked = openai.OpenAI(base_url=f"{url}/v1").responses.create(
-        model="smollm2",
-        input=question,
-        max_output_tokens=LENGTH,
-        temperature=0,
-        stream=is_streamed,
+        model="smollm2", input=question, max_output_tokens=LENGTH, temperature=0, stream=is_streamed
     )
     if not is_streamed:
         return asked.output_text

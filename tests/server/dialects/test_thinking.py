@@ -15,8 +15,6 @@ from coordgen_rs.server.tools.calls import CallReader, Content, Thought
 from coordgen_rs.text.thinking import CHANNELS, Thinking, marks_of
 from fake_model import FakeSpelling
 
-CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
-HELLO = {"messages": [{"role": "user", "content": "hello"}]}
 TAGS, GEMMA = marks_of("</think>"), marks_of("<|channel>thought")
 MESSAGE = "<|start|>assistant<|channel|>"
 

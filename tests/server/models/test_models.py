@@ -30,11 +30,13 @@ COMPLETIONS = "/v1/completions"
 
 
 class Several:
-    """Models a, b and c of 100 bytes each, opened when they may be."""
+    """Models a, b and c of 100 bytes each, opened at once but for those that wait."""
 
-    def __init__(self, tmp_path, *, limit=None, fails=()):
+    def __init__(self, tmp_path, *, limit=None, fails=(), waits=()):
         self.opened, self.fails, self.changes = [], set(fails), []
         self.may_open = {name: threading.Event() for name in "abc"}
+        for name in {*"abc"} - {*waits}:
+            self.may_open[name].set()
         self.made, self.caches = {}, {}
         for name in "abc":
             (tmp_path / f"{name}.gguf").write_bytes(bytes(100))
@@ -57,6 +59,9 @@ class Several:
         self.changes.append((name, state))
         if state == "closed":
             self.closed.release()
+
+    def states(self):
+        return [self.models.status(name).state for name in "abc"]
 
     @contextmanager
     def client(self, **access):
@@ -81,11 +86,6 @@ def no_growth(monkeypatch):
     monkeypatch.setattr("coordgen_rs.server.models.pool.resident_bytes", lambda: 0)
 
 
-def may_all(several):
-    for may in several.may_open.values():
-        may.set()
-
-
 def said(client, model=None):
     body = {"prompt": "hello"} | ({} if model is None else {"model": model})
     answered = client.post(COMPLETIONS, json=body)
@@ -95,16 +95,13 @@ def said(client, model=None):
 
 def test_the_first_is_the_default_and_others_are_opened_when_they_are_asked_for(tmp_path):
     several = Several(tmp_path)
-    may_all(several)
     with several.client() as client:
         assert said(client) == ("a", TEXT)
         assert several.opened == ["a"]
         listed = client.get("/v1/models").json()["data"]
-        assert [(one["id"], one["state"]) for one in listed] == [
-            ("a", "ready"),
-            ("b", "unloaded"),
-            ("c", "unloaded"),
-        ]
+        assert [one["id"] for one in listed] == [*"abc"]
+        assert [one["state"] for one in listed] == several.states()
+        assert several.states() == ["ready", "unloaded", "unloaded"]
         assert said(client, "b") == ("b", TEXT)
         assert said(client, "c.gguf") == ("c", TEXT)
         assert several.opened == ["a", "b", "c"]
@@ -116,9 +113,7 @@ def test_the_first_is_the_default_and_others_are_opened_when_they_are_asked_for(
 
 def test_requests_wait_for_a_model_that_is_opened_once_and_others_go_on(tmp_path, monkeypatch):
     monkeypatch.setattr(answering, "PING_S", 0.001)
-    several = Several(tmp_path)
-    several.may_open["a"].set()
-    answers = []
+    several, answers = Several(tmp_path, waits="b"), []
     with several.client() as client:
         assert said(client) == ("a", TEXT)
 
@@ -144,9 +139,22 @@ def test_requests_wait_for_a_model_that_is_opened_once_and_others_go_on(tmp_path
     assert any(": waiting\n\n" in text for _, text in answers)
 
 
+def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open(tmp_path):
+    several, told = Several(tmp_path, waits="a"), []
+    with several.client() as client:
+        body = {"prompt": "?", "bogus": 1}
+        asking = threading.Thread(target=lambda: told.append(client.post(COMPLETIONS, json=body)))
+        asking.start()
+        while not several.models.num_waiting:
+            pass
+        assert told == []
+        several.may_open["a"].set()
+        asking.join()
+    assert refused(told[0])["message"] == "unknown field: bogus"
+
+
 def test_a_model_that_cannot_be_opened_fails_its_own_requests_alone(tmp_path, monkeypatch):
     several = Several(tmp_path, fails="b")
-    may_all(several)
     with several.client() as client:
         for stream in (False, True):
             body = {"prompt": "x", "model": "b", "stream": stream}
@@ -165,30 +173,20 @@ def test_a_model_that_cannot_be_opened_fails_its_own_requests_alone(tmp_path, mo
 
 def test_the_model_used_longest_ago_is_put_away_for_another(tmp_path):
     several = Several(tmp_path, limit=250)
-    may_all(several)
     with several.client() as client:
         for name in "aba":
             said(client, name)
         said(client, "c")
-        assert [several.models.status(name).state for name in "abc"] == [
-            "ready",
-            "unloaded",
-            "ready",
-        ]
+        assert several.states() == ["ready", "unloaded", "ready"]
         assert several.made["b"].is_closed
         assert client.get("/v1/models/c").json()["memory_bytes"] == 100
         said(client, "b")
         assert several.opened == ["a", "b", "c", "b"]
-        assert [several.models.status(name).state for name in "abc"] == [
-            "unloaded",
-            "ready",
-            "ready",
-        ]
+        assert several.states() == ["unloaded", "ready", "ready"]
 
 
 def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
     several = Several(tmp_path, limit=150)
-    may_all(several)
     several.models.start()
     with several.models.hold("a") as held:
         model = asyncio.run(held.opened())
@@ -210,11 +208,10 @@ def test_a_model_that_answers_is_not_put_away_before_it_has_ended(tmp_path):
 def test_others_go_where_a_model_turns_out_to_take_more(tmp_path):
     several = Several(tmp_path, limit=250)
     several.caches["b"] = 100
-    may_all(several)
     with several.client() as client:
         said(client, "a")
         said(client, "b")
-        assert [several.models.status(name).state for name in "ab"] == ["unloaded", "ready"]
+        assert several.states() == ["unloaded", "ready", "unloaded"]
         while not several.made["a"].is_closed:  # by its own thread
             pass
         assert client.get("/v1/models/b").json()["memory_bytes"] == 200
@@ -224,7 +221,6 @@ def test_others_go_where_a_model_turns_out_to_take_more(tmp_path):
 def test_a_model_that_turns_out_larger_than_the_limit_is_refused_now_and_later(tmp_path):
     several = Several(tmp_path, limit=250)
     several.caches["b"] = 200
-    may_all(several)
     with several.client() as client:
         for _ in range(2):
             with several.models.hold("b") as worker, pytest.raises(UnavailableError):
@@ -234,6 +230,11 @@ def test_a_model_that_turns_out_larger_than_the_limit_is_refused_now_and_later(t
             assert (error["message"], error["code"]) == (told, "model_failed")
         assert several.made["b"].is_closed
         assert said(client, "a") == ("a", TEXT)
+    several = Several(tmp_path, limit=50)  # less than its file
+    with several.client(), several.models.hold("a") as worker:
+        with pytest.raises(UnavailableError, match=r"a takes about 100 bytes, .*-limit 50"):
+            asyncio.run(worker.opened())
+        assert isinstance(worker.failure.__cause__, MemoryBudgetError)
 
 
 def test_what_others_grow_by_meanwhile_does_not_shut_a_model_out(tmp_path, monkeypatch):
@@ -241,14 +242,13 @@ def test_what_others_grow_by_meanwhile_does_not_shut_a_model_out(tmp_path, monke
     where = "coordgen_rs.server.models.pool.resident_bytes"
     monkeypatch.setattr(where, lambda: next(grown))
     several = Several(tmp_path, limit=250)
-    may_all(several)
     with several.client() as client:
         assert [said(client, name)[0] for name in "aba"] == ["a", "b", "a"]
         assert several.models.status("a").num_bytes == 250
 
 
 def test_health_is_that_of_the_server_while_the_first_model_is_opened_again(tmp_path):
-    several = Several(tmp_path, limit=150)
+    several = Several(tmp_path, limit=150, waits="ab")
     with several.client() as client:
         assert client.get("/health").status_code == 503
         several.may_open["a"].set()
@@ -262,20 +262,8 @@ def test_health_is_that_of_the_server_while_the_first_model_is_opened_again(tmp_
             several.may_open["a"].set()
 
 
-def test_a_model_larger_than_the_limit_is_refused_by_name(tmp_path):
-    several = Several(tmp_path, limit=50)
-    may_all(several)
-    several.models.start()
-    with several.models.hold("a") as worker:
-        with pytest.raises(UnavailableError, match=r"a takes about 100 bytes, .*-limit 50"):
-            asyncio.run(worker.opened())
-        assert isinstance(worker.failure.__cause__, MemoryBudgetError)
-    several.models.join()
-
-
 def test_who_waits_for_room_is_sent_away_when_the_server_ends(tmp_path):
     several = Several(tmp_path, limit=150)
-    may_all(several)
     several.models.start()
     with several.models.hold("a") as busy:
         asyncio.run(busy.opened())
@@ -291,7 +279,6 @@ def test_who_waits_for_room_is_sent_away_when_the_server_ends(tmp_path):
 
 def test_no_model_is_opened_once_the_server_is_told_to_end(tmp_path):
     several = Several(tmp_path)
-    may_all(several)
     several.models.start()
     several.models.close()
     with pytest.raises(UnavailableError, match="going down"), several.models.hold("c"):
@@ -301,7 +288,6 @@ def test_no_model_is_opened_once_the_server_is_told_to_end(tmp_path):
 
 def test_metrics_of_several_models_are_told_apart(tmp_path):
     several = Several(tmp_path)
-    may_all(several)
     with several.client(with_metrics=True) as client:
         said(client)
         text = client.get("/metrics").text
@@ -313,23 +299,17 @@ def test_metrics_of_several_models_are_told_apart(tmp_path):
 
 def test_counts_of_a_model_that_is_put_away_and_opened_again_never_fall(tmp_path):
     several = Several(tmp_path, limit=150)
-    may_all(several)
 
     def told(client, name):
-        text = client.get("/metrics").text
-        return [
-            line.rpartition(" ")[2]
-            for line in text.splitlines()
-            if f'{name}_total{{model="a"}}' in line
-        ]
+        lines = client.get("/metrics").text.splitlines()
+        return [it.rpartition(" ")[2] for it in lines if f'{name}_total{{model="a"}}' in it]
 
     with several.client(with_metrics=True) as client:
         for num_opened in (1, 2):
             said(client, "a")
             several.made["a"].runs = BatchStats(runs=3, rows=40)
-            several.made["a"].prefix_store = SimpleNamespace(
-                counts=StoreCounts(hits=2, read_seconds=0.5)
-            )
+            counts = StoreCounts(hits=2, read_seconds=0.5)
+            several.made["a"].prefix_store = SimpleNamespace(counts=counts)
             said(client, "b")  # for which the other goes
             assert several.opened.count("a") == num_opened
             assert told(client, "shared_runs") == [str(3 * num_opened)]

@@ -16,7 +16,6 @@ pytest.importorskip("starlette", reason="the extra server is not installed")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from starlette.testclient import TestClient
 
 from coordgen_rs.errors import BundleError, DeviceLostError, NonFiniteLogitsError
 from coordgen_rs.model.answer import Answer
@@ -36,7 +35,7 @@ from coordgen_rs.server.models.pool import ModelPool
 from coordgen_rs.server.models.worker import Admission, Worker
 from coordgen_rs.server.serving import how_many_together
 from fake_model import STEPS, FakeModel
-from fake_served import fake_models, is_loading
+from fake_served import ask, fake_models, is_loading
 
 MANY = [("x", ("target",))] * 50
 
@@ -82,6 +81,22 @@ class Job:
         await asyncio.wait_for(self._task, 600)
         last = self.news[-1]
         return last if isinstance(last, Exception) else last[0]
+
+
+async def is_refused(worker, words):
+    """Check that another request is told so."""
+    later = Job("later")
+    await later.submit(worker)
+    await is_told(later, words)
+
+
+async def is_told(job, words):
+    with pytest.raises(UnavailableError, match=words):
+        raise await job.end()
+
+
+class Panic(BaseException):
+    """What a panic of the core is in Python."""
 
 
 def response_to(worker, prompt, *, num=1, **fields):
@@ -296,27 +311,16 @@ async def test_a_lost_device_ends_the_worker_and_tells_everyone(worker, model):
     assert isinstance(await waiting.end(), UnavailableError)
     await ended(worker)
     assert isinstance(worker.failure, DeviceLostError)
-    later = Job("later")
-    await later.submit(worker)
-    with pytest.raises(UnavailableError, match="failed"):
-        raise await later.end()
+    await is_refused(worker, "failed")
 
 
-def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request():
-    class Panic(BaseException):
-        """What a panic of the core is in Python."""
-
-    model = FakeModel()
-    model.fails_at = {"running": Panic()}
-
-    async def test(worker):
-        running = Job("running")
-        await running.submit(worker)
-        assert isinstance(await running.end(), UnavailableError)
-        await ended(worker)
-        assert isinstance(worker.failure, Panic)
-
-    with_worker(test, model)
+@over(fails_at={"running": Panic()})
+async def test_a_panic_in_a_step_ends_the_worker_and_tells_the_request(worker, model):
+    running = Job("running")
+    await running.submit(worker)
+    assert isinstance(await running.end(), UnavailableError)
+    await ended(worker)
+    assert isinstance(worker.failure, Panic)
 
 
 @over(is_gated=True)
@@ -326,10 +330,7 @@ async def test_going_down_answers_those_who_wait_until_the_deadline(worker, mode
     await waiting.submit(worker)
     await late.submit(worker)
     worker.close()
-    too_late = Job("too late")
-    await too_late.submit(worker)
-    with pytest.raises(UnavailableError, match="going down"):
-        raise await too_late.end()
+    await is_refused(worker, "going down")
     model.may_step.release(len(STEPS))
     assert isinstance(await running.end(), Answer)
     worker.stop_all(UnavailableError("the server is going down"))
@@ -338,28 +339,23 @@ async def test_going_down_answers_those_who_wait_until_the_deadline(worker, mode
     assert isinstance(await late.end(), UnavailableError)
 
 
-def test_a_turn_that_comes_as_the_server_ends_is_none():
-    model = FakeModel(is_gated=True)
+@over(is_gated=True)
+async def test_a_turn_that_comes_as_the_server_ends_is_none(worker, model):
+    running, waiting = Job("running"), Job("waiting")
+    await begun(model, worker, running)
+    await waiting.submit(worker)
+    leave = worker._leave
 
-    async def test(worker):
-        running, waiting = Job("running"), Job("waiting")
-        await begun(model, worker, running)
-        await waiting.submit(worker)
-        leave = worker._leave
+    def leave_and_stop():
+        leave()  # which gives the turn to the one that waits, and it has not seen that yet
+        worker.stop_all(UnavailableError("the server is going down"))
 
-        def leave_and_stop():
-            leave()  # which gives the turn to the one that waits, and it has not seen that yet
-            worker.stop_all(UnavailableError("the server is going down"))
-
-        worker._leave = leave_and_stop
-        await running.withdraw()
-        worker._leave = leave
-        model.may_step.release(1000)
-        with pytest.raises(UnavailableError, match="going down"):
-            raise await waiting.end()
-        assert worker.num_running == 0
-
-    with_worker(test, model)
+    worker._leave = leave_and_stop
+    await running.withdraw()
+    worker._leave = leave
+    model.may_step.release(1000)
+    await is_told(waiting, "going down")
+    assert worker.num_running == 0
     assert "waiting" not in model.ended
 
 
@@ -392,66 +388,33 @@ def test_an_error_in_what_writes_an_answer_is_logged_and_told(monkeypatch, caplo
 
 def test_a_client_that_leaves_while_the_model_opens_is_counted():
     may_open = threading.Event()
-
-    def opened():
-        may_open.wait()
-        return FakeModel()
-
-    models = ModelPool([ModelEntry("fake", Path("fake"))], lambda one: opened(), 8)
+    models = ModelPool(
+        [ModelEntry("fake", Path("fake"))], lambda _: may_open.wait() and FakeModel(), 8
+    )
     models.start()
-    app, gone = make_app(models, Access()), asyncio.Event()
     body = [{"type": "http.request", "body": b'{"prompt": "?"}', "more_body": False}]
 
-    async def receive():
-        if body:
-            return body.pop()
-        await gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(message):
-        raise AssertionError(message)
-
     async def test():
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
-        scope |= {"headers": [(b"host", b"localhost")], "client": ("10.0.0.1", 1), "root_path": ""}
-        asking = asyncio.create_task(app(scope, receive, send))
+        gone = asyncio.Event()
+
+        async def receive():
+            if body:
+                return body.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        app = make_app(models, Access())
+        asking = asyncio.create_task(ask(app, "/v1/completions", {"prompt": "?"}, receive=receive))
         while not models.num_waiting:
             await asyncio.sleep(0)
         gone.set()
-        await asking
+        assert await asking is None
 
     asyncio.run(test())
     may_open.set()
     models.close()
     models.join()
     assert 'requests_total{outcome="given_up"} 1' in models.metrics()
-
-
-def test_what_is_wrong_with_an_early_request_is_told_once_the_model_is_open():
-    may_open, told = threading.Event(), []
-
-    def opened(one):
-        may_open.wait()
-        return FakeModel()
-
-    models = ModelPool([ModelEntry("fake", Path("fake"))], opened, 8)
-    models.start()
-    with TestClient(make_app(models, Access()), base_url="http://localhost") as client:
-
-        def ask():
-            told.append(client.post("/v1/completions", json={"prompt": "?", "bogus": 1}))
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        while not models.num_waiting:
-            pass
-        assert told == []
-        may_open.set()
-        asking.join()
-    models.close()
-    models.join()
-    assert told[0].status_code == 400
-    assert told[0].json()["error"]["message"] == "unknown field: bogus"
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -469,8 +432,7 @@ def test_requests_that_wait_for_the_model_are_answered_or_told_that_the_server_e
         assert (worker.num_running, worker.num_waiting) == (0, 1)
         if is_stopped:
             worker.stop_all(UnavailableError("the server is going down"))
-            with pytest.raises(UnavailableError, match="going down"):
-                raise await job.end()
+            await is_told(job, "going down")
         worker.close()
         may_open.set()
         if not is_stopped:
@@ -566,10 +528,7 @@ async def test_a_lost_device_ends_the_worker_also_where_nobody_else_is_answered(
     await ended(worker)
     assert worker.state == "failed"
     assert isinstance(worker.failure, DeviceLostError)
-    later = Job("later")
-    await later.submit(worker)
-    with pytest.raises(UnavailableError, match="failed"):
-        raise await later.end()
+    await is_refused(worker, "failed")
 
 
 @over(is_gated=True, parallel=2, steps=MANY)
@@ -635,13 +594,7 @@ def test_metrics_tell_of_the_runs_that_requests_shared():
     text = exposition({"one": families})
     told = dict(line.split(" ") for line in text.splitlines() if line[0] != "#")
     assert float(told["coordgen_places"]) == 3
-    shared = {
-        "runs": 3,
-        "requests": 6,
-        "rows": 84,
-        "decode_rows": 6,
-        "prompt_tokens_beside": 14,
-    }
+    shared = {"runs": 3, "requests": 6, "rows": 84, "decode_rows": 6, "prompt_tokens_beside": 14}
     for name, value in shared.items():
         assert float(told[f"coordgen_shared_{name}_total"]) == value
     alone = Metrics().families(**now, counts={})

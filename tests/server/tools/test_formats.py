@@ -106,168 +106,156 @@ def test_a_template_of_no_known_form_gets_that_of_hermes():
 def test_calls_are_read_as_the_template_writes_them(name, is_constrained):
     for calls in (calls_of(name), [("time", {})]):
         text = spoken(name, calls) if is_constrained else written(name, calls)
-        assert parsed(read(BY_NAME[name], [text], is_constrained=is_constrained)) == ("", calls)
-        assert parsed(read(BY_NAME[name], text, is_constrained=is_constrained)) == ("", calls)
+        for parts in ([text], text):
+            found = read(BY_NAME[name], parts, is_constrained=is_constrained)
+            assert parsed(found) == ("", calls)
 
 
-def grammar(name, lexicon_of, functions=FUNCTIONS, **choice):
-    return BY_NAME[name].grammar(CallConstraint(functions, **choice), lexicon_of)
+class Held:
+    """A form, and what holds a model to it; its marks are tokens of their own, or plain text.
+
+    Args:
+        name: Of the form.
+        tokens: Of the model.
+    """
+
+    def __init__(self, name, tokens):
+        self.name, self.form, self.tokens = name, BY_NAME[name], tokens
+
+    def lark(self, functions=FUNCTIONS, **choice):
+        lexicon = Lexicon(self.tokens.added(), self.tokens.ends)
+        return self.form.grammar(CallConstraint(functions, **choice), lexicon)
+
+    def refused_at(self, lark, text):
+        """Where a grammar refuses a text, which may end with the family's own token."""
+        for end in ("<|call|>", "<|return|>"):
+            text = text.removesuffix(end)
+        return self.tokens.refused_at(lark, text)
+
+    def allows(self, lark, text):
+        return self.refused_at(lark, text) is None
 
 
 @pytest.fixture(scope="module", params=["marks", "text"])
-def tokens_of(request):
-    """For a form the tokens of a model: its marks are tokens of their own, or plain text."""
+def held_to(request):
+    """A function from a form's name to what holds a model to it."""
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
 
     def made(name):
         ends = ENDS.get(name, ())
         if request.param == "text" and name not in ("harmony", "gemma"):
-            return marked_tokens((), ends)
-        return marked_tokens(tuple(m for m in BY_NAME[name].marks if m not in ends), ends)
+            return Held(name, marked_tokens((), ends))
+        marks = tuple(m for m in BY_NAME[name].marks if m not in ends)
+        return Held(name, marked_tokens(marks, ends))
 
     return made
 
 
-def checked(tokens, lark, text):
-    """Where a grammar refuses a text, which may end with the family's own token."""
-    for end in ("<|call|>", "<|return|>"):
-        text = text.removesuffix(end)
-    return tokens.refused_at(lark, text)
-
-
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_an_answer_may_be_text_and_calls_that_fit(name, tokens_of):
-    tokens = tokens_of(name)
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends))
-    text = spoken(name, calls_of(name))
+def test_an_answer_may_be_text_and_calls_that_fit_or_follow_a_schema(name, held_to):
+    held = held_to(name)
+    lark, text = held.lark(), spoken(name, calls_of(name))
     said = "<|channel|>final<|message|>Hi <b>." if name == "harmony" else "Hi <b>, {x}.\n"
-    assert checked(tokens, lark, text) is None
-    assert checked(tokens, lark, said) is None
+    assert held.allows(lark, text)
+    assert held.allows(lark, said)
     if name not in ("harmony", "llama"):
-        assert checked(tokens, lark, said + text) is None
-    required = grammar(name, Lexicon(tokens.added(), tokens.ends), is_required=True)
-    assert checked(tokens, required, text) is None
-    assert checked(tokens, required, said) is not None
+        assert held.allows(lark, said + text)
+    required = held.lark(is_required=True)
+    assert held.allows(required, text)
+    assert not held.allows(required, said)
+    answer = {"type": "object", "properties": {"sun": {"type": "boolean"}}, "required": ["sun"]}
+    either = held.lark(answer=answer)
+    head = "<|channel|>final<|message|>" if name == "harmony" else ""
+    assert held.allows(either, head + '{"sun": true}')
+    assert not held.allows(either, head + '{"sun": 1}')
+    assert not held.allows(either, head + "Hi")
+    assert held.allows(either, spoken(name, [("time", {})]))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_from_a_calls_beginning_on_it_fits_the_function(name, tokens_of):
-    tokens = tokens_of(name)
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends))
+def test_from_a_calls_beginning_on_it_fits_the_function(name, held_to):
+    held = held_to(name)
+    lark = held.lark()
     right = spoken(name, [("get.weather", {"city": "Ulm", "days": 3, "unit": "C"})])
-    assert checked(tokens, lark, right) is None
+    assert held.allows(lark, right)
     for old, new in (("3", "x"), ("C", "K"), ("city", "town"), ("get.weather", "get.news")):
-        wrong = new.join(right.rsplit(old, 1))
-        at = checked(tokens, lark, wrong)
+        at = held.refused_at(lark, new.join(right.rsplit(old, 1)))
         if name == "llama" and new == "get.news":
             assert at is None  # JSON that names no function is text
-            continue
-        assert at is not None
-        assert at >= right.rindex(old)
-    missing = spoken(name, [("get.weather", {"unit": "C"})])
-    assert checked(tokens, lark, missing) is not None
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_a_function_that_cannot_be_held_to_takes_any_arguments(name, tokens_of):
-    tokens = tokens_of(name)
-    loose = FUNCTIONS | {"get.weather": {"type": "object"}}
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends), loose)
+        else:
+            assert at is not None
+            assert at >= right.rindex(old)
+    assert not held.allows(lark, spoken(name, [("get.weather", {"unit": "C"})]))
+    loose = held.lark(FUNCTIONS | {"get.weather": {"type": "object"}})  # it cannot be held to
     for values in ({}, ARGUMENTS, {"town": "Ulm", "more": [1, True]}):
         text = spoken(name, [("get.weather", values)])
-        assert checked(tokens, lark, text) is None
-        assert parsed(read(BY_NAME[name], [text], is_constrained=True)) == (
-            "",
-            [("get.weather", values)],
-        )
-    assert checked(tokens, lark, spoken(name, [("time", {"town": "Ulm"})])) is not None
+        assert held.allows(loose, text)
+        found = parsed(read(held.form, [text], is_constrained=True))
+        assert found == ("", [("get.weather", values)])
+    assert not held.allows(loose, spoken(name, [("time", {"town": "Ulm"})]))
 
 
 @pytest.mark.parametrize("name", [form.name for form in FORMATS if getattr(form, "begin", "")])
-def test_a_mark_that_is_only_mentioned_is_text(name, tokens_of):
-    form = BY_NAME[name]
-    tokens = tokens_of(name)
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends))
-    text = f"Calls stand behind {form.opening} marks, {form.opening}"
-    assert checked(tokens, lark, text) is None
+def test_a_mark_that_is_only_mentioned_is_text(name, held_to):
+    held = held_to(name)
+    text = f"Calls stand behind {held.form.opening} marks, {held.form.opening}"
+    assert held.allows(held.lark(), text)
     for is_constrained in (True, False):
-        assert read(form, text, is_constrained=is_constrained) == (text, [])
+        assert read(held.form, text, is_constrained=is_constrained) == (text, [])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_with_one_call_alone_the_answer_ends_behind_it(name, tokens_of):
-    tokens = tokens_of(name)
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends), is_parallel=False)
-    one = spoken(name, [("time", {})])
-    assert checked(tokens, lark, one) is None
+def test_with_one_call_alone_the_answer_ends_behind_it(name, held_to):
+    held, one = held_to(name), spoken(name, [("time", {})])
+    lark = held.lark(is_parallel=False)
+    assert held.allows(lark, one)
     if name != "harmony":
-        assert checked(tokens, lark, one + one) is not None
+        assert not held.allows(lark, one + one)
 
 
 @pytest.mark.parametrize("is_parallel", [True, False], ids=["several", "one"])
 @pytest.mark.parametrize("is_required", [True, False], ids=["required", "auto"])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_behind_a_call_white_space_may_follow_and_then_the_end(
-    name, is_required, is_parallel, tokens_of
+    name, is_required, is_parallel, held_to
 ):
-    tokens, choice = tokens_of(name), {"is_required": is_required, "is_parallel": is_parallel}
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends), **choice)
+    held = held_to(name)
+    lark = held.lark(is_required=is_required, is_parallel=is_parallel)
     calls = calls_of(name) if is_parallel else WRITTEN[:1]
     text = spoken(name, calls)
     for end in ENDS.get(name, ()):
         text = text.removesuffix(end)
     for white in ("", "\n", "\n\n", " \n"):
-        assert checked(tokens, lark, text + white) is None
+        assert held.allows(lark, text + white)
         for parts in ([text + white], text + white):
-            assert parsed(read(BY_NAME[name], parts, is_constrained=True)) == ("", calls)
+            assert parsed(read(held.form, parts, is_constrained=True)) == ("", calls)
     if is_required:
-        assert checked(tokens, lark, text + "\nSo") is not None
+        assert not held.allows(lark, text + "\nSo")
 
 
 def test_in_channels_white_space_around_the_mark_behind_a_call_is_not_for_the_client():
     pytest.importorskip("llguidance", reason="the extra grammar is not installed")
 
-    tokens = marked_tokens(BY_NAME["harmony"].marks)  # the mark does not end the answer
-    lark = grammar("harmony", Lexicon(tokens.added(), tokens.ends))
+    held = Held("harmony", marked_tokens(BY_NAME["harmony"].marks))  # the mark ends no answer
     text = spoken("harmony", WRITTEN[:1]).removesuffix("<|call|>") + "\n<|call|>\n"
-    assert tokens.refused_at(lark, text) is None
-    for is_constrained in (True, False):
-        for parts in ([text], text):
-            assert parsed(read(BY_NAME["harmony"], parts, is_constrained=is_constrained)) == (
-                "",
-                WRITTEN[:1],
-            )
+    assert held.tokens.refused_at(held.lark(), text) is None
     returned = text.replace("<|call|>", "<|return|>")
-    for parts in ([returned], returned):
-        assert parsed(read(BY_NAME["harmony"], parts, is_constrained=False)) == ("", WRITTEN[:1])
+    for whole, is_constrained in ((text, True), (text, False), (returned, False)):
+        for parts in ([whole], whole):
+            found = read(held.form, parts, is_constrained=is_constrained)
+            assert parsed(found) == ("", WRITTEN[:1])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_an_answer_is_a_call_or_follows_the_schema(name, tokens_of):
-    tokens = tokens_of(name)
-    answer = {"type": "object", "properties": {"sun": {"type": "boolean"}}, "required": ["sun"]}
-    lark = grammar(name, Lexicon(tokens.added(), tokens.ends), answer=answer)
-    head = "<|channel|>final<|message|>" if name == "harmony" else ""
-    assert checked(tokens, lark, head + '{"sun": true}') is None
-    assert checked(tokens, lark, head + '{"sun": 1}') is not None
-    assert checked(tokens, lark, head + "Hi") is not None
-    one = spoken(name, [("time", {})])
-    assert checked(tokens, lark, one) is None
-
-
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_what_may_follow_does_not_depend_on_what_was_drafted(name, tokens_of):
-    tokens = tokens_of(name)
-    before = "" if name in ("harmony", "llama") else "So <b>: "
-    text = before + spoken(name, calls_of(name))
-    for end in ENDS.get(name, ()):
-        text = text.removesuffix(end)
-    for choice in ({}, {"is_parallel": False}):
-        lark = grammar(name, Lexicon(tokens.added(), tokens.ends), **choice)
-        text = text if not choice else before + spoken(name, [("time", {})]).split("<|call|>")[0]
-        alone = tokens.masks(lark, text)
+def test_what_may_follow_does_not_depend_on_what_was_drafted(name, held_to):
+    held, before = held_to(name), "" if name in ("harmony", "llama") else "So <b>: "
+    for choice, calls in (({}, calls_of(name)), ({"is_parallel": False}, [("time", {})])):
+        lark, text = held.lark(**choice), before + spoken(name, calls)
+        for end in ENDS.get(name, ()):
+            text = text.removesuffix(end)
+        alone = held.tokens.masks(lark, text)
         for widths in ((1,), (3, 8, 5), (len(text),)):
-            assert tokens.masks_of_drafts(lark, text, widths) == alone
+            assert held.tokens.masks_of_drafts(lark, text, widths) == alone
 
 
 texts = st.text(st.sampled_from("aÄ日 ,.;:='\\\n{}[]()/-"), max_size=8).filter(
@@ -405,10 +393,7 @@ def test_the_calls_of_a_list_that_has_no_end_are_calls(name, white):
 def test_arguments_of_python_are_read_in_either_quotes():
     text = "<|tool_call_start|>[get.weather(city='Kö\\'ln', unit=\"C\", is_long=true)]"
     said = read(BY_NAME["lfm2"], [text + "<|tool_call_end|>"], is_constrained=False)
-    assert parsed(said) == (
-        "",
-        [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})],
-    )
+    assert parsed(said) == ("", [("get.weather", {"city": "Kö'ln", "unit": "C", "is_long": True})])
 
 
 @pytest.mark.parametrize(

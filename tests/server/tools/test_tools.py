@@ -26,14 +26,24 @@ BEGIN, END = HERMES.opening, HERMES.closing
 
 CITY = {"type": "object", "properties": {"city": {"$ref": "#/$defs/city"}}, "required": ["city"]}
 CITY["$defs"] = {"city": {"type": "string"}}
-TOOLS = [
-    {"type": "function", "function": {"name": "weather", "parameters": CITY}},
-    {"type": "function", "function": {"name": "time", "description": "What time it is"}},
-]
 
 
 def tools_with(**fields):
     return tools_of(Fields({"tools": TOOLS} | fields))
+
+
+def function(name, **fields):
+    return {"type": "function", "function": {"name": name} | fields}
+
+
+TOOLS = [function("weather", parameters=CITY), function("time", description="What time it is")]
+
+
+@pytest.fixture(scope="module")
+def tokens():
+    """A tokenizer of bytes that follows grammars."""
+    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
+    return marked_tokens()
 
 
 def read(tools, *parts):
@@ -92,12 +102,8 @@ def grammar(tools, model=None, given=None):
     return None if found is None else found.text
 
 
-def forced(name):
-    return {"type": "function", "function": {"name": name}}
-
-
 def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
-    tools = tools_with(tool_choice=forced("weather"), parallel_tool_calls=False)
+    tools = tools_with(tool_choice=function("weather"), parallel_tool_calls=False)
     assert (tools.is_required, [*tools.callable]) == (True, ["weather"])
     text = grammar(tools)
     assert "weather" in text
@@ -106,41 +112,37 @@ def test_a_function_that_is_asked_for_is_the_only_one_that_may_be_called():
     assert "TEXT" in grammar(tools_with())
 
 
-def test_a_function_that_is_asked_for_is_called_once():
-    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-
+def test_a_function_that_is_asked_for_is_called_once(tokens):
     said = f'{BEGIN}\n{{"name": "time", "arguments": {{}}}}\n{END}'
-    for choice, twice in ((forced("time"), len(said) + 1), ("required", None)):
+    for choice, twice in ((function("time"), len(said) + 1), ("required", None)):
         text = grammar(tools_with(tool_choice=choice))
-        assert marked_tokens().refused_at(text, f"{said}\n") is None
-        assert marked_tokens().refused_at(text, f"{said}\n{said}") == twice
+        assert tokens.refused_at(text, f"{said}\n") is None
+        assert tokens.refused_at(text, f"{said}\n{said}") == twice
 
 
 def test_allowed_tools_leave_the_others_told_but_not_callable():
     for mode in ("auto", "required"):
-        allowed = {"mode": mode, "tools": [forced("time")]}
+        allowed = {"mode": mode, "tools": [function("time")]}
         choice = {"type": "allowed_tools", "allowed_tools": allowed}
         tools = tools_with(tool_choice=choice)
         assert tools.is_required == (mode == "required")
         assert [*tools.callable] == ["time"]
         assert [tool["function"]["name"] for tool in tools.listed] == ["weather", "time"]
-    allowed["tools"] = [forced("rain")]
+    allowed["tools"] = [function("rain")]
     with pytest.raises(APIError, match="not among tools"):
         tools_with(tool_choice=choice)
 
 
 @pytest.mark.parametrize("name", ["mcp.server/tool", "a:b", "x" * 128, "get-it_2"])
 def test_names_of_functions_may_be_those_of_servers(name):
-    tools = [{"type": "function", "function": {"name": name}}]
+    tools = [function(name)]
     assert [*tools_with(tools=tools).callable] == [name]
     for wrong in ("", "a b", "\u00e9", "x" * 129, 'a"', "a\n"):
         with pytest.raises(APIError, match="name"):
-            tools_with(tools=[{"type": "function", "function": {"name": wrong}}])
+            tools_with(tools=[function(wrong)])
 
 
-def test_parameters_keep_their_meaning_among_those_of_other_functions():
-    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-
+def test_parameters_keep_their_meaning_among_those_of_other_functions(tokens):
     tree = {
         "type": "object",
         "properties": {
@@ -150,13 +152,12 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
         },
         "required": ["definitions"],
     }
-    functions = [{"name": name, "parameters": tree} for name in ("grow", "cut")]
-    tools = [{"type": "function", "function": it} for it in functions]
+    tools = [function(name, parameters=tree) for name in ("grow", "cut")]
     text = grammar(tools_with(tools=tools, tool_choice="required"))
     right = {"definitions": "a", "child": {"definitions": "b", "other": "c"}}
     said = BEGIN + "\n" + called("cut", **right)[len(BEGIN) : -len(END)] + "\n" + END
-    assert marked_tokens().refused_at(text, said) is None
-    assert marked_tokens().refused_at(text, said.replace('"b"', "1")) is not None
+    assert tokens.refused_at(text, said) is None
+    assert tokens.refused_at(text, said.replace('"b"', "1")) is not None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_parameters_keep_their_meaning_among_those_of_other_functions():
     ],
 )
 def test_parameters_that_stand_elsewhere_may_be_given(parameters):
-    tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
+    tools = [function("a", parameters=parameters)]
     assert tools_with(tools=tools).callable == {"a": parameters | {"type": "object"}}
 
 
@@ -184,7 +185,7 @@ def test_parameters_that_stand_elsewhere_may_be_given(parameters):
     ],
 )
 def test_parameters_that_are_no_object_are_refused_by_name(parameters):
-    tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
+    tools = [function("a", parameters=parameters)]
     with pytest.raises(APIError, match="schema of an object") as refused:
         tools_with(tools=tools)
     assert refused.value.param == "tools[0].function.parameters"
@@ -211,42 +212,32 @@ OBJECTS = {
 
 
 @pytest.mark.parametrize("name", OBJECTS)
-def test_arguments_are_closed_by_the_rule_of_every_schema(name):
-    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-
+def test_arguments_are_closed_by_the_rule_of_every_schema(name, tokens):
     parameters, allowed, refused = OBJECTS[name]
-    tools = [{"type": "function", "function": {"name": "a", "parameters": parameters}}]
+    tools = [function("a", parameters=parameters)]
     text = grammar(tools_with(tools=tools, tool_choice="required"))
     for values, is_allowed in ((allowed, True), (refused, False)):
         for value in values:
             said = f'{BEGIN}\n{{"name": "a", "arguments": {json.dumps(value)}}}\n{END}'
-            assert (marked_tokens().refused_at(text, said) is None) == is_allowed, value
-            asked = marked_tokens().refused_at(JsonSchema(parameters), json.dumps(value))
+            assert (tokens.refused_at(text, said) is None) == is_allowed, value
+            asked = tokens.refused_at(JsonSchema(parameters), json.dumps(value))
             assert (asked is None) == is_allowed, value
 
 
 @pytest.mark.parametrize("kind", [{}, {"type": ["object", "null"]}], ids=["no type", "two types"])
-def test_arguments_are_an_object_whatever_else_their_schema_allows(kind):
-    pytest.importorskip("llguidance", reason="the extra grammar is not installed")
-
-    tools = [{"type": "function", "function": {"name": "a", "parameters": kind | {"title": "A"}}}]
+def test_arguments_are_an_object_whatever_else_their_schema_allows(kind, tokens):
+    tools = [function("a", parameters=kind | {"title": "A"})]
     text = grammar(tools_with(tools=tools, tool_choice="required"))
     said = f'{BEGIN}\n{{"name": "a", "arguments": '
-    assert marked_tokens().refused_at(text, f"{said}{{}}}}\n{END}") is None
-    assert marked_tokens().refused_at(text, f"{said}null") == len(said)
-    assert marked_tokens().refused_at(text, f"{said}[") == len(said)
+    assert tokens.refused_at(text, f"{said}{{}}}}\n{END}") is None
+    assert tokens.refused_at(text, f"{said}null") == len(said)
+    assert tokens.refused_at(text, f"{said}[") == len(said)
 
 
 class TestWhatCannotBeHeld:
     """A schema that the grammar cannot follow, here one with `rain` in it."""
 
-    tools = [  # noqa: RUF012
-        *TOOLS,
-        {
-            "type": "function",
-            "function": {"name": "sky", "parameters": {"properties": {"rain": {"not": {}}}}},
-        },
-    ]
+    tools = [*TOOLS, function("sky", parameters={"properties": {"rain": {"not": {}}}})]  # noqa: RUF012
 
     @pytest.fixture
     def model(self):
@@ -270,7 +261,7 @@ class TestWhatCannotBeHeld:
     def test_is_refused_where_a_call_is_asked_for_or_the_function_is_strict(self, model):
         with pytest.raises(APIError, match="no rain"):
             constrained(tools_with(tools=self.tools, tool_choice="required"), model, None)
-        constrained(tools_with(tools=self.tools, tool_choice=forced("time")), model, None)
+        constrained(tools_with(tools=self.tools, tool_choice=function("time")), model, None)
         strict = [*self.tools[:2], json.loads(json.dumps(self.tools[2]))]
         strict[2]["function"]["strict"] = True
         with pytest.raises(APIError, match="no rain"):
@@ -306,13 +297,10 @@ def test_calls_of_a_template_with_ids_of_its_own_length_get_such():
 
 
 def test_a_template_without_tools_gets_them_in_words():
-    function = {"name": "time", "arguments": {"z": 1}}
+    made = {"name": "time", "arguments": {"z": 1}}
     messages = [
         {"role": "user", "content": "When?"},
-        {
-            "role": "assistant",
-            "tool_calls": [{"id": "1", "type": "function", "function": function}],
-        },
+        {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": made}]},
         {"role": "tool", "tool_call_id": "1", "content": "noon"},
     ]
     system, user, assistant, result = described(messages, tools_with())
@@ -353,8 +341,8 @@ class TemplatedModel(FakeModel):
 @pytest.mark.parametrize("reads_tools", [True, False], ids=["tools", "words"])
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_call_whose_arguments_are_no_object_is_part_of_a_dialogue(name, reads_tools, said):
-    function = {"name": "f", "arguments": said}
-    call, result = {"id": "1", "type": "function", "function": function}, {"content": "not done"}
+    made = {"name": "f", "arguments": said}
+    call, result = {"id": "1", "type": "function", "function": made}, {"content": "not done"}
     asked = {"role": "assistant", "content": "", "tool_calls": [call]}
     told = [*MESSAGES, asked, {"role": "tool", "tool_call_id": "1"} | result]
     use = {"type": "tool_use", "id": "1", "name": "f", "input": said}
@@ -367,7 +355,7 @@ def test_a_call_whose_arguments_are_no_object_is_part_of_a_dialogue(name, reads_
         "/v1/responses": {
             "input": [
                 *MESSAGES,
-                {"type": "function_call", "call_id": "1"} | function,
+                {"type": "function_call", "call_id": "1"} | made,
                 {"type": "function_call_output", "call_id": "1", "output": "not done"},
             ]
         },
