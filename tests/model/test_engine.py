@@ -410,9 +410,10 @@ def test_a_model_that_is_dropped_is_freed_at_once(bundle_of):
     try:
         model = Model.open(bundle_of("embedded", "fp32"))
         assert model.generate("Hello", max_new_tokens=2).token_ids
-        session = ref(model._session)
+        session, thread = ref(model._session), model._engine._thread
         model.close()
         del model
+        thread.join(600)  # it holds the session until it has returned
         assert session() is None
     finally:
         gc.enable()

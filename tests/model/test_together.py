@@ -146,6 +146,14 @@ def test_a_dialogue_goes_on_where_it_was(model):
         model.generate(f"another {number} " * 20, max_new_tokens=4, ignore_eos=True)
 
 
+def test_what_was_overwritten_is_put_back(bundle):
+    with Model.open(bundle, parallel=2, prefix_memory=1 << 26) as model:
+        asked = [f"{name} {LONG}" for name in ("one", "two", "three", "four")]
+        for prompt in (*asked, asked[0]):
+            answer = model.generate(prompt, max_new_tokens=4, ignore_eos=True)
+        assert answer.stats.reused_tokens >= len(model.tokenizer.encode(asked[0])) - 2
+
+
 def test_a_request_that_fails_ends_alone(model, answers, monkeypatch):
     verified, bad = Sequence.has_verified, model.tokenizer.encode(PROMPTS[1])
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from answers import tokens_of
 from checkpoints import exported
 from coordgen_rs._core import BlockCost
 from coordgen_rs.bundle.directory import Bundle
@@ -32,28 +33,23 @@ not_on_windows = pytest.mark.skipif(sys.platform == "win32", reason="not on Wind
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("experts")
-
-    def made(family):
-        checkpoint, out = folder / family, folder / f"{family}-bundle"
-        if out.exists():
-            return Bundle.open(out)
-        write_mixture(checkpoint, family)
-        return exported(checkpoint, out, blocks=2, prefill_rows=32, context=128)
-
-    return made
+def mixtures(tmp_path_factory):
+    folder, sizes = tmp_path_factory.mktemp("experts"), {"prefill_rows": 32, "context": 128}
+    return {
+        family: exported(write_mixture(folder / family, family), folder / out, blocks=2, **sizes)
+        for family, out in (("qwen3_moe", "one"), ("lfm2_moe", "other"))
+    }
 
 
 @pytest.fixture(scope="module", params=["qwen3_moe", "lfm2_moe"])
-def bundle(request, bundles):
-    return bundles(request.param)
+def bundle(request, mixtures):
+    return mixtures[request.param]
 
 
 @pytest.fixture
-def copy(bundles, tmp_path):
+def copy(mixtures, tmp_path):
     """A copy of a bundle, to be damaged."""
-    return Bundle.open(shutil.copytree(bundles("qwen3_moe").path, tmp_path / "copy"))
+    return Bundle.open(shutil.copytree(mixtures["qwen3_moe"].path, tmp_path / "copy"))
 
 
 def sizes(bundle):
@@ -66,15 +62,16 @@ def sizes(bundle):
 
 def answer(session, decode, stats=None):
     prompt = np.tile(np.arange(40, 60, dtype=np.uint32), 3)
-    steps = decode(session, prompt, max_new_tokens=24, ignore_eos=True, stats=stats)
-    return [token for step in steps for token in step.token_ids]
+    return tokens_of(decode(session, prompt, max_new_tokens=24, ignore_eos=True, stats=stats))
 
 
 @not_on_windows
 @pytest.mark.parametrize("decode", [plain, generate])
 def test_answers_within_a_budget_are_those_without(bundle, decode):
     graphs, _, layer, experts = sizes(bundle)
-    expected = answer(OrtSession(CpuDevice(bundle)), decode)
+    without = Stats()
+    expected = answer(OrtSession(CpuDevice(bundle)), decode, without)
+    assert without.experts is without.to_json()["experts"] is None
     for budget in (graphs + layer, graphs + (layer + experts) // 2, graphs + 2 * experts):
         device, stats = CpuDevice(bundle), Stats()
         session = OrtSession(device, memory_budget=budget)
@@ -97,14 +94,6 @@ def test_blocks_are_streamed_where_the_budget_has_no_room_for_all(bundle):
     assert session.switcher.is_streaming
     with pytest.raises(MemoryBudgetError, match=f"{largest + layer} bytes are the least"):
         OrtSession(CpuDevice(bundle), memory_budget=largest + layer - 1)
-
-
-@not_on_windows
-def test_without_a_budget_nothing_is_told(bundle):
-    stats = Stats()
-    answer(OrtSession(CpuDevice(bundle)), plain, stats)
-    assert stats.experts is None
-    assert stats.to_json()["experts"] is None
 
 
 @not_on_windows
@@ -132,16 +121,12 @@ def profile(bundle):
 
 
 @not_on_windows
-def test_a_profile_counts_no_experts(bundle, profile):
+def test_with_a_profile_a_budget_holds_what_its_figures_say(bundle, profile):
+    """Also where graphs take more than their files, as they do in memory; it counts no experts."""
     files, blocks = bundle.manifest.files, bundle.manifest.blocks
     weights = [files[block.weights].num_bytes for block in blocks]
     assert [cost.prefill_bytes for cost in profile.block_costs()] == weights
     assert [cost.decode_bytes for cost in profile.block_costs()] == weights
-
-
-@not_on_windows
-def test_with_a_profile_a_budget_holds_what_its_figures_say(bundle, profile):
-    """Also where graphs take more than their files, as they do in memory."""
     _, _, layer, experts = sizes(bundle)
     expected = answer(OrtSession(CpuDevice(bundle)), plain)
     for grown in (0, 1 << 20):

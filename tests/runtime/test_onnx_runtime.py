@@ -59,17 +59,18 @@ class Interrupted(list):
         raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("is_behind", [False, True])
-def test_the_end_waits_for_no_run_that_an_interrupt_has_ended(monkeypatch, is_behind):
-    under_way = Interrupted(is_behind=is_behind)
+@pytest.mark.parametrize(
+    ("under_way", "error"),
+    [
+        (Interrupted(is_behind=False), KeyboardInterrupt),
+        (Interrupted(is_behind=True), KeyboardInterrupt),
+        ([], ZeroDivisionError),
+    ],
+)
+def test_the_end_waits_for_no_run_that_an_interrupt_or_an_error_has_ended(
+    monkeypatch, under_way, error
+):
     monkeypatch.setattr(onnx_runtime, "_under_way", under_way)
-    with pytest.raises(KeyboardInterrupt):
-        onnx_runtime.run_native(lambda: None)
-    assert under_way == []
-
-
-def test_a_run_that_fails_is_over(monkeypatch):
-    monkeypatch.setattr(onnx_runtime, "_under_way", [])
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         onnx_runtime.run_native(lambda: 1 / 0)
-    assert onnx_runtime._under_way == []
+    assert under_way == []

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from answers import tokens_of
+from answers import prompt_logits, step_of, tokens_of
 from coordgen_rs import Stats, Tokenizer, generate, make_drafter, open_session, plain
 from coordgen_rs.errors import (
     CallOrderError,
@@ -52,9 +52,8 @@ def test_an_exception_in_a_step_leaves_the_session_usable(session, prompt, monke
 def test_a_commit_that_fails_half_way_is_not_done_twice(session, prompt, monkeypatch):
     session.rewind(0)
     session.prefill(prompt)
-    inputs = session.step_inputs[-1]
-    inputs.fill(np.array([1, 2, 3, 4], np.uint32), np.array([0, 0, 0, 2], np.uint32), len(prompt))
-    session.step(inputs)
+    tree = [1, 2, 3, 4], [0, 0, 0, 2]
+    step_of(session, *tree)
 
     def fail(rows):
         raise MemoryError
@@ -67,7 +66,7 @@ def test_a_commit_that_fails_half_way_is_not_done_twice(session, prompt, monkeyp
     assert session.length == len(prompt)
     with pytest.raises(ShapeError):
         session.commit(path)
-    session.step(inputs)
+    step_of(session, *tree)
     session.commit(path)
     assert session._token_ids[len(prompt) : session.length].tolist() == [1, 3, 4]
     session.rewind(0)
@@ -229,22 +228,16 @@ def test_what_cannot_be_is_refused_by_name(session, call, error, match):
 @pytest.mark.parametrize("graphs", ["both", "prefill", "decode"])
 def test_prefill_hands_out_the_logits_of_every_token(session, graphs):
     tokens = np.arange(300, dtype=np.uint32) % session.vocab_size
-    expected, got = [], []
+    expected = []
     session.rewind(0)
-    inputs = session.step_inputs[-1]
-    for start in range(0, len(tokens), inputs.rows):
-        part = tokens[start : start + inputs.rows]
-        inputs.fill_chain(part, session.length)
-        expected.append(session.step(inputs)[: len(part)].copy())
+    for start in range(0, len(tokens), session.widths[-1]):
+        part = tokens[start : start + session.widths[-1]]
+        expected.append(step_of(session, part))
         session.commit(np.arange(len(part), dtype=np.uint32))
     for _ in range(2):  # the head is bound on first use, and kept
-        session.rewind(0)
-        got.clear()
-        session.prefill(tokens, graphs, on_logits=lambda logits: got.append(logits.copy()))
+        got = prompt_logits(session, tokens, graphs)
         assert session.length == len(tokens)
-        np.testing.assert_allclose(
-            np.concatenate(got), np.concatenate(expected), rtol=1e-3, atol=1e-3
-        )
+        np.testing.assert_allclose(got, np.concatenate(expected), rtol=1e-3, atol=1e-3)
 
 
 def test_unusable_logits_in_the_prompt_are_a_named_error(session, prompt, monkeypatch):

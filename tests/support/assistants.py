@@ -6,7 +6,7 @@ drafters say.
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from answers import token_by_token
 from checkpoints import CHECKPOINTS, random_weights, save_weights
 from coordgen_rs import open_session
 from coordgen_rs.convert import export_checkpoint
@@ -215,18 +216,7 @@ def compared(
     head = AssistantSession(session)
     session.prefill(prompt[:-1])
     head.prefill(prompt[:-1])
-    return expected, chain(head, read)
-
-
-def chain(head: AssistantSession, tokens: Sequence[int]) -> NDArray[np.float32]:
-    """The drafter's logits behind committed tokens, of tokens read one by one."""
-    rows = []
-    for token in tokens:
-        inputs = head.step_inputs[0]
-        inputs.fill_chain(np.array([token], np.uint32), head.length)
-        rows.append(head.step(inputs)[0].copy())
-        head.commit(np.zeros(1, np.uint32))
-    return np.stack(rows)
+    return expected, token_by_token(head, read)
 
 
 @contextmanager

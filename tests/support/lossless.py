@@ -19,7 +19,7 @@ import gemma4
 import gpt_oss
 import hybrids
 import mixtures
-from answers import tokens_of
+from answers import step_of, tokens_of
 from coordgen_rs import (
     OrtSession,
     Regex,
@@ -83,9 +83,7 @@ def prompt_of(seed: int, length: int = 90) -> NDArray[np.uint32]:
 def logits_behind(session: OrtSession, tokens: NDArray[np.uint32]) -> NDArray[np.float32]:
     """Logits behind all of the tokens, of which the session holds some."""
     session.prefill(tokens[session.length : -1])
-    inputs = session.step_inputs[0]
-    inputs.fill_chain(tokens[-1:], session.length)
-    return session.step(inputs)[0].copy()
+    return step_of(session, tokens[-1:])[0]
 
 
 def fresh_logits(session: OrtSession, tokens: NDArray[np.uint32]) -> NDArray[np.float32]:

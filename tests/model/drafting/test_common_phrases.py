@@ -46,9 +46,8 @@ def tokenizer(tokenizer_file):
 
 def drafted(tokenizer, phrases, text, depth=1):
     """The tokens of a draft behind a text from phrases alone, and their parents."""
-    drafter = Drafter(
-        [step_inputs(8)], tokenizer.vocab_size, sources=["common-phrases"], phrases=phrases
-    )
+    sources = {"sources": ["common-phrases"], "phrases": phrases}
+    drafter = Drafter([step_inputs(8)], tokenizer.vocab_size, **sources)
     prompt = tokenizer.encode(text, special_tokens=False)
     drafter.begin(prompt, 50)
     drafter.propose(len(prompt) - 1)
@@ -201,6 +200,7 @@ def named(vocabulary, pairs):
     [
         (MERGED, {(">ĊĊ", ">")}, {("Ġgo", "go"), ("ĠGo", "Go"), ("ĠÉt", "Ét"), ("ĠĊ", "Ċ")}),
         (PIECES, {(".\n", ".")}, {("▁go", "go")}),
+        ([], set(), set()),
     ],
 )
 def test_pairs_are_those_of_the_vocabulary(vocabulary, line_ends, spaced):
@@ -208,6 +208,7 @@ def test_pairs_are_those_of_the_vocabulary(vocabulary, line_ends, spaced):
     assert set(named(vocabulary, found.line_ends)) == line_ends
     turned_round = {(other, one) for one, other in spaced}
     assert set(named(vocabulary, found.spaced)) == spaced | turned_round
+    assert len(found.cased) > 0 or not vocabulary
 
 
 def test_a_word_in_another_case_stands_behind_the_same_space_first():
@@ -216,11 +217,6 @@ def test_a_word_in_another_case_stands_behind_the_same_space_first():
     for one, same, other in (("go", "Go", "ĠGo"), ("ĠGo", "Ġgo", "go"), ("Go", "go", "Ġgo")):
         assert [pair[1] for pair in cased if pair[0] == one] == [same, other]
     assert not any("É" in one for pair in cased for one in pair), "bytes have no case"
-
-
-def test_a_vocabulary_without_texts_has_no_pairs():
-    found = spellings({})
-    assert [len(found.line_ends), len(found.spaced), len(found.cased)] == [0, 0, 0]
 
 
 def drafted_alike(prompt, **pairs):
@@ -236,15 +232,11 @@ def drafted_alike(prompt, **pairs):
     return list(zip(token_ids.tolist(), parents.tolist(), strict=True))
 
 
-def test_a_copied_line_may_end_without_its_break():
-    assert (9, 0) not in drafted_alike([1, 2, 3, 8, 4, 1, 2, 3])
-    assert (9, 0) in drafted_alike([1, 2, 3, 8, 4, 1, 2, 3], line_ends=[(8, 9)])
-    assert (200, 0) not in drafted_alike([1, 2, 3, 8, 4, 1, 2, 3], line_ends=[(8, 200)])
-
-
-@pytest.mark.parametrize("kind", ["spaced", "cased"])
-def test_what_follows_a_word_is_drafted_behind_another_spelling(kind):
-    prompt = [1, 5, 6, 7, 2, 3, 4, 15]
+def test_tokens_that_are_alike_are_drafted_for_each_other():
+    prompt, line = [1, 5, 6, 7, 2, 3, 4, 15], [1, 2, 3, 8, 4, 1, 2, 3]
     assert drafted_alike(prompt)[1] != (6, 0)
-    assert drafted_alike(prompt, **{kind: [(15, 5)]})[1] == (6, 0)
-    assert drafted_alike([*prompt, 2, 15], **{kind: [(15, 5)]})[1] == (2, 0), "it is known as it is"
+    for kind in ("spaced", "cased"):
+        assert drafted_alike(prompt, **{kind: [(15, 5)]})[1] == (6, 0)
+    assert (9, 0) not in drafted_alike(line)
+    assert (9, 0) in drafted_alike(line, line_ends=[(8, 9)])
+    assert (200, 0) not in drafted_alike(line, line_ends=[(8, 200)])

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from answers import tokens_of
-from assistants import chain, compared, config_of
+from answers import step_of, token_by_token, tokens_of
+from assistants import compared, config_of
 from coordgen_rs import Bundle, generate, make_drafter, open_session, plain
 from coordgen_rs.errors import BundleDamagedError, BundleError
 from coordgen_rs.runtime.heads.assistant import AssistantSession, ClusteredOutput
@@ -41,14 +41,11 @@ def test_a_tree_is_drafted_as_its_paths(session):
     session.rewind(0)
     session.prefill(prompt[:-1])
     head.prefill(prompt[:-1])
-    inputs = next(it for it in head.step_inputs if it.rows == 4)
     tree = np.array([prompt[-1], 200, 300, 301], np.uint32)
-    inputs.fill(tree, np.array([0, 0, 0, 2], np.uint32), head.length)
-    rows = head.step(inputs).copy()
-    length = head.length
+    rows, length = step_of(head, tree, [0, 0, 0, 2]), head.length
     for path in ([0, 1], [0, 2, 3]):
         head.rewind(length)
-        np.testing.assert_array_equal(chain(head, tree[path]), rows[path])
+        np.testing.assert_array_equal(token_by_token(head, tree[path]), rows[path])
 
 
 def test_states_are_the_targets_where_they_are_committed_and_else_its_own(with_head, family):
@@ -57,17 +54,15 @@ def test_states_are_the_targets_where_they_are_committed_and_else_its_own(with_h
     head, prompt = AssistantSession(session), prompt_of(3, 42)
     session.rewind(0)
     session.prefill(prompt)
-    inputs = next(it for it in session.step_inputs if it.rows == 8)
-    tokens = np.array([5, 700, 300, 301, 302, 303], np.uint32)
-    inputs.fill(tokens, np.array([0, 0, 0, 2, 3, 4], np.uint32), 42)
-    said = session.step(inputs)[:6].argmax(axis=1)
+    tree = [5, 700, 300, 301, 302, 303], [0, 0, 0, 2, 3, 4]
+    said = step_of(session, *tree).argmax(axis=1)
     session.commit(np.array([0, 2, 3], np.uint32))  # a side branch, whose rows are moved
     head.prefill(session.reusable_ids)
-    echoed = chain(head, [9, 11]).argmax(axis=1)
+    echoed = token_by_token(head, [9, 11]).argmax(axis=1)
     assert echoed.tolist() == [said[3], said[3]]
     session.rewind(43)
     head.rewind(43)
-    assert chain(head, [9]).argmax() == said[0]
+    assert token_by_token(head, [9]).argmax() == said[0]
 
 
 def test_it_has_nothing_to_read_before_it_drafts(session, monkeypatch):
@@ -86,7 +81,7 @@ def test_it_has_nothing_to_read_before_it_drafts(session, monkeypatch):
 def test_the_first_token_of_a_text_has_nothing_to_draft_from(session):
     head = AssistantSession(session)
     session.rewind(0)
-    assert not chain(head, [5]).any()
+    assert not token_by_token(head, [5]).any()
     for draft in ("auto", "blend", "mtp"):
         options = {"max_new_tokens": 10, "ignore_eos": True}
         prompt = np.array([7], np.uint32)

@@ -9,7 +9,7 @@ before, the next answer must be that of a session that has done nothing else.
 import numpy as np
 import pytest
 
-from answers import tokens_of
+from answers import step_of, tokens_of
 from coordgen_rs import Model, PrefixPool, Tokenizer, generate, make_drafter, open_session, plain
 from lossless import (
     ALL_SOURCES,
@@ -93,9 +93,7 @@ def test_rows_have_the_same_bits_whatever_stands_beside_them(session):
     def logits(tokens):
         session.forget()
         session.prefill(prompt)
-        step = next(it for it in session.step_inputs if it.rows >= len(tokens))
-        step.fill(np.array(tokens, np.uint32), np.zeros(len(tokens), np.uint32), len(prompt))
-        return session.step(step)[: len(tokens)].copy()
+        return step_of(session, tokens, [0] * len(tokens))
 
     together = logits([7, *siblings])
     np.testing.assert_array_equal(logits([7])[0], together[0])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from answers import step_of, token_by_token
 from coordgen_rs import open_session
 from coordgen_rs.errors import BundleError
 from coordgen_rs.runtime.heads.mtp import MtpSession
@@ -30,13 +31,10 @@ def test_its_chain_is_what_it_says_of_the_targets_states(fitted):
     parts.prefill(prompt[7:-1])
     logits = []
     for session in (once, parts):
-        tokens, rows = prompt[-1:], []
+        token, rows = prompt[-1], []
         for _ in range(4):
-            inputs = session.step_inputs[0]
-            inputs.fill_chain(tokens, session.length)
-            rows.append(session.step(inputs)[0].copy())
-            session.commit(np.zeros(1, np.uint32))
-            tokens = rows[-1].argmax(keepdims=True).astype(np.uint32)
+            rows.append(token_by_token(session, [token])[0])
+            token = rows[-1].argmax()
         logits.append(np.stack(rows))
     np.testing.assert_array_equal(*logits)
     assert len(set(logits[0].argmax(axis=1))) > 1
@@ -48,18 +46,9 @@ def test_a_tree_is_drafted_as_its_paths(fitted):
     fitted.prefill(prompt[:-1])
     session = MtpSession(fitted)
     session.prefill(prompt[:-1])
-    inputs = next(it for it in session.step_inputs if it.rows == 4)
-    inputs.fill(
-        np.array([prompt[-1], 200, 300, 301], np.uint32), np.array([0, 0, 0, 2], np.uint32), 19
-    )
-    tree = session.step(inputs)[:4].copy()
-    one = session.step_inputs[0]
-    for token, row in ((prompt[-1], 0), (300, 2), (301, 3)):
-        one.fill_chain(np.array([token], np.uint32), session.length)
-        alone = session.step(one)[0].copy()
-        session.commit(np.zeros(1, np.uint32))
-        if row < 2:  # deeper rows of one step read states that it has not given yet
-            np.testing.assert_array_equal(alone, tree[row])
+    tree = step_of(session, [prompt[-1], 200, 300, 301], [0, 0, 0, 2])
+    # Deeper rows of one step read states that it has not given yet.
+    np.testing.assert_array_equal(token_by_token(session, prompt[-1:])[0], tree[0])
 
 
 @pytest.mark.parametrize("parts", [(40,), (7, 33), (13, 14, 13)])
@@ -77,12 +66,9 @@ def test_it_reads_the_targets_state_before_each_token_and_further_on_its_own(wit
         start += part
     head = MtpSession(target)
     head.prefill(prompt[:30])
-    inputs = next(it for it in head.step_inputs if it.rows == 16)
     # The last ten tokens of the prompt, then a tree behind them, beside the target's next token.
-    tree = np.array([300, 301, 302, 303], np.uint32)
-    parents = np.array([0, *range(9), 9, 10, 10, 12], np.uint32)
-    inputs.fill(np.concatenate([prompt[30:], tree]), parents, 30)
-    echoed = head.step(inputs)[:14].argmax(axis=1)
+    tree = [*prompt[30:], 300, 301, 302, 303], [0, *range(9), 9, 10, 10, 12]
+    echoed = step_of(head, *tree).argmax(axis=1)
     assert echoed[:10].tolist() == said[29:39]
     assert echoed[10] == said[39]
     assert len(set(said)) > 10
@@ -94,10 +80,7 @@ def test_states_of_a_tree_follow_what_is_committed(with_head):
     states = target.forward.keep_states()
     target.rewind(0)
     target.prefill(prompt)
-    inputs = next(it for it in target.step_inputs if it.rows == 8)
-    tokens = np.array([5, 700, 300, 301, 302, 303], np.uint32)
-    inputs.fill(tokens, np.array([0, 0, 0, 2, 3, 4], np.uint32), 20)
-    target.step(inputs)
+    step_of(target, [5, 700, 300, 301, 302, 303], [0, 0, 0, 2, 3, 4])
     target.commit(np.array([0, 2], np.uint32))
     target.commit(np.array([1, 2], np.uint32))
     path = target.reusable_ids.copy()

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from answers import prompt_logits
 from checkpoints import exported, save_weights
 from coordgen_rs import Bundle, OrtSession, open_session
 from coordgen_rs.convert import export_checkpoint
@@ -103,8 +104,6 @@ def test_sinks_and_biases_change_what_is_said(tmp_path):
                 weights[name] = np.zeros_like(values) - (50 if part == "sinks" else 0)
         save_weights(source, weights)
         exported(source, tmp_path / f"{part}-out", decode_rows=8)
-        session, found = open_session(tmp_path / f"{part}-out"), []
-        session.prefill(prompt_of(1), on_logits=lambda rows, found=found: found.append(rows.copy()))
-        logits[part] = np.concatenate(found)
+        logits[part] = prompt_logits(open_session(tmp_path / f"{part}-out"), prompt_of(1))
     for part, rows in logits.items():
         assert part == "" or np.abs(rows - logits[""]).max() > 0.1, part

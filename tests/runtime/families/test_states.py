@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from answers import tokens_of
+from answers import step_of, token_by_token, tokens_of
 from coordgen_rs import OrtSession, Stats, generate, make_drafter, open_session, plain
 from coordgen_rs.errors import ShapeError
 from coordgen_rs.runtime.caches.kv_cache import KvCache
@@ -24,15 +24,6 @@ def session(bundle):
     return open_session(bundle)
 
 
-def commit_tokens(session, tokens):
-    """Commit tokens, each in a step of its own."""
-    for token in tokens:
-        inputs = session.step_inputs[0]
-        inputs.fill_chain(np.array([token], np.uint32), session.length)
-        session.step(inputs)
-        session.commit(np.zeros(1, np.uint32))
-
-
 def interrupted(*_):
     raise KeyboardInterrupt
 
@@ -41,9 +32,7 @@ def stepped(session, tokens, parents):
     """A step of a tree behind 40 tokens."""
     session.forget()
     session.prefill(prompt_of(3, 120)[:40])
-    inputs = next(it for it in session.step_inputs if it.rows >= len(tokens))
-    inputs.fill(np.array(tokens, np.uint32), np.array(parents, np.uint32), 40)
-    session.step(inputs)
+    step_of(session, tokens, parents)
 
 
 def assert_fresh(bundle, session):
@@ -149,7 +138,7 @@ def test_snapshots_stay_within_their_budget_and_keep_where_turns_end(session, mo
     session.forget()
     for turn in range(3):
         session.prefill(prompt_of(turn, 90))
-        commit_tokens(session, prompt_of(turn, 60))
+        token_by_token(session, prompt_of(turn, 60))
         assert len(states.snapshots) <= 6
         assert session.length - states.snapshots[-1].length <= SNAPSHOT_TOKENS
     assert [it.length for it in states.snapshots if it.is_turn] == [74, 224, 374]
@@ -188,7 +177,7 @@ def test_where_turns_end_is_kept_also_where_there_is_room_for_two(session, monke
     monkeypatch.setattr(states, "_most_snapshots", 2)
     session.forget()
     session.prefill(prompt_of(0, 120))
-    commit_tokens(session, prompt_of(1, 150))
+    token_by_token(session, prompt_of(1, 150))
     assert [it.is_turn for it in states.snapshots] == [True, False]
     assert session.length - states.snapshots[-1].length <= SNAPSHOT_TOKENS
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from answers import step_of
 from coordgen_rs import OrtSession, generate, make_drafter, open_bundle, open_session
-from coordgen_rs._core import Drafter
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.loading import self_test
 from coordgen_rs.runtime.session import ExpertReport
@@ -61,30 +61,20 @@ def test_a_damaged_count_costs_another_test(record, mixture, damage):
 
 def test_dense_models_have_no_experts_to_count(session_of):
     session = session_of("embedded", "fp32")
-    inputs = session.step_inputs[0]
-    inputs.fill_chain(np.array([1], np.uint32), 0)
     session.rewind(0)
-    session.step(inputs)
-    assert inputs.experts_read is None
+    step_of(session, [1])
+    assert session.step_inputs[0].experts_read is None
     assert {cost.experts for cost in session.step_costs} == {0.0}
 
 
-def test_padding_reads_no_experts(record):
+def test_padding_reads_no_experts_and_alike_rows_the_same(record):
     session, _ = record
     session.rewind(0)
     wide = session.step_inputs[-1]
     wide.fill_chain(np.array([7], np.uint32), 0)
     session.step(wide)
     assert wide.experts_read == (per_token(session), per_token(session))
-
-
-def test_alike_rows_read_the_same_experts(record):
-    session, _ = record
-    session.rewind(0)
-    wide = session.step_inputs[-1]
-    tokens, parents = np.full(wide.rows, 7, np.uint32), np.zeros(wide.rows, np.uint32)
-    wide.fill(tokens, parents, 0)
-    session.step(wide)
+    step_of(session, [7] * wide.rows, [0] * wide.rows)
     first_row, all_rows = wide.experts_read
     assert first_row == per_token(session)
     assert all_rows <= 2 * per_token(session)
@@ -99,30 +89,6 @@ def test_a_drafter_takes_what_a_step_has_read(record):
         assert used.experts_read is None
 
 
-def test_texts_that_share_experts_get_wider_steps(record):
-    """A target that goes on with what was in its prompt, where rows cost much."""
-    session, _ = record
-    costs = [(100.0 + 40.0 * (it - 1), 0.0, 12.0 * it, 3.0) for it in session.widths]
-    random = np.random.default_rng(1)
-    text = np.tile(random.integers(3, 40, 200), 2).astype(np.uint32)
-    num_steps = []
-    for share in (0.0, 1.0):
-        drafter = Drafter(session.step_inputs, session.vocab_size, costs=costs)
-        drafter.begin(text[:250], 140)
-        at, rows = 249, []
-        while drafter.finish_reason is None:
-            inputs = drafter.propose(at)
-            inputs.experts_read = 12.0, 12.0 + share * 12.0 * (inputs.num_nodes - 1)
-            logits = np.zeros((inputs.rows, session.vocab_size), np.float32)
-            depths = inputs.position_ids[: inputs.num_nodes] - inputs.position_ids[0]
-            logits[np.arange(inputs.num_nodes), text[at + 1 + depths]] = 1.0
-            accepted = drafter.accept(logits)
-            rows.append(inputs.rows)
-            at += len(accepted.token_ids)
-        num_steps.append(len(rows))
-    assert num_steps[0] < num_steps[1] < 140
-
-
 def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch, steady_expert_costs):
     session, _ = record
     times = iter(range(0, 10_000, 10))
@@ -130,10 +96,8 @@ def test_an_expert_costs_what_unrelated_rows_take_longer(record, monkeypatch, st
     experts = self_test._experts_read(session)
     alike_us = 10.0
     width = session.widths[-1]
-    inputs = session.step_inputs[-1]
-    inputs.fill(np.zeros(width, np.uint32), np.zeros(width, np.uint32), session.length)
-    session.step(inputs)
-    more = experts[width] - inputs.experts_read[1]
+    step_of(session, [0] * width, [0] * width)
+    more = experts[width] - session.step_inputs[-1].experts_read[1]
     expected = (alike_us + 500.0 - alike_us) / more
     assert steady_expert_costs(session, alike_us + 500.0) == pytest.approx(expected, abs=1e-3)
 

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from answers import tokens_of
+from answers import prompt_logits, tokens_of
 from checkpoints import character_tokenizer
-from command_line import coordgen
 from coordgen_rs import (
     Model,
     OrtSession,
@@ -41,14 +40,6 @@ from genai_model import CONFIG_NAME, MODEL_NAME
 PROMPT = np.random.default_rng(4).integers(3, 90, size=150).astype(np.uint32)
 
 
-def logits_of(session, token_ids):
-    rows = []
-    session.rewind(0)
-    session.prefill(token_ids, on_logits=lambda part: rows.append(part.copy()))
-    session.rewind(0)
-    return np.concatenate(rows)
-
-
 def test_nothing_of_it_is_compiled(folder):
     with pytest.raises(BundleError, match="another tool's: it holds no graphs to compile"):
         compile_bundle(folder)
@@ -64,7 +55,9 @@ def test_answers_are_those_of_our_own_bundle_and_files_stay(written, session_of)
     assert Tokenizer.of(session.bundle).encode("a b").tolist() == (
         Tokenizer.of(own.bundle).encode("a b").tolist()
     )
-    np.testing.assert_allclose(logits_of(session, PROMPT), logits_of(own, PROMPT), atol=1e-3)
+    np.testing.assert_allclose(
+        prompt_logits(session, PROMPT), prompt_logits(own, PROMPT), atol=1e-3
+    )
     expected = tokens_of(plain(own, PROMPT, max_new_tokens=40))
     assert tokens_of(plain(session, PROMPT, max_new_tokens=40)) == expected
     assert hashes(written) == before
@@ -128,12 +121,6 @@ def test_weights_behind_a_link_to_elsewhere_are_refused(folder, tmp_path):
         open_session(folder)
 
 
-def test_config_may_be_named_instead_of_its_folder(written):
-    with Model.open(written / CONFIG_NAME) as model, Model.open(written) as same:
-        answers = [one.generate("Once upon", max_new_tokens=12) for one in (model, same)]
-    assert answers[0].token_ids == answers[1].token_ids
-
-
 def partly_rotated(graph):
     """Fewer rotated dimensions than a head has."""
     tables = [item for item in graph.initializer if item.name in ("cos_cache", "sin_cache")]
@@ -160,17 +147,17 @@ def test_logits_are_those_of_the_folders_own_graph(folder, edit):
     edit_graph(folder, edit)
     session = open_session(folder)
     assert session.widths == (1, 4, 8, 16, 32)
-    found, expected = logits_of(session, PROMPT), graphs_own_logits(folder, PROMPT)
+    found, expected = prompt_logits(session, PROMPT), graphs_own_logits(folder, PROMPT)
     np.testing.assert_allclose(found, expected, atol=1e-3)
     answer = tokens_of(plain(session, PROMPT, max_new_tokens=30))
     assert tokens_of(generate(session, PROMPT, max_new_tokens=30)) == answer
 
 
 def test_pruned_head_gives_logits_of_all_rows(folder):
-    expected = logits_of(open_session(folder), PROMPT)
+    expected = prompt_logits(open_session(folder), PROMPT)
     edit_graph(folder, prune)
     assert graphs_own_logits(folder, PROMPT).shape[0] == 1
-    np.testing.assert_array_equal(logits_of(open_session(folder), PROMPT), expected)
+    np.testing.assert_array_equal(prompt_logits(open_session(folder), PROMPT), expected)
 
 
 def test_begin_token_is_put_where_only_the_config_says_so(folder):
@@ -190,21 +177,18 @@ def test_end_token_may_be_a_number_or_several(folder):
     assert open_bundle(edit_config(folder, eos_token_id=[7, 9])).manifest.end_token_ids == [7, 9]
 
 
-def test_commands_take_a_folder_where_they_take_a_bundle(written, tmp_path):
+def test_commands_take_a_folder_where_they_take_a_bundle(written, tmp_path, coordgen):
     before = hashes(written)
-    info = coordgen("info", written)
-    assert "written by: ONNX Runtime GenAI" in info.stdout
-    assert "requests: take turns" in info.stdout
-    checked = coordgen("check", written, "--threads", "1")
-    assert "without checksums" in checked.stdout
-    assert "exact under commit: canonical" in checked.stdout
-    table = tmp_path / "history"
+    info = coordgen("info", written).out
+    assert "written by: ONNX Runtime GenAI" in info
+    assert "requests: take turns" in info
+    checked = coordgen("check", written).out
+    assert "without checksums" in checked
+    assert "exact under commit: canonical" in checked
+    asked = ("generate", "--model", written, "--prompt", "Once upon a time", "--compare")
+    asked += ("--history", tmp_path / "history", "--max-new-tokens", 16, "--json")
     for _ in range(2):
-        answer = coordgen(
-            *("generate", "--model", written, "--prompt", "Once upon a time", "--compare"),
-            *("--history", table, "--max-new-tokens", "16", "--threads", "1", "--json"),
-        )
-        assert json.loads(answer.stdout)["identical"]
+        assert json.loads(coordgen(*asked).out)["identical"]
     assert hashes(written) == before
 
 
@@ -239,15 +223,17 @@ def test_folders_of_the_model_builder(tmp_path, precision):
 
         with torch.no_grad():
             expected = model(torch.tensor(prompt.astype(np.int64))[None]).logits[0].numpy()
-        np.testing.assert_allclose(logits_of(session, prompt), expected, atol=1e-3)
+        np.testing.assert_allclose(prompt_logits(session, prompt), expected, atol=1e-3)
     assert hashes(out) == before
 
 
 def test_requests_take_turns_and_the_model_says_why(written):
     with pytest.raises(BundleError, match=r"made for cpu, not for qnn$"):
         open_session(written, provider=ProviderChoice("qnn"))
-    with Model.open(written, parallel=3) as model:
+    with Model.open(written, parallel=3) as model, Model.open(written / CONFIG_NAME) as same:
         assert model.parallel == 1
         assert "folders of other tools" in model.why_alone
         answers = model.generate_many(["Hello", "The lamp"], max_new_tokens=4)
+        again = same.generate("The lamp", max_new_tokens=4)
     assert all(answer.text for answer in answers)
+    assert again.token_ids == answers[1].token_ids

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from answers import tokens_of
+from answers import step_of, token_by_token, tokens_of
 from coordgen_rs import Tokenizer, open_bundle, plain
 from coordgen_rs.errors import BlockLoadError, BundleDamagedError, BundleError, ProviderError
 from coordgen_rs.formats.genie import device as device_module
@@ -73,20 +73,12 @@ def test_every_path_of_a_tree_is_what_one_row_after_another_gives(session, promp
     session.rewind(0)
     session.prefill(prompt)
     start = session.length
-    narrow, wide = session.step_inputs
-    tokens = np.array([60, 70, 61, 71, 62], np.uint32)
-    wide.fill(tokens, np.array([0, 0, 0, 1, 2], np.uint32), start)
-    rows = session.step(wide)[[0, 2, 4]].copy()
+    rows = step_of(session, [60, 70, 61, 71, 62], [0, 0, 0, 1, 2])[[0, 2, 4]]
     session.commit(np.array([0, 2, 4], np.uint32))
-    narrow.fill_chain(np.array([63], np.uint32), session.length)
-    after = session.step(narrow)[0].copy()
+    after = step_of(session, [63])
     session.rewind(start)
-    expected = []
-    for token in (60, 61, 62, 63):
-        narrow.fill_chain(np.array([token], np.uint32), session.length)
-        expected.append(session.step(narrow)[0].copy())
-        session.commit(np.zeros(1, np.uint32))
-    assert np.array_equal(np.array([*rows, after]), np.array(expected))
+    expected = token_by_token(session, [60, 61, 62, 63])
+    assert np.array_equal(np.concatenate([rows, after]), expected)
 
 
 def test_a_saved_prefix_is_put_back_for_all_widths(session, prompt):
