@@ -144,27 +144,21 @@ def test_trained_rows_are_bit_equal_at_every_width(tmp_path, weights):
     assert_rows_equal_at_every_width(bundle, 2048)
 
 
-def test_the_first_path_of_a_tree_is_bit_equal_to_plain_rows(any_bundle):
+@pytest.mark.parametrize(
+    ("path", "parents"),
+    [([0, 1, 2, 3, 4], [-1, 0, 1, 2, 3, 1, 5, 0]), ([0, 2, 4, 6, 7], [-1, 0, 0, 2, 2, 4, 4, 6])],
+    ids=["first path", "side branch"],
+)
+def test_rows_of_a_path_of_a_tree_are_bit_equal_to_plain_rows(any_bundle, path, parents):
+    """They continue the text; other rows hang off them."""
     ids = tokens(40, 128)
     plain = GraphRunner(any_bundle).feed_all(ids, 1)
     runner = GraphRunner(any_bundle)
     runner.feed_all(ids[:30], 1)
-    # Rows 0 to 4 continue the text; 5 hangs off row 1, 6 off 5, 7 off the root.
-    parents = [-1, 0, 1, 2, 3, 1, 5, 0]
-    rows = runner.run([*ids[30:35], 5, 6, 7], parents, 8)
-    assert np.array_equal(rows[:5], plain[30:35])
-
-
-def test_a_side_branch_is_bit_equal_to_plain_rows(any_bundle):
-    ids = tokens(40, 128)
-    plain = GraphRunner(any_bundle).feed_all(ids, 1)
-    runner = GraphRunner(any_bundle)
-    runner.feed_all(ids[:30], 1)
-    # The text is rows 0, 2, 4, 6 and 7; others hang off it.
-    rows = runner.run(
-        [ids[30], 5, ids[31], 6, ids[32], 7, *ids[33:35]], [-1, 0, 0, 2, 2, 4, 4, 6], 8
-    )
-    assert np.array_equal(rows[[0, 2, 4, 6, 7]], plain[30:35])
+    nodes = np.array([5, 5, 5, 6, 6, 6, 7, 7])
+    nodes[path] = ids[30:35]
+    rows = runner.run(nodes, parents, 8)
+    assert np.array_equal(rows[path], plain[30:35])
 
 
 def test_padding_rows_do_not_matter(any_bundle):

@@ -29,6 +29,11 @@ from coordgen_rs.convert.families.checkpoint import open_checkpoint
 from coordgen_rs.errors import CheckpointError, ExportError, OptionError
 
 
+@pytest.fixture
+def checkpoint(tmp_path):
+    return write_checkpoint(tmp_path / "checkpoint")
+
+
 def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **options: Any) -> None:
     """Exporting fails with a message that has `match`, and leaves nothing beside the checkpoint."""
     before = sorted(out.parent.iterdir())
@@ -37,21 +42,23 @@ def refuse(checkpoint: Path, out: Path, error: type[Exception], match: str, **op
     assert sorted(out.parent.iterdir()) == before
 
 
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_a_missing_file_is_named(tmp_path, file):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+@pytest.mark.parametrize(
+    ("file", "spoiled"),
+    [
+        *((file, None) for file in ("config.json", "model.safetensors", "tokenizer.json")),
+        ("tokenizer.json", lambda _: b'{"model": 7}'),
+        *(("model.safetensors", lambda it, kept=kept: it[:kept]) for kept in (0, 4, 100, -1)),
+    ],
+)
+def test_a_missing_or_damaged_file_is_named(tmp_path, file, spoiled, checkpoint):
+    content = (checkpoint / file).read_bytes()
     (checkpoint / file).unlink()
+    if spoiled is not None:
+        (checkpoint / file).write_bytes(spoiled(content))
     refuse(checkpoint, tmp_path / "out", CheckpointError, file)
 
 
-def test_a_damaged_tokenizer_is_named(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    (checkpoint / "tokenizer.json").write_text('{"model": 7}')
-    refuse(checkpoint, tmp_path / "out", CheckpointError, "tokenizer.json")
-
-
-def test_tensors_that_are_not_used_may_have_any_type(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_tensors_that_are_not_used_may_have_any_type(tmp_path, checkpoint):
     weights = load_file(checkpoint / "model.safetensors")
     bundle = exported(checkpoint, tmp_path / "a")
     save_weights(checkpoint, weights | {"rotary.position_ids": np.arange(4)})
@@ -64,14 +71,6 @@ def test_a_missing_shard_is_named(tmp_path):
     checkpoint = write_checkpoint(tmp_path / "checkpoint", shards=2)
     (checkpoint / "model-00002-of-00002.safetensors").unlink()
     refuse(checkpoint, tmp_path / "out", CheckpointError, "model-00002-of-00002")
-
-
-@pytest.mark.parametrize("kept", [0, 4, 100, -1])
-def test_a_truncated_weight_file_is_named(tmp_path, kept):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
-    file = checkpoint / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:kept])
-    refuse(checkpoint, tmp_path / "out", CheckpointError, "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -90,8 +89,7 @@ def test_a_truncated_weight_file_is_named(tmp_path, kept):
     ],
     ids=str,
 )
-def test_a_header_that_cannot_be_true_is_named(tmp_path, fields, message):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_a_header_that_cannot_be_true_is_named(tmp_path, fields, message, checkpoint):
     fields = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | fields
     write_header(checkpoint, json.dumps({"model.norm.weight": fields}).encode())
     refuse(checkpoint, tmp_path / "out", CheckpointError, message)
@@ -104,8 +102,7 @@ def write_header(checkpoint: Path, header: bytes) -> None:
 
 @pytest.mark.parametrize("file", ["config.json", "generation_config.json", "header", "index"])
 @pytest.mark.parametrize("text", ["[" * 200_000, r'{"a": "\ud800"}', '{"a": 1, "a": 2}'], ids=len)
-def test_hostile_json_in_a_checkpoint_is_refused_with_its_file(tmp_path, file, text):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_hostile_json_in_a_checkpoint_is_refused_with_its_file(tmp_path, file, text, checkpoint):
     name = {"header": "model.safetensors", "index": "model.safetensors.index.json"}.get(file, file)
     if file == "header":
         write_header(checkpoint, text.encode())
@@ -115,8 +112,7 @@ def test_hostile_json_in_a_checkpoint_is_refused_with_its_file(tmp_path, file, t
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "tokenizer.json", "generation_config.json"])
-def test_a_pipe_in_a_checkpoint_is_refused_not_waited_for(tmp_path, file):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_a_pipe_in_a_checkpoint_is_refused_not_waited_for(tmp_path, file, checkpoint):
     (checkpoint / file).unlink(missing_ok=True)
     os.mkfifo(checkpoint / file)
     refuse(checkpoint, tmp_path / "out", CheckpointError, f"{file}.* is a pipe")
@@ -125,16 +121,14 @@ def test_a_pipe_in_a_checkpoint_is_refused_not_waited_for(tmp_path, file):
 @pytest.mark.parametrize(
     "shard", ["/etc/passwd", "../other.safetensors", "..\\x", "C:x", "a\0b", ""]
 )
-def test_a_shard_outside_the_checkpoint_is_refused(tmp_path, shard):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_a_shard_outside_the_checkpoint_is_refused(tmp_path, shard, checkpoint):
     index = {"weight_map": {"model.norm.weight": shard}}
     (checkpoint / "model.safetensors.index.json").write_text(json.dumps(index))
     refuse(checkpoint, tmp_path / "out", CheckpointError, "not a plain file name")
 
 
 @pytest.mark.parametrize("value", [10**400, "1e400", 1e300, -1, True, float("nan")], ids=str)
-def test_an_impossible_epsilon_is_refused(tmp_path, value):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_an_impossible_epsilon_is_refused(tmp_path, value, checkpoint):
     config = json.loads((checkpoint / "config.json").read_text())
     text = json.dumps(config | {"rms_norm_eps": "HERE"})
     text = text.replace('"HERE"', value if isinstance(value, str) else json.dumps(value))
@@ -171,13 +165,11 @@ def test_a_damaged_weight_header_never_raises_anything_unnamed(tmp_path_factory,
     [{"weights": "int3"}, {"blocks": 3}, {"blocks": 0}, {"decode_rows": 0}, {"context": 513}],
     ids=str,
 )
-def test_options_out_of_range_are_named(tmp_path, options):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_options_out_of_range_are_named(tmp_path, options, checkpoint):
     refuse(checkpoint, tmp_path / "out", OptionError, next(iter(options)), **options)
 
 
-def test_weights_of_earlier_versions_are_refused_with_what_to_take(tmp_path, capsys):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_weights_of_earlier_versions_are_refused_with_what_to_take(tmp_path, capsys, checkpoint):
     message = "w8a8 is gone: int8 is faster and rounds less"
     refuse(checkpoint, tmp_path / "out", OptionError, f"^weights {message}$", weights="w8a8")
     for provider in ("cpu", "qnn"):
@@ -187,15 +179,13 @@ def test_weights_of_earlier_versions_are_refused_with_what_to_take(tmp_path, cap
         assert line.endswith(f"error: --weights {message}")
 
 
-def test_a_step_wider_than_a_chunk_is_refused(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_a_step_wider_than_a_chunk_is_refused(tmp_path, checkpoint):
     options = {"prefill_rows": 4, "decode_rows": 32}
     message = "decode_rows is 32, expected at most prefill_rows, 4"
     refuse(checkpoint, tmp_path / "out", OptionError, message, **options)
 
 
-def test_an_existing_target_is_left_alone(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_an_existing_target_is_left_alone(tmp_path, checkpoint):
     out = tmp_path / "out"
     out.mkdir()
     exported(checkpoint, out)  # an empty directory is taken over
@@ -207,8 +197,7 @@ def test_an_existing_target_is_left_alone(tmp_path):
 # What is left behind
 
 
-def test_an_interrupt_leaves_nothing_behind(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_an_interrupt_leaves_nothing_behind(tmp_path, checkpoint):
 
     def interrupt(what: str, done: int, total: int) -> None:
         if what == "layer 1":
@@ -224,8 +213,7 @@ def in_child(code: str, *arguments: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path):
-    checkpoint = write_checkpoint(tmp_path / "checkpoint")
+def test_a_full_disk_leaves_nothing_behind(tmp_path, checkpoint):
     code = """
 import resource, sys
 from coordgen_rs.errors import ExportError

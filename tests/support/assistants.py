@@ -4,8 +4,6 @@ They need neither PyTorch nor transformers, but for `transformers_logits`, what 
 drafters say.
 """
 
-import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,14 +13,14 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from answers import token_by_token
-from checkpoints import CHECKPOINTS, random_weights, save_weights
+from checkpoints import random_weights, save_weights
 from coordgen_rs import open_session
 from coordgen_rs.convert import export_checkpoint
 from coordgen_rs.runtime.heads.assistant import AssistantSession
 from gemma4 import CONFIGS as TARGETS
-from gemma4 import Shapes, write_gemma4
 from gemma4 import shapes as target_shapes
+from gemma4 import write_gemma4
+from hybrids import Shapes, write_random
 
 _LAYERS = ("sliding_attention", "sliding_attention", "full_attention")
 _ARCHITECTURES = {
@@ -67,21 +65,10 @@ def config_of(family: str, **options: Any) -> dict[str, Any]:
 def write_assistant(path: Path, family: str, *, seed: int = 1, **options: Any) -> Path:
     """Write a drafter for `write_gemma4`'s target into a new directory `path` and return it."""
     config = config_of(family, **options)
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(config))
-    shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
-    weights = random_weights(shapes(config), seed, np.float32)
-    random = np.random.default_rng(seed)
-    for name, values in weights.items():
-        if name.endswith("layer_scalar"):
-            weights[name] = random.uniform(0.5, 1.5, 1).astype(np.float32)
-        elif name.endswith("q_norm.weight"):
-            weights[name] = values * np.float32(len(values) ** -0.25)
+    order = None
     if config["use_ordered_embeddings"]:
-        vocab_size = config["text_config"]["vocab_size"]
-        weights["masked_embedding.token_ordering"] = random.permutation(vocab_size)
-    save_weights(path, weights)
-    return path
+        order = "masked_embedding.token_ordering", config["text_config"]["vocab_size"]
+    return write_random(path, config, shapes(config), seed=seed, order=order)
 
 
 def shapes(config: dict[str, Any]) -> Shapes:

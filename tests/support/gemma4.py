@@ -4,15 +4,10 @@ They need neither PyTorch nor transformers. The tokenizer is that of the embedde
 """
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from checkpoints import CHECKPOINTS, random_weights, save_weights
-
-Shapes = dict[str, tuple[int, ...]]
+from hybrids import Shapes, write_random
 
 _FILE = Path(__file__).with_name("configs.json")
 CONFIGS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))["gemma4"]
@@ -22,18 +17,7 @@ CONFIGS: dict[str, dict[str, Any]] = json.loads(_FILE.read_text("utf-8"))["gemma
 def write_gemma4(path: Path, family: str, *, seed: int = 0, **options: Any) -> Path:
     """Write a checkpoint of a family into a new directory `path` and return it."""
     config = CONFIGS[family] | options
-    path.mkdir(parents=True)
-    (path / "config.json").write_text(json.dumps(config))
-    shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
-    weights = random_weights(shapes(config), seed, np.float32)
-    random = np.random.default_rng(seed)
-    for name, values in weights.items():
-        if name.endswith("layer_scalar"):
-            weights[name] = random.uniform(0.5, 1.5, 1).astype(np.float32)
-        elif name.endswith(("q_norm.weight", "k_norm.weight")):
-            weights[name] = values * np.float32(len(values) ** -0.25)
-    save_weights(path, weights)
-    return path
+    return write_random(path, config, shapes(config), seed=seed)
 
 
 def shapes(config: dict[str, Any]) -> Shapes:

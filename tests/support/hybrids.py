@@ -41,20 +41,33 @@ def write_hybrid(
 
 
 def write_random(
-    path: Path, config: dict[str, Any], shapes: Shapes, *, seed: int, mtp: str | None = None
+    path: Path,
+    config: dict[str, Any],
+    shapes: Shapes,
+    *,
+    seed: int,
+    mtp: str | None = None,
+    order: tuple[str, int] | None = None,
 ) -> Path:
-    """Write random weights of some shapes, by name, and what else a checkpoint is."""
+    """Write random weights of some shapes, by name, and what else a checkpoint is.
+
+    With `order`, a tensor of that name holds so many token ids, each once.
+    """
     path.mkdir(parents=True)
     (path / "config.json").write_text(json.dumps(config))
     shutil.copy(CHECKPOINTS["embedded"] / "tokenizer.json", path)
     weights = random_weights(shapes, seed, np.float32)
     random = np.random.default_rng(seed)
-    is_offset = config["model_type"].startswith("qwen3_5")
+    is_offset, is_gemma4 = map(config["model_type"].startswith, ("qwen3_5", "gemma4"))
     for name, values in weights.items():
         if values.ndim == 3 and values.shape[1] > 1:  # of all experts of a layer
             values *= np.float32(2 / np.sqrt(values.shape[2]))
         if name.endswith("A_log"):
             weights[name] = np.log(random.uniform(0.05, 2, values.shape)).astype(np.float32)
+        elif name.endswith("layer_scalar"):
+            weights[name] = random.uniform(0.5, 1.5, 1).astype(np.float32)
+        elif is_gemma4 and name.endswith(("q_norm.weight", "k_norm.weight")):
+            weights[name] = values * np.float32(len(values) ** -0.25)
         elif name.endswith("expert_bias"):
             weights[name] = values / np.float32(8)
         elif is_offset and "norm" in name and ".linear_attn." not in name:
@@ -63,6 +76,8 @@ def write_random(
             values *= np.float32(0 if name.startswith("mtp.") else 0.004)
     if mtp in ("fitted", "echo"):
         _fit_head(weights, reads_state=mtp == "echo")
+    if order is not None:
+        weights[order[0]] = random.permutation(order[1])
     save_weights(path, weights)
     return path
 

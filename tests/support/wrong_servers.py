@@ -14,6 +14,26 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 WORDS = [*"abcdefghijklmnop", "mill", "wheel", "red", "日本", "é", "👍🏽", '"', "\\", "\n"]
 
 
+def _answer(content: bytes, *lines: str, status: int = 200, length: int | None = None) -> bytes:
+    head = [f"HTTP/1.1 {status} X", f"Content-Length: {len(content) if length is None else length}"]
+    return "\r\n".join([*head, *lines, "", ""]).encode() + content
+
+
+SAID = {
+    "too short": [_answer(b'{"choices": []}', length=99)],
+    "invalid chunk": [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nabc\r\n"],
+    "bad utf8": [_answer(b"data: \xff\n"), _answer(b'{"choices": [{"text": "\xff"}]}')],
+    "status 500": [_answer(b'{"error": {"message": "out of \\u001b[2J memory"}}', status=500)],
+    "no json": [_answer(b"<html>welcome</html>")],
+    "deep json": [_answer(b"[" * 100_000)],
+    "not http": [b"SSH-2.0-OpenSSH\r\n"],
+    "redirect": [_answer(b"", "Location: http://127.0.0.1/v1", status=302)],
+    "no end": [_answer(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')],
+    "wrong types": [_answer(b'{"choices": [{"message": {"content": 7, "tool_calls": {}}}]}')],
+}
+"""By faults, what is sent in place of an answer: streamed and whole, where these differ."""
+
+
 class Answerer:
     """What a server says, and which faults it has.
 
@@ -142,9 +162,12 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         answerer = self.server.answerer
         hostile = getattr(self, f"_{answerer.fault}".replace(" ", "_"), None)
-        if answerer.fault == "plain fails" and not answerer.drafts(body):
-            hostile = self._status_500
-        if hostile is not None:
+        fails = answerer.fault == "plain fails" and not answerer.drafts(body)
+        said = SAID.get("status 500" if fails else answerer.fault)
+        if said is not None:
+            self.wfile.write(said[0] if body.get("stream") else said[-1])
+            self.close_connection = True
+        elif hostile is not None:
             hostile(body)
         elif body.get("stream"):
             events = [json.dumps(event) for event in answerer.events(body)]
@@ -171,31 +194,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.answerer.ended.wait(600)
         self.close_connection = True
 
-    def _too_short(self, body):
-        self._send(b'{"choices": []}', length=99)
-        self.close_connection = True
-
     def _too_long(self, body):
         self._send(json.dumps(self.server.answerer.whole(body)).encode(), length=20)
         self.close_connection = True
-
-    def _invalid_chunk(self, body):
-        self._head("Transfer-Encoding: chunked")
-        self.wfile.write(b"zz\r\nabc\r\n")
-
-    def _bad_utf8(self, body):
-        self._send(
-            b'{"choices": [{"text": "\xff"}]}' if not body.get("stream") else b"data: \xff\n"
-        )
-
-    def _status_500(self, body):
-        self._send(b'{"error": {"message": "out of \\u001b[2J memory"}}', status=500)
-
-    def _no_json(self, body):
-        self._send(b"<html>welcome</html>")
-
-    def _deep_json(self, body):
-        self._send(b"[" * 100_000)
 
     def _endless(self, body):
         self._head()
@@ -222,22 +223,6 @@ class _Handler(BaseHTTPRequestHandler):
         except OSError:
             pass
         self.close_connection = True
-
-    def _not_http(self, body):
-        self.wfile.write(b"SSH-2.0-OpenSSH\r\n")
-        self.close_connection = True
-
-    def _redirect(self, body):
-        self.send_response(302)
-        self.send_header("Location", f"http://127.0.0.1{self.path}")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def _no_end(self, body):
-        self._send(b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
-
-    def _wrong_types(self, body):
-        self._send(b'{"choices": [{"message": {"content": 7, "tool_calls": {}}}]}')
 
 
 @contextmanager

@@ -17,19 +17,8 @@ from coordgen_rs.errors import OptionError, UnsupportedModelError
 from qnn_bundles import SMALL, float_logits
 
 HTP_OPERATORS = {
-    "Add",
-    "Concat",
-    "DequantizeLinear",
-    "MatMul",
-    "Mul",
-    "QuantizeLinear",
-    "RMSNormalization",
-    "Reshape",
-    "Sigmoid",
-    "Softmax",
-    "Split",
-    "Sub",
-    "Transpose",
+    *("Add", "Concat", "DequantizeLinear", "MatMul", "Mul", "QuantizeLinear", "RMSNormalization"),
+    *("Reshape", "Sigmoid", "Softmax", "Split", "Sub", "Transpose"),
 }
 
 
@@ -53,50 +42,49 @@ def test_float_graphs_compute_what_the_checkpoint_says(tmp_path, family, kv_head
     assert np.abs(got - expected).max() < 1e-4 * np.abs(expected).max()
 
 
-def graphs(bundle):
+@pytest.fixture(scope="module")
+def graphs(small):
+    """All of it by their files' names."""
     return {
-        name: onnx.load(bundle.file(name), load_external_data=False)
-        for name in bundle.manifest.files
+        name: onnx.load(small.file(name), load_external_data=False).graph
+        for name in small.manifest.files
         if name.endswith(".onnx")
     }
 
 
-def test_only_operators_that_the_htp_runs(small):
-    for name, model in graphs(small).items():
-        assert {node.op_type for node in model.graph.node} <= HTP_OPERATORS, name
+@pytest.fixture
+def decoding(small, graphs):
+    """Those of 8 rows, by block."""
+    return [graphs[block.graphs[8]] for block in small.manifest.blocks]
 
 
-def test_inputs_and_outputs_are_integers_of_fixed_shape(small):
-    for model in graphs(small).values():
-        for item in [*model.graph.input, *model.graph.output]:
+def test_only_operators_that_the_htp_runs_between_integers_of_fixed_shape(graphs):
+    for name, graph in graphs.items():
+        assert {node.op_type for node in graph.node} <= HTP_OPERATORS, name
+        for item in [*graph.input, *graph.output]:
             tensor = item.type.tensor_type
             assert tensor.elem_type in (TensorProto.UINT8, TensorProto.UINT16)
             assert all(dim.dim_value > 0 for dim in tensor.shape.dim), item
 
 
-def test_both_widths_of_a_block_are_the_same_graph(small):
-    made = graphs(small)
+def test_both_widths_of_a_block_are_the_same_graph(small, graphs):
     for files in [block.graphs for block in small.manifest.blocks]:
-        one, other = (made[file].graph for file in files.values())
+        one, other = (graphs[file] for file in files.values())
         assert one.node == other.node
         assert one.initializer == other.initializer
 
 
-def test_keys_and_values_are_tied_around_the_middle(small):
+def test_keys_and_values_are_tied_around_the_middle(small, decoding):
     qnn = small.manifest.qnn
     assert qnn.is_exact
-    for block, model in zip(
-        small.manifest.blocks,
-        [graphs(small)[b.graphs[8]] for b in small.manifest.blocks],
-        strict=True,
-    ):
-        constants = {item.name: item for item in model.graph.initializer}
+    for block, graph in zip(small.manifest.blocks, decoding, strict=True):
+        constants = {item.name: item for item in graph.initializer}
         for number in block.layers:
             for kind in ("key", "value"):
                 names = qnn_graph.key_value_names(number, kind)
                 found = {
                     tuple(float(numpy_helper.to_array(constants[name])) for name in node.input[1:])
-                    for node in model.graph.node
+                    for node in graph.node
                     if node.op_type in ("QuantizeLinear", "DequantizeLinear")
                     and any(text.startswith(names[0]) for text in (node.input[0], node.output[0]))
                     and "by_row" not in node.name
@@ -105,11 +93,10 @@ def test_keys_and_values_are_tied_around_the_middle(small):
                 assert found == {(encoding.scale, 128.0)}
 
 
-def test_only_what_is_stored_has_8_bits(small):
+def test_only_what_is_stored_has_8_bits(small, decoding):
     caches = [encoding for it in small.manifest.qnn.caches for encoding in (it.key, it.value)]
     scales = {(encoding.scale, 128) for encoding in caches}
-    for block in small.manifest.blocks:
-        graph = graphs(small)[block.graphs[8]].graph
+    for graph in decoding:
         constants = {item.name: item for item in graph.initializer}
         found = {
             tuple(numpy_helper.to_array(constants[name]).item() for name in node.input[1:])
@@ -119,9 +106,7 @@ def test_only_what_is_stored_has_8_bits(small):
         }
         assert found
         assert found <= scales
-
-
-def test_blocks_hand_on_hidden_states_under_one_encoding(small):
+    # Blocks hand on hidden states under one encoding.
     assert len(small.manifest.qnn.hidden) == 3
     assert small.embedding().dtype == np.uint16
 
@@ -130,13 +115,8 @@ def test_held_out_text_is_answered_like_the_float_model(tmp_path):
     texts = CHECKPOINTS["embedded"].parent / "calibration.jsonl"
     few = tmp_path / "few.jsonl"
     few.write_text("".join(texts.read_text().splitlines(keepends=True)[:6]))
-    report = export_qnn(
-        CHECKPOINTS["embedded"],
-        tmp_path / "bundle",
-        soc="8-gen-2",
-        calibration=few,
-        **SMALL,
-    )
+    chosen = {"soc": "8-gen-2", "calibration": few, **SMALL}
+    report = export_qnn(CHECKPOINTS["embedded"], tmp_path / "bundle", **chosen)
     assert report.tokens > 200
     assert report.argmax_agreement > 0.9
     assert min(report.block_cosine) > 0.99

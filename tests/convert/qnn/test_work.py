@@ -76,11 +76,22 @@ def test_an_interrupted_export_goes_on_and_gives_the_same_bundle(tmp_path, sourc
     assert [it.name for it in tmp_path.iterdir()] == ["bundle"]
 
 
-@pytest.mark.parametrize("options", [{"weights": "int4"}, {"blocks": 1}])
-def test_another_option_starts_anew(tmp_path, source, options):
-    interrupted(source, tmp_path / "bundle", "layer 2")
-    seen = export(source, tmp_path / "bundle", **options)
-    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+ALL = ["layer 0", "layer 1", "layer 2"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "options", "layers"),
+    [
+        ("layer 2", {"weights": "int4"}, ALL),
+        ("layer 2", {"blocks": 1}, ALL),
+        ("comparing", {"cache_type": "uint16"}, []),
+    ],
+)
+def test_another_option_starts_anew_but_a_cache_of_another_type(
+    tmp_path, source, stop, options, layers
+):
+    interrupted(source, tmp_path / "bundle", stop)
+    assert layers_of(export(source, tmp_path / "bundle", **options)) == layers
 
 
 def test_another_checkpoint_or_text_starts_anew(tmp_path, source):
@@ -89,8 +100,7 @@ def test_another_checkpoint_or_text_starts_anew(tmp_path, source):
     shutil.copy(source / "text.txt", other)
     interrupted(other, tmp_path / "bundle", "head")
     (other / "text.txt").write_text("one of many other texts")
-    seen = export(other, tmp_path / "bundle")
-    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+    assert layers_of(export(other, tmp_path / "bundle")) == ALL
 
 
 def test_other_code_starts_anew(tmp_path, source, monkeypatch):
@@ -100,21 +110,14 @@ def test_other_code_starts_anew(tmp_path, source, monkeypatch):
     monkeypatch.setattr("coordgen_rs.convert.qnn.resume._CODE", code.parent)
     interrupted(source, tmp_path / "bundle", "layer 2")
     (code / "rounding.py").write_text("STEPS = 127\n")
-    seen = export(source, tmp_path / "bundle")
-    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
+    assert layers_of(export(source, tmp_path / "bundle")) == ALL
 
 
 def test_another_version_starts_anew_also_without_sources(tmp_path, source, monkeypatch):
     monkeypatch.setattr("coordgen_rs.convert.qnn.resume._CODE", tmp_path / "code")
     interrupted(source, tmp_path / "bundle", "layer 2")
     monkeypatch.setattr(metadata, "version", lambda _: "99")
-    seen = export(source, tmp_path / "bundle")
-    assert layers_of(seen) == ["layer 0", "layer 1", "layer 2"]
-
-
-def test_a_cache_of_another_type_goes_on_from_the_same_layers(tmp_path, source):
-    interrupted(source, tmp_path / "bundle", "comparing")
-    assert layers_of(export(source, tmp_path / "bundle", cache_type="uint16")) == []
+    assert layers_of(export(source, tmp_path / "bundle")) == ALL
 
 
 @pytest.mark.parametrize("place", range(0, 200, 3))

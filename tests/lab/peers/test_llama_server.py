@@ -53,27 +53,36 @@ def is_running(process):
     return state not in "ZX"  # it has ended, even if nobody has asked how
 
 
-def test_times_and_tokens_are_those_of_the_server(options):
-    opened = llama_server.open_engine(**options(timings={"draft_n": 4, "draft_n_accepted": 2}))
+@pytest.fixture
+def opened(options):
+    """Opens an engine by what `options` takes and more; its servers are closed afterwards."""
+    engines = []
+
+    def open_(more=None, **script):
+        engines.append(llama_server.open_engine(**options(**script), **more or {}))
+        return engines[-1]
+
+    yield open_
+    for engine in engines:
+        for contestant in engine.contestants.values():
+            contestant.server.close()
+
+
+def test_times_and_tokens_are_those_of_the_server(opened):
+    opened = opened(timings={"draft_n": 4, "draft_n_accepted": 2})
     server = opened.contestants["plain"]
     server.begin()
-    try:
-        assert server.answer(PROMPT, 5) == Answer([0, 1, 2, 3, 4], 4, 2, 0.5, 2.0)
-    finally:
-        server.server.close()
+    assert server.answer(PROMPT, 5) == Answer([0, 1, 2, 3, 4], 4, 2, 0.5, 2.0)
     assert opened.facts["version"] == "0.5.0-dev (build 1, commit 0c1e570)"
     assert opened.facts["system_info"] == fake_llama_server.SYSTEM_INFO
     assert opened.facts["about"].startswith("llama.cpp 0.5.0-dev (build 1, commit 0c1e570), system")
 
 
-def test_a_prompt_of_another_server_counts_as_one_step_more(options, tmp_path):
-    asked = options(timings={"prompt_n": 1, "prompt_ms": 100.0})
-    opened = llama_server.open_engine(**asked, slots=tmp_path, name="server, plain")
-    server = opened.contestants["server, plain"]
-    try:
-        assert server.answer(PROMPT, 3) == Answer([0, 1, 2], 3, 3, 0.0, pytest.approx(2.1))
-    finally:
-        server.server.close()
+def test_a_prompt_of_another_server_counts_as_one_step_more(opened, tmp_path):
+    other = {"slots": tmp_path, "name": "server, plain"}
+    opened = opened(other, timings={"prompt_n": 1, "prompt_ms": 100.0})
+    answer = opened.contestants["server, plain"].answer(PROMPT, 3)
+    assert answer == Answer([0, 1, 2], 3, 3, 0.0, pytest.approx(2.1))
 
 
 @pytest.mark.parametrize("kind", ["plain", "ngram-mod"])
@@ -89,21 +98,16 @@ def test_a_round_begins_with_a_new_server_where_earlier_requests_are_kept(kind, 
 
 
 @pytest.mark.parametrize(
-    ("timings", "told"),
+    ("tokens", "timings", "told"),
     [
-        ({"prompt_n": 6}, "read 6 tokens of the prompt, not 7"),
-        ({"predicted_n": 2}, "gave 3 tokens and timed 2, not 3"),
+        ([1, 2, 3], {"prompt_n": 6}, "read 6 tokens of the prompt, not 7"),
+        ([1, 2, 3], {"predicted_n": 2}, "gave 3 tokens and timed 2, not 3"),
+        ([1, 2], {"predicted_n": 2}, "gave 2 tokens and timed 2, not 3"),
     ],
 )
-def test_other_numbers_of_tokens_are_no_figures(timings, told):
-    said = {"tokens": [1, 2, 3], "timings": {"prompt_n": 7, "predicted_n": 3} | timings}
+def test_other_numbers_of_tokens_are_no_figures(tokens, timings, told):
+    said = {"tokens": tokens, "timings": {"prompt_n": 7, "predicted_n": 3} | timings}
     with pytest.raises(ProgramError, match=told):
-        llama_server.read_answer(said, 7, 3)
-
-
-def test_an_answer_that_is_too_short_is_none():
-    said = {"tokens": [1, 2], "timings": {"prompt_n": 7, "predicted_n": 2}}
-    with pytest.raises(ProgramError, match="gave 2 tokens and timed 2, not 3"):
         llama_server.read_answer(said, 7, 3)
 
 
@@ -133,13 +137,10 @@ def test_a_server_that_ends_is_told_with_its_last_lines(ends, options, tmp_path)
         ).answer(PROMPT, 2)
 
 
-def test_what_a_server_refuses_is_told(options):
-    server = llama_server.open_engine(**options(refuses="too long")).contestants["plain"]
-    try:
-        with pytest.raises(ProgramError, match=r"refuses /completion: .*too long"):
-            server.answer(PROMPT, 2)
-    finally:
-        server.server.close()
+def test_what_a_server_refuses_is_told(opened):
+    server = opened(refuses="too long").contestants["plain"]
+    with pytest.raises(ProgramError, match=r"refuses /completion: .*too long"):
+        server.answer(PROMPT, 2)
 
 
 @pytest.mark.parametrize("end", ["close", signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -190,8 +190,15 @@ def test_markdown_holds_nothing_live_of_what_a_server_says(coordgen):
     assert "```\n" not in fenced[0]
 
 
-@pytest.mark.parametrize("form", ["streamed", "whole"])
-@pytest.mark.parametrize("fault", HOSTILE)
+@pytest.mark.parametrize(
+    ("fault", "form"),
+    [
+        (fault, form)
+        for fault in HOSTILE
+        for form in ("streamed", "whole")
+        if form == "whole" or fault not in ("hangs", "slow head")  # before any form is seen
+    ],
+)
 def test_what_a_hostile_server_does_is_told(monkeypatch, fault, form):
     monkeypatch.setattr("coordgen_rs.lab.verify.server.MOST_BYTES", 1_000_000)
     told = HOSTILE[fault][form == "whole"]

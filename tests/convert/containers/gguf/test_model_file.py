@@ -1,6 +1,5 @@
 """A GGUF file exports as the same model's safetensors do, and keeps what it holds."""
 
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -174,28 +173,20 @@ def open_reshaped(path: Path, layer: int = 0, **shapes: tuple[int, ...]) -> None
     gguf_tensors(metadata, gguf_family_of(metadata)[1], read_metadata(metadata))
 
 
-@pytest.mark.parametrize("part", ["attn_q", "attn_k"])
-def test_rows_that_are_no_whole_heads_are_told_by_the_names_of_the_file(tmp_path, checkpoint, part):
-    file = write_gguf(tmp_path / "model.gguf", checkpoint)
-    message = rf"^{file}: blk\.0\.{part}\.weight has no whole heads of 32 rows"
-    with pytest.raises(CheckpointError, match=message):
-        open_reshaped(file, **{part: (33, 64)})
-
-
 @pytest.mark.parametrize(
-    ("part", "shape"),
+    ("part", "shape", "message"),
     [
-        ("attn_q", (1, 128, 64)),
-        ("attn_q", (2, 64, 64)),
-        ("ffn_up", (1, 1, 96, 64)),
-        ("attn_norm", (1, 1, 64)),
+        ("attn_q", (33, 64), "no whole heads of 32 rows"),
+        ("attn_k", (33, 64), "no whole heads of 32 rows"),
+        ("attn_q", (1, 128, 64), r"the shape \(1, 128, 64\) of F32"),
+        ("attn_q", (2, 64, 64), r"the shape \(2, 64, 64\) of F32"),
+        ("ffn_up", (1, 1, 96, 64), r"the shape \(1, 1, 96, 64\) of F32"),
+        ("attn_norm", (1, 1, 64), r"the shape \(1, 1, 64\) of F32"),
     ],
-    ids=str,
 )
-def test_dimensions_that_a_tensor_never_has_are_refused(tmp_path, checkpoint, part, shape):
+def test_shapes_that_a_tensor_never_has_are_refused(tmp_path, checkpoint, part, shape, message):
     file = write_gguf(tmp_path / "model.gguf", checkpoint)
-    message = rf"^{file}: blk\.0\.{part}\.weight has the shape {re.escape(str(shape))} of F32"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=rf"^{file}: blk\.0\.{part}\.weight has {message}"):
         open_reshaped(file, **{part: shape})
 
 
