@@ -13,7 +13,7 @@ from coordgen_rs.store.history import requests
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS, HistoryStore
 from drafts import drafted_after
 from histories import open_history, request, stored, write, write_forever
-from killed import kill_at_random, limited, processes
+from killed import at_once, kill_at_random, limited
 
 
 def assert_drafts_what_was_stored(directory, texts, numbers):
@@ -42,15 +42,8 @@ def test_a_killed_process_loses_at_most_the_request_in_flight(tmp_path, recwarn,
 @pytest.mark.parametrize("limits", [(None, None), (3_000, 6_000)])
 def test_two_processes_write_one_history_and_lose_nothing_but_the_oldest(tmp_path, limits):
     shares = [range(0, 300), range(300, 600)]
-    writers = [
-        processes.Process(target=write, args=(tmp_path, *each))
-        for each in zip(shares, limits, strict=True)
-    ]
-    for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0, 0]
+    shared = zip(shares, limits, strict=True)
+    assert at_once(write, [(tmp_path, *each) for each in shared]) == [0, 0]
     with closing(HistoryStore(tmp_path)) as store:
         most, numbers = store.max_tokens, [found.number for found in store.read()]
         assert store.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
