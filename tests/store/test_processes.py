@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from coordgen_rs.errors import HistoryWarning
-from coordgen_rs.store.history import requests
 from coordgen_rs.store.history.store import DEFAULT_MAX_TOKENS, HistoryStore
 from drafts import drafted_after
-from histories import open_history, request, stored, write, write_forever
+from histories import index_all_the_time, open_history, request, stored, write, write_forever
 from killed import at_once, kill_at_random, limited
 
 
@@ -65,8 +64,7 @@ def test_two_processes_write_one_history_and_lose_nothing_but_the_oldest(tmp_pat
     ids=["some", "every"],
 )
 def test_a_full_disk_is_told_once_and_loses_nothing_that_was_stored(tmp_path, monkeypatch, sizes):
-    monkeypatch.setattr(requests, "_MERGE_AT_CLOSE", 200)  # as in `index_all_the_time`
-    monkeypatch.setattr(requests, "_MERGE_WHILE_RUNNING", 400)
+    index_all_the_time(monkeypatch.setattr)
     for max_bytes in sizes:
         directory = tmp_path / str(max_bytes)
         with warnings.catch_warnings(record=True) as caught:
